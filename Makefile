@@ -1,0 +1,50 @@
+# Every target sets itself up: `make demo` on a fresh Debian or Ubuntu machine is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help venv demo test check conformance bench lock clean
+help:
+	@echo "make demo         watch nodes with TPMs join and impostors be refused"
+	@echo "make test         run the tests"
+	@echo "make check        lint, types, layers"
+	@echo "make conformance  the system tests against a real kube-apiserver (KUBEBUILDER_ASSETS)"
+	@echo "make bench        measurements"
+	@echo "make lock         renew requirements.lock"
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml requirements.lock tools/system-packages
+	@PYTHON=$(PYTHON) tools/system-packages
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing Python packages into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: venv
+	@$(BIN)/nodeattest demo $(ARGS)
+
+test: venv
+	@$(BIN)/python -m pytest -m "not conformance" $(ARGS)
+
+check: venv
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright --warnings
+	@$(BIN)/lint-imports
+
+conformance: venv
+	@test -n "$(KUBEBUILDER_ASSETS)" || { echo "set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kubectl" >&2; exit 2; }
+	@$(BIN)/python -m pytest -m conformance $(ARGS)
+
+bench: venv
+	@$(BIN)/nodeattest bench $(ARGS)
+
+lock: venv
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --no-emit-index-url --no-emit-find-links \
+		--no-annotate --custom-compile-command "make lock" pyproject.toml tools/build-requirements.in -o requirements.lock
+
+clean:
+	rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The nodeattest command."""

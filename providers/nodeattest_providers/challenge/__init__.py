@@ -1,0 +1,1 @@
+"""The ``challenge`` provider: ``attestor`` on the node, ``verifier`` in the controller."""

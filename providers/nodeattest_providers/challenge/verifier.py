@@ -1,0 +1,1 @@
+"""Half of the ``challenge`` provider."""

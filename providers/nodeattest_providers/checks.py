@@ -1,0 +1,42 @@
+"""A verification's record: what was checked, from which source, what was expected and found.
+
+``explain`` replays it, an auditor re-reads it years later. A verification with no checks is a failure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nodeattest_providers.errors import Denied, Reason
+
+__all__ = ["Check", "Checks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: its name, the section it comes from, and how it went. Never holds secrets or evidence bytes."""
+
+    name: str
+    section: str
+    expected: str
+    got: str
+    passed: bool
+
+
+@dataclass(slots=True)
+class Checks:
+    """Collects checks in order; the first one that fails raises ``Denied`` with the record so far."""
+
+    _done: list[Check] = field(default_factory=list[Check])
+
+    def require(
+        self, passed: bool, name: str, *, section: str, reason: Reason, expected: str, got: str, remedy: str
+    ) -> None:
+        """Record a check and raise ``Denied`` unless it passed."""
+        self._done.append(Check(name, section, expected, got, passed))
+        if not passed:
+            raise Denied(reason, expected=expected, got=got, remedy=remedy, checks=self._done)
+
+    def record(self) -> tuple[Check, ...]:
+        """Return what was checked so far; never empty after a verification that proved something."""
+        return tuple(self._done)

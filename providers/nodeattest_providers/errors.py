@@ -1,0 +1,127 @@
+"""The two fates of a refused request, and the closed list of reasons.
+
+``Denied`` is final for the request, ``Unavailable`` means try again, ``ChallengeRequired`` asks for a second request.
+Every other exception is a bug. Messages never carry secrets or evidence bytes.
+Every ``Reason`` is explained in docs/denials.md; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from nodeattest_providers.checks import Check
+
+__all__ = ["ChallengeRequired", "Denied", "Reason", "Unavailable"]
+
+_NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Reason(StrEnum):
+    """Why a request was refused or has to wait; the value is the CSR condition's ``reason``."""
+
+    # The envelope (docs/wire-format.md)
+    ENVELOPE_MALFORMED = "EnvelopeMalformed"
+    ENVELOPE_TOO_LARGE = "EnvelopeTooLarge"
+    EVIDENCE_MALFORMED = "EvidenceMalformed"
+    EVIDENCE_VERSION_UNSUPPORTED = "EvidenceVersionUnsupported"
+    PROVIDER_MISMATCH = "ProviderMismatch"
+    # The PKCS#10 request
+    CSR_MALFORMED = "CSRMalformed"
+    CSR_SIGNATURE_INVALID = "CSRSignatureInvalid"
+    SUBJECT_NOT_ALLOWED = "SubjectNotAllowed"
+    NODE_NAME_INVALID = "NodeNameInvalid"
+    EXTENSION_NOT_ALLOWED = "ExtensionNotAllowed"
+    PROVIDER_ID_INVALID = "ProviderIDInvalid"
+    KEY_NOT_ALLOWED = "KeyNotAllowed"
+    # The Kubernetes object
+    REQUESTER_NOT_ALLOWED = "RequesterNotAllowed"
+    USAGES_NOT_ALLOWED = "UsagesNotAllowed"
+    SIGNER_UNKNOWN = "SignerUnknown"
+    # Policy
+    ATTESTOR_NOT_AUTHORIZED = "AttestorNotAuthorized"
+    POLICY_INVALID = "PolicyInvalid"
+    POLICY_MISSING = "PolicyMissing"
+    # Identity
+    MACHINE_NOT_FOUND = "MachineNotFound"
+    MACHINE_NOT_READY = "MachineNotReady"
+    MACHINE_DELETING = "MachineDeleting"
+    MACHINE_AMBIGUOUS = "MachineAmbiguous"
+    MACHINE_ALREADY_BOUND = "MachineAlreadyBound"
+    NODE_NAME_MISMATCH = "NodeNameMismatch"
+    NODE_NAME_TAKEN = "NodeNameTaken"
+    KEY_REUSED = "KeyReused"
+    ROTATION_NOT_ALLOWED = "RotationNotAllowed"
+    SERVING_NOT_ALLOWED = "ServingNotAllowed"
+    ADDRESS_NOT_ALLOWED = "AddressNotAllowed"
+    # Challenge and response
+    CHALLENGE_EXPIRED = "ChallengeExpired"
+    CHALLENGE_UNKNOWN = "ChallengeUnknown"
+    FIRST_REQUEST_MISSING = "FirstRequestMissing"
+    FIRST_REQUEST_MISMATCH = "FirstRequestMismatch"
+    PROOF_INVALID = "ProofInvalid"
+    SUPERSEDED = "Superseded"
+    REPLAYED = "Replayed"
+    # TPM
+    ENDORSEMENT_KEY_MALFORMED = "EndorsementKeyMalformed"
+    ENDORSEMENT_KEY_UNTRUSTED = "EndorsementKeyUntrusted"
+    ENDORSEMENT_KEY_CHANGED = "EndorsementKeyChanged"
+    ENDORSEMENT_CERTIFICATE_INVALID = "EndorsementCertificateInvalid"
+    ATTESTATION_KEY_NOT_ALLOWED = "AttestationKeyNotAllowed"
+    ATTESTATION_KEY_CHANGED = "AttestationKeyChanged"
+    QUOTE_MALFORMED = "QuoteMalformed"
+    QUOTE_SIGNATURE_INVALID = "QuoteSignatureInvalid"
+    QUOTE_NOT_BOUND = "QuoteNotBound"
+    PCR_SELECTION_MISMATCH = "PCRSelectionMismatch"
+    PCR_DIGEST_MISMATCH = "PCRDigestMismatch"
+    PCR_VALUE_NOT_ALLOWED = "PCRValueNotAllowed"
+    TPM_CLOCK_REVERSED = "TPMClockReversed"
+    # Challenge provider
+    SECRET_MISSING = "SecretMissing"  # noqa: S105 - the name of a reason, not a secret
+    SECRET_USED = "SecretUsed"  # noqa: S105 - the same
+    # Temporary: these only ever travel in Unavailable
+    AUTHORITY_UNAVAILABLE = "AuthorityUnavailable"
+    API_UNAVAILABLE = "APIUnavailable"
+    PLATFORM_UNAVAILABLE = "PlatformUnavailable"
+
+
+class Denied(Exception):  # noqa: N818 - the contract's name for the verdict
+    """The request is refused for good.
+
+    ``expected`` and ``got`` stay in the management cluster; ``remedy`` reaches every holder of a token, so it names
+    what to do and nothing about the machine. ``checks`` holds what was checked before, the failed check last.
+    """
+
+    def __init__(self, reason: Reason, *, expected: str, got: str, remedy: str, checks: Sequence[Check] = ()) -> None:
+        super().__init__(f"{reason}: expected {expected}, got {got}; {remedy}")
+        self.reason = reason
+        self.expected = expected
+        self.got = got
+        self.remedy = remedy
+        self.checks: tuple[Check, ...] = tuple(checks)
+
+
+class Unavailable(Exception):  # noqa: N818 - the contract's name for the verdict
+    """The request cannot be judged now; try again after ``retry_after`` seconds."""
+
+    def __init__(self, reason: Reason, detail: str, *, remedy: str, retry_after: float = 5.0) -> None:
+        super().__init__(f"{reason}: {detail}; {remedy}")
+        self.reason = reason
+        self.detail = detail
+        self.remedy = remedy
+        self.retry_after = retry_after
+
+
+class ChallengeRequired(Exception):  # noqa: N818 - a verdict, not a failure
+    """The first request is sound; publish ``challenge`` (annotation value) and wait for the second request.
+
+    ``annotations`` are further output-only annotations (for the TPM: the platform's endorsement key).
+    """
+
+    def __init__(self, challenge: str, annotations: Mapping[str, str] = _NO_ANNOTATIONS) -> None:
+        super().__init__("a second request must answer the challenge")
+        self.challenge = challenge
+        self.annotations = MappingProxyType(dict(annotations))

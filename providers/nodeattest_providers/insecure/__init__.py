@@ -1,0 +1,1 @@
+"""The ``insecure`` provider: ``attestor`` on the node, ``verifier`` in the controller."""

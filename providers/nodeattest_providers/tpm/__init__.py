@@ -1,0 +1,1 @@
+"""The ``tpm`` provider: ``attestor`` on the node, ``verifier`` in the controller."""
