@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodeattest_providers import canonical
+from nodeattest_providers.canonical import Fields
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import JsonObject, JsonValue
+
+_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+_SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | _TEXT
+_VALUES: st.SearchStrategy[JsonValue] = st.recursive(
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
+    max_leaves=5,
+)
+_OBJECTS: st.SearchStrategy[JsonObject] = st.dictionaries(_TEXT, _VALUES, max_size=4)
+
+
+def _canonical_or_denied(data: bytes) -> bool:
+    """Whether decoding keeps its promise; any exception but Denied goes through and fails the test."""
+    try:
+        value = canonical.loads(data)
+    except Denied as denied:
+        return denied.reason is Reason.EVIDENCE_MALFORMED
+    return canonical.dumps(value) == data
+
+
+@given(_OBJECTS)
+def test_decoding_undoes_encoding(value: JsonObject) -> None:
+    assert canonical.loads(canonical.dumps(value)) == value
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))
+def test_any_bytes_give_a_canonical_value_or_denied(data: bytes) -> None:
+    assert _canonical_or_denied(data)
+
+
+@given(_OBJECTS, st.integers(0, 200), st.integers(0, 255))
+def test_any_spoilt_byte_gives_a_canonical_value_or_denied(value: JsonObject, position: int, byte: int) -> None:
+    data = bytearray(canonical.dumps(value))
+    data[position % len(data)] = byte
+    assert _canonical_or_denied(bytes(data))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"[]", id="array"),
+        pytest.param(b"null", id="null"),
+        pytest.param(b"{} ", id="trailing space"),
+        pytest.param(b' {"a":1}', id="leading space"),
+        pytest.param(b'{"a": 1}', id="inner space"),
+        pytest.param(b'{"a":1}\n', id="newline"),
+        pytest.param(b'{"a":1}{}', id="two values"),
+        pytest.param(b'{"b":1,"a":1}', id="unsorted"),
+        pytest.param(b'{"a":1,"a":1}', id="duplicate key"),
+        pytest.param(b'{"a":1,"\\u0061":1}', id="duplicate key by escape"),
+        pytest.param(b'{"a":{"b":1,"b":2}}', id="nested duplicate key"),
+        pytest.param(b'{"a":1.0}', id="float"),
+        pytest.param(b'{"a":1e2}', id="exponent"),
+        pytest.param(b'{"a":1e999999999}', id="huge exponent"),
+        pytest.param(b'{"a":NaN}', id="NaN"),
+        pytest.param(b'{"a":Infinity}', id="infinity"),
+        pytest.param(b'{"a":-0}', id="negative zero"),
+        pytest.param(b'{"a":01}', id="leading zero"),
+        pytest.param(b'{"a":9223372036854775808}', id="beyond int64"),
+        pytest.param(b'{"a":-9223372036854775809}', id="below int64"),
+        pytest.param(b'{"a":' + b"9" * 100_000 + b"}", id="huge integer"),
+        pytest.param(b'{"a":"\\u00e9"}', id="needless escape"),
+        pytest.param(b'{"a":"\\/"}', id="escaped slash"),
+        pytest.param(b'{"a":"\\u001F"}', id="upper-case escape"),
+        pytest.param(b'{"a":"\\ud800"}', id="lone surrogate"),
+        pytest.param(b'{"a":"\xed\xa0\x80"}', id="surrogate in UTF-8"),
+        pytest.param(b'{"a":"\xc0\xaf"}', id="overlong UTF-8"),
+        pytest.param(b'\xef\xbb\xbf{"a":1}', id="byte order mark"),
+        pytest.param('{"a":1}'.encode("utf-16"), id="UTF-16"),
+        pytest.param('{"a":1}'.encode("utf-32-le"), id="UTF-32"),
+        pytest.param(b"{'a':1}", id="single quotes"),
+        pytest.param(b'{"a":1,}', id="trailing comma"),
+        pytest.param(b'{"a":"\x00"}', id="raw NUL"),
+        pytest.param(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", id="nesting bomb"),
+        pytest.param(b'{"a":' + b"[" * 8 + b"]" * 8 + b"}", id="one level too deep"),
+        pytest.param(b'{"a":"' + b"x" * canonical.MAX_SIZE + b'"}', id="too large"),
+        pytest.param(b"\x1f\x8b\x08\x00", id="gzip"),
+    ],
+)
+def test_another_spelling_is_denied(data: bytes) -> None:
+    with pytest.raises(Denied) as denied:
+        canonical.loads(data)
+    assert denied.value.reason is Reason.EVIDENCE_MALFORMED
+
+
+def test_the_deepest_allowed_nesting_passes() -> None:
+    data = b'{"a":' + b"[" * 7 + b"]" * 7 + b"}"
+    assert canonical.dumps(canonical.loads(data)) == data
+
+
+def test_the_bounds_of_int64_pass() -> None:
+    assert canonical.loads(b'{"a":9223372036854775807,"b":-9223372036854775808}') == {"a": 2**63 - 1, "b": -(2**63)}
+
+
+def test_strings_are_escaped_as_rfc_8785_does() -> None:
+    value: JsonObject = {"a": '\b\t\n\f\r\x0b\x1f\x7f"\\/é€😀'}
+    assert canonical.dumps(value) == rb"""{"a":"\b\t\n\f\r\u000b\u001f""" + b"\x7f" + r'\"\\/é€😀"}'.encode()
+
+
+@pytest.mark.parametrize("value", [1.5, float("nan"), 2**63, b"bytes", "\ud800"])
+def test_a_value_without_canonical_spelling_is_not_encoded(value: object) -> None:
+    broken: JsonObject = {"a": value}  # pyright: ignore[reportAssignmentType] - the wrong type is the point
+    with pytest.raises(ValueError):  # noqa: PT011 - the private subclass says more
+        canonical.dumps(broken)
+
+
+@given(st.binary(max_size=100))
+def test_base64url_decoding_undoes_encoding(data: bytes) -> None:
+    assert canonical.b64decode(canonical.b64encode(data)) == data
+
+
+@given(st.text(max_size=20) | st.text("AQgw-_=+/ \n", max_size=8))
+def test_any_text_is_the_only_base64url_spelling_or_denied(text: str) -> None:
+    try:
+        data = canonical.b64decode(text)
+    except Denied:
+        return
+    assert canonical.b64encode(data) == text
+
+
+@pytest.mark.parametrize("text", ["AA==", "AB", "AAB", "A", "+/8", "AA\n", " AA", "A A", "AA=", "ÀA", "Q2F0\x00"])
+def test_another_base64_spelling_is_denied(text: str) -> None:
+    with pytest.raises(Denied):
+        canonical.b64decode(text)
+
+
+_SCHEMA = "test/v1"
+
+
+def _fields(text: str, required: set[str], optional: set[str] | None = None) -> Fields:
+    return Fields.of(json.loads(text), _SCHEMA, required, optional or set())
+
+
+def test_a_closed_schema_gives_typed_values() -> None:
+    fields = _fields(
+        '{"i":3,"is":[1,2],"o":"AAE","os":["AA",""],"t":"x","n":{"a":1},"ns":[{"a":2}]}',
+        {"i", "is", "o", "os", "t", "n", "ns"},
+        {"absent"},
+    )
+    assert fields.integer("i", 3, 3) == 3
+    assert fields.integers("is", 2, 1, 2) == (1, 2)
+    assert fields.octets("o", 2, 2) == b"\x00\x01"
+    assert fields.octets_list("os", 2, 0, 1) == (b"\x00", b"")
+    assert fields.text("t", 1, 1) == "x"
+    assert fields.nested("n", {"a"}).integer("a", 0, 9) == 1
+    assert [item.integer("a", 0, 9) for item in fields.nested_list("ns", 1, {"a"})] == [2]
+    assert "absent" not in fields
+    assert "i" in fields
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "1", "{}", '{"a":1,"b":2}', '{"A":1}'])
+def test_an_open_schema_is_denied(text: str) -> None:
+    with pytest.raises(Denied) as denied:
+        _fields(text, {"a"})
+    assert denied.value.reason is Reason.EVIDENCE_MALFORMED
+
+
+def _refuses(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except Denied:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "text", ["true", "null", "[]", "{}", "7", "0", '""', '"xxxx"', '"AAAAAA"', '["AA","AA"]', "[8]", '["é"]', "[true]"]
+)
+def test_a_value_of_the_wrong_type_or_size_is_denied(text: str) -> None:
+    fields = _fields(f'{{"a":{text}}}', {"a"})
+    refused = sum(
+        _refuses(read)
+        for read in (
+            lambda: fields.integer("a", 1, 6),
+            lambda: fields.integers("a", 1, 1, 6),
+            lambda: fields.octets("a", 1, 2),
+            lambda: fields.octets_list("a", 1, 1, 2),
+            lambda: fields.text("a", 1, 3),
+            lambda: fields.nested("a", {"b"}),
+            lambda: fields.nested_list("a", 1, {"b"}),
+        )
+    )
+    allowed = 3 if text == "[]" else 0  # an empty array is an array of anything
+    assert refused == 7 - allowed
+
+
+def test_no_evidence_stands_in_a_message() -> None:
+    with pytest.raises(Denied) as denied:
+        _fields('{"a":1,"hunter2":"hunter2"}', {"a"})
+    assert "hunter2" not in str(denied.value)
+    with pytest.raises(Denied) as denied:
+        _fields('{"a":"hunter2"}', {"a"}).integer("a", 0, 1)
+    assert "hunter2" not in str(denied.value)
+    assert "hunter2" not in repr(_fields('{"a":"hunter2"}', {"a"}))
