@@ -1,0 +1,151 @@
+"""What the controller measures of itself, in Prometheus' words.
+
+Promises: label values come from closed sets (an unknown provider, verdict or reason counts as ``other``), so that no
+request can grow the number of series; clusters are the only open label, and they are objects of the management
+cluster, forgotten with them. Every instance has its own registry. Leaves serving to ``health``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from nodeattest_providers.errors import Reason
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+__all__ = ["CONTENT_TYPE", "PROVIDERS", "VERDICTS", "Metrics"]
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""Prometheus' text exposition format."""
+PROVIDERS: Final = ("insecure", "tpm", "challenge", "aws", "azure", "gcp")
+VERDICTS: Final = ("approve", "deny", "wait", "challenge", "shed", "ignore")
+_REASONS: Final = frozenset(str(reason) for reason in Reason) | {""}
+_VERBS: Final = frozenset({"get", "list", "watch", "create", "update", "patch", "delete"})
+_OTHER: Final = "other"
+
+_VERIFICATION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Seconds: a TPM verification takes some 5 ms, one that asks a cloud up to seconds."""
+_AGE_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
+"""Seconds: from a join in one breath to one that waits for its Machine as long as it may."""
+
+
+class Metrics:
+    """Counts and times of one controller process; every method is cheap and never raises."""
+
+    def __init__(self, providers: Iterable[str] = PROVIDERS) -> None:
+        self.registry: Final = CollectorRegistry(auto_describe=True)
+        ProcessCollector(registry=self.registry)
+        self._providers: Final = frozenset(providers)
+        self._clusters: Final[dict[str, bool]] = {}
+        self._requests(self.registry)
+        self._state(self.registry)
+
+    def _requests(self, registry: CollectorRegistry) -> None:
+        self._verdicts = Counter(
+            "nodeattest_verdicts",
+            "Verdicts on certificate requests.",
+            ("provider", "verdict", "reason"),
+            registry=registry,
+        )
+        self._issued = Counter("nodeattest_issued", "Certificates issued.", ("provider",), registry=registry)
+        self._verification = Histogram(
+            "nodeattest_verification_seconds",
+            "Time to verify one request's evidence.",
+            ("provider",),
+            registry=registry,
+            buckets=_VERIFICATION_BUCKETS,
+        )
+        self._age = Histogram(
+            "nodeattest_request_age_seconds",
+            "From a request's creation to its certificate, by the API server's clock at the start.",
+            registry=registry,
+            buckets=_AGE_BUCKETS,
+        )
+        self._foreign = Counter(
+            "nodeattest_foreign_challenges",
+            "Output-only annotations that somebody else had written and that were overwritten.",
+            registry=registry,
+        )
+        self._conflicts = Counter(
+            "nodeattest_ledger_conflicts", "Ledger writes that another replica had overtaken.", registry=registry
+        )
+
+    def _state(self, registry: CollectorRegistry) -> None:
+        self._depth = Gauge("nodeattest_queue_depth", "Keys waiting for a worker.", registry=registry)
+        self._oldest = Gauge("nodeattest_queue_oldest_seconds", "Age of the oldest waiting key.", registry=registry)
+        self._connected = Gauge(
+            "nodeattest_cluster_connected",
+            "Whether the workload cluster's requests are being watched (1) or its API server fails (0).",
+            ("cluster",),
+            registry=registry,
+        )
+        self._totals = Gauge("nodeattest_clusters", "Workload clusters by state.", ("state",), registry=registry)
+        for state in ("connected", "failing"):
+            self._totals.labels(state).set(0)
+        self._leader = Gauge("nodeattest_leader", "Whether this replica leads.", registry=registry)
+        self._api = Counter(
+            "nodeattest_api_requests", "Requests to API servers by outcome.", ("verb", "code"), registry=registry
+        )
+
+    def verdict(self, provider: str, verdict: str, reason: str) -> None:
+        """Count a verdict; ``reason`` is a ``Reason``, or empty where nothing was refused."""
+        known = verdict if verdict in VERDICTS else _OTHER
+        self._verdicts.labels(self._provider(provider), known, reason if reason in _REASONS else _OTHER).inc()
+
+    def issued(self, provider: str) -> None:
+        """Count a certificate."""
+        self._issued.labels(self._provider(provider)).inc()
+
+    def verification_seconds(self, provider: str, seconds: float) -> None:
+        """Record how long a verification took."""
+        self._verification.labels(self._provider(provider)).observe(max(0.0, seconds))
+
+    def request_age_seconds(self, seconds: float) -> None:
+        """Record the time from a request's creation to its certificate."""
+        self._age.observe(max(0.0, seconds))
+
+    def foreign_challenge(self) -> None:
+        """Count an annotation of ours that somebody else wrote."""
+        self._foreign.inc()
+
+    def ledger_conflict(self) -> None:
+        """Count a lost compare-and-swap."""
+        self._conflicts.inc()
+
+    def queue(self, depth: int, oldest_seconds: float) -> None:
+        """Show the queue's depth and the age of its oldest key."""
+        self._depth.set(depth)
+        self._oldest.set(max(0.0, oldest_seconds))
+
+    def cluster(self, key: str, *, connected: bool) -> None:
+        """Show the state of a workload cluster, ``namespace/name``."""
+        self._clusters[key] = connected
+        self._connected.labels(key).set(connected)
+        self._count_clusters()
+
+    def forget_cluster(self, key: str) -> None:
+        """Drop the series of a cluster that is gone."""
+        if self._clusters.pop(key, None) is not None:
+            self._connected.remove(key)
+            self._count_clusters()
+
+    def leader(self, leads: bool) -> None:
+        """Show whether this replica leads."""
+        self._leader.set(leads)
+
+    def api_request(self, verb: str, status: int | None) -> None:
+        """Count a request to an API server; ``status`` is None when no answer came."""
+        code = "error" if status is None else f"{status // 100}xx" if 100 <= status < 600 else _OTHER  # noqa: PLR2004 - the classes of HTTP status codes
+        self._api.labels(verb if verb in _VERBS else _OTHER, code).inc()
+
+    def render(self) -> bytes:
+        """Return every series in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def _provider(self, name: str) -> str:
+        return name if name in self._providers else _OTHER
+
+    def _count_clusters(self) -> None:
+        connected = sum(self._clusters.values())
+        self._totals.labels("connected").set(connected)
+        self._totals.labels("failing").set(len(self._clusters) - connected)

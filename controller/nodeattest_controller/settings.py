@@ -1,0 +1,221 @@
+"""The controller's settings: one frozen value, valid from its birth.
+
+Promises: a ``Settings`` that exists is in range and consistent; anything else is a ``SettingsError`` whose message
+names the field, what was expected and what was found. Leaves reading files and flags to ``configfile``, and the
+environment to nobody. Source: the names and defaults follow kube-controller-manager where it has the same setting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nodeattest_providers.names import PROVIDER_ID_OID
+
+from nodeattest_controller.durations import format_duration
+
+__all__ = [
+    "CONTROLLERS",
+    "IMPLEMENTED",
+    "LOG_FORMATS",
+    "LOG_LEVELS",
+    "Settings",
+    "SettingsError",
+    "camel",
+    "split_address",
+]
+
+CONTROLLERS: Final = (
+    "attestation",
+    "serving",
+    "hardening",
+    "bootstrap-config",
+    "bootstrap-token",
+    "bootstrap-signer",
+    "token-cleaner",
+    "issuer",
+)
+"""Every controller the design knows."""
+IMPLEMENTED: Final = ("attestation",)
+"""The controllers that this version can run."""
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("json", "text")
+
+_MINUTE: Final = 60.0
+_HOUR: Final = 3600.0
+_DAY: Final = 24 * _HOUR
+
+_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "lease_duration": (1.0, _HOUR),
+    "renew_deadline": (0.5, _HOUR),
+    "retry_period": (0.1, _HOUR),
+    "certificate_lifetime": (10 * _MINUTE, 365 * _DAY),
+    "wait_limit": (10.0, 23 * _HOUR),
+    "challenge_ttl": (30.0, 15 * _MINUTE),
+    "challenge_key_rotation": (10 * _MINUTE, 30 * _DAY),
+    "request_timeout": (1.0, 5 * _MINUTE),
+}
+"""Seconds. A certificate shorter than 10 minutes is refused by the signer API (expirationSeconds >= 600); the in-tree
+cleaner removes a request that is pending for 24 hours, so a wait must end before."""
+_MAX_WORKERS: Final = 256
+
+_DNS_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_DNS_SUBDOMAIN: Final = re.compile(rf"(?=.{{1,253}}\Z){_DNS_LABEL.pattern}(?:\.{_DNS_LABEL.pattern})*", re.ASCII)
+_OID: Final = re.compile(r"(?=.{3,128}\Z)[0-2]\.(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*))*", re.ASCII)
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:\s]*):([0-9]{1,5})", re.ASCII)
+_MAX_PORT: Final = 65535
+
+
+class SettingsError(Exception):
+    """A setting is wrong; the message is one line for the operator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All that the controller is told; times are seconds."""
+
+    identity: str
+    """Who this replica is in Leases: unique among replicas, made in ``main``."""
+    kubeconfig: Path | None = None
+    """The management cluster's; None means the pod's own service account."""
+    namespace: str = "nodeattest-system"
+    """Where the controller keeps its own objects: the Lease and the challenge key."""
+    watch_namespace: str | None = None
+    """The only namespace whose Clusters are served; None means all."""
+    controllers: tuple[str, ...] = ("*",)
+    """As in kube-controller-manager: ``*``, ``name``, ``-name``; the first that matches decides."""
+    leader_elect: bool = True
+    lease_name: str = "node-attestation-controller"
+    lease_duration: float = 15.0
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
+    health_bind_address: str = "127.0.0.1:9440"
+    """Serves /healthz, /livez and /readyz; port 0 takes a free one."""
+    metrics_bind_address: str = "127.0.0.1:8080"
+    """Serves /metrics; ``0`` serves none, port 0 takes a free one."""
+    workers: int = 16
+    """How many requests are worked on at the same time."""
+    certificate_lifetime: float = 14 * _DAY
+    """Where the policy names none."""
+    wait_limit: float = 15 * _MINUTE
+    """How long after its creation a request may wait for its Machine."""
+    challenge_ttl: float = 5 * _MINUTE
+    """How long a challenge can be answered, hence how long the previous challenge key is kept."""
+    challenge_key_rotation: float = _DAY
+    provider_id_oid: str = PROVIDER_ID_OID
+    request_timeout: float = 10.0
+    """For one request to an API server, watches excepted."""
+    log_level: str = "info"
+    log_format: str = "json"
+
+    def __post_init__(self) -> None:
+        """Refuse to exist out of range."""
+        for name, (low, high) in _RANGES.items():
+            value: float = getattr(self, name)
+            if not low <= value <= high:
+                _refuse(name, f"{format_duration(low)} to {format_duration(high)}", format_duration(value))
+        if not 1 <= self.workers <= _MAX_WORKERS:
+            _refuse("workers", f"1 to {_MAX_WORKERS}", str(self.workers))
+        _check_words(self)
+        _check_lease(self)
+        _check_controllers(self.controllers)
+        if self.challenge_key_rotation < 2 * self.challenge_ttl:
+            _refuse(
+                "challenge_key_rotation",
+                f"at least twice challengeTtl ({format_duration(2 * self.challenge_ttl)}), so that a challenge outlives"
+                " no two rotations",
+                format_duration(self.challenge_key_rotation),
+            )
+
+    def enabled(self, controller: str) -> bool:
+        """Tell whether a controller runs in this process; only implemented ones ever do."""
+        return controller in _enabled(self.controllers)
+
+    @property
+    def health_address(self) -> tuple[str, int]:
+        """Host and port; an empty host means every interface."""
+        return split_address(self.health_bind_address)
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Host and port, or None when metrics are not served."""
+        return None if self.metrics_bind_address == "0" else split_address(self.metrics_bind_address)
+
+
+def camel(name: str) -> str:
+    """Write a field's name as the configuration file spells it."""
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split ``host:port``, ``[v6]:port`` or ``:port``; raises ``ValueError``."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None or int(found[2]) > _MAX_PORT:
+        raise ValueError("host:port, [ipv6]:port or :port")
+    return found[1].strip("[]"), int(found[2])
+
+
+def _check_words(settings: Settings) -> None:
+    for name, pattern, expected in (
+        ("namespace", _DNS_LABEL, "a namespace's name (a DNS label)"),
+        ("watch_namespace", _DNS_LABEL, "a namespace's name (a DNS label)"),
+        ("lease_name", _DNS_SUBDOMAIN, "an object's name (a DNS subdomain)"),
+        ("provider_id_oid", _OID, "a dotted object identifier such as 1.3.6.1.4.1.11129.2.1.21"),
+        ("log_level", re.compile("|".join(LOG_LEVELS)), "one of " + ", ".join(LOG_LEVELS)),
+        ("log_format", re.compile("|".join(LOG_FORMATS)), "one of " + ", ".join(LOG_FORMATS)),
+    ):
+        value: str | None = getattr(settings, name)
+        if value is not None and not pattern.fullmatch(value):
+            _refuse(name, expected, repr(value))
+    if not settings.identity.strip():
+        _refuse("identity", "a name unique among replicas", "nothing")
+    for name in ("health_bind_address", "metrics_bind_address"):
+        address: str = getattr(settings, name)
+        try:
+            _ = address == "0" or split_address(address)
+        except ValueError as error:
+            _refuse(name, str(error), repr(address))
+    if settings.health_bind_address == "0":
+        _refuse("health_bind_address", "an address: probes need it", "'0'")
+
+
+def _check_lease(settings: Settings) -> None:
+    """Keep client-go's order: a leader stops (renewDeadline) before another may begin (leaseDuration)."""
+    if settings.lease_duration != int(settings.lease_duration):
+        _refuse("lease_duration", "whole seconds, as a Lease holds them", format_duration(settings.lease_duration))
+    if settings.renew_deadline >= settings.lease_duration:
+        expected = f"less than leaseDuration ({format_duration(settings.lease_duration)})"
+        _refuse("renew_deadline", expected, format_duration(settings.renew_deadline))
+    jittered = settings.retry_period * 1.2  # client-go's JitterFactor
+    if settings.renew_deadline <= jittered:
+        expected = f"more than 1.2 times retryPeriod ({format_duration(jittered)})"
+        _refuse("renew_deadline", expected, format_duration(settings.renew_deadline))
+
+
+def _check_controllers(wanted: tuple[str, ...]) -> None:
+    for word in wanted:
+        name = word.removeprefix("-")
+        if name not in CONTROLLERS and word != "*":
+            _refuse("controllers", '"*", a name or "-name" of ' + ", ".join(CONTROLLERS), repr(word))
+        if word in CONTROLLERS and word not in IMPLEMENTED:
+            expected = "a controller of this version: " + ", ".join(IMPLEMENTED)
+            _refuse("controllers", expected, f"{word!r}, which is planned and not implemented yet")
+    if not any(_enabled(wanted)):
+        _refuse("controllers", "at least one enabled controller", repr(",".join(wanted)))
+
+
+def _enabled(wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """List the controllers that run; the rule is kube-controller-manager's ``IsControllerEnabled``."""
+    return tuple(name for name in IMPLEMENTED if next(_decisions(name, wanted), "*" in wanted))
+
+
+def _decisions(name: str, wanted: tuple[str, ...]) -> Iterator[bool]:
+    yield from (word == name for word in wanted if word in {name, f"-{name}"})
+
+
+def _refuse(field: str, expected: str, got: str) -> None:
+    raise SettingsError(f"{camel(field)}: expected {expected}, got {got}")
