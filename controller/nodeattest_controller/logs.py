@@ -23,7 +23,7 @@ __all__ = ["JsonFormatter", "TextFormatter", "configure", "fields"]
 
 _KEY: Final = "nodeattest_fields"
 """The attribute of a LogRecord that carries the fields; one, so that no field shadows an attribute of the record."""
-_RESERVED: Final = frozenset({"ts", "level", "logger", "msg", "error", "stack"})
+_RESERVED: Final = frozenset({"ts", "level", "logger", "msg", "exception", "stack"})
 _MAX_TEXT: Final = 1024
 """Characters of one value or message; a name in Kubernetes has at most 571."""
 _MAX_ITEMS: Final = 32
@@ -82,7 +82,7 @@ def _record(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str
         entries[name + "_" if name in _RESERVED else name] = _plain(value)
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
-        entries["error"] = _text(f"{type(error).__name__}: {error}")
+        entries["exception"] = _text(f"{type(error).__name__}: {error}")
         entries["stack"] = formatter.formatException(record.exc_info)[-_MAX_STACK:]
     return entries
 

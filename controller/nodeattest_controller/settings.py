@@ -67,6 +67,7 @@ _DNS_SUBDOMAIN: Final = re.compile(rf"(?=.{{1,253}}\Z){_DNS_LABEL.pattern}(?:\.{
 _OID: Final = re.compile(r"(?=.{3,128}\Z)[0-2]\.(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*))*", re.ASCII)
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:\s]*):([0-9]{1,5})", re.ASCII)
 _MAX_PORT: Final = 65535
+_ACRONYMS: Final = frozenset({"id", "oid", "ttl"})
 
 
 class SettingsError(Exception):
@@ -125,7 +126,7 @@ class Settings:
         if self.challenge_key_rotation < 2 * self.challenge_ttl:
             _refuse(
                 "challenge_key_rotation",
-                f"at least twice challengeTtl ({format_duration(2 * self.challenge_ttl)}), so that a challenge outlives"
+                f"at least twice challengeTTL ({format_duration(2 * self.challenge_ttl)}), so that a challenge outlives"
                 " no two rotations",
                 format_duration(self.challenge_key_rotation),
             )
@@ -146,9 +147,9 @@ class Settings:
 
 
 def camel(name: str) -> str:
-    """Write a field's name as the configuration file spells it."""
+    """Write a field's name as the configuration file spells it: Kubernetes' camelCase, acronyms in capitals."""
     head, *rest = name.split("_")
-    return head + "".join(part.capitalize() for part in rest)
+    return head + "".join(part.upper() if part in _ACRONYMS else part.capitalize() for part in rest)
 
 
 def split_address(address: str) -> tuple[str, int]:

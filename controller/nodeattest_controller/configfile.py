@@ -1,0 +1,195 @@
+"""The component configuration: ``NodeAttestationControllerConfiguration`` in YAML, and flags over it.
+
+Promises: what is written is what is meant or an error: unknown and repeated fields, wrong types, a wrong apiVersion
+are a ``SettingsError`` naming the file, the path and the nearest known field. A flag beats the file, the file beats
+the default; null means the default. ``load(dump(s)) == s``. Leaves ranges to ``Settings``.
+Source: Kubernetes' component configuration, strictly decoded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, cast
+
+import yaml
+
+from nodeattest_controller.durations import format_duration, parse_duration
+from nodeattest_controller.settings import Settings, SettingsError, camel
+
+__all__ = ["API_VERSION", "KIND", "dump", "load"]
+
+API_VERSION: Final = "config.nodeattest.x-k8s.io/v1alpha1"
+KIND: Final = "NodeAttestationControllerConfiguration"
+_MAX_BYTES: Final = 1 << 20
+"""Of a configuration file; a ConfigMap holds no more."""
+_NO_FLAGS: Final[Mapping[str, object]] = MappingProxyType({})
+
+
+def load(path: Path | None, flags: Mapping[str, object] = _NO_FLAGS, *, identity: str) -> Settings:
+    """Build the settings from a file and from flags (field name to value, None where not given)."""
+    values: dict[str, object] = {}
+    if path is not None:
+        values |= _from_document(_parse(path), str(path))
+    for name, value in flags.items():
+        if value is not None:
+            values[name] = _read(name, value, "--" + name.replace("_", "-"))
+    # Each value has passed the reader of its field's own type, which the type checker cannot follow.
+    return Settings(identity=identity, **cast("dict[str, str]", values))  # pyright: ignore[reportArgumentType] - above
+
+
+def dump(settings: Settings) -> str:
+    """Write the settings as a configuration file that gives the same settings again."""
+    document: dict[str, object] = {"apiVersion": API_VERSION, "kind": KIND}
+    for name, kind in _KINDS.items():
+        value: object = getattr(settings, name)
+        if value is not None:
+            document[camel(name)] = _write(kind, value)
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def _parse(path: Path) -> object:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > _MAX_BYTES:
+        raise SettingsError(f"{path}: expected at most {_MAX_BYTES} bytes")
+    try:
+        return cast("object", yaml.load(content, Loader=_StrictLoader))  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise SettingsError(f"{path}: expected YAML, got {_yaml_problem(error)}") from error
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """A SafeLoader that refuses a key that stands twice; YAML forbids it, PyYAML lets the last one win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        """Build a mapping of distinct keys."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            word = str(key.value)
+            if word in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {word!r} twice", key.start_mark)
+            seen.add(word)
+        return super().construct_mapping(node, deep)
+
+
+def _yaml_problem(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"{error.problem} (line {error.problem_mark.line + 1})"
+    return " ".join(str(error).split())
+
+
+def _from_document(document: object, source: str) -> dict[str, object]:
+    if not isinstance(document, dict):
+        raise SettingsError(f"{source}: expected a {KIND}, got {_describe(document)}")
+    entries = cast("dict[object, object]", document)
+    for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if entries.get(field) != expected:
+            raise SettingsError(f"{source}: .{field}: expected {expected}, got {_describe(entries.get(field))}")
+    values: dict[str, object] = {}
+    for field, value in entries.items():
+        if field in {"apiVersion", "kind"}:
+            continue
+        name = _NAMES.get(str(field))
+        if name is None:
+            raise SettingsError(f"{source}: .{field}: unknown field{_nearest(str(field))}")
+        if value is not None:
+            values[name] = _read(name, value, f"{source}: .{field}")
+    return values
+
+
+def _nearest(field: str) -> str:
+    lowered = {known.lower(): known for known in _NAMES}
+    found = difflib.get_close_matches(field.lower(), lowered, n=1)
+    return f"; did you mean .{lowered[found[0]]}?" if found else f"; known are {', '.join(_NAMES)}"
+
+
+def _read(name: str, value: object, where: str) -> object:
+    try:
+        return _READERS[_KINDS[name]](value)
+    except ValueError as error:
+        raise SettingsError(f"{where}: expected {error}, got {_describe(value)}") from error
+
+
+def _describe(value: object) -> str:
+    """Say a value and its type in YAML's words."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, str):
+        return repr(value)
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a mapping"
+    kinds: dict[type, str] = {bool: "boolean", int: "number", float: "number"}
+    return f"{str(value).lower()} (a {kinds.get(type(value), type(value).__name__)})"
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a string")  # noqa: TRY004 - one exception for "not what was expected"
+    return value
+
+
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")  # noqa: TRY004 - the same
+    return value
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError("a whole number")  # noqa: TRY004 - the same
+    return value
+
+
+def _duration(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return parse_duration(value if isinstance(value, str) else "")
+
+
+def _path(value: object) -> Path:
+    path = Path(_text(value))
+    if not path.is_file():
+        raise ValueError("a file that exists")
+    return path
+
+
+def _words(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in cast("list[object]", value)):
+        raise ValueError("a list of strings")
+    return tuple(cast("list[str]", value))
+
+
+_READERS: Final[dict[str, Callable[[object], object]]] = {
+    "str": _text,
+    "str | None": _text,
+    "bool": _boolean,
+    "int": _integer,
+    "float": _duration,
+    "Path | None": _path,
+    "tuple[str, ...]": _words,
+}
+"""By the annotation of the field: a field of a new type needs a reader here before it can be read."""
+
+
+def _write(kind: str, value: object) -> object:
+    match kind:
+        case "float":
+            return format_duration(cast("float", value))
+        case "Path | None":
+            return str(value)
+        case "tuple[str, ...]":
+            return list(cast("tuple[str, ...]", value))
+        case _:
+            return value
+
+
+_KINDS: Final[dict[str, str]] = {field.name: str(field.type) for field in fields(Settings) if field.name != "identity"}
+_NAMES: Final[dict[str, str]] = {camel(name): name for name in _KINDS}
