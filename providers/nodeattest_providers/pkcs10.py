@@ -1,0 +1,219 @@
+"""The one reading of a PKCS#10 request: a closed record, or ``Denied``.
+
+Promises: what passes has nothing that another parser could read otherwise or that nobody reads: each RDN, attribute,
+value and extension is counted, each element is DER, and the set of what may stand there is closed.
+Leaves to others: whose names these are (the controller's review), usages and signer (``NodeRequest``).
+Source: RFC 2986 §4; docs/wire-format.md, "The certificate request"; parser differences of the reference, §C13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from nodeattest_providers import der
+from nodeattest_providers.der import NotDer, Oid, Tag
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.identifiers import is_dns_name, node_name, provider_id, shown
+from nodeattest_providers.interface import NodeCsr
+from nodeattest_providers.keys import check_public_key, check_signature_algorithm
+from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, NodeName, ProviderID, Purpose
+
+__all__ = ["MAX_NAMES", "MAX_SIZE", "parse"]
+
+MAX_SIZE: Final = 16 * 1024
+"""Bytes of the whole request; RSA-4096 with the longest provider ID needs 6 KiB, ``MAX_NAMES`` names 8 KiB more."""
+MAX_NAMES: Final = 32
+"""DNS names and addresses in a serving request."""
+
+_COMMON_NAME: Final[Oid] = (2, 5, 4, 3)
+_ORGANIZATION: Final[Oid] = (2, 5, 4, 10)
+_EXTENSION_REQUEST: Final[Oid] = (1, 2, 840, 113549, 1, 9, 14)
+_SUBJECT_ALT_NAME: Final[Oid] = (2, 5, 29, 17)
+
+_REMEDY: Final = "make the request as docs/wire-format.md says; kubelet-authenticator does"
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """CertificationRequest taken apart; every field is DER that is not yet opened."""
+
+    subject: bytes
+    spki: bytes
+    attributes: bytes
+    signature_algorithm: bytes
+
+
+def parse(request: bytes, *, purpose: Purpose, provider_id_oid: str) -> NodeCsr:
+    """Read a node's certificate request.
+
+    1. At most ``MAX_SIZE`` bytes; a CertificationRequest of version 1 (RFC 2986 §4).
+    2. The subject is one CN ``system:node:<name>`` and one O ``system:nodes``, each alone in its RDN.
+    3. One attribute, extensionRequest, with one value.
+    4. Its extensions are the provider ID once, non-critical; in a serving request also one subjectAltName.
+    5. The provider ID is one UTF8String; the subjectAltName holds dNSName and iPAddress only, at least one.
+    6. Key and signature algorithm are in the closed lists; this is decided before any costly work on them.
+    7. The request is signed by its own key.
+    """
+    parts = _open(request)  # 1
+    name = _subject(parts.subject)  # 2
+    extensions = _extensions(_extension_request(parts.attributes), _closed_set(purpose, provider_id_oid))  # 3, 4
+    proven = _provider_id(extensions[0])  # 5
+    dns_names, addresses = _subject_alt_name(extensions[1]) if purpose is Purpose.SERVING else ((), ())  # 5
+    check_public_key(parts.spki)  # 6
+    check_signature_algorithm(parts.spki, parts.signature_algorithm)  # 6
+    _verify_signature(request, parts.spki)  # 7
+    return NodeCsr(request, name, proven, parts.spki, dns_names, addresses)
+
+
+def _open(request: bytes) -> _Parts:
+    if len(request) > MAX_SIZE:
+        raise _malformed(f"at most {MAX_SIZE} bytes", f"{len(request)} bytes")
+    with _denying(Reason.CSR_MALFORMED, "a CertificationRequest in DER"):
+        info, algorithm, _signature = der.elements(request, Tag.SEQUENCE)
+        version, subject, spki, attributes = der.elements(info, Tag.SEQUENCE)
+        if der.integer(version) != 0:
+            raise NotDer("another version")
+    return _Parts(subject, spki, attributes, algorithm)
+
+
+def _subject(subject: bytes) -> NodeName:
+    """Read the node's name out of a subject that holds nothing else."""
+    with _denying(Reason.SUBJECT_NOT_ALLOWED, "one CN and one O, each alone in its RDN"):
+        values: dict[Oid, str] = {}
+        rdns = der.elements(subject, Tag.SEQUENCE)
+        for rdn in rdns:
+            (attribute,) = der.elements(rdn, Tag.SET)
+            kind, value = der.elements(attribute, Tag.SEQUENCE)
+            values[der.oid(kind)] = _directory_string(value)
+        if len(rdns) != len(values) or values.keys() != {_COMMON_NAME, _ORGANIZATION}:
+            raise NotDer("other attributes")
+    if values[_ORGANIZATION] != NODES_GROUP:
+        raise _subject_denied(f"O={NODES_GROUP}", shown(values[_ORGANIZATION]))
+    if not values[_COMMON_NAME].startswith(NODE_USER_PREFIX):
+        raise _subject_denied(f"CN={NODE_USER_PREFIX}<node name>", shown(values[_COMMON_NAME]))
+    return node_name(values[_COMMON_NAME].removeprefix(NODE_USER_PREFIX))
+
+
+def _directory_string(value: bytes) -> str:
+    """Read UTF8String or PrintableString; the other three kinds of DirectoryString have more than one reading."""
+    match der.tag_of(value):
+        case Tag.UTF8_STRING:
+            return der.octets(value, Tag.UTF8_STRING).decode()
+        case Tag.PRINTABLE_STRING:
+            return der.octets(value, Tag.PRINTABLE_STRING).decode("ascii")
+        case _:
+            raise NotDer("another kind of string")
+
+
+def _extension_request(attributes: bytes) -> tuple[bytes, ...]:
+    """Return the extensions of the one extensionRequest; a second one would be merged by Go and unseen by others."""
+    with _denying(Reason.EXTENSION_NOT_ALLOWED, "one extensionRequest attribute with one value"):
+        (attribute,) = der.elements(attributes, Tag.ATTRIBUTES)
+        kind, values = der.elements(attribute, Tag.SEQUENCE)
+        (value,) = der.elements(values, Tag.SET)
+        if der.oid(kind) != _EXTENSION_REQUEST:
+            raise NotDer("another attribute")
+        return der.elements(value, Tag.SEQUENCE)
+
+
+def _closed_set(purpose: Purpose, provider_id_oid: str) -> tuple[Oid, ...]:
+    """List the extensions that must be there, and that are all that may."""
+    provider = tuple(int(arc) for arc in provider_id_oid.split("."))
+    return (provider, _SUBJECT_ALT_NAME) if purpose is Purpose.SERVING else (provider,)
+
+
+def _extensions(extensions: tuple[bytes, ...], expected: tuple[Oid, ...]) -> tuple[bytes, ...]:
+    """Return the values of the expected extensions, in the order of ``expected``."""
+    values: dict[Oid, bytes] = {}
+    for extension in extensions[: len(expected) + 1]:  # one too many is as bad as a thousand
+        with _denying(Reason.EXTENSION_NOT_ALLOWED, "non-critical extensions in DER"):
+            kind, value = der.elements(extension, Tag.SEQUENCE)  # critical FALSE is the default, not written in DER
+            values[der.oid(kind)] = der.octets(value, Tag.OCTET_STRING)
+    if expected[0] not in values:
+        raise _provider_id_denied("the provider ID extension", "none")
+    if len(extensions) != len(expected) or values.keys() != set(expected):
+        names = " and ".join(".".join(map(str, kind)) for kind in expected)
+        raise Denied(
+            Reason.EXTENSION_NOT_ALLOWED,
+            expected=f"exactly the extensions {names}",
+            got=f"{len(extensions)} extensions",
+            remedy=_REMEDY,
+        )
+    return tuple(values[kind] for kind in expected)
+
+
+def _provider_id(value: bytes) -> ProviderID:
+    with _denying(Reason.PROVIDER_ID_INVALID, "one DER UTF8String"):
+        text = der.octets(value, Tag.UTF8_STRING).decode()
+    return provider_id(text)
+
+
+def _subject_alt_name(value: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Read DNS names and addresses, each kind in the order of the request."""
+    with _denying(Reason.EXTENSION_NOT_ALLOWED, "dNSName and iPAddress only"):
+        names = der.elements(value, Tag.SEQUENCE)
+        if not 1 <= len(names) <= MAX_NAMES or len(set(names)) != len(names):
+            raise NotDer("none, too many or one of them twice")
+        dns = [name for name in names if der.tag_of(name) == Tag.DNS_NAME]
+        addresses = [name for name in names if der.tag_of(name) != Tag.DNS_NAME]
+        return tuple(map(_dns_name, dns)), tuple(map(_address, addresses))
+
+
+def _dns_name(name: bytes) -> str:
+    text = der.octets(name, Tag.DNS_NAME).decode("ascii")
+    if not is_dns_name(text):
+        raise NotDer("no DNS name in lower case")
+    return text
+
+
+def _address(name: bytes) -> str:
+    address = ip_address(der.octets(name, Tag.IP_ADDRESS))
+    if isinstance(address, IPv6Address) and address.ipv4_mapped:
+        raise NotDer("an IPv4 address in another spelling")  # Go takes both for the same address
+    return str(address)
+
+
+def _verify_signature(request: bytes, spki: bytes) -> None:
+    try:
+        csr = x509.load_der_x509_csr(request)
+        same_key = csr.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) == spki
+        valid = same_key and csr.is_signature_valid
+    except (ValueError, UnsupportedAlgorithm):  # a point off its curve, a signature that is not DER
+        valid = False
+    if not valid:
+        raise Denied(
+            Reason.CSR_SIGNATURE_INVALID,
+            expected="a signature by the request's own key",
+            got="another signature",
+            remedy="sign the request with the key that it asks a certificate for",
+        )
+
+
+@contextmanager
+def _denying(reason: Reason, expected: str) -> Generator[None]:
+    """Turn bytes of another structure, and another number of elements than unpacked, into ``Denied``."""
+    try:
+        yield
+    except ValueError as error:  # NotDer, UnicodeDecodeError, unpacking
+        got = str(error) if isinstance(error, NotDer) else "another structure"
+        raise Denied(reason, expected=expected, got=got, remedy=_REMEDY) from None
+
+
+def _malformed(expected: str, got: str) -> Denied:
+    return Denied(Reason.CSR_MALFORMED, expected=expected, got=got, remedy=_REMEDY)
+
+
+def _subject_denied(expected: str, got: str) -> Denied:
+    return Denied(Reason.SUBJECT_NOT_ALLOWED, expected=expected, got=got, remedy=_REMEDY)
+
+
+def _provider_id_denied(expected: str, got: str) -> Denied:
+    return Denied(Reason.PROVIDER_ID_INVALID, expected=expected, got=got, remedy=_REMEDY)
