@@ -1,0 +1,135 @@
+"""What an API server, or the way to it, can answer instead of the object asked for.
+
+Promises: one exception family; messages are bounded, printable, and hold no credentials. Leaves to others: retrying.
+Source: apimachinery ``metav1.Status`` and its ``StatusReason`` constants (pkg/apis/meta/v1/types.go).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nodeattest_kube.jsontypes import JsonObject, dig, dig_text
+
+__all__ = [
+    "AlreadyExists",
+    "ApiError",
+    "Conflict",
+    "Forbidden",
+    "Gone",
+    "Invalid",
+    "KubeconfigError",
+    "Malformed",
+    "NotFound",
+    "TooManyRequests",
+    "Unauthorized",
+    "Unreachable",
+    "error_from_status",
+]
+
+_MESSAGE_LIMIT: Final = 512
+"""Characters kept of a server's message: enough for an operator, too few to flood a log."""
+_LONGEST_RETRY_AFTER: Final = 300.0
+"""Seconds; a server that asks for more is asked again after this much."""
+
+
+class KubeconfigError(ValueError):
+    """A kubeconfig that cannot be used; says expected, got and remedy, and never quotes a credential."""
+
+    def __init__(self, *, expected: str, got: str, remedy: str) -> None:
+        super().__init__(f"kubeconfig: expected {expected}, got {got}; {remedy}")
+        self.expected = expected
+        self.got = got
+        self.remedy = remedy
+
+
+class ApiError(Exception):
+    """An API server's refusal, or (status 0) no answer at all.
+
+    ``reason`` is the server's StatusReason; ``retry_after`` its wish in seconds, where it has one.
+    """
+
+    def __init__(self, status: int, reason: str, message: str, *, retry_after: float | None = None) -> None:
+        message = _printable(message)
+        super().__init__(f"{status} {reason}: {message}" if status else f"{reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+
+
+class Unauthorized(ApiError):  # noqa: N818 - the server's own word
+    """401: the credential is not accepted (expired, revoked, of another cluster)."""
+
+
+class Forbidden(ApiError):  # noqa: N818 - the server's own word
+    """403: authorization or admission said no."""
+
+
+class NotFound(ApiError):  # noqa: N818 - the server's own word
+    """404: no such object, or no such resource on this server."""
+
+
+class Conflict(ApiError):  # noqa: N818 - the server's own word
+    """409: the object changed since it was read, or a precondition failed."""
+
+
+class AlreadyExists(ApiError):  # noqa: N818 - the server's own word
+    """409: an object of this name exists."""
+
+
+class Gone(ApiError):  # noqa: N818 - the server's own word
+    """410: the resourceVersion or the continue token is too old; list again."""
+
+
+class Invalid(ApiError):  # noqa: N818 - the server's own word
+    """422: the object fails validation."""
+
+
+class TooManyRequests(ApiError):  # noqa: N818 - the server's own word
+    """429: come back after ``retry_after`` seconds."""
+
+
+class Malformed(ApiError):  # noqa: N818 - says what the answer is
+    """The answer is no Kubernetes JSON (a proxy's page, a cut body); whether a write happened is unknown."""
+
+
+class Unreachable(ApiError):  # noqa: N818 - says what the server is
+    """Status 0: DNS, TCP, TLS, a time limit, a reset; whether a write happened is unknown."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(0, "Unreachable", message)
+
+
+_BY_STATUS: Final[dict[int, type[ApiError]]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+    429: TooManyRequests,
+}
+
+
+def error_from_status(status: int, answer: JsonObject, *, fallback: str, retry_after: str = "") -> ApiError:
+    """Turn a ``Status`` object (or ``{}``) into the exception; ``retry_after`` is the header's value."""
+    reason = dig_text(answer, "reason") or fallback
+    kind = AlreadyExists if status == 409 and reason == "AlreadyExists" else _BY_STATUS.get(status, ApiError)  # noqa: PLR2004 - HTTP's number
+    delay = _seconds(retry_after)
+    if delay is None:
+        delay = _seconds(dig(answer, "details", "retryAfterSeconds"))
+    return kind(status, _printable(reason), dig_text(answer, "message") or fallback, retry_after=delay)
+
+
+def _seconds(value: object) -> float | None:
+    """Read whole seconds (RFC 9110 §10.2.3; Kubernetes never sends the date form)."""
+    text = str(value)
+    if not text.isascii() or not text.isdigit() or text == "0":
+        return None
+    return min(float(text[:9]), _LONGEST_RETRY_AFTER)
+
+
+def _printable(text: str) -> str:
+    """Keep a server's words from forging log lines or flooding them."""
+    kept = "".join(character if character.isprintable() else " " for character in text[:_MESSAGE_LIMIT])
+    return kept + "…" if len(text) > _MESSAGE_LIMIT else kept

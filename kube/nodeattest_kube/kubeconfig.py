@@ -1,0 +1,232 @@
+"""A kubeconfig becomes one frozen ``Endpoint``: where the API server is and who we are, or ``KubeconfigError``.
+
+Promises: any bytes give an ``Endpoint`` or ``KubeconfigError``; HTTPS only, always verified; nothing in a document
+makes us run a command; what would change who we are (impersonation, basic auth) is refused rather than ignored.
+Leaves to others: TLS contexts and connections (``transport``).
+Source: client-go tools/clientcmd/api/v1/types.go and conversion.go (duplicate names are errors).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NoReturn, cast
+from urllib.parse import urlsplit
+
+import yaml
+
+from nodeattest_kube.errors import KubeconfigError
+
+__all__ = ["Endpoint", "check_proxy_url", "in_cluster_endpoint", "parse_kubeconfig", "read_kubeconfig"]
+
+_DOCUMENT_LIMIT: Final = 1 << 20
+"""Bytes; a Secret holds no more (core/v1 MaxSecretSize)."""
+_SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_COMMANDS: Final = ("exec", "auth-provider")
+_UNSUPPORTED_USER: Final = ("username", "password", "as", "as-uid", "as-groups", "as-user-extra")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One API server and one identity towards it."""
+
+    server: str
+    """``https://host[:port][/prefix]`` without a trailing slash."""
+    ca_pem: str | None = None
+    """CA bundle; None means the system's trust store, as in client-go."""
+    tls_server_name: str | None = None
+    proxy_url: str | None = field(default=None, repr=False)
+    """``http://[user:password@]host[:port]``."""
+    token: str | None = field(default=None, repr=False)
+    token_file: Path | None = None
+    """Read again as it is rotated; wins over ``token`` (client-go transport/config.go)."""
+    client_certificate_pem: bytes | None = field(default=None, repr=False)
+    client_key_pem: bytes | None = field(default=None, repr=False)
+
+
+def parse_kubeconfig(document: bytes, *, context: str | None = None) -> Endpoint:
+    """Parse a self-contained kubeconfig, such as a ``<cluster>-kubeconfig`` Secret's; file references are refused."""
+    return _parse(document, context, base=None)
+
+
+def read_kubeconfig(path: Path, *, context: str | None = None) -> Endpoint:
+    """Read a kubeconfig file; its file references are relative to its own folder."""
+    return _parse(_read(path, "a kubeconfig file"), context, base=path.parent)
+
+
+def in_cluster_endpoint(environment: Mapping[str, str], *, account: Path = _SERVICE_ACCOUNT) -> Endpoint:
+    """Endpoint of the pod we run in (client-go rest.InClusterConfig); the token file is re-read as it rotates."""
+    host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "")
+    if not host or not port:
+        _refuse("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT", "neither or one", "run in a pod")
+    ca_pem = _ca(_read(account / "ca.crt", "the service account's CA"), "ca.crt")
+    server = _server({"server": f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"})
+    return Endpoint(server=server, ca_pem=ca_pem, token_file=account / "token")
+
+
+def _parse(document: bytes, context: str | None, *, base: Path | None) -> Endpoint:
+    """Load the YAML, pick the context, and read its cluster and user."""
+    if len(document) > _DOCUMENT_LIMIT:
+        _refuse(f"at most {_DOCUMENT_LIMIT} bytes", f"{len(document)} bytes", "give one cluster's kubeconfig")
+    try:
+        loaded: object = yaml.safe_load(document)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        _refuse("YAML", f"unreadable text ({type(error).__name__})", "write it again with kubectl config view --raw")
+    if not isinstance(loaded, dict):
+        _refuse("a kubeconfig object", type(loaded).__name__, "check that the Secret's key `value` holds a kubeconfig")
+    config = cast("dict[object, object]", loaded)
+    if config.get("kind", "Config") != "Config":
+        _refuse("kind Config", "another kind", "give a kubeconfig")
+    chosen = context if context is not None else _text(config, "current-context")
+    if chosen is None:
+        _refuse("current-context", "none", "set it with kubectl config use-context")
+    names = _entry(config, "contexts", chosen, "context")
+    cluster = _entry(config, "clusters", _text(names, "cluster") or "", "cluster")
+    user_name = _text(names, "user")
+    user = _entry(config, "users", user_name, "user") if user_name else {}
+    _refuse_the_unsafe(cluster, user)
+    return _endpoint(cluster, user, base)
+
+
+def _endpoint(cluster: dict[object, object], user: dict[object, object], base: Path | None) -> Endpoint:
+    """Build the value from one cluster and one user."""
+    ca_pem = _material(cluster, "certificate-authority", base)
+    certificate, key = _material(user, "client-certificate", base), _material(user, "client-key", base)
+    if (certificate is None) != (key is None):
+        _refuse("client certificate and key", "one of them", "give both client-certificate-data and client-key-data")
+    token_file = _text(user, "tokenFile")
+    if token_file is not None and base is None:
+        _refuse("an inline token", "tokenFile", "put the token itself into the Secret")
+    return Endpoint(
+        server=_server(cluster),
+        ca_pem=None if ca_pem is None else _ca(ca_pem, "certificate-authority"),
+        tls_server_name=_host_name(_text(cluster, "tls-server-name")),
+        proxy_url=check_proxy_url(_text(cluster, "proxy-url")),
+        token=_token(_text(user, "token")),
+        token_file=base / token_file if base is not None and token_file is not None else None,
+        client_certificate_pem=certificate,
+        client_key_pem=key,
+    )
+
+
+def _refuse_the_unsafe(cluster: dict[object, object], user: dict[object, object]) -> None:
+    """Refuse what would run a command, skip verification, or change who we are."""
+    for name in _COMMANDS:
+        if user.get(name) is not None:
+            _refuse("a token or a client certificate", f"users[].user.{name}", "a command is never run out of data")
+    for name in _UNSUPPORTED_USER:
+        if user.get(name):
+            _refuse("a token or a client certificate", f"users[].user.{name}", "make a kubeconfig of its own identity")
+    if cluster.get("insecure-skip-tls-verify"):
+        _refuse("a verified server", "insecure-skip-tls-verify", "give certificate-authority-data instead")
+
+
+def _entry(config: dict[object, object], plural: str, name: str, singular: str) -> dict[object, object]:
+    """Find the one named entry of a named list."""
+    listed = config.get(plural)
+    rows = cast("list[object]", listed) if isinstance(listed, list) else []
+    found = [
+        entry
+        for row in rows
+        if isinstance(row, dict) and (entry := cast("dict[object, object]", row)).get("name") == name
+    ]
+    if len(found) != 1:
+        _refuse(f"one {singular} of that name", f"{len(found)}", f"check the name of the {singular} in {plural}")
+    value = found[0].get(singular)
+    if not isinstance(value, dict):
+        _refuse(f"{plural}[].{singular} to be an object", type(value).__name__, "write the kubeconfig again")
+    return cast("dict[object, object]", value)
+
+
+def _server(cluster: dict[object, object]) -> str:
+    """Check the server's URL: HTTPS, a host, no user, query or fragment."""
+    text = _text(cluster, "server") or ""
+    try:
+        parts = urlsplit(text)
+        plain = parts.scheme == "https" and parts.hostname and parts.port != 0 and not parts.username
+    except ValueError:
+        _refuse("server: https://host:port", "no URL", "correct clusters[].cluster.server")
+    if not plain or parts.query or parts.fragment or parts.password or not _is_url_text(text):
+        _refuse("server: https://host:port", f"scheme {parts.scheme or 'none'!r}", "correct clusters[].cluster.server")
+    return text.rstrip("/")
+
+
+def check_proxy_url(text: str | None) -> str | None:
+    """Check the proxy's URL: plain HTTP with CONNECT, through which our TLS to the API server runs end to end."""
+    if text is None:
+        return None
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme == "http" and parts.hostname and parts.port != 0
+    except ValueError:
+        _refuse("proxy-url: http://host:port", "no URL", "correct clusters[].cluster.proxy-url")
+    if not usable or not _is_url_text(text):
+        _refuse("proxy-url: http://host:port", f"scheme {parts.scheme or 'none'!r}", "use an HTTP proxy (CONNECT)")
+    return text
+
+
+def _is_url_text(text: str) -> bool:
+    """Whether a text is printable ASCII without blanks: what may stand on a request line."""
+    return text.isascii() and text.isprintable() and " " not in text
+
+
+def _host_name(text: str | None) -> str | None:
+    """Check the name that the server's certificate must have."""
+    if text is not None and (not _is_url_text(text) or len(text) > 253):  # noqa: PLR2004 - RFC 1123 subdomain
+        _refuse("tls-server-name: a host name", "other text", "correct clusters[].cluster.tls-server-name")
+    return text
+
+
+def _token(text: str | None) -> str | None:
+    """Check that a token can stand in a header (RFC 6750 §2.1: visible ASCII)."""
+    if text is not None and not _is_url_text(text):
+        _refuse("a token of visible ASCII", "other characters", "check for line ends in users[].user.token")
+    return text
+
+
+def _material(holder: dict[object, object], name: str, base: Path | None) -> bytes | None:
+    """Read PEM from ``<name>-data`` (base64), else from the file ``<name>``."""
+    data = _text(holder, f"{name}-data")
+    if data is not None:
+        try:
+            return base64.b64decode("".join(data.split()), validate=True)
+        except (binascii.Error, ValueError):
+            _refuse(f"{name}-data in base64", "other text", "encode the PEM with base64 -w0")
+    file = _text(holder, name)
+    if file is None:
+        return None
+    if base is None:
+        _refuse(f"{name}-data", f"the file reference {name}", "put the PEM itself into the Secret")
+    return _read(base / file, name)
+
+
+def _read(path: Path, what: str) -> bytes:
+    """Read a file that a kubeconfig stands in or refers to."""
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        _refuse(f"{what} at {path}", type(error).__name__, "check that the file exists and is readable")
+
+
+def _ca(pem: bytes, what: str) -> str:
+    """CA bundle as text (RFC 7468 §2: ASCII); an empty one would silently mean the system's trust store."""
+    if not pem.isascii() or b"-----BEGIN CERTIFICATE-----" not in pem:
+        _refuse(f"{what} in PEM", "no CERTIFICATE block", "give the CA's PEM, not its DER")
+    return pem.decode("ascii")
+
+
+def _text(holder: dict[object, object], name: str) -> str | None:
+    """Read a string field; absent, null and empty are one (Go's zero value)."""
+    value = holder.get(name)
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        _refuse(f"{name} to be a string", type(value).__name__, "put it in quotes")
+    return value
+
+
+def _refuse(expected: str, got: str, remedy: str) -> NoReturn:
+    raise KubeconfigError(expected=expected, got=got, remedy=remedy)

@@ -1,0 +1,41 @@
+"""Cuts a stream of chunks into lines in linear time, whatever the chunks' sizes.
+
+Promises: a line longer than the limit is refused before it is held. Source: the watch stream is newline-delimited
+JSON (Kubernetes API concepts, "Efficient detection of changes").
+"""
+
+from __future__ import annotations
+
+__all__ = ["LineAssembler"]
+
+
+class LineAssembler:
+    """Collects chunks until a newline comes; joins each line once."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pending: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that this chunk completes, without their newlines and without blank ones."""
+        head, *rest = chunk.split(b"\n")
+        self._hold(head)
+        lines: list[bytes] = []
+        for piece in rest:
+            lines.append(b"".join(self._pending))
+            self._pending, self._size = [], 0
+            self._hold(piece)
+        return [line for line in lines if line.strip()]
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the stream, if it ended now, would have ended within a line."""
+        return self._size > 0
+
+    def _hold(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > self._limit:
+            raise ValueError(f"a line of more than {self._limit} bytes")
+        if piece:
+            self._pending.append(piece)

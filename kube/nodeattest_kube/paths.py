@@ -1,0 +1,44 @@
+"""API paths, built so that no name can leave its segment.
+
+Promises: every segment is quoted, and none is empty, ``.`` or ``..``. Source: Kubernetes API concepts, "Resource URIs".
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+__all__ = ["collection", "core", "named"]
+
+
+def collection(group: str, version: str, resource: str, *, namespace: str | None = None) -> str:
+    """Path of a collection; ``group`` is empty for the core group, ``namespace`` None for all or none."""
+    root = _join("apis", group, version) if group else _join("api", version)
+    scope = _join("namespaces", namespace) if namespace is not None else ""
+    return root + scope + _join(resource)
+
+
+def named(
+    group: str, version: str, resource: str, name: str, *, namespace: str | None = None, subresource: str | None = None
+) -> str:
+    """Path of one object or of its subresource."""
+    path = collection(group, version, resource, namespace=namespace) + _join(name)
+    return path if subresource is None else path + _join(subresource)
+
+
+def core(
+    resource: str, name: str | None = None, *, namespace: str | None = None, subresource: str | None = None
+) -> str:
+    """Path in the core group's v1: a collection, or one object when named."""
+    if name is None:
+        if subresource is not None:
+            raise ValueError("a subresource needs the name of its object")
+        return collection("", "v1", resource, namespace=namespace)
+    return named("", "v1", resource, name, namespace=namespace, subresource=subresource)
+
+
+def _join(*segments: str) -> str:
+    """Quote each segment; refuse what a proxy or server may read as another path (RFC 3986 §5.2.4)."""
+    for segment in segments:
+        if segment in {"", ".", ".."} or "/" in segment or "\\" in segment:
+            raise ValueError(f"expected a name, got {segment!r}; a path segment holds no slash and is no dot segment")
+    return "".join("/" + quote(segment, safe="") for segment in segments)

@@ -1,0 +1,208 @@
+"""HTTPS to one API server: ``kubernetes.aio``'s connection pool, without its models, retries, redirects or cookies.
+
+Promises: one verified TLS context an endpoint; a client key touches no disk; dead peers are noticed by the kernel;
+every foreign exception becomes ``Unreachable``; a redirect is an answer, never followed (a hostile API server must not
+aim our requests at something else). Leaves to others: what the bytes mean.
+This is the only module that imports ``kubernetes`` and the aiohttp client.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import ssl
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import IO, Final
+from urllib.parse import unquote, urlsplit
+
+import aiohttp
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+from yarl import URL
+
+from nodeattest_kube.errors import KubeconfigError, Unreachable
+from nodeattest_kube.kubeconfig import Endpoint
+
+__all__ = ["Answer", "Transport"]
+
+_CONNECTIONS: Final = 100
+"""At most this many at once to one API server (the library's own default)."""
+_KEEP_ALIVE: Final = 60.0
+"""Seconds an idle connection is kept: below kube-apiserver's idle limit of 90 s (Go's http.DefaultTransport)."""
+_READ_BUFFER: Final = 1 << 18
+"""Bytes read ahead of us from one connection before the peer is slowed down."""
+_BODY_LIMIT: Final = 64 << 20
+"""Bytes of one answer: 500 CSRs of the largest request (128 KiB in base64) would just fit."""
+_DEAD_PEER: Final = 30
+"""Seconds without any TCP acknowledgement until a connection counts as dead (client-go: HTTP/2 ping after 30 s)."""
+
+
+class Answer:
+    """One HTTP answer whose body has not been read yet."""
+
+    def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
+        self._response = response
+        self._where = where
+        self.status = response.status
+        self.phrase = response.reason or ""
+        self.content_type = response.content_type
+        self.retry_after = response.headers.get("Retry-After", "")
+
+    async def body(self) -> bytes:
+        """Read the whole body; ``Unreachable`` when it is cut or larger than any honest answer."""
+        parts: list[bytes] = []
+        size = 0
+        while chunk := await self.chunk():
+            size += len(chunk)
+            if size > _BODY_LIMIT:
+                raise Unreachable(f"{self._where}: the answer is larger than {_BODY_LIMIT} bytes")
+            parts.append(chunk)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def chunk(self) -> bytes:
+        """Wait for the next bytes of the body; empty at its end."""
+        try:
+            return await self._response.content.readany()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise Unreachable(f"{self._where}: {_explain(error)}") from None
+
+
+class _Pool(RESTClientObject):
+    """The library's pool with the session that an API client needs."""
+
+    def _create_pool_manager(self) -> aiohttp.ClientSession:
+        """Build the session: no cookies, no redirects, no environment (aiohttp's would also read ~/.netrc)."""
+        connector = aiohttp.TCPConnector(
+            limit=_CONNECTIONS, ssl=self.ssl_context, keepalive_timeout=_KEEP_ALIVE, socket_factory=_socket
+        )
+        return aiohttp.ClientSession(
+            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False, read_bufsize=_READ_BUFFER
+        )
+
+    def session(self) -> aiohttp.ClientSession:
+        """Return the session, made on first use because it belongs to the running loop."""
+        if self.pool_manager is None:
+            self.pool_manager = self._create_pool_manager()
+        return self.pool_manager
+
+
+class Transport:
+    """Requests to one endpoint; no state but the connection pool."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._server = endpoint.server
+        self._server_name = endpoint.tls_server_name
+        self._proxy, self._proxy_headers = _proxy(endpoint.proxy_url)
+        self._pool = _pool(endpoint)
+        self._closed = False
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, target: str, *, headers: Mapping[str, str], data: bytes | None, limits: aiohttp.ClientTimeout
+    ) -> AsyncGenerator[Answer]:
+        """Send a request and hand out its answer; the connection goes back to the pool, or is closed, on exit."""
+        if self._closed:
+            raise Unreachable("the client is closed")
+        where = f"{method} {self._server}{target.partition('?')[0]}"
+        try:
+            response = await self._pool.session().request(
+                method,
+                URL(self._server + target, encoded=True),
+                headers=headers,
+                data=data,
+                timeout=limits,
+                allow_redirects=False,
+                server_hostname=self._server_name,
+                proxy=self._proxy,
+                proxy_headers=self._proxy_headers,
+            )
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise Unreachable(f"{where}: {_explain(error)}") from None
+        async with response:
+            yield Answer(response, where)
+
+    async def close(self) -> None:
+        """Close every connection and let their TLS goodbyes leave."""
+        self._closed = True
+        session = self._pool.pool_manager
+        if session is not None:
+            await session.close()
+
+
+def _pool(endpoint: Endpoint) -> _Pool:
+    """Make the pool with its TLS context; bad certificates and keys are the kubeconfig's fault."""
+    settings = Configuration(host=endpoint.server, ca_cert_data=endpoint.ca_pem)
+    # VERIFY_X509_STRICT, new in Python 3.13's default context, refuses CAs without a subject key identifier, as made by
+    # Kubernetes built with Go before 1.15. client-go accepts them; the chain to the given CA is verified all the same.
+    settings.disable_strict_ssl_verification = True
+    try:
+        pool = _Pool(settings)
+    except (ssl.SSLError, ValueError) as error:
+        raise KubeconfigError(
+            expected="CA certificates in PEM",
+            got=type(error).__name__,
+            remedy="check certificate-authority-data: base64 of one or more CERTIFICATE blocks",
+        ) from None
+    if endpoint.client_certificate_pem is not None and endpoint.client_key_pem is not None:
+        _load_client_certificate(pool.ssl_context, endpoint.client_certificate_pem, endpoint.client_key_pem)
+    return pool
+
+
+def _load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Load the pair; Python's ssl reads files only, so it gets a file in memory."""
+    with _unwritten_file() as file:
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        name = f"/proc/self/fd/{file.fileno()}" if sys.platform == "linux" else file.name
+        try:
+            # The password keeps OpenSSL from asking on the terminal when the key is encrypted.
+            context.load_cert_chain(name, password="")
+        except (ssl.SSLError, ValueError, OSError) as error:
+            raise KubeconfigError(
+                expected="a client certificate and its own, unencrypted key in PEM",
+                got=type(error).__name__,
+                remedy="check client-certificate-data and client-key-data",
+            ) from None
+
+
+def _unwritten_file() -> IO[bytes]:
+    """Open a file that lives in memory on Linux, and elsewhere one that only we can read."""
+    if sys.platform == "linux":
+        return os.fdopen(os.memfd_create("client-certificate", os.MFD_CLOEXEC), "wb")
+    return tempfile.NamedTemporaryFile()
+
+
+def _socket(address: tuple[object, ...]) -> socket.socket:
+    """Open a socket whose dead peer the kernel notices, idle or not (RFC 1122 §4.2.3.6, RFC 5482)."""
+    family, kind, protocol = address[0], address[1], address[2]
+    opened = socket.socket(family, kind, protocol)  # type: ignore[arg-type]
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _DEAD_PEER // 2)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _DEAD_PEER // 6)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_PEER * 1000)
+    return opened
+
+
+def _proxy(url: str | None) -> tuple[str | None, dict[str, str] | None]:
+    """Split the proxy's password off its URL, so that no message about the proxy holds it."""
+    if url is None:
+        return None, None
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    if parts.username is None:
+        return f"http://{host}", None
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return f"http://{host}", {"Proxy-Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
+
+
+def _explain(error: BaseException) -> str:
+    """Say what went wrong below HTTP; the libraries' texts name hosts and system errors, never credentials."""
+    if isinstance(error, TimeoutError):
+        return "no answer within the time limit"
+    return f"{type(error).__name__}: {error}"
