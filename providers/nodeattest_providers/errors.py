@@ -41,6 +41,7 @@ class Reason(StrEnum):
     REQUESTER_NOT_ALLOWED = "RequesterNotAllowed"
     USAGES_NOT_ALLOWED = "UsagesNotAllowed"
     SIGNER_UNKNOWN = "SignerUnknown"
+    APPROVED_ELSEWHERE = "ApprovedElsewhere"
     # Policy
     ATTESTOR_NOT_AUTHORIZED = "AttestorNotAuthorized"
     POLICY_INVALID = "PolicyInvalid"

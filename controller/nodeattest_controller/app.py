@@ -1,0 +1,123 @@
+"""The controller's composition: builds the parts from ``Settings`` and runs them, leading or standing by."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+
+from nodeattest_controller.challenge_keys import ChallengeKeys
+from nodeattest_controller.events import EventRecorder
+from nodeattest_controller.fleet import Fleet
+from nodeattest_controller.health import HealthServer
+from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.judge import Judge
+from nodeattest_controller.logs import fields
+from nodeattest_controller.management import Management
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.reconcile import Reconciler
+from nodeattest_controller.settings import Settings
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.elector import LeaseElector
+from nodeattest_providers import signers
+
+__all__ = ["run"]
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class _Controller:
+    """What one term of leadership runs."""
+
+    def __init__(self, settings: Settings, client: ApiClient, metrics: Metrics) -> None:
+        self._settings = settings
+        self._client = client
+        self._metrics = metrics
+        self._standing_by = True
+        self._management: Management | None = None
+
+    def health(self) -> str | None:
+        """Say what is not ready; a replica that stands by is ready to take over."""
+        if self._standing_by:
+            return None
+        return self._management.unhealthy() if self._management else "not started"
+
+    async def lead(self) -> None:
+        """Run all controllers until cancelled."""
+        settings, metrics = self._settings, self._metrics
+        self._standing_by = False
+        metrics.leader(leads=True)
+        keys = ChallengeKeys(
+            self._client,
+            namespace=settings.namespace,
+            rotate_after=timedelta(seconds=settings.challenge_key_rotation),
+            now=_now,
+        )
+        events = EventRecorder(self._client, now=_now, instance=settings.identity)
+        fleet: Fleet
+
+        def changed(cluster: ClusterKey) -> None:
+            fleet.changed(cluster)
+
+        management = Management(self._client, namespace=settings.watch_namespace, on_change=changed)
+        judge = Judge(management, keys, signer=signers.signer, provider_id_oid=settings.provider_id_oid, now=_now)
+        reconciler = Reconciler(
+            management,
+            judge,
+            events=events,
+            metrics=metrics,
+            certificate_lifetime=int(settings.certificate_lifetime),
+            wait_limit=settings.wait_limit,
+            now=_now,
+        )
+        connect = partial(ApiClient.from_kubeconfig, request_timeout=settings.request_timeout)
+        fleet = Fleet(management, reconciler, metrics=metrics, connect=connect, now=_now)
+        self._management = management
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                ready = asyncio.Event()
+                tasks.create_task(management.run(ready))
+                await keys.refresh()
+                tasks.create_task(keys.run())
+                await ready.wait()
+                _LOG.info("serving", extra=fields(identity=settings.identity))
+                tasks.create_task(fleet.run(settings.workers))
+        finally:
+            metrics.leader(leads=False)
+            self._standing_by = True
+            await events.drain()
+
+
+def _client(settings: Settings) -> ApiClient:
+    if settings.kubeconfig is None:
+        return ApiClient.in_cluster(request_timeout=settings.request_timeout)
+    return ApiClient.from_kubeconfig_file(settings.kubeconfig, request_timeout=settings.request_timeout)
+
+
+async def run(settings: Settings) -> int:
+    """Run until cancelled or leadership is lost; returns the exit code."""
+    metrics = Metrics()
+    async with _client(settings) as client:
+        controller = _Controller(settings, client, metrics)
+        async with HealthServer(settings, metrics, {"caches": controller.health}):
+            if not settings.leader_elect:
+                await controller.lead()
+                return 0
+            elector = LeaseElector(
+                client,
+                namespace=settings.namespace,
+                name=settings.lease_name,
+                identity=settings.identity,
+                lease_duration=settings.lease_duration,
+                renew_deadline=settings.renew_deadline,
+                retry_period=settings.retry_period,
+            )
+            await elector.run(controller.lead)
+    _LOG.error("leadership lost; exiting so that a fresh process takes part again")
+    return 1

@@ -1,0 +1,151 @@
+"""Cluster API objects as frozen facts: Clusters, Machines and MachinePools of the v1beta1 and v1beta2 contracts. Pure.
+
+Sources: cluster-api api/core/v1beta1 and v1beta2 (Machine, MachinePool, Cluster), contract documents. What a Machine
+says is written in the management cluster by its controllers, so it is trusted; a request never is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeattest_controller.objects import condition, flag, items, mapping, strings, text, text_map
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.interface import MachineFacts, SecretBytes
+from nodeattest_providers.names import NodeName, ProviderID
+
+__all__ = ["CLUSTER_LABEL", "InfraRef", "Member", "cluster_of", "machine_members", "pool_members"]
+
+CLUSTER_LABEL: Final = "cluster.x-k8s.io/cluster-name"
+PAUSED_ANNOTATION: Final = "cluster.x-k8s.io/paused"
+
+
+@dataclass(frozen=True, slots=True)
+class InfraRef:
+    """Where the infrastructure object of a Machine stands."""
+
+    group: str
+    kind: str
+    name: str
+    version: str = ""
+    """Empty in v1beta2, where a reference names the group only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One Machine, or one instance of a MachinePool."""
+
+    kind: str
+    """``Machine`` or ``MachinePool``."""
+    api_version: str
+    name: str
+    namespace: str
+    uid: str
+    cluster_name: str
+    provider_id: ProviderID
+    node_ref_name: NodeName | None = None
+    node_ref_uid: str | None = None
+    addresses: tuple[tuple[str, str], ...] = ()
+    bootstrap_ready: bool = False
+    deleting: bool = False
+    paused: bool = False
+    annotations: dict[str, str] = field(default_factory=dict[str, str])
+    infra: InfraRef | None = None
+
+    @property
+    def is_pool_instance(self) -> bool:
+        """Whether this is one of several interchangeable instances."""
+        return self.kind == "MachinePool"
+
+    def facts(self, *, infra: JsonObject | None, secret: SecretBytes | None = None) -> MachineFacts:
+        """Make the value that providers see."""
+        return MachineFacts(
+            name=self.name,
+            namespace=self.namespace,
+            uid=self.uid,
+            provider_id=self.provider_id,
+            node_ref_name=self.node_ref_name,
+            node_ref_uid=self.node_ref_uid,
+            addresses=self.addresses,
+            bootstrap_ready=self.bootstrap_ready,
+            deleting=self.deleting,
+            annotations=self.annotations,
+            infra_annotations=text_map(infra, "metadata", "annotations") if infra else {},
+            infra_name=self.infra.name if self.infra else None,
+            attestation_secret=secret,
+        )
+
+
+def cluster_of(machine: JsonObject) -> str:
+    """Name the cluster of a Machine or MachinePool; the spec decides, the label is a copy."""
+    return text(machine, "spec", "clusterName")
+
+
+def machine_members(machine: JsonObject) -> list[Member]:
+    """Read a Machine; no provider ID yet, no member."""
+    provider_id = text(machine, "spec", "providerID")
+    if not provider_id:
+        return []
+    node_ref = mapping(machine, "status", "nodeRef")
+    return [
+        Member(
+            kind="Machine",
+            api_version=text(machine, "apiVersion"),
+            name=text(machine, "metadata", "name"),
+            namespace=text(machine, "metadata", "namespace"),
+            uid=text(machine, "metadata", "uid"),
+            cluster_name=cluster_of(machine),
+            provider_id=ProviderID(provider_id),
+            node_ref_name=NodeName(text(node_ref, "name")) or None,
+            node_ref_uid=text(node_ref, "uid") or None,
+            addresses=tuple(
+                (text(address, "type"), text(address, "address")) for address in items(machine, "status", "addresses")
+            ),
+            bootstrap_ready=_bootstrap_ready(machine),
+            deleting="deletionTimestamp" in mapping(machine, "metadata"),
+            paused=PAUSED_ANNOTATION in mapping(machine, "metadata", "annotations"),
+            annotations=text_map(machine, "metadata", "annotations"),
+            infra=_infra_ref(mapping(machine, "spec", "infrastructureRef")),
+        )
+    ]
+
+
+def pool_members(pool: JsonObject) -> list[Member]:
+    """Read a MachinePool: one member an instance, all with the pool's name and UID and none with a name of its own."""
+    return [
+        Member(
+            kind="MachinePool",
+            api_version=text(pool, "apiVersion"),
+            name=text(pool, "metadata", "name"),
+            namespace=text(pool, "metadata", "namespace"),
+            uid=text(pool, "metadata", "uid"),
+            cluster_name=cluster_of(pool),
+            provider_id=ProviderID(provider_id),
+            bootstrap_ready=_bootstrap_ready(pool),
+            deleting="deletionTimestamp" in mapping(pool, "metadata"),
+            paused=PAUSED_ANNOTATION in mapping(pool, "metadata", "annotations"),
+            annotations=text_map(pool, "metadata", "annotations"),
+        )
+        for provider_id in strings(pool, "spec", "providerIDList")
+    ]
+
+
+def _bootstrap_ready(machine: JsonObject) -> bool:
+    """v1beta2 condition BootstrapConfigReady, v1beta1 condition BootstrapReady, else the contract's plain fields."""
+    status = mapping(machine, "status")
+    current = items(status, "conditions") + items(status, "v1beta2", "conditions")
+    for kind in ("BootstrapConfigReady", "BootstrapReady"):
+        found = condition(current, kind)
+        if found is not None:
+            return found.get("status") == "True"
+    return flag(status, "bootstrapReady") or flag(status, "initialization", "bootstrapDataSecretCreated")
+
+
+def _infra_ref(reference: JsonObject) -> InfraRef | None:
+    """v1beta1 names an apiVersion, v1beta2 an apiGroup."""
+    name, kind, api_version = text(reference, "name"), text(reference, "kind"), text(reference, "apiVersion")
+    group = text(reference, "apiGroup")
+    version = ""
+    if "/" in api_version:
+        group, version = api_version.split("/", 1)
+    return InfraRef(group, kind, name, version) if name and kind and group else None

@@ -1,0 +1,198 @@
+"""Many workload clusters, one queue: connections come and go with Clusters, policies and kubeconfig Secrets.
+
+A cluster is connected to when a policy (or ``Cluster.spec.security``) opts it in and its kubeconfig is there; others
+are left alone. One broken cluster delays no other: each has its own connection, and the queue holds keys only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.logs import fields
+from nodeattest_controller.management import Management
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.objects import mapping, text
+from nodeattest_controller.policy import policy_for
+from nodeattest_controller.reconcile import Reconciler
+from nodeattest_controller.workload import Workload
+from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_providers.errors import Denied, Unavailable
+
+__all__ = ["Fleet", "RequestKey"]
+
+_LOG: Final = logging.getLogger(__name__)
+RequestKey = tuple[ClusterKey, str]
+"""A cluster and the name of a CertificateSigningRequest in it."""
+METRICS_PERIOD: Final = 5.0
+"""Seconds between two readings of queue and connections."""
+RBAC_RETRY: Final = 30.0
+"""Seconds."""
+
+
+@dataclass(slots=True)
+class _Connection:
+    workload: Workload
+    fingerprint: str
+    tasks: list[asyncio.Task[None]]
+
+
+class Fleet:
+    """Connections to all opted-in clusters."""
+
+    def __init__(
+        self,
+        management: Management,
+        reconciler: Reconciler,
+        *,
+        metrics: Metrics,
+        connect: Callable[[bytes], ApiClient],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._management = management
+        self._reconciler = reconciler
+        self._metrics = metrics
+        self._connect = connect
+        self._now = now
+        self._connections: dict[ClusterKey, _Connection] = {}
+        self._dirty: set[ClusterKey] = set()
+        self._wake = asyncio.Event()
+        self._waiting: defaultdict[ClusterKey, set[str]] = defaultdict(set)
+        self._queue: WorkQueue[RequestKey] = WorkQueue()
+
+    def changed(self, cluster: ClusterKey) -> None:
+        """Something about a cluster changed in the management cluster: connect anew, wake what waits for it."""
+        self._dirty.add(cluster)
+        self._wake.set()
+        for name in self._waiting.pop(cluster, ()):
+            self._queue.add((cluster, name))
+
+    async def run(self, workers: int) -> None:
+        """Serve until cancelled; closes every connection."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keep_connected())
+                tasks.create_task(self._observe())
+                tasks.create_task(self._queue.run(self._work, workers))
+        finally:
+            self._queue.shut_down()
+            for key in list(self._connections):
+                await self._disconnect(key)
+
+    async def _work(self, key: RequestKey) -> None:
+        cluster, name = key
+        connection = self._connections.get(cluster)
+        if connection is None:
+            self._queue.forget(key)
+            return
+        try:
+            outcome = await self._reconciler.reconcile(connection.workload, name)
+        except ApiError as error:
+            delay = self._queue.retry(key)
+            _LOG.warning(
+                "will try again",
+                extra=fields(cluster=cluster, csr=name, error=error.reason, message_=error.message, delay=delay),
+            )
+            return
+        except Exception:  # noqa: BLE001 - the worker's edge: a bug in one request must not stop the others
+            delay = self._queue.retry(key)
+            _LOG.exception("bug", extra=fields(cluster=cluster, csr=name, delay=delay))
+            return
+        self._queue.forget(key)
+        if outcome.waiting:
+            self._waiting[cluster].add(name)
+        if outcome.again_after is not None:
+            self._queue.add_after(key, outcome.again_after)
+
+    async def _observe(self) -> None:
+        while True:
+            self._metrics.queue(self._queue.depth, self._queue.oldest_seconds)
+            for key, connection in self._connections.items():
+                reflector = connection.workload.requests
+                self._metrics.cluster(key, connected=reflector.synced and reflector.last_error is None)
+            await asyncio.sleep(METRICS_PERIOD)
+
+    # Connections
+
+    async def _keep_connected(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._dirty:
+                await self._bring_up_to_date(self._dirty.pop())
+
+    async def _bring_up_to_date(self, key: ClusterKey) -> None:
+        kubeconfig = self._wanted_kubeconfig(key)
+        fingerprint = hashlib.sha256(kubeconfig).hexdigest() if kubeconfig else ""
+        connection = self._connections.get(key)
+        if connection is not None and connection.fingerprint == fingerprint:
+            return
+        if connection is not None:
+            await self._disconnect(key)
+        if kubeconfig is None:
+            return
+        try:
+            client = self._connect(kubeconfig)
+        except KubeconfigError as error:
+            _LOG.error("cannot use the cluster's kubeconfig", extra=fields(cluster=key, error=str(error)))
+            self._metrics.cluster(key, connected=False)
+            return
+        self._connections[key] = self._open(key, client, fingerprint)
+        _LOG.info("connected", extra=fields(cluster=key, server=client.server))
+
+    def _open(self, key: ClusterKey, client: ApiClient, fingerprint: str) -> _Connection:
+        workload = Workload(key, client, on_request=lambda name: self._queue.add((key, name)), now=self._now)
+        tasks = [asyncio.create_task(workload.run()), asyncio.create_task(_allow_bootstrappers(workload))]
+        return _Connection(workload, fingerprint, tasks)
+
+    def _wanted_kubeconfig(self, key: ClusterKey) -> bytes | None:
+        cluster = self._management.cluster(key)
+        if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata"):
+            return None
+        return self._management.kubeconfig(key) if self._opted_in(cluster) else None
+
+    def _opted_in(self, cluster: JsonObject) -> bool:
+        try:
+            policy_for(cluster, self._management.policies(text(cluster, "metadata", "namespace")))
+        except Unavailable:
+            return False
+        except Denied:
+            return True  # an invalid policy opts in too, so that its requests are refused with the reason
+        return True
+
+    async def _disconnect(self, key: ClusterKey) -> None:
+        connection = self._connections.pop(key)
+        self._waiting.pop(key, None)
+        for task in connection.tasks:
+            task.cancel()
+        for task in connection.tasks:
+            with suppress(asyncio.CancelledError, ApiError):
+                await task
+        await connection.workload.client.close()
+        self._metrics.forget_cluster(key)
+        _LOG.info("disconnected", extra=fields(cluster=key))
+
+
+async def _allow_bootstrappers(workload: Workload) -> None:
+    """Create the bootstrappers' binding, as often as it takes."""
+    while True:
+        try:
+            await workload.ensure_bootstrappers_may_ask()
+        except ApiError as error:
+            _LOG.warning(
+                "cannot see to it that bootstrap tokens may file requests",
+                extra=fields(cluster=workload.key, error=str(error)),
+            )
+            await asyncio.sleep(RBAC_RETRY)
+        else:
+            return

@@ -1,0 +1,114 @@
+"""Who is in which cluster: Machines and pool instances, indexed by what a request can claim. In memory, no I/O.
+
+Fed by reflectors object by object; reads cost the same for one machine or ten thousand.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, NewType, TypeVar
+
+from nodeattest_controller.clusterapi import Member, machine_members, pool_members
+from nodeattest_controller.ledger import Ledger
+from nodeattest_controller.ledger import parse as parse_ledger
+from nodeattest_controller.review import names_of
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["ClusterKey", "Inventory", "cluster_key"]
+
+ClusterKey = NewType("ClusterKey", str)
+"""``namespace/name`` of a Cluster object."""
+
+T = TypeVar("T")
+
+
+def cluster_key(namespace: str, name: str) -> ClusterKey:
+    """Name a cluster."""
+    return ClusterKey(f"{namespace}/{name}")
+
+
+class _Index(Generic[T]):
+    """Values of one source object each, found again by derived keys."""
+
+    def __init__(self, derive: Callable[[T], Iterable[Hashable]]) -> None:
+        self._derive = derive
+        self._of_source: dict[str, tuple[T, ...]] = {}
+        self._by_key: dict[Hashable, dict[int, T]] = defaultdict(dict)
+
+    def put(self, source: str, values: Iterable[T]) -> None:
+        """Replace all that came from a source."""
+        for old in self._of_source.pop(source, ()):
+            for key in self._derive(old):
+                found = self._by_key[key]
+                found.pop(id(old), None)
+                if not found:
+                    del self._by_key[key]
+        kept = tuple(values)
+        if kept:
+            self._of_source[source] = kept
+        for value in kept:
+            for key in self._derive(value):
+                self._by_key[key][id(value)] = value
+
+    def find(self, key: Hashable) -> list[T]:
+        """Return what has a key."""
+        return list(self._by_key.get(key, {}).values())
+
+
+class Inventory:
+    """Members and ledgers of all clusters."""
+
+    def __init__(self) -> None:
+        self._members: _Index[Member] = _Index(_member_keys)
+        self._ledgers: _Index[Ledger] = _Index(_ledger_keys)
+
+    def put_machine(self, key: str, machine: JsonObject | None) -> None:
+        """Take in a Machine, or forget it."""
+        self._members.put(f"machine:{key}", machine_members(machine) if machine else ())
+
+    def put_pool(self, key: str, pool: JsonObject | None) -> None:
+        """Take in a MachinePool, or forget it."""
+        self._members.put(f"pool:{key}", pool_members(pool) if pool else ())
+
+    def put_ledger(self, key: str, ledger: JsonObject | None) -> None:
+        """Take in a MachineAttestation, or forget it."""
+        self._ledgers.put(key, (parse_ledger(ledger),) if ledger else ())
+
+    def members(self, cluster: ClusterKey, provider_id: str) -> list[Member]:
+        """Return the members of a cluster with this provider ID; a pool that lists its Machines counts once."""
+        found = self._members.find((cluster, "id", provider_id))
+        machines = [member for member in found if not member.is_pool_instance]
+        return machines or found
+
+    def claimants(self, cluster: ClusterKey, node_name: str) -> list[Member]:
+        """Return the members of a cluster whose own name sources give this name."""
+        return self._members.find((cluster, "name", node_name))
+
+    def ledger(self, cluster: ClusterKey, provider_id: str) -> Ledger | None:
+        """Return the ledger of one machine."""
+        return next(iter(self._ledgers.find((cluster, "id", provider_id))), None)
+
+    def holders(self, cluster: ClusterKey, node_name: str) -> list[Ledger]:
+        """Return the ledgers of a cluster that bound this node name."""
+        return self._ledgers.find((cluster, "name", node_name))
+
+    def key_holders(self, cluster: ClusterKey, spki: str) -> list[Ledger]:
+        """Return the ledgers of a cluster that issued for this key."""
+        return self._ledgers.find((cluster, "spki", spki))
+
+
+def _member_keys(member: Member) -> Iterable[Hashable]:
+    cluster = cluster_key(member.namespace, member.cluster_name)
+    yield (cluster, "id", member.provider_id)
+    for name in dict.fromkeys(names_of(member)):
+        yield (cluster, "name", name)
+
+
+def _ledger_keys(ledger: Ledger) -> Iterable[Hashable]:
+    cluster = cluster_key(ledger.namespace, ledger.cluster_name)
+    yield (cluster, "id", ledger.provider_id)
+    if ledger.node_name:
+        yield (cluster, "name", ledger.node_name)
+    for entry in ledger.issued:
+        yield (cluster, "spki", entry.spki)

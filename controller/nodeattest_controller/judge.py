@@ -1,0 +1,191 @@
+"""From a request's key to a verdict: gather facts, verify, review. Reads only; ``reconcile`` acts on the verdict.
+
+The order is cheap first: parsing and policy cost no I/O, identity rules look at memory, and only then come cryptography
+and live reads. A second request, and any approval, is judged on a Machine, a Node and a first request read just now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from nodeattest_controller.authority import Authority
+from nodeattest_controller.challenge_keys import ChallengeKeys
+from nodeattest_controller.clusterapi import Member
+from nodeattest_controller.ledger import Ledger, empty
+from nodeattest_controller.management import Management
+from nodeattest_controller.objects import key_of, text
+from nodeattest_controller.policy import Policy, authorize, policy_for
+from nodeattest_controller.request import RequestState, parse, peek
+from nodeattest_controller.review import (
+    Surroundings,
+    check_binding,
+    check_no_hijack,
+    check_node_name,
+    find_member,
+)
+from nodeattest_controller.workload import Workload
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.interface import (
+    AttestedNode,
+    ChallengeSigner,
+    ClusterAPISigner,
+    Facts,
+    FirstRequestRef,
+    MachineFacts,
+    NodeRequest,
+)
+from nodeattest_providers.names import ProviderName, Purpose
+
+__all__ = ["Judge", "Proven"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    """A request that may be signed."""
+
+    request: NodeRequest
+    attested: AttestedNode
+    member: Member
+    ledger: Ledger
+    policy: Policy
+    authority: Authority
+    first: JsonObject | None
+    """The first request's object, to be closed afterwards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """What is known before anything is verified."""
+
+    cluster: JsonObject
+    workload: Workload
+    request: NodeRequest
+    signer: ClusterAPISigner
+    policy: Policy
+    ref: FirstRequestRef | None
+
+
+class Judge:
+    """Gives verdicts."""
+
+    def __init__(
+        self,
+        management: Management,
+        challenge_keys: ChallengeKeys,
+        *,
+        signer: Callable[[ProviderName], ClusterAPISigner],
+        provider_id_oid: str,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._management = management
+        self._challenge_keys = challenge_keys
+        self._signer = signer
+        self._oid = provider_id_oid
+        self._now = now
+
+    async def judge(self, workload: Workload, csr: JsonObject) -> Proven:
+        """Prove a request; raises Denied, Unavailable or ChallengeRequired.
+
+        1. Parse; 2. policy; 3. one live Machine; 4. rules that memory can answer; 5. verify the evidence;
+        6. rules that need fresh reads.
+        """
+        request = parse(csr, provider_id_oid=self._oid)  # 1
+        case = self._open(workload, request)  # 2
+        inventory = self._management.inventory
+        member = find_member(request, inventory.members(workload.key, request.csr.provider_id))  # 3
+        final = case.ref is not None or not isinstance(case.signer, ChallengeSigner)
+        if final:
+            member = await self._live(request, member)
+        ledger = inventory.ledger(workload.key, member.provider_id) or empty(member)
+        check_binding(request, member, ledger, secure=case.signer.secure)  # 4
+        around = Surroundings(
+            claimants=inventory.claimants(workload.key, request.csr.node_name),
+            holders=inventory.holders(workload.key, request.csr.node_name),
+        )
+        if not final:
+            check_node_name(request, member, around, None)
+        first = await workload.read_request(case.ref.name) if case.ref else None
+        attested = await self._verify(case, member, ledger, first)  # 5
+        check_node_name(request, member, around, attested.proven_node_name)  # 6
+        check_no_hijack(member, around, await workload.read_node(request.csr.node_name))
+        return Proven(
+            request=request,
+            attested=attested,
+            member=member,
+            ledger=ledger,
+            policy=case.policy,
+            authority=self._management.authority(workload.key),
+            first=first,
+        )
+
+    def parsed(self, csr: JsonObject) -> NodeRequest | None:
+        """Parse a request; None when it is refused already here."""
+        try:
+            return parse(csr, provider_id_oid=self._oid)
+        except Denied:
+            return None
+
+    def _open(self, workload: Workload, request: NodeRequest) -> _Case:
+        cluster = self._management.cluster(workload.key)
+        if cluster is None or self._management.is_paused(cluster):
+            raise Unavailable(
+                Reason.MACHINE_NOT_READY, "the Cluster is paused or going away", remedy="resume the Cluster"
+            )
+        signer = self._signer(request.evidence.provider)
+        policy = policy_for(cluster, self._management.policies(text(cluster, "metadata", "namespace")))
+        authorize(policy, request.evidence.provider)
+        if request.purpose is Purpose.SERVING:
+            raise Denied(
+                Reason.SERVING_NOT_ALLOWED,
+                expected="a client request",
+                got="a request for a serving certificate",
+                remedy="use kubelet's serverTLSBootstrap",
+            )
+        ref = signer.first_request(request) if isinstance(signer, ChallengeSigner) else None
+        return _Case(cluster=cluster, workload=workload, request=request, signer=signer, policy=policy, ref=ref)
+
+    async def _live(self, request: NodeRequest, member: Member) -> Member:
+        live = await self._management.live_member(member)
+        return find_member(request, [live] if live else [])
+
+    async def _verify(self, case: _Case, member: Member, ledger: Ledger, first: JsonObject | None) -> AttestedNode:
+        facts = Facts(
+            cluster=self._management.facts_of(case.cluster),
+            machine=await self._machine_facts(case, member),
+            settings=case.policy.settings(case.request.evidence.provider),
+            ledger=ledger.facts(case.request),
+            first_request=_first_request(first, ledger, case.request, self._oid),
+            challenge_keys=self._challenge_keys.keys() if isinstance(case.signer, ChallengeSigner) else (),
+            verified_at=self._now(),
+        )
+        return await case.signer.verify_client_attestation_data(case.request, facts)
+
+    async def _machine_facts(self, case: _Case, member: Member) -> MachineFacts:
+        infra = await self._management.infra_of(member)
+        wants_secret = case.request.evidence.provider == "challenge"
+        secret = await self._management.attestation_secret(member) if wants_secret else None
+        return member.facts(infra=infra, secret=secret)
+
+
+def _first_request(
+    first: JsonObject | None, ledger: Ledger, request: NodeRequest, provider_id_oid: str
+) -> NodeRequest | None:
+    """Read the first request of a challenge, unless it was refused.
+
+    A ledger entry for this key is asked before the first request's own state: a copy of the second request, handled
+    earlier, closes the first one, and must not get the honest second one denied (docs/architecture.md, "Two rounds").
+    """
+    stored = peek(first) if first is not None else None
+    if first is None or stored is None:
+        return None
+    if stored.state is not RequestState.PENDING and ledger.entry_for(request.csr.spki_sha256) is None:
+        raise Denied(
+            Reason.SUPERSEDED if stored.denial_reason == Reason.SUPERSEDED else Reason.FIRST_REQUEST_MISMATCH,
+            expected="a first request that is still pending",
+            got=f"{key_of(first)} is {stored.state}",
+            remedy="file a new first request",
+        )
+    return parse(first, provider_id_oid=provider_id_oid)

@@ -1,0 +1,261 @@
+"""The ledger: MachineAttestation objects, what they pin, and the one transition that issues a certificate. Pure.
+
+One object a machine, keyed by cluster and provider ID (``clusterctl move`` gives new UIDs and drops status, so the
+facts live in ``spec``). It is written by compare-and-swap on resourceVersion *before* the certificate reaches the CSR:
+whoever writes it first wins, and the same key that asks again gets the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from nodeattest_controller.authority import Issued
+from nodeattest_controller.clusterapi import CLUSTER_LABEL, Member
+from nodeattest_controller.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import AttestedNode, BootState, LedgerFacts, NodeRequest
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName
+
+__all__ = ["Entry", "Ledger", "empty", "ledger_name", "parse", "record", "render"]
+
+GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
+KEEP_ISSUED: Final = 8
+"""Entries kept: the live one and enough history for an auditor; an object stays below 32 KiB."""
+SUPERSEDE_PAUSE: Final = timedelta(minutes=10)
+"""A machine that proved itself but lost its key may replace a live one this often (docs/architecture.md, "Ledger")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One issued certificate."""
+
+    request_name: str
+    request_uid: str
+    first_request_uid: str
+    """Empty for one-step providers."""
+    spki: str
+    """``sha256:<hex>`` of the certified key."""
+    serial: str
+    not_before: datetime
+    not_after: datetime
+    issued_at: datetime
+    certificate: str = field(repr=False)
+    """PEM."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """What is known of one machine."""
+
+    name: str
+    namespace: str
+    resource_version: str
+    """Empty: the object does not exist yet."""
+    cluster_name: str
+    provider_id: ProviderID
+    owner_uid: str
+    node_name: NodeName
+    provider: ProviderName
+    fingerprints: dict[str, str] = field(default_factory=dict[str, str])
+    boot: BootState | None = None
+    issued: tuple[Entry, ...] = ()
+    """Oldest first."""
+
+    def entry_for(self, spki: str) -> Entry | None:
+        """Return the certificate issued for a key."""
+        return next((entry for entry in reversed(self.issued) if entry.spki == spki), None)
+
+    def answered(self, request: NodeRequest) -> bool:
+        """Tell whether this very request was written down already (a retry after a crash or a conflict)."""
+        return any(entry.request_uid == request.uid and entry.spki == request.csr.spki_sha256 for entry in self.issued)
+
+    def live(self, now: datetime) -> Entry | None:
+        """Return the newest certificate that is still valid."""
+        return next((entry for entry in reversed(self.issued) if entry.not_after > now), None)
+
+    def facts(self, request: NodeRequest) -> LedgerFacts:
+        """Make the value that providers see."""
+        return LedgerFacts(
+            fingerprints=self.fingerprints,
+            clock=self.boot.clock if self.boot else None,
+            reset_count=self.boot.reset_count if self.boot else None,
+            answered=self.answered(request),
+            bound_spkis=frozenset(entry.spki for entry in self.issued),
+        )
+
+
+def ledger_name(cluster_name: str, provider_id: ProviderID) -> str:
+    """Name the ledger object: readable prefix, 128 bits of the exact provider ID."""
+    return f"{cluster_name[:200]}-{hashlib.sha256(provider_id.encode()).hexdigest()[:32]}"
+
+
+def empty(member: Member) -> Ledger:
+    """Begin a machine's ledger."""
+    return Ledger(
+        name=ledger_name(member.cluster_name, member.provider_id),
+        namespace=member.namespace,
+        resource_version="",
+        cluster_name=member.cluster_name,
+        provider_id=member.provider_id,
+        owner_uid=member.uid,
+        node_name=NodeName(""),
+        provider=ProviderName(""),
+    )
+
+
+def record(ledger: Ledger, request: NodeRequest, attested: AttestedNode, issued: Issued, now: datetime) -> Ledger:
+    """Write a fresh certificate down; raises Denied when the ledger forbids it.
+
+    1. A first request is answered once; 2. a machine that lost its key replaces it at most every ten minutes;
+    3. fingerprints once pinned stay (the provider compared them already; this is the last line).
+    """
+    first_uid = attested.first_request.uid if attested.first_request else ""
+    for entry in ledger.issued:  # 1
+        if first_uid and entry.first_request_uid == first_uid and entry.spki != request.csr.spki_sha256:
+            raise Denied(
+                Reason.REPLAYED,
+                expected="one key for one answered challenge",
+                got="a second key",
+                remedy="file a new first request",
+            )
+    _check_pause(ledger, request, now)  # 2
+    for kind, pinned in ledger.fingerprints.items():  # 3
+        if attested.fingerprints.get(kind, pinned) != pinned:
+            raise Denied(
+                Reason.MACHINE_ALREADY_BOUND,
+                expected=f"the pinned {kind}",
+                got="another",
+                remedy="if the hardware was replaced, re-create the Machine",
+            )
+    entry = Entry(
+        request_name=request.name,
+        request_uid=request.uid,
+        first_request_uid=first_uid,
+        spki=request.csr.spki_sha256,
+        serial=issued.serial,
+        not_before=issued.not_before,
+        not_after=issued.not_after,
+        issued_at=now,
+        certificate=issued.pem,
+    )
+    return replace(
+        ledger,
+        node_name=request.csr.node_name,
+        provider=attested.provider,
+        fingerprints={**ledger.fingerprints, **attested.fingerprints},
+        boot=attested.boot or ledger.boot,
+        issued=(*ledger.issued, entry)[-KEEP_ISSUED:],
+    )
+
+
+def _check_pause(ledger: Ledger, request: NodeRequest, now: datetime) -> None:
+    live = ledger.live(now)
+    if request.is_renewal or live is None or now - live.issued_at >= SUPERSEDE_PAUSE:
+        return
+    raise Denied(
+        Reason.MACHINE_ALREADY_BOUND,
+        expected=f"at most one new key in {SUPERSEDE_PAUSE.seconds // 60} minutes outside renewal",
+        got=f"another key {int((now - live.issued_at).total_seconds())} s after the last",
+        remedy="try again in ten minutes; the agent keeps its key until its certificate arrives",
+    )
+
+
+def parse(obj: JsonObject) -> Ledger:
+    """Read a MachineAttestation; only the controller writes these, and the CRD's schema holds their shape."""
+    spec = mapping(obj, "spec")
+    boot = mapping(spec, "boot")
+    clock, resets, restarts = (number(boot, name) for name in ("clock", "resetCount", "restartCount"))
+    owners = items(obj, "metadata", "ownerReferences")
+    return Ledger(
+        name=text(obj, "metadata", "name"),
+        namespace=text(obj, "metadata", "namespace"),
+        resource_version=text(obj, "metadata", "resourceVersion"),
+        cluster_name=text(spec, "clusterName"),
+        provider_id=ProviderID(text(spec, "providerID")),
+        owner_uid=text(owners[0], "uid") if owners else "",
+        node_name=NodeName(text(spec, "nodeName")),
+        provider=ProviderName(text(spec, "provider")),
+        fingerprints=text_map(spec, "fingerprints"),
+        boot=BootState(
+            clock=clock,
+            reset_count=resets,
+            restart_count=restarts or 0,
+            safe=flag(boot, "safe"),
+            pcr_digest=text(boot, "pcrDigest"),
+        )
+        if clock is not None and resets is not None
+        else None,
+        issued=tuple(entry for item in items(spec, "issued") if (entry := _entry(item)) is not None),
+    )
+
+
+def _entry(item: JsonObject) -> Entry | None:
+    not_before, not_after, issued_at = (moment(text(item, name)) for name in ("notBefore", "notAfter", "issuedAt"))
+    if not_before is None or not_after is None or issued_at is None:
+        return None
+    return Entry(
+        request_name=text(item, "requestName"),
+        request_uid=text(item, "requestUID"),
+        first_request_uid=text(item, "firstRequestUID"),
+        spki=text(item, "spki"),
+        serial=text(item, "serial"),
+        not_before=not_before,
+        not_after=not_after,
+        issued_at=issued_at,
+        certificate=text(item, "certificate"),
+    )
+
+
+def render(ledger: Ledger, member: Member, signer_name: str) -> JsonObject:
+    """Write a ledger as an object, owned by its Machine so that it is moved and collected with it."""
+    newest = ledger.issued[-1] if ledger.issued else None
+    meta: JsonObject = {
+        "name": ledger.name,
+        "namespace": ledger.namespace,
+        "labels": {CLUSTER_LABEL: ledger.cluster_name},
+        "ownerReferences": [
+            {"apiVersion": member.api_version, "kind": member.kind, "name": member.name, "uid": member.uid}
+        ],
+    }
+    if ledger.resource_version:
+        meta["resourceVersion"] = ledger.resource_version
+    spec: JsonObject = {
+        "clusterName": ledger.cluster_name,
+        "machineName": member.name,
+        "providerID": ledger.provider_id,
+        "nodeName": ledger.node_name,
+        "provider": ledger.provider,
+        "signerName": signer_name,
+        "fingerprints": dict[str, JsonValue](ledger.fingerprints),
+        "issued": [_render_entry(entry) for entry in ledger.issued],
+    }
+    if newest is not None:
+        spec["expires"] = rfc3339(newest.not_after)
+        spec["lastVerdict"] = {"verdict": "Approved", "reason": "Attested", "time": rfc3339(newest.issued_at)}
+    if ledger.boot is not None:
+        spec["boot"] = {
+            "clock": ledger.boot.clock,
+            "resetCount": ledger.boot.reset_count,
+            "restartCount": ledger.boot.restart_count,
+            "safe": ledger.boot.safe,
+            "pcrDigest": ledger.boot.pcr_digest,
+        }
+    return {"apiVersion": GROUP_VERSION, "kind": "MachineAttestation", "metadata": meta, "spec": spec}
+
+
+def _render_entry(entry: Entry) -> JsonObject:
+    return {
+        "requestName": entry.request_name,
+        "requestUID": entry.request_uid,
+        "firstRequestUID": entry.first_request_uid,
+        "spki": entry.spki,
+        "serial": entry.serial,
+        "notBefore": rfc3339(entry.not_before),
+        "notAfter": rfc3339(entry.not_after),
+        "issuedAt": rfc3339(entry.issued_at),
+        "certificate": entry.certificate,
+    }

@@ -1,0 +1,288 @@
+"""The management cluster as the controller sees it: caches of the objects that verdicts depend on.
+
+Reflectors keep Clusters, Machines, MachinePools, policies, ledgers and Cluster API's Secrets; infrastructure objects
+are watched a kind at a time, from the first Machine that refers to one. Reads are from memory; ``live_member`` and the
+ledger's compare-and-swap are the two places that ask the API server again, where staleness would matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from nodeattest_controller.authority import Authority, load_authority
+from nodeattest_controller.clusterapi import (
+    CLUSTER_LABEL,
+    PAUSED_ANNOTATION,
+    InfraRef,
+    Member,
+    cluster_of,
+    machine_members,
+    pool_members,
+)
+from nodeattest_controller.inventory import ClusterKey, Inventory, cluster_key
+from nodeattest_controller.logs import fields
+from nodeattest_controller.objects import flag, key_of, mapping, text, text_map
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, ApiError, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.reflector import Reflector
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.interface import ClusterFacts, SecretBytes
+
+__all__ = ["Management"]
+
+_LOG: Final = logging.getLogger(__name__)
+CLUSTER_GROUP: Final = "cluster.x-k8s.io"
+OWN_GROUP: Final = "attestation.cluster.x-k8s.io"
+OWN_VERSION: Final = "v1alpha1"
+_KEPT_SECRETS: Final = ("-kubeconfig", "-ca")
+SYNC_TIMEOUT: Final = 30.0
+"""Seconds to wait for a new infrastructure kind's first list."""
+SECRET_SUFFIX: Final = "-attestation"  # noqa: S105 - a Secret's name, not a secret
+
+
+class Management:
+    """Caches and the few live reads of the management cluster."""
+
+    def __init__(self, client: ApiClient, *, namespace: str | None, on_change: Callable[[ClusterKey], None]) -> None:
+        self.client = client
+        self.inventory = Inventory()
+        self._namespace = namespace
+        self._on_change = on_change
+        self._reflectors: dict[str, Reflector] = {}
+        self._infra: dict[tuple[str, str], Reflector | None] = {}
+        self._infra_locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._authorities: dict[ClusterKey, tuple[str, Authority]] = {}
+        self._versions: dict[str, str] = {}
+        self._tasks = asyncio.TaskGroup()
+
+    async def run(self, ready: asyncio.Event) -> None:
+        """Fill the caches, set ``ready``, and keep them fresh until cancelled."""
+        self._versions[CLUSTER_GROUP] = await self._preferred_version(CLUSTER_GROUP)
+        async with self._tasks:
+            self._start("clusters", self._capi("clusters"), self._cluster_changed)
+            self._start("machines", self._capi("machines"), self._machine_changed)
+            self._start("machinepools", self._capi("machinepools"), self._pool_changed, required=False)
+            self._start("policies", self._own("nodeattestationpolicies"), self._policy_changed)
+            self._start("ledgers", self._own("machineattestations"), self._ledger_changed)
+            secrets = paths.core("secrets", namespace=self._namespace)
+            self._start(
+                "secrets", secrets, self._secret_changed, query={"labelSelector": CLUSTER_LABEL}, keep=_slim_secret
+            )
+            for reflector in self._required:
+                await reflector.wait_synced(None)
+            ready.set()
+
+    @property
+    def _required(self) -> list[Reflector]:
+        return [reflector for name, reflector in self._reflectors.items() if name != "machinepools"]
+
+    def unhealthy(self) -> str | None:
+        """Say what keeps the caches from being complete; None when nothing does."""
+        late = sorted(name for name, reflector in self._reflectors.items() if not reflector.synced)
+        late = [name for name in late if name != "machinepools"]
+        if not self._reflectors:
+            return "not started"
+        return f"waiting for {', '.join(late)}" if late else None
+
+    # Clusters and what belongs to them
+
+    def clusters(self) -> Iterable[JsonObject]:
+        """Return all Cluster objects."""
+        return self._reflectors["clusters"].values()
+
+    def cluster(self, key: ClusterKey) -> JsonObject | None:
+        """Return one Cluster object."""
+        return self._reflectors["clusters"].get(key)
+
+    def policies(self, namespace: str) -> list[JsonObject]:
+        """Return the policies beside a namespace's clusters."""
+        found = self._reflectors["policies"].values()
+        return [policy for policy in found if text(policy, "metadata", "namespace") == namespace]
+
+    def kubeconfig(self, key: ClusterKey) -> bytes | None:
+        """Return the workload cluster's kubeconfig, or None while its Secret is absent or unreadable."""
+        secret = self._reflectors["secrets"].get(f"{key}-kubeconfig")
+        if secret is None:
+            return None
+        try:
+            return base64.b64decode(text(secret, "data", "value"), validate=True) or None
+        except (binascii.Error, ValueError):
+            return None
+
+    def authority(self, key: ClusterKey) -> Authority:
+        """Return the cluster's CA; raises Unavailable that says what is missing."""
+        secret = self._reflectors["secrets"].get(f"{key}-ca")
+        version = text(secret, "metadata", "resourceVersion") if secret else ""
+        known = self._authorities.get(key)
+        if known is None or known[0] != version or not version:
+            known = (version, load_authority(secret, key.partition("/")[2]))
+            self._authorities[key] = known
+        return known[1]
+
+    def facts_of(self, cluster: JsonObject) -> ClusterFacts:
+        """Make the value that providers see."""
+        key = ClusterKey(key_of(cluster))
+        namespace, _, name = key.partition("/")
+        return ClusterFacts(
+            name=name, namespace=namespace, uid=text(cluster, "metadata", "uid"), pins=self.authority(key).pins
+        )
+
+    def is_paused(self, cluster: JsonObject) -> bool:
+        """Tell whether a Cluster is paused, as it is while clusterctl moves it."""
+        return flag(cluster, "spec", "paused") or PAUSED_ANNOTATION in mapping(cluster, "metadata", "annotations")
+
+    # Members
+
+    async def live_member(self, member: Member) -> Member | None:
+        """Read a Machine again, now; None when it is gone, is another by now, or no longer has the provider ID."""
+        resource = "machinepools" if member.is_pool_instance else "machines"
+        version = self._versions[CLUSTER_GROUP]
+        try:
+            found = await self.client.get(
+                paths.named(CLUSTER_GROUP, version, resource, member.name, namespace=member.namespace)
+            )
+        except NotFound:
+            return None
+        members = pool_members(found) if member.is_pool_instance else machine_members(found)
+        return next((m for m in members if m.uid == member.uid and m.provider_id == member.provider_id), None)
+
+    async def infra_of(self, member: Member) -> JsonObject | None:
+        """Return the infrastructure object of a Machine, from a cache that starts with its kind."""
+        if member.infra is None:
+            return None
+        reference = member.infra
+        kind = (reference.group, reference.kind)
+        async with self._infra_locks.setdefault(kind, asyncio.Lock()):
+            if kind not in self._infra:
+                self._infra[kind] = await self._watch_infra(reference)
+        reflector = self._infra[kind]
+        return reflector.get(f"{member.namespace}/{reference.name}") if reflector else None
+
+    async def attestation_secret(self, member: Member) -> SecretBytes | None:
+        """Read the ``challenge`` provider's per-Machine secret: Secret ``<machine>-attestation``, key ``secret``."""
+        path = paths.core("secrets", member.name + SECRET_SUFFIX, namespace=member.namespace)
+        try:
+            secret = await self.client.get(path)
+            value = base64.b64decode(text(secret, "data", "secret"), validate=True)
+        except (NotFound, binascii.Error, ValueError):
+            return None
+        return SecretBytes(value) if value else None
+
+    # Start and change
+
+    def _start(
+        self,
+        name: str,
+        path: str,
+        on_change: Callable[[str, JsonObject | None], None],
+        *,
+        query: Mapping[str, str] | None = None,
+        keep: Callable[[JsonObject], JsonObject] | None = None,
+        required: bool = True,
+    ) -> Reflector:
+        reflector = Reflector(self.client, path, query=query, on_change=on_change, transform=keep)
+        self._reflectors[name] = reflector
+        self._tasks.create_task(reflector.run() if required else _if_served(reflector, self.client, path))
+        return reflector
+
+    def _capi(self, resource: str) -> str:
+        return paths.collection(CLUSTER_GROUP, self._versions[CLUSTER_GROUP], resource, namespace=self._namespace)
+
+    def _own(self, resource: str) -> str:
+        return paths.collection(OWN_GROUP, OWN_VERSION, resource, namespace=self._namespace)
+
+    async def _preferred_version(self, group: str) -> str:
+        found = await self.client.get(f"/apis/{group}")
+        return text(found, "preferredVersion", "version")
+
+    async def _watch_infra(self, reference: InfraRef) -> Reflector | None:
+        version = reference.version or await self._preferred_version(reference.group)
+        served = await self.client.get(f"/apis/{reference.group}/{version}")
+        resource = next((name for name, kind in _resources(served) if kind == reference.kind), None)
+        if resource is None:
+            _LOG.warning("no such infrastructure kind", extra=fields(group=reference.group, kind=reference.kind))
+            return None
+        path = paths.collection(reference.group, version, resource, namespace=self._namespace)
+        reflector = self._start(f"infra:{reference.group}/{reference.kind}", path, _ignore, keep=_slim_infra)
+        try:
+            await reflector.wait_synced(SYNC_TIMEOUT)
+        except TimeoutError as error:
+            raise Unavailable(
+                Reason.API_UNAVAILABLE,
+                f"cannot list {resource}.{reference.group}",
+                remedy=f"let the controller get, list and watch {resource}.{reference.group}",
+            ) from error
+        return reflector
+
+    def _cluster_changed(self, key: str, _cluster: JsonObject | None) -> None:
+        self._on_change(ClusterKey(key))
+
+    def _machine_changed(self, key: str, machine: JsonObject | None) -> None:
+        self.inventory.put_machine(key, machine)
+        self._member_changed(machine)
+
+    def _pool_changed(self, key: str, pool: JsonObject | None) -> None:
+        self.inventory.put_pool(key, pool)
+        self._member_changed(pool)
+
+    def _member_changed(self, member: JsonObject | None) -> None:
+        if member is not None:
+            self._on_change(cluster_key(text(member, "metadata", "namespace"), cluster_of(member)))
+
+    def _policy_changed(self, key: str, _policy: JsonObject | None) -> None:
+        namespace = key.partition("/")[0]
+        for cluster in list(self._reflectors["clusters"].values()):
+            if text(cluster, "metadata", "namespace") == namespace:
+                self._on_change(ClusterKey(key_of(cluster)))
+
+    def _ledger_changed(self, key: str, ledger: JsonObject | None) -> None:
+        self.inventory.put_ledger(key, ledger)
+
+    def _secret_changed(self, key: str, secret: JsonObject | None) -> None:
+        for suffix in _KEPT_SECRETS:
+            if key.endswith(suffix):
+                self._on_change(ClusterKey(key.removesuffix(suffix)))
+        if secret is None:
+            self._authorities.pop(ClusterKey(key.removesuffix("-ca")), None)
+
+
+async def _if_served(reflector: Reflector, client: ApiClient, path: str) -> None:
+    """Run a reflector for a resource that a management cluster may not serve (MachinePool is a feature gate)."""
+    try:
+        await client.get(path, {"limit": "1"})
+    except NotFound:
+        return
+    except ApiError:
+        _LOG.info("cannot tell yet whether a resource is served", extra=fields(path=path))
+    await reflector.run()
+
+
+def _resources(served: JsonObject) -> Iterable[tuple[str, str]]:
+    found = served.get("resources")
+    for resource in found if isinstance(found, list) else []:
+        if isinstance(resource, dict) and "/" not in text(resource, "name"):
+            yield text(resource, "name"), text(resource, "kind")
+
+
+def _slim_secret(secret: JsonObject) -> JsonObject:
+    """Keep the kubeconfigs and CAs only; bootstrap data has no business in this process."""
+    wanted = text(secret, "metadata", "name").endswith(_KEPT_SECRETS)
+    return {"metadata": mapping(secret, "metadata"), "data": mapping(secret, "data") if wanted else {}}
+
+
+def _slim_infra(infra: JsonObject) -> JsonObject:
+    """Keep what providers look at."""
+    meta = mapping(infra, "metadata")
+    kept: JsonObject = {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
+    kept["annotations"] = dict(text_map(meta, "annotations"))
+    return {"metadata": kept}
+
+
+def _ignore(_key: str, _object: JsonObject | None) -> None:
+    """Nothing waits for an infrastructure object's change: a refused node files anew."""

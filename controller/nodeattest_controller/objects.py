@@ -1,0 +1,100 @@
+"""Reading raw Kubernetes JSON: every getter gives a value of its type or a default, never an exception.
+
+Raw JSON in and out, because typed client models drop unknown fields silently. An object that came from an API server
+has passed that server's schema; these getters make the remaining doubt harmless: what has the wrong type is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+
+__all__ = [
+    "condition",
+    "flag",
+    "items",
+    "key_of",
+    "mapping",
+    "metadata",
+    "moment",
+    "number",
+    "rfc3339",
+    "strings",
+    "text",
+    "text_map",
+]
+
+
+def mapping(value: JsonValue | JsonObject, *path: str) -> JsonObject:
+    """Return the object at a path, or an empty one."""
+    for step in path:
+        if not isinstance(value, dict):
+            return {}
+        value = value.get(step)
+    return value if isinstance(value, dict) else {}
+
+
+def text(value: JsonValue | JsonObject, *path: str) -> str:
+    """Return the string at a path, or an empty one."""
+    found = mapping(value, *path[:-1]).get(path[-1])
+    return found if isinstance(found, str) else ""
+
+
+def flag(value: JsonValue | JsonObject, *path: str) -> bool:
+    """Tell whether the value at a path is true."""
+    return mapping(value, *path[:-1]).get(path[-1]) is True
+
+
+def number(value: JsonValue | JsonObject, *path: str) -> int | None:
+    """Return the integer at a path, or None."""
+    found = mapping(value, *path[:-1]).get(path[-1])
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def items(value: JsonValue | JsonObject, *path: str) -> list[JsonObject]:
+    """Return the objects of the list at a path."""
+    found = mapping(value, *path[:-1]).get(path[-1])
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def strings(value: JsonValue | JsonObject, *path: str) -> tuple[str, ...]:
+    """Return the strings of the list at a path."""
+    found = mapping(value, *path[:-1]).get(path[-1])
+    return tuple(item for item in found if isinstance(item, str)) if isinstance(found, list) else ()
+
+
+def text_map(value: JsonValue | JsonObject, *path: str) -> dict[str, str]:
+    """Return the string-to-string entries of the object at a path."""
+    return {key: entry for key, entry in mapping(value, *path).items() if isinstance(entry, str)}
+
+
+def metadata(value: JsonObject) -> JsonObject:
+    """Return the object's metadata."""
+    return mapping(value, "metadata")
+
+
+def key_of(value: JsonObject) -> str:
+    """Return ``namespace/name``, or ``name`` for a cluster-scoped object."""
+    namespace, name = text(value, "metadata", "namespace"), text(value, "metadata", "name")
+    return f"{namespace}/{name}" if namespace else name
+
+
+def condition(conditions: Sequence[Mapping[str, JsonValue]], kind: str) -> Mapping[str, JsonValue] | None:
+    """Return the condition of a type."""
+    return next((entry for entry in conditions if entry.get("type") == kind), None)
+
+
+def moment(value: str) -> datetime | None:
+    """Read an RFC 3339 time as the API server writes it; None when it is none."""
+    try:
+        parsed = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return parsed.astimezone(UTC) if parsed.tzinfo else None
+
+
+def rfc3339(value: datetime) -> str:
+    """Write a time as Kubernetes does: UTC, whole seconds, ``Z``."""
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

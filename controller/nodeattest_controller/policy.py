@@ -1,0 +1,169 @@
+"""NodeAttestationPolicy: which policy rules a cluster, and what it says. Pure.
+
+Deny by default: no policy, an unreadable one, or two at once let nobody in. ``Cluster.spec.security`` of the proposal
+is honoured where the Cluster has it; it can narrow a policy's attestors, never widen them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeattest_controller.objects import flag, items, mapping, strings, text, text_map
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonValue as RawValue
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.names import ProviderName
+
+__all__ = ["Policy", "authorize", "parse", "policy_for"]
+
+INSECURE: Final = frozenset({ProviderName("insecure"), ProviderName("null")})
+_OWN_SECTION: Final = frozenset({"tpm", "challenge", "insecure", "aws", "azure", "gcp"})
+_DURATION: Final = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?\Z")
+MIN_LIFETIME: Final = 600
+"""Seconds; kubernetes pkg/controller/certificates/authority clamps below ten minutes."""
+MAX_LIFETIME: Final = 365 * 86400
+"""Seconds; the in-tree signer's default (--cluster-signing-duration)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a cluster's operator decided."""
+
+    name: str
+    attestors: frozenset[ProviderName]
+    lifetime: int | None
+    """Seconds; None: the controller's default."""
+    enforce: bool
+    """False (``enforcement: Audit``): findings are reported, existing paths stay; signing is as strict as ever."""
+    sections: Mapping[ProviderName, Mapping[str, JsonValue]] = field(
+        default_factory=dict[ProviderName, Mapping[str, JsonValue]]
+    )
+
+    def settings(self, provider: ProviderName) -> Mapping[str, JsonValue]:
+        """Return the provider's own section; empty means the provider's defaults."""
+        return self.sections.get(provider, {})
+
+
+def policy_for(cluster: JsonObject, policies: Iterable[JsonObject]) -> Policy:
+    """Find the one policy of a cluster; raises Denied when it is unreadable or not one, Unavailable when none."""
+    labels = text_map(cluster, "metadata", "labels")
+    chosen = [policy for policy in policies if _selects(mapping(policy, "spec", "clusterSelector"), labels)]
+    if not chosen:
+        raise Unavailable(
+            Reason.POLICY_MISSING,
+            "no NodeAttestationPolicy selects this cluster",
+            remedy="create a NodeAttestationPolicy beside the Cluster, with its authorizedAttestors",
+            retry_after=30.0,
+        )
+    if len(chosen) > 1:
+        raise _invalid(
+            "one NodeAttestationPolicy for a cluster",
+            ", ".join(sorted(text(policy, "metadata", "name") for policy in chosen)),
+            "narrow their clusterSelectors so that one remains",
+        )
+    policy = parse(chosen[0])
+    security = mapping(cluster, "spec", "security")
+    if "authorizedAttestors" not in security:
+        return policy
+    narrowed = policy.attestors & {ProviderName(name) for name in strings(security, "authorizedAttestors")}
+    return Policy(
+        name=policy.name,
+        attestors=narrowed if flag(security, "kubeletAuthentication") else frozenset(),
+        lifetime=policy.lifetime,
+        enforce=policy.enforce,
+        sections=policy.sections,
+    )
+
+
+def parse(policy: JsonObject) -> Policy:
+    """Read a policy object; raises Denied(PolicyInvalid)."""
+    spec = mapping(policy, "spec")
+    attestors = frozenset(ProviderName(name) for name in strings(spec, "authorizedAttestors"))
+    if attestors & INSECURE and attestors - INSECURE:
+        raise _invalid(
+            "secure attestors alone, or insecure alone",
+            ", ".join(sorted(attestors)),
+            "take insecure out of authorizedAttestors: beside a secure provider it undoes its protection",
+        )
+    enforcement = text(spec, "enforcement") or "Enforce"
+    if enforcement not in {"Enforce", "Audit"}:
+        raise _invalid("enforcement Enforce or Audit", repr(enforcement), "correct the policy")
+    sections = {ProviderName(name): _section(mapping(spec, name)) for name in _OWN_SECTION if name in spec}
+    third_parties = mapping(spec, "providers")
+    sections.update({ProviderName(name): _section(mapping(third_parties, name)) for name in third_parties})
+    return Policy(
+        name=text(policy, "metadata", "name"),
+        attestors=attestors,
+        lifetime=_lifetime(text(spec, "certificateLifetime")),
+        enforce=enforcement == "Enforce",
+        sections=sections,
+    )
+
+
+def authorize(policy: Policy, provider: ProviderName) -> None:
+    """Let the provider through only if the policy names it (identity rule 0); raises Denied."""
+    if provider not in policy.attestors:
+        named = ", ".join(sorted(policy.attestors)) or "none (an empty list means none)"
+        raise Denied(
+            Reason.ATTESTOR_NOT_AUTHORIZED,
+            expected=f"one of the policy's authorizedAttestors: {named}",
+            got=provider,
+            remedy="use an attestor that the cluster's policy names",
+        )
+
+
+def _section(raw: JsonObject) -> Mapping[str, JsonValue]:
+    """Hand a provider its settings without fractions, which no setting has."""
+    return {name: _whole(value) for name, value in raw.items()}
+
+
+def _whole(value: RawValue) -> JsonValue:
+    if isinstance(value, float):
+        raise _invalid("whole numbers", "a fraction", "correct the policy")
+    if isinstance(value, list):
+        return [_whole(entry) for entry in value]
+    if isinstance(value, dict):
+        return {name: _whole(entry) for name, entry in value.items()}
+    return value
+
+
+def _lifetime(duration: str) -> int | None:
+    if not duration:
+        return None
+    match = _DURATION.match(duration)
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = hours * 3600 + minutes * 60 + seconds
+    if not MIN_LIFETIME <= total <= MAX_LIFETIME:
+        raise _invalid("certificateLifetime from 10m to 8760h, such as 336h", repr(duration), "correct the policy")
+    return total
+
+
+def _selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
+    """Evaluate a LabelSelector (apimachinery meta/v1): all of its terms must hold; an empty one selects everything."""
+    exact = text_map(selector, "matchLabels")
+    if any(labels.get(key) != value for key, value in exact.items()):
+        return False
+    return all(_term_holds(term, labels) for term in items(selector, "matchExpressions"))
+
+
+def _term_holds(term: JsonObject, labels: Mapping[str, str]) -> bool:
+    value, values = labels.get(text(term, "key")), strings(term, "values")
+    match text(term, "operator"):
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case _:
+            return False
+
+
+def _invalid(expected: str, got: str, remedy: str) -> Denied:
+    return Denied(Reason.POLICY_INVALID, expected=expected, got=got, remedy=remedy)

@@ -1,0 +1,147 @@
+"""The identity rules every provider is held to. Pure: facts in, nothing or a refusal out.
+
+Numbers are those of docs/architecture.md, "Identity rules". A provider proves that a *machine* asks; these rules prove
+that the machine may have this *name* in this cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nodeattest_controller.clusterapi import Member
+from nodeattest_controller.ledger import Ledger
+from nodeattest_controller.objects import text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.names import NodeName
+
+__all__ = ["Surroundings", "check_binding", "check_no_hijack", "check_node_name", "find_member", "names_of"]
+
+_NAME_ADDRESSES = frozenset({"Hostname", "InternalDNS"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What else claims the requested name."""
+
+    claimants: Sequence[Member]
+    """Members of the cluster whose own name sources give the requested node name."""
+    holders: Sequence[Ledger]
+    """Ledgers of the cluster that bound the requested node name to a machine."""
+
+
+def find_member(request: NodeRequest, candidates: Sequence[Member]) -> Member:
+    """Rule 1: the provider ID names exactly one Machine of this cluster, alive and ready."""
+    if not candidates:
+        raise Unavailable(
+            Reason.MACHINE_NOT_FOUND,
+            f"no Machine of this cluster has provider ID {request.csr.provider_id!r}",
+            remedy="check the provider ID that the node was given against Machine.spec.providerID",
+        )
+    if len(candidates) > 1:
+        raise Denied(
+            Reason.MACHINE_AMBIGUOUS,
+            expected="one Machine with this provider ID",
+            got=", ".join(sorted(f"{member.kind} {member.name}" for member in candidates)),
+            remedy="give each Machine its own provider ID",
+        )
+    member = candidates[0]
+    if member.deleting:
+        raise Denied(
+            Reason.MACHINE_DELETING,
+            expected="a Machine that stays",
+            got=f"{member.kind} {member.name} is being deleted",
+            remedy="none: the machine is on its way out",
+        )
+    if member.paused:
+        raise _not_ready(f"{member.kind} {member.name} or its cluster is paused", "resume it")
+    if not member.bootstrap_ready:
+        raise _not_ready(
+            f"the bootstrap data of {member.kind} {member.name} is not ready", "wait for BootstrapConfigReady"
+        )
+    return member
+
+
+def names_of(member: Member, proven: NodeName | None = None) -> tuple[str, ...]:
+    """Rule 2: the first source that exists decides which names a member may have; none means none."""
+    if member.node_ref_name:
+        return (member.node_ref_name,)
+    from_addresses = tuple(address for kind, address in member.addresses if kind in _NAME_ADDRESSES and address)
+    if from_addresses:
+        return from_addresses
+    if proven:
+        return (proven,)
+    if member.is_pool_instance:
+        return ()
+    return (member.name, member.infra.name) if member.infra else (member.name,)
+
+
+def check_node_name(request: NodeRequest, member: Member, around: Surroundings, proven: NodeName | None) -> None:
+    """Rule 2: the requested name is this Machine's, and no other Machine's too."""
+    allowed = names_of(member, proven)
+    if request.csr.node_name not in allowed:
+        raise Denied(
+            Reason.NODE_NAME_MISMATCH,
+            expected=" or ".join(dict.fromkeys(allowed)) or "a name that the provider proves (pool instance)",
+            got=request.csr.node_name,
+            remedy="let the node use its own Machine's name",
+        )
+    others = [other for other in around.claimants if other.provider_id != member.provider_id]
+    if others:
+        raise Denied(
+            Reason.MACHINE_AMBIGUOUS,
+            expected="one Machine that claims this node name",
+            got=", ".join(sorted({other.name for other in others} | {member.name})),
+            remedy="give each Machine its own host name",
+        )
+
+
+def check_no_hijack(member: Member, around: Surroundings, node: JsonObject | None) -> None:
+    """Rule 3: nobody else already has the name, neither as a Node nor in the ledger."""
+    holders = [holder for holder in around.holders if holder.provider_id != member.provider_id]
+    if holders:
+        raise _taken("another Machine is bound to this node name", "delete the other Machine first")
+    if node is None:
+        return
+    node_provider_id, node_uid = text(node, "spec", "providerID"), text(node, "metadata", "uid")
+    if node_provider_id == member.provider_id:
+        return
+    if node_provider_id:
+        raise _taken("the Node of this name has another provider ID", "delete the stale Node, or rename this machine")
+    if member.node_ref_uid != node_uid:
+        raise _taken(
+            "the Node of this name has no provider ID and is not the Machine's nodeRef",
+            "set the Node's provider ID, or delete the stale Node",
+        )
+
+
+def check_binding(request: NodeRequest, member: Member, ledger: Ledger, *, secure: bool) -> None:
+    """Rules 3 and 4: a machine that is bound already is not bound again by whoever holds a token."""
+    if ledger.resource_version and ledger.owner_uid != member.uid:
+        raise _not_ready("the ledger of this machine's predecessor is not collected yet", "wait")
+    if request.is_renewal or ledger.entry_for(request.csr.spki_sha256) is not None:
+        return
+    if member.node_ref_name and not ledger.issued:
+        raise Denied(
+            Reason.MACHINE_ALREADY_BOUND,
+            expected="a Machine without a node, or one whose node joined attested",
+            got="a Machine with a nodeRef and no ledger entry",
+            remedy="adopt the node, or re-create the Machine",
+        )
+    if not secure and ledger.issued:
+        raise Denied(
+            Reason.MACHINE_ALREADY_BOUND,
+            expected="the key that this machine joined with",
+            got="another key, and an insecure provider cannot tell whose",
+            remedy="re-create the Machine",
+        )
+
+
+def _not_ready(detail: str, remedy: str) -> Unavailable:
+    return Unavailable(Reason.MACHINE_NOT_READY, detail, remedy=remedy)
+
+
+def _taken(got: str, remedy: str) -> Denied:
+    return Denied(Reason.NODE_NAME_TAKEN, expected="a free node name, or this Machine's own", got=got, remedy=remedy)

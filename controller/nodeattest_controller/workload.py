@@ -1,0 +1,191 @@
+"""One workload cluster: its requests, and the five writes that the controller makes there.
+
+Every write carries the resourceVersion that was judged (an approval without one overwrites blindly: the API server's
+AllowUnconditionalUpdate), so a request that was deleted and made anew in between is a Conflict, never an approval.
+The controller's own writes do not wake it again, whichever comes first: the write's answer or the watch event.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Final
+
+from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.logs import fields
+from nodeattest_controller.objects import items, mapping, metadata, rfc3339, text
+from nodeattest_controller.request import RequestState, peek
+from nodeattest_kube import paths
+from nodeattest_kube.client import AlreadyExists, ApiClient, NotFound
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.reflector import Reflector
+from nodeattest_providers.names import NodeName
+
+__all__ = ["Workload"]
+
+_LOG: Final = logging.getLogger(__name__)
+_CSR: Final = ("certificates.k8s.io", "v1", "certificatesigningrequests")
+_RBAC: Final = ("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
+BOOTSTRAP_BINDING: Final = "nodeattest:node-bootstrapper"
+KUBEADM_BINDING: Final = "kubeadm:kubelet-bootstrap"
+_OPEN: Final = frozenset({RequestState.PENDING, RequestState.APPROVED})
+
+
+class Workload:
+    """The connection to one workload cluster."""
+
+    def __init__(
+        self,
+        key: ClusterKey,
+        client: ApiClient,
+        *,
+        on_request: Callable[[str], None],
+        now: Callable[[], datetime],
+    ) -> None:
+        self.key = key
+        self.client = client
+        self._on_request = on_request
+        self._now = now
+        self._own_writes: dict[str, set[str]] = defaultdict(set)
+        self._in_flight: Counter[str] = Counter()
+        self._seen_meanwhile: dict[str, str] = {}
+        self.requests = Reflector(client, paths.collection(*_CSR), on_change=self._changed, transform=_slim_request)
+
+    async def run(self) -> None:
+        """Watch the cluster's requests until cancelled."""
+        await self.requests.run()
+
+    async def ensure_bootstrappers_may_ask(self) -> None:
+        """Create the binding that lets bootstrap tokens file requests, where kubeadm did not."""
+        for name in (KUBEADM_BINDING, BOOTSTRAP_BINDING):
+            try:
+                await self.client.get(paths.named(*_RBAC, name))
+            except NotFound:
+                continue
+            return
+        try:
+            await self.client.create(paths.collection(*_RBAC), _bootstrap_binding())
+        except AlreadyExists:
+            return
+        _LOG.info("let bootstrap tokens file requests", extra=fields(cluster=self.key, binding=BOOTSTRAP_BINDING))
+
+    # Reads
+
+    async def read_request(self, name: str) -> JsonObject | None:
+        """Read a request now."""
+        try:
+            return await self.client.get(paths.named(*_CSR, name))
+        except NotFound:
+            return None
+
+    async def read_node(self, name: NodeName) -> JsonObject | None:
+        """Read a Node now."""
+        try:
+            return await self.client.get(paths.core("nodes", name))
+        except NotFound:
+            return None
+
+    # Writes
+
+    async def publish_annotations(self, request: JsonObject, annotations: Mapping[str, str]) -> None:
+        """Write our output annotations, over whatever stands there; raises Conflict when the request changed."""
+        meta = metadata(request)
+        patch: JsonObject = {
+            "metadata": {
+                "uid": meta.get("uid"),
+                "resourceVersion": meta.get("resourceVersion"),
+                "annotations": dict[str, JsonValue](annotations),
+            }
+        }
+        name = text(request, "metadata", "name")
+        await self._write(name, self.client.merge_patch(paths.named(*_CSR, name), patch))
+
+    async def approve(self, request: JsonObject, reason: str, message: str) -> JsonObject:
+        """Approve exactly the request that was judged."""
+        return await self._put(self._with_condition(request, "Approved", reason, message), "approval")
+
+    async def deny(self, request: JsonObject, reason: str, message: str) -> JsonObject:
+        """Deny for good."""
+        return await self._put(self._with_condition(request, "Denied", reason, message), "approval")
+
+    async def fail(self, request: JsonObject, reason: str, message: str) -> JsonObject:
+        """End an approved request that must not be signed: Approved and Denied exclude each other."""
+        return await self._put(self._with_condition(request, "Failed", reason, message), "status")
+
+    async def publish_certificate(self, request: JsonObject, pem: str) -> JsonObject:
+        """Set ``status.certificate``; the API server lets this happen once."""
+        status = {**mapping(request, "status"), "certificate": base64.b64encode(pem.encode()).decode()}
+        return await self._put({**request, "status": status}, "status")
+
+    # The rest
+
+    async def _put(self, request: JsonObject, subresource: str) -> JsonObject:
+        name = text(request, "metadata", "name")
+        return await self._write(name, self.client.replace(paths.named(*_CSR, name, subresource=subresource), request))
+
+    def _with_condition(self, request: JsonObject, kind: str, reason: str, message: str) -> JsonObject:
+        stamp = rfc3339(self._now())
+        entry: JsonObject = {
+            "type": kind,
+            "status": "True",
+            "reason": reason,
+            "message": message,
+            "lastUpdateTime": stamp,
+            "lastTransitionTime": stamp,
+        }
+        kept: list[JsonValue] = list(items(request, "status", "conditions"))
+        return {**request, "status": {**mapping(request, "status"), "conditions": [*kept, entry]}}
+
+    async def _write(self, name: str, request: Awaitable[JsonObject]) -> JsonObject:
+        self._in_flight[name] += 1
+        try:
+            written = await request
+            self._own_writes[name].add(text(written, "metadata", "resourceVersion"))
+        finally:
+            self._in_flight[name] -= 1
+            if not self._in_flight[name]:
+                del self._in_flight[name]
+                seen = self._seen_meanwhile.pop(name, None)
+                if seen is not None and seen not in self._own_writes[name]:
+                    self._on_request(name)
+        return written
+
+    def _changed(self, name: str, request: JsonObject | None) -> None:
+        stored = peek(request) if request is not None else None
+        if stored is None or stored.state not in _OPEN:
+            self._own_writes.pop(name, None)
+            self._seen_meanwhile.pop(name, None)
+        elif name in self._in_flight:
+            self._seen_meanwhile[name] = stored.resource_version
+        elif stored.resource_version not in self._own_writes.get(name, ()):
+            self._on_request(name)
+
+
+def _slim_request(request: JsonObject) -> JsonObject:
+    """Keep open requests whole; of settled and foreign ones only what tells them apart (they average 4.5 KB)."""
+    stored = peek(request)
+    if stored is not None and stored.state in _OPEN:
+        return request
+    status: JsonObject = {"conditions": [dict(entry) for entry in items(request, "status", "conditions")]}
+    if text(request, "status", "certificate"):
+        status["certificate"] = "kept on the server"
+    meta = metadata(request)
+    kept: JsonObject = {name: meta[name] for name in ("name", "uid", "resourceVersion") if name in meta}
+    return {"metadata": kept, "spec": {"signerName": text(request, "spec", "signerName")}, "status": status}
+
+
+def _bootstrap_binding() -> JsonObject:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": BOOTSTRAP_BINDING},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "system:node-bootstrapper",
+        },
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:bootstrappers"}],
+    }
