@@ -82,8 +82,8 @@ def _decode(data: bytes, spec: object) -> Any:  # noqa: ANN401 - pyasn1 has no t
     try:
         value, rest = cast("tuple[Any, bytes]", decoder.decode(data, asn1Spec=spec))
         again = cast("bytes", encoder.encode(value))
-    except Exception as error:  # noqa: BLE001 - pyasn1 promises no closed set; this is its border
-        raise NotDer(type(error).__name__) from None
+    except Exception:  # noqa: BLE001 - pyasn1 promises no closed set; this is its border
+        raise NotDer("bytes that are not DER of this type") from None
     if rest or again != data:
         raise NotDer("trailing bytes or another encoding")
     return value

@@ -1,0 +1,597 @@
+"""Rows 16 to 43 of the attack corpus: each a well-signed request with one thing wrong.
+
+The requests are written DER element by DER element, since no library writes most of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, padding, rsa
+from hypothesis import given
+from hypothesis import strategies as st
+from nodeattest_providers.csr import PrivateKey, build_csr, parse_csr
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import NodeCsr
+from nodeattest_providers.keys import check_public_key, is_roca
+from nodeattest_providers.names import PROVIDER_ID_OID, Purpose
+
+P256 = ec.generate_private_key(ec.SECP256R1())
+P384 = ec.generate_private_key(ec.SECP384R1())
+RSA = rsa.generate_private_key(65537, 2048)
+
+
+# DER, written by hand so that anything can be written.
+def tlv(tag: int, *content: bytes) -> bytes:
+    body = b"".join(content)
+    if len(body) < 128:
+        return bytes([tag, len(body)]) + body
+    size = len(body).to_bytes((len(body).bit_length() + 7) // 8, "big")
+    return bytes([tag, 0x80 | len(size)]) + size + body
+
+
+def seq(*content: bytes) -> bytes:
+    return tlv(0x30, *content)
+
+
+def integer(value: int) -> bytes:
+    return tlv(2, value.to_bytes(value.bit_length() // 8 + 1, "big"))
+
+
+def oid(text: str) -> bytes:
+    encoded = x509.NameAttribute(x509.ObjectIdentifier(text), "x", _validate=False)
+    return x509.Name([encoded]).public_bytes()[4:][2 : -len(tlv(0x0C, b"x"))]
+
+
+def utf8(text: str) -> bytes:
+    return tlv(0x0C, text.encode())
+
+
+def attribute(kind: str, value: bytes) -> bytes:
+    return seq(oid(kind), value)
+
+
+def rdn(*attributes: bytes) -> bytes:
+    return tlv(0x31, *attributes)
+
+
+CN, ORG, OU, SERIAL_NUMBER, X509_UID = "2.5.4.3", "2.5.4.10", "2.5.4.11", "2.5.4.5", "1.3.6.1.4.1.57683.2"
+NODES = rdn(attribute(ORG, utf8("system:nodes")))
+NODE = rdn(attribute(CN, utf8("system:node:n-0")))
+EXTENSION_REQUEST = "1.2.840.113549.1.9.14"
+SAN, BASIC_CONSTRAINTS, KEY_USAGE, EXT_KEY_USAGE = "2.5.29.17", "2.5.29.19", "2.5.29.15", "2.5.29.37"
+NAME_CONSTRAINTS = "2.5.29.30"
+TRUE = bytes.fromhex("0101ff")
+FALSE = bytes.fromhex("010100")
+ECDSA_SHA256 = bytes.fromhex("300a06082a8648ce3d040302")
+RSA_SHA256 = bytes.fromhex("300d06092a864886f70d01010b0500")
+
+
+def extension(kind: str, value: bytes, critical: bytes = b"") -> bytes:
+    return seq(oid(kind), critical, tlv(4, value))
+
+
+PROVIDER_ID = extension(PROVIDER_ID_OID, utf8("aws:///eu/i-1"))
+
+
+def extension_request(*extensions: bytes) -> bytes:
+    return attribute(EXTENSION_REQUEST, tlv(0x31, seq(*extensions)))
+
+
+def spki_of(key: PrivateKey) -> bytes:
+    return key.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def sign_ecdsa(data: bytes) -> bytes:
+    return P256.sign(data, ec.ECDSA(hashes.SHA256()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A request of parts; each default is what is allowed."""
+
+    version: bytes = b"\x02\x01\x00"
+    subject: tuple[bytes, ...] = (NODES, NODE)
+    spki: bytes = spki_of(P256)
+    attributes: tuple[bytes, ...] = (extension_request(PROVIDER_ID),)
+    algorithm: bytes = ECDSA_SHA256
+    sign: Callable[[bytes], bytes] = sign_ecdsa
+
+    def der(self) -> bytes:
+        info = seq(self.version, seq(*self.subject), self.spki, tlv(0xA0, *self.attributes))
+        return seq(info, self.algorithm, tlv(3, b"\0", self.sign(info)))
+
+
+def extended(*extensions: bytes) -> Made:
+    return Made(attributes=(extension_request(*extensions),))
+
+
+def named(common_name: str) -> Made:
+    return Made(subject=(NODES, rdn(attribute(CN, utf8(common_name)))))
+
+
+def with_san(*names: bytes) -> Made:
+    return extended(PROVIDER_ID, extension(SAN, seq(*names)))
+
+
+def with_key(spki: bytes) -> Made:
+    return Made(spki=spki)
+
+
+def rsa_spki(modulus: int, exponent: int = 65537) -> bytes:
+    key = seq(integer(modulus), integer(exponent))
+    return seq(seq(oid("1.2.840.113549.1.1.1"), b"\x05\x00"), tlv(3, b"\0", key))
+
+
+def generated_spki(curve: ec.EllipticCurve, *, point: str = "uncompressed") -> bytes:
+    key = ec.generate_private_key(curve).public_key()
+    whole = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    if point == "uncompressed":
+        return whole
+    packed = key.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint)
+    return seq(whole[2:23], tlv(3, b"\0", packed))
+
+
+def explicit_p256() -> bytes:
+    """P-256 by its parameters instead of its name (RFC 3279 §2.3.5)."""
+    prime = 2**256 - 2**224 + 2**192 + 2**96 - 1
+    curve = seq(tlv(4, (prime - 3).to_bytes(32, "big")), tlv(4, b"\x5a" * 32))
+    field = seq(oid("1.2.840.10045.1.1"), integer(prime))
+    parameters = seq(integer(1), field, curve, tlv(4, b"\x04" * 65), integer(2**256 - 1), integer(1))
+    return seq(seq(oid("1.2.840.10045.2.1"), parameters), tlv(3, b"\0", spki_of(P256)[26:]))
+
+
+def roca_modulus() -> int:
+    """A number of the fingerprint: a power of 65537 modulo every small prime, 2048 bits, odd."""
+    primorial = 1
+    for number in range(3, 168):
+        if all(number % divisor for divisor in range(2, number)):
+            primorial *= number
+    modulus = pow(65537, 12345, primorial) + ((1 << 2047) // primorial + 1) * primorial
+    return modulus if modulus % 2 else modulus + primorial
+
+
+def sign_with(key: PrivateKey, algorithm: hashes.HashAlgorithm) -> Callable[[bytes], bytes]:
+    def sign(data: bytes) -> bytes:
+        if isinstance(key, rsa.RSAPrivateKey):
+            return key.sign(data, padding.PKCS1v15(), algorithm)
+        return key.sign(data, ec.ECDSA(algorithm))
+
+    return sign
+
+
+def sign_pss(data: bytes) -> bytes:
+    return RSA.sign(data, padding.PSS(padding.MGF1(hashes.SHA256()), 32), hashes.SHA256())
+
+
+def with_bad_signature() -> bytes:
+    der = bytearray(Made().der())
+    der[-1] ^= 1
+    return bytes(der)
+
+
+def signed_by_another_key() -> bytes:
+    return Made(sign=sign_with(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())).der()
+
+
+def general(number: int, *content: bytes, constructed: bool = False) -> bytes:
+    return tlv((0xA0 if constructed else 0x80) | number, *content)
+
+
+OTHER_NAME = general(0, oid("1.3.6.1.4.1.311.20.2.3"), tlv(0xA0, utf8("victim")), constructed=True)
+DIRECTORY_NAME = general(4, seq(NODE), constructed=True)
+VICTIM = rdn(attribute(CN, utf8("system:node:victim")))
+MASTERS = rdn(attribute(ORG, utf8("system:masters")))
+CA_TRUE = extension(BASIC_CONSTRAINTS, seq(TRUE), TRUE)
+DNS = general(2, b"n-0")
+
+TAMPERED: dict[str, tuple[Made | bytes, Reason]] = {
+    "16 bad signature": (with_bad_signature(), Reason.CSR_SIGNATURE_INVALID),
+    "16 signed by another key": (signed_by_another_key(), Reason.CSR_SIGNATURE_INVALID),
+    "16 no signature": (Made(sign=lambda _: b""), Reason.CSR_SIGNATURE_INVALID),
+    "17 trailing byte": (Made().der() + b"\0", Reason.CSR_MALFORMED),
+    "17 truncated": (Made().der()[:-1], Reason.CSR_MALFORMED),
+    "17 empty": (b"", Reason.CSR_MALFORMED),
+    "17 a fourth element": (seq(Made().der()[4:], b"\x05\x00"), Reason.CSR_MALFORMED),
+    "17 long form of a length": (b"\x30\x83\x00" + Made().der()[2:], Reason.CSR_MALFORMED),
+    "17 indefinite length": (b"\x30\x80" + Made().der()[4:] + b"\0\0", Reason.CSR_MALFORMED),
+    "17 too large": (seq(b"\0" * 20_000), Reason.CSR_MALFORMED),
+    "17 version 2": (Made(version=b"\x02\x01\x01"), Reason.CSR_MALFORMED),
+    "18 own CN then victim's": (Made(subject=(NODES, NODE, VICTIM)), Reason.SUBJECT_NOT_ALLOWED),
+    "18 victim's CN then own": (Made(subject=(NODES, VICTIM, NODE)), Reason.SUBJECT_NOT_ALLOWED),
+    "18 the same CN twice": (Made(subject=(NODES, NODE, NODE)), Reason.SUBJECT_NOT_ALLOWED),
+    "18 two CNs, no O": (Made(subject=(NODE, NODE)), Reason.SUBJECT_NOT_ALLOWED),
+    "19 multi-valued RDN": (
+        Made(subject=(rdn(attribute(CN, utf8("system:node:n-0")), attribute(ORG, utf8("system:nodes"))),)),
+        Reason.SUBJECT_NOT_ALLOWED,
+    ),
+    "19 two CNs in one RDN": (
+        Made(subject=(NODES, rdn(*(attribute(CN, utf8(f"system:node:{name}")) for name in ("n-0", "v"))))),
+        Reason.SUBJECT_NOT_ALLOWED,
+    ),
+    "19 empty RDN": (Made(subject=(NODES, NODE, rdn())), Reason.SUBJECT_NOT_ALLOWED),
+    "20 empty node name": (named("system:node:"), Reason.NODE_NAME_INVALID),
+    "21 upper case": (named("system:node:N-0"), Reason.NODE_NAME_INVALID),
+    "21 trailing dot": (named("system:node:n-0."), Reason.NODE_NAME_INVALID),
+    "21 trailing space": (named("system:node:n-0 "), Reason.NODE_NAME_INVALID),
+    "21 newline": (named("system:node:n-0\n"), Reason.NODE_NAME_INVALID),
+    "21 slash": (named("system:node:n/0"), Reason.NODE_NAME_INVALID),
+    "21 colon": (named("system:node:n:0"), Reason.NODE_NAME_INVALID),
+    "21 NUL": (named("system:node:n-0\0.victim"), Reason.NODE_NAME_INVALID),
+    "21 full-width": (named("system:node:\uff4eode"), Reason.NODE_NAME_INVALID),
+    "21 Cyrillic": (named("system:node:n\u043ede"), Reason.NODE_NAME_INVALID),
+    "21 Arabic digit": (named("system:node:n\u0660"), Reason.NODE_NAME_INVALID),
+    "21 254 characters": (named("system:node:" + "n" * 254), Reason.NODE_NAME_INVALID),
+    "21 empty label": (named("system:node:n..0"), Reason.NODE_NAME_INVALID),
+    "21 wildcard": (named("system:node:*"), Reason.NODE_NAME_INVALID),
+    "21 not UTF-8": (
+        Made(subject=(NODES, rdn(attribute(CN, tlv(0x0C, b"system:node:\xff"))))),
+        Reason.SUBJECT_NOT_ALLOWED,
+    ),
+    "21 BMPString": (
+        Made(subject=(NODES, rdn(attribute(CN, tlv(0x1E, "system:node:n-0".encode("utf-16-be")))))),
+        Reason.SUBJECT_NOT_ALLOWED,
+    ),
+    "21 TeletexString": (
+        Made(subject=(NODES, rdn(attribute(CN, tlv(0x14, b"system:node:n-0"))))),
+        Reason.SUBJECT_NOT_ALLOWED,
+    ),
+    "21 no prefix": (named("n-0"), Reason.SUBJECT_NOT_ALLOWED),
+    "21 prefix of another case": (named("System:node:n-0"), Reason.SUBJECT_NOT_ALLOWED),
+    "21 the proposal's misprint": (named("system:nodes:n-0"), Reason.SUBJECT_NOT_ALLOWED),
+    "24 O masters besides": (Made(subject=(NODES, MASTERS, NODE)), Reason.SUBJECT_NOT_ALLOWED),
+    "24 O masters first": (Made(subject=(MASTERS, NODES, NODE)), Reason.SUBJECT_NOT_ALLOWED),
+    "24 O masters alone": (Made(subject=(MASTERS, NODE)), Reason.SUBJECT_NOT_ALLOWED),
+    "25 O missing": (Made(subject=(NODE,)), Reason.SUBJECT_NOT_ALLOWED),
+    "25 O singular": (Made(subject=(rdn(attribute(ORG, utf8("system:node"))), NODE)), Reason.SUBJECT_NOT_ALLOWED),
+    "25 O with space": (Made(subject=(rdn(attribute(ORG, utf8("system:nodes "))), NODE)), Reason.SUBJECT_NOT_ALLOWED),
+    "25 empty subject": (Made(subject=()), Reason.SUBJECT_NOT_ALLOWED),
+    **{
+        f"26 extra RDN {kind}": (
+            Made(subject=(NODES, NODE, rdn(attribute(kind, utf8("x"))))),
+            Reason.SUBJECT_NOT_ALLOWED,
+        )
+        for kind in (OU, SERIAL_NUMBER, X509_UID)
+    },
+    **{
+        f"27, 28 SAN {name}": (with_san(*content), Reason.EXTENSION_NOT_ALLOWED)
+        for name, content in {
+            "DNS": (DNS,),
+            "IP": (general(7, b"\x0a\0\0\x01"),),
+            "email": (general(1, b"a@b"),),
+            "URI": (general(6, b"spiffe://x/y"),),
+            "otherName": (OTHER_NAME,),
+            "directoryName": (DIRECTORY_NAME,),
+            "registeredID": (general(8, b"\x2a\x03"),),
+            "empty": (),
+        }.items()
+    },
+    "28 SAN garbage": (extended(PROVIDER_ID, extension(SAN, b"\xff")), Reason.EXTENSION_NOT_ALLOWED),
+    "29 second extensionRequest with SAN": (
+        Made(attributes=(extension_request(PROVIDER_ID), extension_request(extension(SAN, seq(DNS))))),
+        Reason.EXTENSION_NOT_ALLOWED,
+    ),
+    "29 second extensionRequest with CA": (
+        Made(attributes=(extension_request(PROVIDER_ID), extension_request(CA_TRUE))),
+        Reason.EXTENSION_NOT_ALLOWED,
+    ),
+    "29 second value in extensionRequest": (
+        Made(attributes=(attribute(EXTENSION_REQUEST, tlv(0x31, seq(PROVIDER_ID), seq(CA_TRUE))),)),
+        Reason.EXTENSION_NOT_ALLOWED,
+    ),
+    "29 no value in extensionRequest": (
+        Made(attributes=(attribute(EXTENSION_REQUEST, tlv(0x31)),)),
+        Reason.EXTENSION_NOT_ALLOWED,
+    ),
+    "29 challengePassword besides": (
+        Made(attributes=(attribute("1.2.840.113549.1.9.7", tlv(0x31, utf8("x"))), extension_request(PROVIDER_ID))),
+        Reason.EXTENSION_NOT_ALLOWED,
+    ),
+    "29 Microsoft's extensionRequest": (
+        Made(attributes=(attribute("1.3.6.1.4.1.311.2.1.14", tlv(0x31, seq(PROVIDER_ID))),)),
+        Reason.EXTENSION_NOT_ALLOWED,
+    ),
+    "29 no attribute": (Made(attributes=()), Reason.EXTENSION_NOT_ALLOWED),
+    "31 unknown extension twice": (
+        extended(PROVIDER_ID, *(extension("1.2.3.4", b"\x05\x00"),) * 2),
+        Reason.EXTENSION_NOT_ALLOWED,
+    ),
+    "32 CA:true": (extended(PROVIDER_ID, CA_TRUE), Reason.EXTENSION_NOT_ALLOWED),
+    "32 CA:false": (extended(PROVIDER_ID, extension(BASIC_CONSTRAINTS, seq())), Reason.EXTENSION_NOT_ALLOWED),
+    "32 pathLen": (
+        extended(PROVIDER_ID, extension(BASIC_CONSTRAINTS, seq(TRUE, integer(3)), TRUE)),
+        Reason.EXTENSION_NOT_ALLOWED,
+    ),
+    "32 keyCertSign": (
+        extended(PROVIDER_ID, extension(KEY_USAGE, bytes.fromhex("03020204"), TRUE)),
+        Reason.EXTENSION_NOT_ALLOWED,
+    ),
+    "32 nameConstraints": (extended(PROVIDER_ID, extension(NAME_CONSTRAINTS, seq())), Reason.EXTENSION_NOT_ALLOWED),
+    **{
+        f"33 EKU {kind}": (
+            extended(PROVIDER_ID, extension(EXT_KEY_USAGE, seq(oid(kind)))),
+            Reason.EXTENSION_NOT_ALLOWED,
+        )
+        for kind in ("2.5.29.37.0", "1.3.6.1.5.5.7.3.1", "1.3.6.1.5.5.7.3.2")
+    },
+    "34 unknown critical extension": (
+        extended(PROVIDER_ID, extension("1.2.3.4", b"\x05\x00", TRUE)),
+        Reason.EXTENSION_NOT_ALLOWED,
+    ),
+    "35 provider ID absent": (extended(), Reason.PROVIDER_ID_INVALID),
+    "35 another extension instead": (extended(extension("1.2.3.4", utf8("x"))), Reason.PROVIDER_ID_INVALID),
+    "35 provider ID twice": (extended(PROVIDER_ID, PROVIDER_ID), Reason.EXTENSION_NOT_ALLOWED),
+    "35 provider ID critical": (
+        extended(extension(PROVIDER_ID_OID, utf8("x"), TRUE)),
+        Reason.EXTENSION_NOT_ALLOWED,
+    ),
+    "35 criticality FALSE written": (
+        extended(extension(PROVIDER_ID_OID, utf8("x"), FALSE)),
+        Reason.EXTENSION_NOT_ALLOWED,
+    ),
+    **{
+        f"35 provider ID {name}": (extended(extension(PROVIDER_ID_OID, value)), Reason.PROVIDER_ID_INVALID)
+        for name, value in {
+            "not UTF-8": tlv(0x0C, b"\xff"),
+            "surrogate": tlv(0x0C, b"\xed\xa0\x80"),
+            "trailing DER": utf8("x") + b"\x05\x00",
+            "IA5String": tlv(0x16, b"x"),
+            "OCTET STRING": tlv(4, b"x"),
+            "Google's SEQUENCE": seq(utf8("zone")),
+            "long form of a length": b"\x0c\x81\x01x",
+            "no DER": b"",
+            "empty": utf8(""),
+            "NUL": utf8("aws:///i-1\0"),
+            "newline": utf8("aws:///i-1\n"),
+            "C1 control": utf8("aws:///i-1\x85"),
+            "right-to-left override": utf8("aws:///\u202ei-1"),
+            "zero-width space": utf8("aws:///\u200bi-1"),
+            "line separator": utf8("aws:///\u2028i-1"),
+            "1025 characters": utf8("x" * 1025),
+        }.items()
+    },
+    "38 RSA-512": (with_key(rsa_spki((1 << 511) + 1)), Reason.KEY_NOT_ALLOWED),
+    "38 RSA-1024": (with_key(rsa_spki((1 << 1023) + 1)), Reason.KEY_NOT_ALLOWED),
+    "38 RSA-2047": (with_key(rsa_spki((1 << 2046) + 1)), Reason.KEY_NOT_ALLOWED),
+    "38 RSA-4097": (with_key(rsa_spki((1 << 4096) + 1)), Reason.KEY_NOT_ALLOWED),
+    "38 RSA-16384": (with_key(rsa_spki((1 << 16383) + 1)), Reason.KEY_NOT_ALLOWED),
+    "38 even modulus": (with_key(rsa_spki(1 << 2047)), Reason.KEY_NOT_ALLOWED),
+    "38 negative modulus": (
+        with_key(
+            seq(
+                seq(oid("1.2.840.113549.1.1.1"), b"\x05\x00"),
+                tlv(3, b"\0", seq(tlv(2, b"\x80" + b"\x01" * 256), integer(65537))),
+            )
+        ),
+        Reason.KEY_NOT_ALLOWED,
+    ),
+    **{
+        f"38 e={exponent}": (with_key(rsa_spki(RSA.public_key().public_numbers().n, exponent)), Reason.KEY_NOT_ALLOWED)
+        for exponent in (1, 3, 65536, 65539, 2**64 + 1)
+    },
+    **{
+        f"39 {curve.name}": (with_key(generated_spki(curve)), Reason.KEY_NOT_ALLOWED)
+        for curve in (ec.SECP224R1(), ec.SECP521R1(), ec.SECP256K1(), ec.BrainpoolP256R1())
+    },
+    "39 compressed point": (with_key(generated_spki(ec.SECP256R1(), point="compressed")), Reason.KEY_NOT_ALLOWED),
+    "39 point off the curve": (with_key(spki_of(P256)[:-1] + b"\x00"), Reason.CSR_SIGNATURE_INVALID),
+    "39 point at infinity": (with_key(spki_of(P256)[:27] + bytes(64)), Reason.CSR_SIGNATURE_INVALID),
+    "39 explicit parameters": (with_key(explicit_p256()), Reason.KEY_NOT_ALLOWED),
+    "39 Ed25519": (
+        with_key(
+            ed25519.Ed25519PrivateKey.generate()
+            .public_key()
+            .public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+        ),
+        Reason.KEY_NOT_ALLOWED,
+    ),
+    "39 Ed448": (
+        with_key(
+            ed448.Ed448PrivateKey.generate()
+            .public_key()
+            .public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+        ),
+        Reason.KEY_NOT_ALLOWED,
+    ),
+    "39 DSA": (
+        with_key(seq(seq(oid("1.2.840.10040.4.1")), tlv(3, b"\0", integer(5)))),
+        Reason.KEY_NOT_ALLOWED,
+    ),
+    "39 no key": (with_key(seq()), Reason.KEY_NOT_ALLOWED),
+    "40 ROCA": (with_key(rsa_spki(roca_modulus())), Reason.KEY_NOT_ALLOWED),
+    **{
+        f"42 {name}": (Made(algorithm=algorithm), Reason.CSR_SIGNATURE_INVALID)
+        for name, algorithm in {
+            "ECDSA with SHA-1": seq(oid("1.2.840.10045.4.1")),
+            "ECDSA with SHA-224": seq(oid("1.2.840.10045.4.3.1")),
+            "ECDSA with SHA3-256": seq(oid("2.16.840.1.101.3.4.3.10")),
+        }.items()
+    },
+    **{
+        f"42 {name}": (
+            Made(spki=spki_of(RSA), algorithm=seq(oid(kind), b"\x05\x00"), sign=sign_with(RSA, hashes.SHA256())),
+            Reason.CSR_SIGNATURE_INVALID,
+        )
+        for name, kind in {"MD5": "1.2.840.113549.1.1.4", "SHA-1": "1.2.840.113549.1.1.5"}.items()
+    },
+    "43 RSA algorithm, EC key": (Made(algorithm=RSA_SHA256), Reason.CSR_SIGNATURE_INVALID),
+    "43 EC algorithm, RSA key": (Made(spki=spki_of(RSA)), Reason.CSR_SIGNATURE_INVALID),
+    "43 hash other than said": (Made(sign=sign_with(P256, hashes.SHA384())), Reason.CSR_SIGNATURE_INVALID),
+    "43 RSA without NULL": (
+        Made(
+            spki=spki_of(RSA),
+            algorithm=seq(oid("1.2.840.113549.1.1.11")),
+            sign=sign_with(RSA, hashes.SHA256()),
+        ),
+        Reason.CSR_SIGNATURE_INVALID,
+    ),
+    "43 ECDSA with NULL": (
+        Made(algorithm=seq(oid("1.2.840.10045.4.3.2"), b"\x05\x00")),
+        Reason.CSR_SIGNATURE_INVALID,
+    ),
+    "43 RSA-PSS": (
+        Made(spki=spki_of(RSA), algorithm=seq(oid("1.2.840.113549.1.1.10"), seq()), sign=sign_pss),
+        Reason.CSR_SIGNATURE_INVALID,
+    ),
+}
+
+
+def denied_reason(request: bytes, purpose: Purpose = Purpose.CLIENT) -> Reason | NodeCsr:
+    """The verdict; any exception but Denied goes through and fails the test."""
+    try:
+        return parse_csr(request, purpose=purpose)
+    except Denied as denied:
+        return denied.reason
+
+
+@pytest.mark.parametrize("row", TAMPERED)
+def test_a_tampered_request_is_denied(row: str) -> None:
+    made, reason = TAMPERED[row]
+    assert denied_reason(made if isinstance(made, bytes) else made.der()) is reason
+
+
+def test_the_untampered_request_passes() -> None:
+    csr = parse_csr(Made().der())
+    assert (csr.node_name, csr.provider_id, csr.spki) == ("n-0", "aws:///eu/i-1", spki_of(P256))
+    assert (csr.dns_names, csr.ip_addresses) == ((), ())
+
+
+def test_order_of_rdns_and_string_type_are_free() -> None:
+    """Go writes PrintableString where it can; OpenSSL puts CN where it was told."""
+    printable = rdn(attribute(CN, tlv(0x13, b"system:node:n-0")))
+    assert parse_csr(Made(subject=(printable, NODES)).der()).node_name == "n-0"
+
+
+@pytest.mark.parametrize("key", [P256, P384, RSA], ids=["P-256", "P-384", "RSA-2048"])
+def test_what_is_built_is_parsed(key: PrivateKey) -> None:
+    der = build_csr(key, "node-0.example.com", "azure:///subscriptions/é" + "x" * 900)
+    csr = parse_csr(der)
+    assert csr == NodeCsr(der, csr.node_name, csr.provider_id, spki_of(key))
+    assert csr.node_name == "node-0.example.com"
+    assert csr.provider_id == "azure:///subscriptions/é" + "x" * 900
+    assert csr.sha256 == hashlib.sha256(der).digest()
+
+
+@pytest.mark.parametrize("algorithm", [hashes.SHA256(), hashes.SHA384(), hashes.SHA512()])
+def test_each_sha2_signature_passes(algorithm: hashes.HashAlgorithm) -> None:
+    ecdsa, pkcs1 = {"sha256": ("2", "11"), "sha384": ("3", "12"), "sha512": ("4", "13")}[algorithm.name]
+    ec_request = Made(algorithm=seq(oid(f"1.2.840.10045.4.3.{ecdsa}")), sign=sign_with(P256, algorithm))
+    assert parse_csr(ec_request.der())
+    rsa_algorithm = seq(oid(f"1.2.840.113549.1.1.{pkcs1}"), b"\x05\x00")
+    assert parse_csr(Made(spki=spki_of(RSA), algorithm=rsa_algorithm, sign=sign_with(RSA, algorithm)).der())
+
+
+def test_the_provider_id_oid_is_configurable() -> None:
+    der = build_csr(P256, "n-0", "x://y", provider_id_oid="1.2.3.4")
+    assert parse_csr(der, provider_id_oid="1.2.3.4").provider_id == "x://y"
+    assert denied_reason(der) is Reason.PROVIDER_ID_INVALID
+
+
+@pytest.mark.parametrize(
+    ("node", "provider", "reason"),
+    [("N", "x", Reason.NODE_NAME_INVALID), ("", "x", Reason.NODE_NAME_INVALID), ("n", "", Reason.PROVIDER_ID_INVALID)],
+)
+def test_a_bad_name_is_denied_on_the_node_already(node: str, provider: str, reason: Reason) -> None:
+    with pytest.raises(Denied) as denied:
+        build_csr(P256, node, provider)
+    assert denied.value.reason is reason
+
+
+def test_a_serving_request_carries_its_names() -> None:
+    der = build_csr(P256, "n-0", "x", dns_names=["n-0", "n-0.example"], ip_addresses=["10.0.0.1", "fd00:0::1"])
+    csr = parse_csr(der, purpose=Purpose.SERVING)
+    assert csr.dns_names == ("n-0", "n-0.example")
+    assert csr.ip_addresses == ("10.0.0.1", "fd00::1")
+    assert denied_reason(der) is Reason.EXTENSION_NOT_ALLOWED
+
+
+def serving(names: Iterable[bytes], critical: bytes = b"") -> bytes:
+    return extended(PROVIDER_ID, extension(SAN, seq(*names), critical)).der()
+
+
+@pytest.mark.parametrize(
+    "request_der",
+    [
+        pytest.param(Made().der(), id="no SAN"),
+        pytest.param(serving([]), id="empty SAN"),
+        pytest.param(serving([DNS], TRUE), id="critical SAN"),
+        pytest.param(serving([DNS, general(1, b"a@b")]), id="email besides"),
+        pytest.param(serving([DNS, general(6, b"x:y")]), id="URI besides"),
+        pytest.param(serving([DNS, OTHER_NAME]), id="otherName besides"),
+        pytest.param(serving([DNS, DIRECTORY_NAME]), id="directoryName besides"),
+        pytest.param(serving([DNS, DNS]), id="a name twice"),
+        pytest.param(serving([general(2, b"*.example")]), id="wildcard"),
+        pytest.param(serving([general(2, b"N-0")]), id="upper case"),
+        pytest.param(serving([general(2, b"n-0.")]), id="trailing dot"),
+        pytest.param(serving([general(2, b"")]), id="empty name"),
+        pytest.param(serving([general(2, "ñ".encode())]), id="UTF-8 in dNSName"),
+        pytest.param(serving([general(2, b"n-0\0.victim")]), id="NUL in dNSName"),
+        pytest.param(serving([general(7, b"12345")]), id="five bytes of address"),
+        pytest.param(serving([general(7, b"\x0a\0\0\0\xff\0\0\0")]), id="address with mask"),
+        pytest.param(serving([general(7, bytes(10) + b"\xff\xff\x0a\0\0\x01")]), id="IPv4-mapped"),
+        pytest.param(serving([general(2, b"n-%d" % i) for i in range(33)]), id="33 names"),
+        pytest.param(extended(PROVIDER_ID, *(extension(SAN, seq(DNS)),) * 2).der(), id="two SANs"),
+        pytest.param(extended(PROVIDER_ID, extension(SAN, seq(DNS)), CA_TRUE).der(), id="CA besides"),
+        pytest.param(extended(PROVIDER_ID, extension(SAN, seq(DNS) + b"\x05\x00")).der(), id="trailing DER"),
+    ],
+)
+def test_a_tampered_serving_request_is_denied(request_der: bytes) -> None:
+    assert denied_reason(request_der, Purpose.SERVING) is Reason.EXTENSION_NOT_ALLOWED
+
+
+def test_a_key_check_reads_modulus_size_before_anything_costly() -> None:
+    started = time.process_time()
+    for _ in range(20):
+        with pytest.raises(Denied):
+            check_public_key(rsa_spki((1 << 100_000) + 1))
+    assert time.process_time() - started < 1
+
+
+def test_the_fingerprint_of_weak_primes_is_known_and_rare() -> None:
+    assert is_roca(roca_modulus())
+    assert not is_roca(RSA.public_key().public_numbers().n)
+    assert not any(is_roca(number) for number in range(3, 20_001, 2) if number % 3 == 0)
+
+
+@pytest.mark.parametrize("element", [b"\x05\x00", b"\x30\x00", b"\x31\x00"], ids=["NULL", "SEQUENCE", "SET"])
+def test_a_request_of_thousands_of_elements_is_denied_fast(element: bytes) -> None:
+    swollen = 7_000 * element
+    started = time.process_time()
+    assert denied_reason(Made(subject=(swollen,)).der()) is Reason.SUBJECT_NOT_ALLOWED
+    assert denied_reason(Made(attributes=(swollen,)).der()) is Reason.EXTENSION_NOT_ALLOWED
+    assert denied_reason(extended(swollen).der()) in (Reason.EXTENSION_NOT_ALLOWED, Reason.PROVIDER_ID_INVALID)
+    assert denied_reason(serving([swollen]), Purpose.SERVING) is Reason.EXTENSION_NOT_ALLOWED
+    assert time.process_time() - started < 2
+
+
+@given(st.binary(max_size=300), st.sampled_from(Purpose))
+def test_any_bytes_give_a_request_or_denied(data: bytes, purpose: Purpose) -> None:
+    assert isinstance(denied_reason(data, purpose), Reason)
+
+
+GOOD = Made().der()
+GOOD_SERVING = serving([DNS, general(7, b"\x0a\0\0\x01")])
+
+
+@given(st.sampled_from([GOOD, GOOD_SERVING]), st.integers(0, 500), st.integers(1, 255))
+def test_any_changed_byte_is_denied(der: bytes, position: int, change: int) -> None:
+    """The signature covers what stands before it; the DER rules hold for the signature itself."""
+    data = bytearray(der)
+    data[position % len(data)] ^= change
+    for purpose in Purpose:
+        assert isinstance(denied_reason(bytes(data), purpose), Reason)
+
+
+@given(st.sampled_from([GOOD, GOOD_SERVING]), st.integers(0, 500), st.integers(0, 12), st.binary(max_size=12))
+def test_any_spliced_bytes_give_a_request_or_denied(der: bytes, position: int, cut: int, insert: bytes) -> None:
+    start = position % len(der)
+    data = der[:start] + insert + der[start + cut :]
+    for purpose in Purpose:
+        verdict = denied_reason(data, purpose)
+        assert isinstance(verdict, Reason) or data == der
