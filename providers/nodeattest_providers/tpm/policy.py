@@ -1,0 +1,169 @@
+"""The ``tpm`` section of a NodeAttestationPolicy, read into one frozen value.
+
+Promises: a value, or ``Denied`` with ``PolicyInvalid`` that says which setting and what it should be. Nothing in it
+weakens a check: the defaults are the strictest, each setting names a source of trust or an allowed value.
+Leaves to others: applying it (``endorsement``, ``boot``).
+Source: docs/policy.md, "tpm"; protocol §E5 steps 4 and 12.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.x509.verification import Store
+
+from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.names import ProviderID
+from nodeattest_providers.tpm.settings import boolean, closed, invalid, items, mapping, text
+from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, Alg, PcrSelection, digest_size
+
+__all__ = ["PolicyCache", "TpmPolicy", "parse_policy"]
+
+_FINGERPRINT: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_DEFAULT_SELECTION: Final = PcrSelection(Alg.SHA256, (0, 7))
+"""Firmware code and secure-boot policy: recorded in the ledger even where no value is demanded."""
+_CACHED_POLICIES: Final = 256
+"""One for each cluster whose policy is in use; the oldest goes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpmPolicy:
+    """What a cluster's operator decided about TPMs."""
+
+    registered: Mapping[ProviderID, frozenset[str]] = field(repr=False)
+    """Allow-list: the endorsement key fingerprints of each machine."""
+    owners: Mapping[str, frozenset[ProviderID]] = field(repr=False)
+    """The allow-list the other way round."""
+    anchors: Store | None = field(repr=False)
+    """Every certificate of the bundle is a trust anchor, roots and intermediates alike."""
+    trust_on_first_use: bool
+    selection: PcrSelection
+    allowed_pcrs: Mapping[int, frozenset[bytes]] = field(repr=False)
+
+
+class PolicyCache:
+    """Remembers parsed policies by the identity of their settings, which are frozen: parsing 10 000 keys costs."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[int, tuple[Mapping[str, JsonValue], TpmPolicy]] = {}
+
+    def get(self, settings: Mapping[str, JsonValue]) -> TpmPolicy:
+        """Return the parsed policy; ``Denied`` when it is invalid."""
+        held = self._parsed.get(id(settings))
+        if held is not None and held[0] is settings:
+            return held[1]
+        policy = parse_policy(settings)
+        if len(self._parsed) >= _CACHED_POLICIES:
+            del self._parsed[next(iter(self._parsed))]
+        self._parsed[id(settings)] = (settings, policy)  # holding the settings keeps their id theirs
+        return policy
+
+
+def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
+    """Read the settings; unknown keys are errors that name the nearest known one."""
+    closed(settings, "spec.tpm", ("endorsementKeys", "endorsementCAs", "trustOnFirstUse", "pcrs"))
+    registered, owners = _endorsement_keys(settings.get("endorsementKeys", []))
+    bundle = settings.get("endorsementCAs")
+    anchors = None if bundle is None else _anchors(text(bundle, "spec.tpm.endorsementCAs"))
+    first_use = boolean(settings.get("trustOnFirstUse", False), "spec.tpm.trustOnFirstUse")
+    selection, allowed = _pcrs(mapping(settings.get("pcrs", {}), "spec.tpm.pcrs"))
+    return TpmPolicy(
+        registered=registered,
+        owners=owners,
+        anchors=anchors,
+        trust_on_first_use=first_use,
+        selection=selection,
+        allowed_pcrs=allowed,
+    )
+
+
+def _endorsement_keys(
+    value: JsonValue,
+) -> tuple[Mapping[ProviderID, frozenset[str]], Mapping[str, frozenset[ProviderID]]]:
+    registered: defaultdict[ProviderID, set[str]] = defaultdict(set)
+    owners: defaultdict[str, set[ProviderID]] = defaultdict(set)
+    for number, item in enumerate(items(value, "spec.tpm.endorsementKeys")):
+        where = f"spec.tpm.endorsementKeys[{number}]"
+        entry = mapping(item, where)
+        closed(entry, where, ("providerID", "sha256", "description"), ("providerID", "sha256"))
+        if "description" in entry:
+            text(entry["description"], f"{where}.description")
+        machine = ProviderID(text(entry["providerID"], f"{where}.providerID"))
+        fingerprint = text(entry["sha256"], f"{where}.sha256")
+        if not _FINGERPRINT.fullmatch(fingerprint):
+            raise invalid(f"{where}.sha256", "sha256: and 64 lower-case hex digits", "another spelling")
+        registered[machine].add(fingerprint)
+        owners[fingerprint].add(machine)
+    return (
+        MappingProxyType({machine: frozenset(keys) for machine, keys in registered.items()}),
+        MappingProxyType({key: frozenset(machines) for key, machines in owners.items()}),
+    )
+
+
+@lru_cache(maxsize=64)
+def _anchors(bundle: str) -> Store:
+    where = "spec.tpm.endorsementCAs"
+    try:
+        certificates = x509.load_pem_x509_certificates(bundle.encode())
+        authorities = [_is_authority(certificate) for certificate in certificates]
+    except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.InvalidVersion):
+        raise invalid(where, "PEM certificates", "text that is none") from None
+    if not all(authorities):
+        raise invalid(where, "CA certificates only", "a certificate that is no CA")
+    return Store(certificates)
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def _pcrs(pcrs: Mapping[str, JsonValue]) -> tuple[PcrSelection, Mapping[int, frozenset[bytes]]]:
+    where = "spec.tpm.pcrs"
+    closed(pcrs, where, ("selection", "bank", "values"))
+    bank_name = text(pcrs.get("bank", "sha256"), f"{where}.bank")
+    bank = BANK_ALGORITHMS.get(bank_name)
+    if bank is None:
+        raise invalid(f"{where}.bank", " or ".join(BANK_ALGORITHMS), bank_name)
+    default: list[JsonValue] = [*_DEFAULT_SELECTION.pcrs]
+    selection = _selection(pcrs.get("selection", default), f"{where}.selection")
+    allowed: dict[int, frozenset[bytes]] = {}
+    for key, values in mapping(pcrs.get("values", {}), f"{where}.values").items():
+        if not key.isascii() or not key.isdigit() or str(int(key[:3])) != key or int(key) not in selection:
+            raise invalid(f"{where}.values", f"PCRs of the selection {list(selection)}", repr(key))
+        allowed[int(key)] = _values(values, f"{where}.values[{key}]", digest_size(bank))
+    return PcrSelection(bank, selection), MappingProxyType(allowed)
+
+
+def _selection(value: JsonValue, where: str) -> tuple[int, ...]:
+    pcrs: set[int] = set()
+    for pcr in items(value, where):
+        if isinstance(pcr, bool) or not isinstance(pcr, int) or not 0 <= pcr <= MAX_PCR:
+            raise invalid(where, f"PCR numbers from 0 to {MAX_PCR}", repr(pcr))
+        pcrs.add(pcr)
+    if not pcrs:  # a quote over no PCR would say nothing of the boot, and look as if it did
+        raise invalid(where, "at least one PCR", "none")
+    return tuple(sorted(pcrs))
+
+
+def _values(value: JsonValue, where: str, size: int) -> frozenset[bytes]:
+    spelling = re.compile(f"[0-9a-f]{{{2 * size}}}")
+    values: set[bytes] = set()
+    for item in items(value, where):
+        digits = text(item, where)
+        if not spelling.fullmatch(digits):
+            raise invalid(where, f"{2 * size} lower-case hex digits", "another spelling")
+        values.add(bytes.fromhex(digits))
+    if not values:
+        raise invalid(where, "at least one allowed value", "none")
+    return frozenset(values)

@@ -1,0 +1,219 @@
+"""What the two halves of the ``tpm`` provider say to each other: evidence, challenge, and the proof's formulas.
+
+Promises: closed schemas read to values or ``Denied``; each value has one spelling; the formulas are here and nowhere
+else, with vectors in tests/vectors/tpm.json.
+Leaves to others: secret and nonce (``twostep``), TPM structures (``structures``), judging (``verifier``).
+Source: docs/wire-format.md, "tpm/v1"; reference protocol §E4 "Formulas", §E10.9; DESIGN §3 for ``binding``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeattest_providers import canonical
+from nodeattest_providers.binding import lp
+from nodeattest_providers.canonical import Fields, b64encode
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import FirstRequestRef, JsonObject
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, PcrSelection
+
+__all__ = [
+    "PROVIDER",
+    "VERSION",
+    "Challenge",
+    "FirstEvidence",
+    "SecondEvidence",
+    "parse_evidence",
+    "proof",
+    "qualifying_data",
+]
+
+PROVIDER: Final = ProviderName("tpm")
+VERSION: Final = 1
+
+_LABEL_PROOF: Final = b"capi-att/v1/proof"
+_LABEL_QUOTE: Final = b"capi-att/v1/quote"
+
+_DIGEST: Final = 32
+"""Bytes of a SHA-256 digest."""
+_MAX_PUBLIC: Final = 1024
+"""Bytes of a TPMT_PUBLIC; an RSA-2048 endorsement key has 314."""
+_MAX_CERTIFICATE: Final = 4096
+"""Bytes of one certificate; endorsement certificates have 700 to 1700."""
+_MAX_CHAIN: Final = 4
+"""Intermediates; manufacturers use one or two."""
+_MAX_ATTEST: Final = 1024
+"""Bytes of a TPMS_ATTEST; a quote of one bank has 145."""
+_MAX_SIGNATURE: Final = 1024
+_MAX_PCR_DIGEST: Final = 64
+_MAX_NAME: Final = 253
+_MAX_UID: Final = 64
+_MAX_SPKI: Final = len("sha256:") + 64
+_MAX_BLOB: Final = 256
+"""Bytes of a TPMS_ID_OBJECT; with SHA-384 it has 84."""
+_MAX_SECRET: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstEvidence:
+    """Phase 1: which endorsement key, which attestation key."""
+
+    ek_public: bytes = field(repr=False)
+    """TPMT_PUBLIC."""
+    ak_public: bytes = field(repr=False)
+    """TPMT_PUBLIC."""
+    ek_certificate: bytes | None = field(default=None, repr=False)
+    """DER."""
+    ek_chain: tuple[bytes, ...] = field(default=(), repr=False)
+    """DER of intermediates, in any order."""
+
+    def to_json(self) -> JsonObject:
+        """Write the evidence block's object."""
+        data: JsonObject = {"phase": 1, "ekPub": b64encode(self.ek_public), "akPub": b64encode(self.ak_public)}
+        if self.ek_certificate is not None:
+            data["ekCert"] = b64encode(self.ek_certificate)
+        if self.ek_chain:
+            data["ekChain"] = [b64encode(certificate) for certificate in self.ek_chain]
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondEvidence:
+    """Phase 2: the answer to the challenge of the first request."""
+
+    first: FirstRequestRef
+    mac: bytes = field(repr=False)
+    """``proof`` under the activated secret."""
+    quote: bytes = field(repr=False)
+    """TPMS_ATTEST."""
+    signature: bytes = field(repr=False)
+    """TPMT_SIGNATURE."""
+    pcrs: tuple[bytes, ...] = field(repr=False)
+    """Values in the selection's order."""
+
+    def to_json(self) -> JsonObject:
+        """Write the evidence block's object."""
+        return {
+            "phase": 2,
+            "first": {"name": self.first.name, "uid": self.first.uid},
+            "mac": b64encode(self.mac),
+            "quote": b64encode(self.quote),
+            "signature": b64encode(self.signature),
+            "pcrs": [b64encode(value) for value in self.pcrs],
+        }
+
+
+def parse_evidence(data: JsonObject) -> FirstEvidence | SecondEvidence:
+    """Read the evidence block's object; anything outside the two schemas is ``Denied``."""
+    match data.get("phase"):
+        case 1:
+            return _first(Fields.of(data, "tpm/v1 phase 1", ("phase", "ekPub", "akPub"), ("ekCert", "ekChain")))
+        case 2:
+            required = ("phase", "first", "mac", "quote", "signature", "pcrs")
+            return _second(Fields.of(data, "tpm/v1 phase 2", required))
+        case _:
+            raise Denied(
+                Reason.EVIDENCE_MALFORMED,
+                expected="tpm/v1: phase 1 or 2",
+                got="another phase or none",
+                remedy="send evidence as docs/wire-format.md says",
+            )
+
+
+def _first(fields: Fields) -> FirstEvidence:
+    fields.integer("phase", 1, 1)  # True equals 1 in a match
+    certificate = fields.octets("ekCert", 1, _MAX_CERTIFICATE) if "ekCert" in fields else None
+    chain = fields.octets_list("ekChain", _MAX_CHAIN, 1, _MAX_CERTIFICATE) if "ekChain" in fields else ()
+    return FirstEvidence(
+        ek_public=fields.octets("ekPub", 1, _MAX_PUBLIC),
+        ak_public=fields.octets("akPub", 1, _MAX_PUBLIC),
+        ek_certificate=certificate,
+        ek_chain=chain,
+    )
+
+
+def _second(fields: Fields) -> SecondEvidence:
+    fields.integer("phase", 2, 2)
+    first = fields.nested("first", ("name", "uid"))
+    return SecondEvidence(
+        first=FirstRequestRef(name=first.text("name", 1, _MAX_NAME), uid=first.text("uid", 1, _MAX_UID)),
+        mac=fields.octets("mac", _DIGEST, _DIGEST),
+        quote=fields.octets("quote", 1, _MAX_ATTEST),
+        signature=fields.octets("signature", 1, _MAX_SIGNATURE),
+        pcrs=fields.octets_list("pcrs", MAX_PCR + 1, 1, _MAX_PCR_DIGEST),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """The challenge annotation: what the controller publishes on the first request, for the node's eyes only."""
+
+    uid: str
+    """UID of the first request."""
+    spki_sha256: str
+    """``sha256:<hex>`` of the first request's key."""
+    nonce: bytes
+    blob: bytes = field(repr=False)
+    """TPMS_ID_OBJECT."""
+    secret: bytes = field(repr=False)
+    """Content of TPM2B_ENCRYPTED_SECRET."""
+    pcrs: PcrSelection
+    """What to quote; the node learns it from here and nowhere else."""
+
+    def to_text(self) -> str:
+        """Write the annotation's value."""
+        pcrs: JsonObject = {"bank": self.pcrs.bank.name.lower(), "select": list(self.pcrs.pcrs)}
+        return canonical.dumps(
+            {
+                "v": VERSION,
+                "uid": self.uid,
+                "spki": self.spki_sha256,
+                "n": b64encode(self.nonce),
+                "blob": b64encode(self.blob),
+                "secret": b64encode(self.secret),
+                "pcrs": pcrs,
+            }
+        ).decode()
+
+    @classmethod
+    def parse(cls, text: str) -> Challenge:
+        """Read the annotation's value; anything else is ``Denied``."""
+        # A str may hold lone surrogates, which have no UTF-8; replaced, they are no canonical JSON of ours.
+        value = canonical.loads(text.encode(errors="replace"))
+        fields = Fields.of(value, "tpm/v1 challenge", ("v", "uid", "spki", "n", "blob", "secret", "pcrs"))
+        fields.integer("v", VERSION, VERSION)
+        return cls(
+            uid=fields.text("uid", 1, _MAX_UID),
+            spki_sha256=fields.text("spki", _MAX_SPKI, _MAX_SPKI),
+            nonce=fields.octets("n", _DIGEST, _DIGEST),
+            blob=fields.octets("blob", 1, _MAX_BLOB),
+            secret=fields.octets("secret", 1, _MAX_SECRET),
+            pcrs=_selection(fields.nested("pcrs", ("bank", "select"))),
+        )
+
+
+def _selection(fields: Fields) -> PcrSelection:
+    bank = BANK_ALGORITHMS.get(fields.text("bank", 1, 16))
+    pcrs = fields.integers("select", MAX_PCR + 1, 0, MAX_PCR)
+    if bank is None or not pcrs or list(pcrs) != sorted(set(pcrs)):
+        raise Denied(
+            Reason.EVIDENCE_MALFORMED,
+            expected="tpm/v1 challenge, pcrs: a known bank and ascending PCRs",
+            got="another bank or order",
+            remedy="wait for the controller to publish the challenge again",
+        )
+    return PcrSelection(bank, pcrs)
+
+
+def proof(secret: bytes, first_uid: str, first_csr_sha256: bytes, binding: bytes) -> bytes:
+    """Compute M: HMAC-SHA256 under the activated secret, which itself never travels (§E0)."""
+    return hmac.digest(secret, lp(_LABEL_PROOF, first_uid.encode(), first_csr_sha256, binding), "sha256")
+
+
+def qualifying_data(nonce: bytes, first_uid: str, binding: bytes) -> bytes:
+    """Compute X, the quote's extraData: 32 bytes fit every SHA-256 TPM."""
+    return hashlib.sha256(lp(_LABEL_QUOTE, nonce, first_uid.encode(), binding)).digest()
