@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from nodeattest_kube.client import ApiClient
+from scripted import Server, serving
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncGenerator[Server]:
+    async with serving(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: Server) -> AsyncGenerator[ApiClient]:
+    async with ApiClient.from_kubeconfig(server.kubeconfig(), request_timeout=2.0) as made:
+        yield made

@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from nodeattest_kube import client as kube
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.kubeconfig import parse_kubeconfig, read_kubeconfig
+from scripted import Authority, Handler, Server, answers, cut, kubeconfig, listing, refuses, serving, streams, thing
+
+HANG = 60.0
+
+
+async def hang(_request: web.Request) -> None:
+    await asyncio.sleep(HANG)
+
+
+async def test_verbs_send_what_the_api_expects(server: Server, client: ApiClient) -> None:
+    server.script = [answers(thing("a", 1))]
+    await client.get("/api/v1/things/a", {"fieldSelector": "spec.x=a b"})
+    await client.create("/api/v1/things", {"a": 1})
+    await client.replace("/api/v1/things/a", {"b": "ä"})
+    await client.merge_patch("/api/v1/things/a", {"c": None})
+    await client.json_patch("/api/v1/things/a", [{"op": "test", "path": "/x", "value": 1}])
+    await client.delete("/api/v1/things/a", uid="u1", resource_version="7")
+    await client.delete("/api/v1/things/a")
+    sent = [(request.method, request.headers.get("Content-Type")) for request in server.requests]
+    assert sent == [
+        ("GET", None),
+        ("POST", "application/json"),
+        ("PUT", "application/json"),
+        ("PATCH", "application/merge-patch+json"),
+        ("PATCH", "application/json-patch+json"),
+        ("DELETE", "application/json"),
+        ("DELETE", "application/json"),
+    ]
+    assert server.requests[0].query == {"fieldSelector": "spec.x=a b"}
+    assert [json.loads(body) for body in server.bodies[1:5]] == [
+        {"a": 1},
+        {"b": "ä"},
+        {"c": None},
+        [{"op": "test", "path": "/x", "value": 1}],
+    ]
+    assert json.loads(server.bodies[5])["preconditions"] == {"uid": "u1", "resourceVersion": "7"}
+    assert "preconditions" not in json.loads(server.bodies[6])
+    assert {request.headers["Authorization"] for request in server.requests} == {"Bearer t0ken"}
+    assert client.requests == 7
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "kind"),
+    [
+        (401, "Unauthorized", kube.Unauthorized),
+        (403, "Forbidden", kube.Forbidden),
+        (404, "NotFound", kube.NotFound),
+        (409, "Conflict", kube.Conflict),
+        (409, "AlreadyExists", kube.AlreadyExists),
+        (410, "Expired", kube.Gone),
+        (422, "Invalid", kube.Invalid),
+        (429, "TooManyRequests", kube.TooManyRequests),
+        (500, "InternalError", kube.ApiError),
+        (503, "ServiceUnavailable", kube.ApiError),
+    ],
+)
+async def test_a_refusal_has_its_own_type(
+    server: Server, client: ApiClient, status: int, reason: str, kind: type[kube.ApiError]
+) -> None:
+    server.script = [refuses(status, reason, "things is no")]
+    with pytest.raises(kube.ApiError) as caught:
+        await client.get("/x")
+    assert type(caught.value) is kind
+    assert (caught.value.status, caught.value.reason, caught.value.message) == (status, reason, "things is no")
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [
+        (answers(b"{}", status=429, Retry_After="3"), 3.0),
+        (refuses(429, "TooManyRequests", retryAfterSeconds=4), 4.0),
+        (refuses(503, "ServiceUnavailable", retryAfterSeconds=2), 2.0),
+        (answers(b"{}", status=429, Retry_After="999999999999"), 300.0),
+        (answers(b"{}", status=429, Retry_After="Wed, 21 Oct 2026 07:28:00 GMT"), None),
+        (answers(b"{}", status=429, Retry_After="-1"), None),
+        (answers(b"{}", status=429), None),
+    ],
+)
+async def test_a_servers_wish_to_wait_is_told(
+    server: Server, client: ApiClient, answer: Handler, seconds: float | None
+) -> None:
+    server.script = [answer]
+    with pytest.raises(kube.ApiError) as caught:
+        await client.get("/x")
+    assert caught.value.retry_after == seconds
+
+
+async def test_an_html_error_page_is_an_api_error_without_the_page(server: Server, client: ApiClient) -> None:
+    server.script = [answers(b"<html>secret-of-the-proxy</html>", status=502, Content_Type="text/html")]
+    with pytest.raises(kube.ApiError) as caught:
+        await client.get("/x")
+    assert caught.value.status == 502
+    assert "secret-of-the-proxy" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>login</html>",
+        b'{"metadata": {"na',
+        b"",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b'{"a": NaN}',
+        b'{"a": "\\ud800"}',
+        b'{"a": "\\uD800"}',
+        b'{"a":' * 200_000,
+        b'{"a": ' + b"9" * 5000 + b"}",
+    ],
+    ids=lambda body: repr(body[:12]),
+)
+async def test_a_granted_answer_that_is_no_object_is_malformed(server: Server, client: ApiClient, body: bytes) -> None:
+    server.script = [answers(body)]
+    with pytest.raises(kube.Malformed) as caught:
+        await client.get("/x")
+    assert "GET /x" in caught.value.message
+
+
+async def test_a_message_cannot_forge_or_flood_a_log(server: Server, client: ApiClient) -> None:
+    server.script = [refuses(403, "Forbidden\nlevel=info", "a\r\nb\x1b[31m" + "x" * 100_000)]
+    with pytest.raises(kube.Forbidden) as caught:
+        await client.get("/x")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+
+
+async def test_a_redirect_is_not_followed(server: Server, client: ApiClient) -> None:
+    server.script = [answers(b"", status=302, Location=server.url + "/elsewhere"), answers(thing("a", 1))]
+    with pytest.raises(kube.ApiError) as caught:
+        await client.get("/x")
+    assert caught.value.status == 302
+    assert len(server.requests) == 1
+
+
+async def test_a_cookie_is_not_kept(server: Server, client: ApiClient) -> None:
+    server.script = [answers(thing("a", 1), Set_Cookie="session=1")]
+    await client.get("/x")
+    await client.get("/x")
+    assert "Cookie" not in server.requests[1].headers
+
+
+async def test_a_body_that_is_cut_is_unreachable(server: Server, client: ApiClient) -> None:
+    server.script = [streams(b'{"metadata":', then=cut)]
+    with pytest.raises(kube.Unreachable):
+        await client.get("/x")
+
+
+async def test_a_connection_that_is_cut_before_the_answer_is_unreachable(server: Server, client: ApiClient) -> None:
+    async def abort(request: web.Request) -> web.StreamResponse:
+        await cut(request)
+        return web.Response()
+
+    server.script = [abort]
+    with pytest.raises(kube.Unreachable) as caught:
+        await client.create("/x", {})
+    assert caught.value.status == 0
+    assert len(server.requests) == 1  # A POST is never sent twice.
+
+
+async def test_a_server_that_does_not_answer_is_unreachable_in_time(server: Server) -> None:
+    server.script = [streams(then=hang)]
+    async with ApiClient.from_kubeconfig(server.kubeconfig(), request_timeout=0.2) as client:
+        with pytest.raises(kube.Unreachable, match="time limit"):
+            await client.get("/x")
+
+
+async def test_a_closed_port_is_unreachable() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        async with ApiClient.from_kubeconfig(kubeconfig({"server": f"https://127.0.0.1:{port}"}, {})) as client:
+            with pytest.raises(kube.Unreachable):
+                await client.get("/x")
+
+
+async def test_a_closed_client_is_unreachable(server: Server) -> None:
+    client = ApiClient.from_kubeconfig(server.kubeconfig())
+    await client.close()
+    with pytest.raises(kube.Unreachable):
+        await client.get("/x")
+
+
+async def test_a_server_of_another_ca_is_unreachable_and_sees_no_token(server: Server) -> None:
+    endpoint = parse_kubeconfig(server.kubeconfig())
+    stranger = kubeconfig(
+        {"server": server.url, "certificate-authority-data": _base64(Authority().pem)}, {"token": "t"}
+    )
+    async with ApiClient.from_kubeconfig(stranger) as client:
+        with pytest.raises(kube.Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            await client.get("/x")
+    assert endpoint.ca_pem is not None
+    assert server.requests == []
+
+
+async def test_the_servers_name_is_checked_and_tls_server_name_changes_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, "api.example.test") as server:
+        server.script = [answers(thing("a", 1))]
+        async with ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+            with pytest.raises(kube.Unreachable):
+                await client.get("/x")
+        async with ApiClient.from_kubeconfig(server.kubeconfig({"tls-server-name": "api.example.test"})) as client:
+            await client.get("/x")
+
+
+async def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
+    users = Authority("users")
+    pair = users.issue("admin")
+    user: dict[str, kube.JsonValue] = {
+        "client-certificate-data": _base64(pair.certificate),
+        "client-key-data": _base64(pair.key),
+    }
+    async with serving(tmp_path, client_ca=users) as server:
+        server.script = [answers(thing("a", 1))]
+        async with ApiClient.from_kubeconfig(server.kubeconfig(user=user)) as client:
+            await client.get("/x")
+        assert "Authorization" not in server.requests[0].headers
+
+
+async def test_pages_follow_the_continue_token(server: Server, client: ApiClient) -> None:
+    server.script = [answers(listing(5, thing("a", 1), continues="t1")), answers(listing(5, thing("b", 2)))]
+    pages = [page async for page in client.pages("/x", {"labelSelector": "l"}, limit=1)]
+    assert [len(page["items"]) for page in pages if isinstance(page["items"], list)] == [1, 1]
+    assert [dict(request.query) for request in server.requests] == [
+        {"labelSelector": "l", "limit": "1"},
+        {"labelSelector": "l", "limit": "1", "continue": "t1"},
+    ]
+
+
+async def test_a_list_that_continues_at_itself_ends(server: Server, client: ApiClient) -> None:
+    server.script = [answers(listing(5, continues="t1"))]
+    with pytest.raises(kube.Malformed):
+        async for _page in client.pages("/x"):
+            pass
+
+
+async def test_connections_are_kept(server: Server, client: ApiClient) -> None:
+    server.script = [answers(thing("a", 1))]
+    for _ in range(5):
+        await client.get("/x")
+    peers = {request.transport and request.transport.get_extra_info("peername") for request in server.requests}
+    assert len(peers - {None}) <= 1
+
+
+async def test_a_cancelled_request_frees_its_connection(server: Server, client: ApiClient) -> None:
+    server.script = [streams(then=hang), answers(thing("a", 1))]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await client.get("/x")
+    await client.get("/x")
+
+
+async def test_an_answer_larger_than_any_honest_one_is_not_held(server: Server, client: ApiClient) -> None:
+    server.script = [streams(*[b" " * (4 << 20)] * 17)]
+    with pytest.raises(kube.Unreachable, match="larger"):
+        await client.get("/x")
+
+
+async def test_a_proxy_of_the_kubeconfig_is_used_with_its_password(server: Server) -> None:
+    seen: list[bytes] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        seen.append(head)
+        host, _, port = head.split()[1].decode().partition(":")
+        up_reader, up_writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await asyncio.gather(_pump(reader, up_writer), _pump(up_reader, writer))
+
+    proxy = await asyncio.start_server(relay, "127.0.0.1", 0)
+    port = proxy.sockets[0].getsockname()[1]
+    server.script = [answers(thing("a", 1))]
+    async with (
+        proxy,
+        ApiClient.from_kubeconfig(server.kubeconfig({"proxy-url": f"http://me:p%40ss@127.0.0.1:{port}"})) as client,
+    ):
+        await client.get("/x")
+        await client.get("/x")
+    assert len(seen) == 1
+    assert b"Proxy-Authorization: Basic " + _base64(b"me:p@ss").encode() in seen[0]
+    assert b"t0ken" not in seen[0]
+
+
+async def test_a_proxy_that_is_down_is_unreachable_and_its_password_untold(server: Server) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        url = f"http://me:hunter2@127.0.0.1:{held.getsockname()[1]}"
+        async with ApiClient.from_kubeconfig(server.kubeconfig({"proxy-url": url})) as client:
+            with pytest.raises(kube.Unreachable) as caught:
+                await client.get("/x")
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_the_environments_proxy_counts_only_when_asked_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    server.script = [answers(thing("a", 1))]
+    async with ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+        await client.get("/x")
+    named = kubeconfig({"server": "https://api.example.test"}, {})
+    async with ApiClient.from_kubeconfig(named, trust_env=True) as client:
+        with pytest.raises(kube.Unreachable, match=r"127\.0\.0\.1:1"):
+            await client.get("/x")
+
+
+async def test_a_rotated_token_is_read_again_after_a_minute_and_after_a_refusal(server: Server, tmp_path: Path) -> None:
+    now = 0.0
+    account = tmp_path / "token"
+    account.write_text("one\n")
+    file = tmp_path / "kubeconfig"
+    file.write_bytes(server.kubeconfig(user={"tokenFile": "token"}))
+    server.script = [answers(thing("a", 1))]
+    endpoint = read_kubeconfig(file)
+    async with ApiClient(endpoint, clock=lambda: now) as client:
+        await client.get("/x")
+        account.write_text("two")
+        now = 30.0
+        await client.get("/x")
+        now = 61.0
+        await client.get("/x")
+        account.write_text("three")
+        server.script = [refuses(401, "Unauthorized"), answers(thing("a", 1))]
+        with pytest.raises(kube.Unauthorized):
+            await client.get("/x")
+        await client.get("/x")
+        account.unlink()
+        now = 200.0
+        await client.get("/x")
+    tokens = [request.headers["Authorization"].removeprefix("Bearer ") for request in server.requests]
+    assert tokens == ["one", "one", "two", "two", "three", "three"]
+
+
+async def test_a_token_file_that_never_was_is_unauthorized(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_bytes(server.kubeconfig(user={"tokenFile": "absent"}))
+    async with ApiClient.from_kubeconfig_file(file) as client:
+        with pytest.raises(kube.Unauthorized, match="absent"):
+            await client.get("/x")
+    assert server.requests == []
+
+
+async def test_an_abandoned_watch_leaves_no_connection(server: Server, client: ApiClient) -> None:
+    server.script = [streams(b'{"type":"ADDED","object":{}}\n', then=hang)]
+    async with aclosing(client.watch("/x")) as events:
+        async for _event in events:
+            break
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
