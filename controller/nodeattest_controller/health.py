@@ -9,12 +9,14 @@ Source: kube-apiserver's ``staging/src/k8s.io/apiserver/pkg/server/healthz``.
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Self
 
 from aiohttp import web
 
+from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import CONTENT_TYPE, Metrics
 from nodeattest_controller.settings import Settings, SettingsError
 
@@ -29,6 +31,8 @@ _MAX_BODY: Final = 1
 """Bytes; no request here has a body."""
 _HEADERS: Final = {"Cache-Control": "no-cache, private", "X-Content-Type-Options": "nosniff"}
 
+_log = logging.getLogger(__name__)
+
 Check = Callable[[], str | None]
 """Returns None when all is well, else the reason that it is not."""
 
@@ -36,7 +40,7 @@ Check = Callable[[], str | None]
 class HealthServer:
     """Serves a controller's health and, on an address of its own, its metrics."""
 
-    def __init__(self, settings: Settings, *, checks: Mapping[str, Check], metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, checks: Mapping[str, Check]) -> None:
         self._settings: Final = settings
         self._checks: Final = dict(checks)
         self._metrics: Final = metrics
@@ -66,11 +70,20 @@ class HealthServer:
         except BaseException:
             await self.stop()
             raise
+        ports = fields(health_port=self._health_port, metrics_port=self._metrics_port)
+        _log.info("serving health and metrics", extra=ports)
 
     async def stop(self) -> None:
         """Stop listening and close every connection; does nothing the second time."""
         while self._runners:
             await self._runners.pop().cleanup()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
 
     async def _serve(self, field: str, address: tuple[str, int], routes: list[web.RouteDef]) -> int:
         app = web.Application(client_max_size=_MAX_BODY)

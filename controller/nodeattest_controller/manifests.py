@@ -1,0 +1,42 @@
+"""The manifests that ship with the controller, as objects.
+
+Promises: the same manifests from a wheel (``nodeattest_controller/manifests``) and from a source tree
+(``manifests/`` at its top). Leaves applying them to kubectl, or to whoever has a client.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Final, cast
+
+import yaml
+
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["crds", "objects"]
+
+_PACKAGE: Final = "nodeattest_controller"
+_FOLDER: Final = "manifests"
+
+
+def crds() -> list[JsonObject]:
+    """Return our CustomResourceDefinitions, freshly read."""
+    return objects("crd")
+
+
+def objects(base: str) -> list[JsonObject]:
+    """Return every object of a base (``crd``, ``rbac``, ``manager``, ``workload-rbac``, …), in order of the files."""
+    files = sorted((_root() / base).iterdir(), key=lambda file: file.name)
+    return [
+        document
+        for file in files
+        if file.name.endswith(".yaml") and file.name != "kustomization.yaml"
+        for document in cast("list[JsonObject]", list(yaml.safe_load_all(file.read_text(encoding="utf-8"))))
+    ]
+
+
+def _root() -> Traversable:
+    packaged = resources.files(_PACKAGE) / _FOLDER
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / _FOLDER
