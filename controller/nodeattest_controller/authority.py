@@ -1,13 +1,15 @@
 """The cluster's certificate authority: reading ``<cluster>-ca``, making a kubelet's certificate.
 
 Pure but for entropy. The subject is rebuilt from scratch; of the request only the public key is copied. Sources:
-RFC 5280 section 4.2, kubernetes pkg/controller/certificates/authority/policies.go (back-date, clamp), Cluster API certificate Secrets.
+RFC 5280 section 4.2, kubernetes pkg/controller/certificates/authority/policies.go (back-date, clamp), Cluster API
+certificate Secrets.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -106,19 +108,13 @@ def sign(
         raise _unavailable("the cluster's CA has expired", "renew the cluster's CA")
     number = serial()
     certificate = (
-        x509.CertificateBuilder(
-            issuer_name=ca.subject,
-            subject_name=x509.Name(
-                [
-                    x509.NameAttribute(NameOID.ORGANIZATION_NAME, NODES_GROUP),
-                    x509.NameAttribute(NameOID.COMMON_NAME, NODE_USER_PREFIX + node_name, _validate=False),
-                ]
-            ),
-            public_key=public_key,
-            serial_number=number,
-            not_valid_before=not_before,
-            not_valid_after=not_after,
-        )
+        x509.CertificateBuilder()
+        .issuer_name(ca.subject)
+        .subject_name(_subject(node_name))
+        .public_key(public_key)
+        .serial_number(number)
+        .not_valid_before(not_before)
+        .not_valid_after(not_after)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(isinstance(public_key, rsa.RSAPublicKey)), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
@@ -128,6 +124,15 @@ def sign(
     )
     pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
     return Issued(pem=pem, serial=f"{number:x}", not_before=not_before, not_after=not_after)
+
+
+def _subject(node_name: NodeName) -> x509.Name:
+    """Build O and CN; the CN may exceed X.520's 64 characters, as Kubernetes' own do."""
+    organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, NODES_GROUP)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        common_name = x509.NameAttribute(NameOID.COMMON_NAME, NODE_USER_PREFIX + node_name, _validate=False)
+    return x509.Name([organization, common_name])
 
 
 def _hash_for(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> hashes.SHA256 | hashes.SHA384:

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import binascii
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -40,6 +41,8 @@ _LOG: Final = logging.getLogger(__name__)
 CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 OWN_GROUP: Final = "attestation.cluster.x-k8s.io"
 OWN_VERSION: Final = "v1alpha1"
+_OPTIONAL: Final = frozenset({"machinepools"})
+"""Caches that may stay empty: MachinePool is a feature gate of Cluster API."""
 _KEPT_SECRETS: Final = ("-kubeconfig", "-ca")
 SYNC_TIMEOUT: Final = 30.0
 """Seconds to wait for a new infrastructure kind's first list."""
@@ -75,17 +78,17 @@ class Management:
                 "secrets", secrets, self._secret_changed, query={"labelSelector": CLUSTER_LABEL}, keep=_slim_secret
             )
             for reflector in self._required:
-                await reflector.wait_synced(None)
+                await reflector.wait_synced(math.inf)
             ready.set()
 
     @property
     def _required(self) -> list[Reflector]:
-        return [reflector for name, reflector in self._reflectors.items() if name != "machinepools"]
+        return [reflector for name, reflector in self._reflectors.items() if name not in _OPTIONAL]
 
     def unhealthy(self) -> str | None:
         """Say what keeps the caches from being complete; None when nothing does."""
         late = sorted(name for name, reflector in self._reflectors.items() if not reflector.synced)
-        late = [name for name in late if name != "machinepools"]
+        late = [name for name in late if name not in _OPTIONAL]
         if not self._reflectors:
             return "not started"
         return f"waiting for {', '.join(late)}" if late else None
@@ -209,15 +212,14 @@ class Management:
             _LOG.warning("no such infrastructure kind", extra=fields(group=reference.group, kind=reference.kind))
             return None
         path = paths.collection(reference.group, version, resource, namespace=self._namespace)
-        reflector = self._start(f"infra:{reference.group}/{reference.kind}", path, _ignore, keep=_slim_infra)
-        try:
-            await reflector.wait_synced(SYNC_TIMEOUT)
-        except TimeoutError as error:
+        name = f"infra:{reference.group}/{reference.kind}"
+        reflector = self._reflectors.get(name) or self._start(name, path, _ignore, keep=_slim_infra)
+        if not await reflector.wait_synced(SYNC_TIMEOUT):
             raise Unavailable(
                 Reason.API_UNAVAILABLE,
                 f"cannot list {resource}.{reference.group}",
                 remedy=f"let the controller get, list and watch {resource}.{reference.group}",
-            ) from error
+            )
         return reflector
 
     def _cluster_changed(self, key: str, _cluster: JsonObject | None) -> None:

@@ -42,7 +42,7 @@ _SERVING_USAGES: Final = (
     frozenset({"digital signature", "server auth"}),
     frozenset({"digital signature", "key encipherment", "server auth"}),
 )
-_MAX_BASE64: Final = 4 * (envelope.MAX_BYTES // 3 + 1)
+_MAX_BASE64: Final = 4 * (envelope.MAX_SIZE // 3 + 1)
 
 
 class RequestState(StrEnum):
@@ -180,7 +180,7 @@ def _request_bytes(encoded: str) -> bytes:
     if len(encoded) > _MAX_BASE64:
         raise Denied(
             Reason.ENVELOPE_TOO_LARGE,
-            expected=f"at most {envelope.MAX_BYTES} bytes",
+            expected=f"at most {envelope.MAX_SIZE} bytes",
             got=f"about {len(encoded) * 3 // 4}",
             remedy="send smaller evidence",
         )

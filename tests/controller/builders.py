@@ -1,0 +1,59 @@
+"""Values the controller's tests share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from nodeattest_controller.clusterapi import Member
+from nodeattest_providers import csr
+from nodeattest_providers.interface import Evidence, NodeRequest
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
+
+CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def make_request(
+    *,
+    node: str = "node-0",
+    provider_id: str = "sandbox://node-0",
+    username: str = "system:bootstrap:abcdef",
+    uid: str = "u-2",
+    provider: str = "tpm",
+    key: ec.EllipticCurvePrivateKey | None = None,
+) -> NodeRequest:
+    der = csr.build_csr(key or ec.generate_private_key(ec.SECP256R1()), NodeName(node), ProviderID(provider_id))
+    groups = {"system:nodes"} if username.startswith("system:node:") else {"system:bootstrappers"}
+    return NodeRequest(
+        name="request",
+        uid=uid,
+        resource_version="1",
+        created=CREATED,
+        signer_name=signer_for(ProviderName(provider), Purpose.CLIENT),
+        purpose=Purpose.CLIENT,
+        username=username,
+        groups=frozenset(groups),
+        usages=frozenset({"digital signature", "client auth"}),
+        expiration_seconds=None,
+        request=b"",
+        csr=csr.parse_csr(der),
+        evidence=Evidence(ProviderName(provider), 1, {}),
+    )
+
+
+MEMBER = Member(
+    kind="Machine",
+    api_version="cluster.x-k8s.io/v1beta1",
+    name="node-0",
+    namespace="fleet",
+    uid="m-0",
+    cluster_name="c",
+    provider_id=ProviderID("sandbox://node-0"),
+    bootstrap_ready=True,
+)
+
+
+def make_member(**changes: object) -> Member:
+    return replace(MEMBER, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields

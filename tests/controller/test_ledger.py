@@ -1,0 +1,109 @@
+"""The ledger's laws: what is written can be read, what is bound stays bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from builders import CREATED, make_member, make_request
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from nodeattest_controller.authority import Issued
+from nodeattest_controller.ledger import KEEP_ISSUED, Ledger, empty, ledger_name, parse, record, render
+from nodeattest_providers.checks import Check
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import AttestedNode, BootState, FirstRequestRef, NodeRequest
+from nodeattest_providers.names import ProviderID, ProviderName
+
+ISSUED = Issued(pem="pem", serial="ab", not_before=CREATED, not_after=CREATED + timedelta(days=14))
+BOOT = BootState(clock=10, reset_count=2, restart_count=1, safe=True, pcr_digest="aa")
+
+
+def attested(first: str = "u-1", **fingerprints: str) -> AttestedNode:
+    return AttestedNode(
+        provider=ProviderName("tpm"),
+        provider_id=ProviderID("sandbox://node-0"),
+        fingerprints=fingerprints or {"ek": "sha256:e", "ak": "sha256:a"},
+        boot=BOOT,
+        first_request=FirstRequestRef(name="first", uid=first),
+        checks=(Check("c", "s", "e", "g", passed=True),),
+    )
+
+
+def joined(request: NodeRequest, now: datetime = CREATED) -> Ledger:
+    return record(empty(make_member()), request, attested(), ISSUED, now)
+
+
+def test_what_is_rendered_is_parsed_again() -> None:
+    written = replace(joined(make_request()), resource_version="9")
+    body = render(written, make_member(), "signer")
+    assert parse(body) == written
+
+
+def test_the_ledger_is_owned_by_its_machine() -> None:
+    body = render(joined(make_request()), make_member(), "signer")
+    assert body["metadata"]["ownerReferences"] == [  # pyright: ignore[reportArgumentType, reportIndexIssue, reportOptionalSubscript, reportCallIssue] - plain JSON
+        {"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "name": "node-0", "uid": "m-0"}
+    ]
+
+
+def test_ledgers_of_similar_provider_ids_have_different_names() -> None:
+    ids = ["aws:///a/i-1", "aws:///a/I-1", "aws:///a/i-1 ", "aws:///ai-1"]
+    assert len({ledger_name("c", ProviderID(one)) for one in ids}) == len(ids)
+    assert len(ledger_name("c" * 300, ProviderID("x"))) <= 253
+
+
+def test_the_same_key_is_found_again() -> None:
+    request = make_request()
+    ledger = joined(request)
+    entry = ledger.entry_for(request.csr.spki_sha256)
+    assert entry is not None
+    assert entry.certificate == "pem"
+    assert ledger.answered(request)
+    assert not ledger.answered(replace(request, uid="u-3"))
+    assert ledger.entry_for("sha256:other") is None
+
+
+def test_one_answered_challenge_certifies_one_key() -> None:
+    ledger = joined(make_request())
+    with pytest.raises(Denied) as refused:
+        record(ledger, make_request(uid="u-9"), attested(), ISSUED, CREATED + timedelta(hours=1))
+    assert refused.value.reason is Reason.REPLAYED
+
+
+def test_a_lost_key_is_replaced_after_a_pause_and_not_before() -> None:
+    ledger = joined(make_request())
+    again = make_request(uid="u-9")
+    with pytest.raises(Denied) as refused:
+        record(ledger, again, attested("u-8"), ISSUED, CREATED + timedelta(minutes=9))
+    assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
+    replaced = record(ledger, again, attested("u-8"), ISSUED, CREATED + timedelta(minutes=10))
+    assert len(replaced.issued) == 2
+
+
+def test_renewal_needs_no_pause() -> None:
+    renewal = make_request(uid="u-9", username="system:node:node-0")
+    assert len(record(joined(make_request()), renewal, attested("u-8"), ISSUED, CREATED).issued) == 2
+
+
+def test_a_pinned_fingerprint_never_changes() -> None:
+    renewal = make_request(uid="u-9", username="system:node:node-0")
+    with pytest.raises(Denied) as refused:
+        record(joined(make_request()), renewal, attested("u-8", ek="sha256:other"), ISSUED, CREATED)
+    assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
+
+
+def test_history_is_bounded_and_keeps_the_newest() -> None:
+    ledger = joined(make_request())
+    for number in range(2 * KEEP_ISSUED):
+        key = ec.generate_private_key(ec.SECP256R1())
+        renewal = make_request(uid=f"r-{number}", username="system:node:node-0", key=key)
+        ledger = record(ledger, renewal, attested(f"f-{number}"), ISSUED, CREATED)
+    assert len(ledger.issued) == KEEP_ISSUED
+    assert ledger.issued[-1].request_uid == f"r-{2 * KEEP_ISSUED - 1}"
+
+
+def test_an_empty_or_odd_object_reads_as_an_empty_ledger() -> None:
+    found = parse({"spec": {"issued": [{"spki": 7}, "x"], "boot": {"clock": "soon"}, "fingerprints": [1]}})
+    assert (found.issued, found.boot, found.fingerprints) == ((), None, {})

@@ -1,0 +1,122 @@
+"""The laws of NodeAttestationPolicy."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeattest_controller.policy import authorize, parse, policy_for
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.names import ProviderName
+
+TPM = ProviderName("tpm")
+
+
+def policy(name: str = "p", **spec: JsonValue) -> JsonObject:
+    body: JsonObject = {"authorizedAttestors": ["tpm"], **spec}
+    return {"metadata": {"name": name, "namespace": "fleet"}, "spec": body}
+
+
+def cluster(labels: dict[str, str] | None = None, **spec: JsonValue) -> JsonObject:
+    meta: JsonObject = {"name": "c", "namespace": "fleet", "labels": dict(labels or {})}
+    return {"metadata": meta, "spec": dict(spec)}
+
+
+def test_no_policy_lets_nobody_in_and_waits_for_one() -> None:
+    with pytest.raises(Unavailable) as refused:
+        policy_for(cluster(), [])
+    assert refused.value.reason is Reason.POLICY_MISSING
+
+
+def test_two_policies_at_once_are_denied() -> None:
+    with pytest.raises(Denied) as refused:
+        policy_for(cluster(), [policy("a"), policy("b")])
+    assert refused.value.reason is Reason.POLICY_INVALID
+    assert refused.value.got == "a, b"
+
+
+@pytest.mark.parametrize(
+    ("selector", "labels", "selected"),
+    [
+        ({}, {}, True),
+        ({"matchLabels": {"env": "prod"}}, {"env": "prod"}, True),
+        ({"matchLabels": {"env": "prod"}}, {"env": "dev"}, False),
+        ({"matchLabels": {"env": "prod"}}, {}, False),
+        ({"matchExpressions": [{"key": "env", "operator": "In", "values": ["a", "b"]}]}, {"env": "b"}, True),
+        ({"matchExpressions": [{"key": "env", "operator": "In", "values": ["a", "b"]}]}, {}, False),
+        ({"matchExpressions": [{"key": "env", "operator": "NotIn", "values": ["a"]}]}, {}, True),
+        ({"matchExpressions": [{"key": "env", "operator": "Exists"}]}, {"env": ""}, True),
+        ({"matchExpressions": [{"key": "env", "operator": "DoesNotExist"}]}, {"env": ""}, False),
+        ({"matchExpressions": [{"key": "env", "operator": "Sometimes"}]}, {"env": ""}, False),
+        ({"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "b", "operator": "Exists"}]}, {"a": "1"}, False),
+    ],
+)
+def test_selectors_select_as_in_kubernetes(selector: JsonValue, labels: dict[str, str], selected: bool) -> None:
+    candidates = [policy(clusterSelector=selector)]
+    if selected:
+        assert policy_for(cluster(labels), candidates).name == "p"
+    else:
+        with pytest.raises(Unavailable):
+            policy_for(cluster(labels), candidates)
+
+
+def test_insecure_beside_a_secure_attestor_is_denied() -> None:
+    with pytest.raises(Denied) as refused:
+        parse(policy(authorizedAttestors=["tpm", "insecure"]))
+    assert refused.value.reason is Reason.POLICY_INVALID
+
+
+def test_an_empty_list_of_attestors_means_none() -> None:
+    with pytest.raises(Denied) as refused:
+        authorize(parse(policy(authorizedAttestors=[])), TPM)
+    assert refused.value.reason is Reason.ATTESTOR_NOT_AUTHORIZED
+
+
+def test_an_attestor_that_is_not_named_is_denied() -> None:
+    with pytest.raises(Denied) as refused:
+        authorize(parse(policy()), ProviderName("insecure"))
+    assert refused.value.reason is Reason.ATTESTOR_NOT_AUTHORIZED
+    authorize(parse(policy()), TPM)
+
+
+def test_the_clusters_own_list_narrows_and_never_widens() -> None:
+    wide = policy(authorizedAttestors=["tpm", "aws"])
+    ours = policy_for(cluster(security={"kubeletAuthentication": True, "authorizedAttestors": ["tpm", "gcp"]}), [wide])
+    assert ours.attestors == {TPM}
+
+
+def test_a_cluster_that_turned_kubelet_authentication_off_authorizes_nobody() -> None:
+    ours = policy_for(cluster(security={"kubeletAuthentication": False, "authorizedAttestors": ["tpm"]}), [policy()])
+    assert ours.attestors == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("336h", 1209600), ("10m", 600), ("1h30m", 5400), ("3600s", 3600), ("8760h", 31536000)]
+)
+def test_lifetimes_are_durations_as_go_writes_them(text: str, seconds: int) -> None:
+    assert parse(policy(certificateLifetime=text)).lifetime == seconds
+
+
+@pytest.mark.parametrize("text", ["9m59s", "8760h1s", "forever", "1d", "-1h", "1h ", "99999999h", "1.5h"])
+def test_lifetimes_out_of_range_or_in_another_spelling_are_denied(text: str) -> None:
+    with pytest.raises(Denied) as refused:
+        parse(policy(certificateLifetime=text))
+    assert refused.value.reason is Reason.POLICY_INVALID
+
+
+def test_an_unknown_enforcement_is_denied() -> None:
+    with pytest.raises(Denied):
+        parse(policy(enforcement="Sometimes"))
+
+
+def test_a_fraction_in_a_providers_settings_is_denied() -> None:
+    with pytest.raises(Denied) as refused:
+        parse(policy(tpm={"pcrs": {"selection": [1.5]}}))
+    assert refused.value.reason is Reason.POLICY_INVALID
+
+
+def test_third_party_sections_reach_their_provider() -> None:
+    found = parse(policy(providers={"contoso": {"zone": "a"}}, tpm={"trustOnFirstUse": True}))
+    assert found.settings(ProviderName("contoso")) == {"zone": "a"}
+    assert found.settings(TPM) == {"trustOnFirstUse": True}
+    assert found.settings(ProviderName("aws")) == {}

@@ -1,0 +1,188 @@
+"""The identity rules, one law a test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from builders import CREATED, make_member, make_request
+
+from nodeattest_controller.clusterapi import InfraRef, Member
+from nodeattest_controller.ledger import Entry, Ledger, empty
+from nodeattest_controller.review import (
+    Surroundings,
+    check_binding,
+    check_no_hijack,
+    check_node_name,
+    find_member,
+    names_of,
+)
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName
+
+NOBODY = Surroundings(claimants=(), holders=())
+NODE = NodeName("node-0")
+
+
+def bound(member: Member, spki: str = "sha256:old") -> Ledger:
+    entry = Entry(
+        request_name="r",
+        request_uid="u-1",
+        first_request_uid="",
+        spki=spki,
+        serial="1",
+        not_before=CREATED,
+        not_after=CREATED + timedelta(days=14),
+        issued_at=CREATED,
+        certificate="",
+    )
+    return replace(empty(member), resource_version="7", node_name=NODE, provider=ProviderName("tpm"), issued=(entry,))
+
+
+# Rule 1
+
+
+def test_a_machine_that_is_not_there_is_waited_for() -> None:
+    with pytest.raises(Unavailable) as refused:
+        find_member(make_request(), [])
+    assert refused.value.reason is Reason.MACHINE_NOT_FOUND
+
+
+def test_two_machines_with_one_provider_id_are_denied() -> None:
+    with pytest.raises(Denied) as refused:
+        find_member(make_request(), [make_member(), make_member(name="node-1", uid="m-1")])
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+
+
+def test_a_machine_on_its_way_out_is_denied() -> None:
+    with pytest.raises(Denied) as refused:
+        find_member(make_request(), [make_member(deleting=True)])
+    assert refused.value.reason is Reason.MACHINE_DELETING
+
+
+@pytest.mark.parametrize("state", [{"bootstrap_ready": False}, {"paused": True}])
+def test_a_machine_that_is_not_ready_is_waited_for(state: dict[str, bool]) -> None:
+    with pytest.raises(Unavailable) as refused:
+        find_member(make_request(), [make_member(**state)])
+    assert refused.value.reason is Reason.MACHINE_NOT_READY
+
+
+# Rule 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "proven", "names"),
+    [
+        ({}, None, ("node-0",)),
+        ({"infra": InfraRef("g", "k", "infra-0")}, None, ("node-0", "infra-0")),
+        ({}, "proven", ("proven",)),
+        ({"addresses": (("InternalIP", "10.0.0.1"),)}, None, ("node-0",)),
+        ({"addresses": (("Hostname", "host-0"), ("InternalDNS", "host-0.lan"))}, "proven", ("host-0", "host-0.lan")),
+        ({"addresses": (("ExternalDNS", "www"),)}, None, ("node-0",)),
+        ({"node_ref_name": "ref-0", "addresses": (("Hostname", "host-0"),)}, "proven", ("ref-0",)),
+        ({"kind": "MachinePool"}, None, ()),
+        ({"kind": "MachinePool"}, "proven", ("proven",)),
+    ],
+)
+def test_the_first_source_of_a_name_decides(
+    changes: dict[str, object], proven: str | None, names: tuple[str, ...]
+) -> None:
+    assert names_of(make_member(**changes), NodeName(proven) if proven else None) == names
+
+
+@pytest.mark.parametrize("asked", ["node-1", "node-00", "node-0.lan", "ode-0"])
+def test_another_machines_name_is_denied(asked: str) -> None:
+    with pytest.raises(Denied) as refused:
+        check_node_name(make_request(node=asked), make_member(), NOBODY, None)
+    assert refused.value.reason is Reason.NODE_NAME_MISMATCH
+
+
+def test_a_pool_instance_without_a_proven_name_is_denied() -> None:
+    with pytest.raises(Denied) as refused:
+        check_node_name(make_request(), make_member(kind="MachinePool"), NOBODY, None)
+    assert refused.value.reason is Reason.NODE_NAME_MISMATCH
+
+
+def test_a_name_that_two_machines_claim_is_denied() -> None:
+    other = make_member(name="other", provider_id=ProviderID("sandbox://other"))
+    with pytest.raises(Denied) as refused:
+        check_node_name(make_request(), make_member(), Surroundings(claimants=[other], holders=()), None)
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+
+
+def test_a_machines_own_claim_does_not_count_against_it() -> None:
+    check_node_name(make_request(), make_member(), Surroundings(claimants=[make_member()], holders=()), None)
+
+
+# Rule 3
+
+
+def test_a_name_bound_to_another_machine_is_denied() -> None:
+    other = bound(make_member(provider_id=ProviderID("sandbox://other")))
+    with pytest.raises(Denied) as refused:
+        check_no_hijack(make_member(), Surroundings(claimants=(), holders=[other]), None)
+    assert refused.value.reason is Reason.NODE_NAME_TAKEN
+
+
+@pytest.mark.parametrize(
+    ("node", "member", "taken"),
+    [
+        ({"spec": {"providerID": "sandbox://node-0"}}, {}, False),
+        ({"spec": {"providerID": "sandbox://node-1"}}, {}, True),
+        ({"spec": {"providerID": "sandbox://node-1"}, "metadata": {"uid": "n"}}, {"node_ref_uid": "n"}, True),
+        ({"spec": {}, "metadata": {"uid": "n"}}, {"node_ref_uid": "n"}, False),
+        ({"spec": {}, "metadata": {"uid": "n"}}, {"node_ref_uid": "other"}, True),
+        ({"spec": {}, "metadata": {"uid": "n"}}, {}, True),
+        (None, {}, False),
+    ],
+)
+def test_a_node_of_that_name_must_be_the_machines_own(
+    node: JsonObject | None, member: dict[str, object], taken: bool
+) -> None:
+    if not taken:
+        check_no_hijack(make_member(**member), NOBODY, node)
+        return
+    with pytest.raises(Denied) as refused:
+        check_no_hijack(make_member(**member), NOBODY, node)
+    assert refused.value.reason is Reason.NODE_NAME_TAKEN
+
+
+# Rules 3 and 4: bound machines
+
+
+def test_a_machine_with_a_node_but_no_ledger_takes_no_first_join() -> None:
+    member = make_member(node_ref_name="node-0")
+    with pytest.raises(Denied) as refused:
+        check_binding(make_request(), member, empty(member), secure=True)
+    assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
+
+
+def test_an_insecure_machine_is_not_bound_to_a_second_key() -> None:
+    member = make_member()
+    with pytest.raises(Denied) as refused:
+        check_binding(make_request(), member, bound(member), secure=False)
+    assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
+
+
+def test_a_proven_machine_may_replace_a_lost_key() -> None:
+    member = make_member(node_ref_name="node-0")
+    check_binding(make_request(), member, bound(member), secure=True)
+
+
+def test_the_same_key_may_ask_again() -> None:
+    member, request = make_member(), make_request()
+    check_binding(request, member, bound(member, request.csr.spki_sha256), secure=False)
+
+
+def test_a_node_without_a_ledger_may_renew() -> None:
+    member = make_member(node_ref_name="node-0")
+    check_binding(make_request(username="system:node:node-0"), member, empty(member), secure=True)
+
+
+def test_a_predecessors_ledger_is_waited_out() -> None:
+    member = make_member()
+    with pytest.raises(Unavailable) as refused:
+        check_binding(make_request(), member, replace(bound(member), owner_uid="gone"), secure=True)
+    assert refused.value.reason is Reason.MACHINE_NOT_READY
