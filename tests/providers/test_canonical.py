@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nodeattest_providers import canonical
 from nodeattest_providers.canonical import Fields
 from nodeattest_providers.errors import Denied, Reason

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, padding, rsa
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nodeattest_providers.csr import PrivateKey, build_csr, parse_csr
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import NodeCsr

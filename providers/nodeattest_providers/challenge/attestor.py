@@ -1,1 +1,100 @@
-"""Half of the ``challenge`` provider."""
+"""The ``challenge`` provider's node half: answers a challenge under the Machine's secret, read from a file.
+
+Promises: the secret stays in the file and this process; it answers the challenge of the node's own first request only.
+A file that others may read, or that is not where it says, is refused.
+Leaves to others: writing the file (cloud-init), reading the challenge back (the agent).
+Source: docs/wire-format.md, "challenge/v1"; reference protocol §E5, step 7.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.challenge.protocol import (
+    MAX_SECRET,
+    MIN_SECRET,
+    PROVIDER,
+    VERSION,
+    Challenge,
+    FirstEvidence,
+    SecondEvidence,
+    normalised,
+    proof,
+)
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge, SecretBytes
+
+__all__ = ["ChallengeAttestor"]
+
+
+class ChallengeAttestor:
+    """Answers challenges; implements ``Attestor``. Its one setting is ``secretFile``, an absolute path."""
+
+    provider = PROVIDER
+    versions: tuple[int, ...] = (VERSION,)
+    two_step = True
+
+    def __init__(self, settings: Mapping[str, JsonValue]) -> None:
+        path = settings.get("secretFile")
+        if set(settings) != {"secretFile"} or not isinstance(path, str) or not os.path.isabs(path):  # noqa: PTH117 - pathlib costs the exec path 9 ms
+            raise Denied(
+                Reason.POLICY_INVALID,
+                expected="the one setting secretFile, an absolute path",
+                got=", ".join(map(repr, settings)) or "none",
+                remedy="name the file that the bootstrap data wrote the Machine's secret to",
+            )
+        self._path = path
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
+        """Ask for a challenge, or answer one; ``Unavailable`` without secret, ``Denied`` for a foreign challenge."""
+        secret = _read_secret(self._path)  # in the first phase too: a node that cannot answer need not ask
+        if challenge is None:
+            return Evidence(PROVIDER, VERSION, FirstEvidence().to_json())
+        published = Challenge.parse(challenge.text)
+        if published.uid != challenge.uid or challenge.csr_sha256 != binding.csr_sha256:
+            raise Denied(
+                Reason.CHALLENGE_UNKNOWN,
+                expected="a challenge for this node's own first request",
+                got="one for another",
+                remedy="file a new first request",
+            )
+        first = FirstRequestRef(name=challenge.name, uid=challenge.uid)
+        mac = proof(secret, published.nonce, first.uid, binding.digest)
+        return Evidence(PROVIDER, VERSION, SecondEvidence(first=first, mac=mac).to_json())
+
+
+def _read_secret(path: str) -> SecretBytes:
+    """Read a regular file, 0600 or stricter, of this user."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise Unavailable(
+            Reason.SECRET_MISSING, f"{path}: {error.strerror}", remedy="let the bootstrap data write the secret there"
+        ) from None
+    try:
+        _check_owner(path, os.fstat(descriptor))
+        content = os.read(descriptor, MAX_SECRET + 1)
+    finally:
+        os.close(descriptor)
+    secret = normalised(content)
+    if not MIN_SECRET <= len(secret.reveal()) <= len(content) <= MAX_SECRET:
+        raise _refused(f"{MIN_SECRET} to {MAX_SECRET} bytes in {path}", f"{len(content)} bytes")
+    return secret
+
+
+def _check_owner(path: str, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise _refused(f"a regular file at {path}", "something else")
+    if status.st_uid != os.geteuid():
+        raise _refused(f"{path} to belong to user {os.geteuid()}", f"user {status.st_uid}")
+    if status.st_mode & 0o077:
+        raise _refused(f"mode 0600 of {path}", f"{stat.S_IMODE(status.st_mode):04o}")
+
+
+def _refused(expected: str, got: str) -> Denied:
+    return Denied(
+        Reason.SECRET_MISSING, expected=expected, got=got, remedy="write the Machine's secret there again, mode 0600"
+    )

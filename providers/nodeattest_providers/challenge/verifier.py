@@ -1,1 +1,184 @@
-"""Half of the ``challenge`` provider."""
+"""The ``challenge`` provider's controller half: bare metal without TPM, by a secret from the bootstrap data.
+
+Promises: an ``AttestedNode`` only when somebody who knows this very Machine's secret answered, after the first request
+was filed, for this very CSR, cluster and signer. No state is kept between the rounds.
+Leaves to others: giving each Machine its own secret of at least 256 random bits and keeping it from others (the
+bootstrap data), once-only use across replicas (the ledger's compare-and-swap).
+Source: docs/wire-format.md, "challenge/v1"; reference protocol §E5 (steps 9-11), §E8.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator
+from typing import Final
+
+from nodeattest_providers.challenge.protocol import (
+    MAX_SECRET,
+    MIN_SECRET,
+    PROVIDER,
+    VERSION,
+    Challenge,
+    FirstEvidence,
+    SecondEvidence,
+    fingerprint,
+    normalised,
+    parse_evidence,
+    proof,
+)
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import ChallengeRequired, Reason
+from nodeattest_providers.evidence import check_block, check_parsed
+from nodeattest_providers.interface import (
+    AttestedNode,
+    Evidence,
+    Facts,
+    FirstRequestRef,
+    NodeRequest,
+    SecretBytes,
+)
+from nodeattest_providers.names import MachineName
+from nodeattest_providers.twostep import LABEL_NONCE, check_link, context, derive, master_keys
+
+__all__ = ["ChallengeSigner"]
+
+_SECTION: Final = "wire format, challenge/v1"
+_RESET: Final = "an operator gives the Machine a new secret and resets its attestation record"
+
+
+class ChallengeSigner:
+    """Judges answers under a per-Machine secret; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
+
+    provider = PROVIDER
+    versions: tuple[int, ...] = (VERSION,)
+    secure = True
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
+        return _verify(request, facts)
+
+    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
+        return _verify(request, facts)
+
+    async def machine_name(self, request: NodeRequest) -> MachineName:
+        """Name the request after the node that it asks for."""
+        return MachineName(request.csr.node_name)
+
+    def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
+        """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
+        evidence = _evidence(Checks(), request.evidence)
+        return evidence.first if isinstance(evidence, SecondEvidence) else None
+
+
+def _verify(request: NodeRequest, facts: Facts) -> AttestedNode:
+    """Judge one request.
+
+    1. Evidence of this provider, a known version, a closed schema.
+    2. The Machine has a secret that is long enough, the one that the ledger pins if it pins any.
+    3. The secret has joined no other key yet; renewals and the same key again are free.
+    4. A first request gets the challenge; a second one must answer it.
+    """
+    checks = Checks()
+    evidence = _evidence(checks, request.evidence)  # 1
+    secret = _secret(checks, facts)  # 2
+    _check_unused(checks, request, facts)  # 3
+    if isinstance(evidence, FirstEvidence):  # 4
+        nonce = derive(LABEL_NONCE, master_keys(facts)[0], context(facts, request))
+        raise ChallengeRequired(Challenge(uid=request.uid, spki_sha256=request.csr.spki_sha256, nonce=nonce).to_text())
+    _check_answer(checks, request, evidence, secret, facts)
+    return AttestedNode(
+        provider=PROVIDER,
+        provider_id=request.csr.provider_id,
+        fingerprints={"secret": fingerprint(secret)},
+        first_request=evidence.first,
+        checks=checks.record(),
+    )
+
+
+def _evidence(checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvidence:
+    check_block(checks, evidence, PROVIDER, (VERSION,))
+    return check_parsed(checks, "evidence schema", _SECTION, lambda: parse_evidence(evidence.data))
+
+
+def _secret(checks: Checks, facts: Facts) -> SecretBytes:
+    given = facts.machine.attestation_secret or SecretBytes(b"")
+    secret = normalised(given.reveal())
+    size = len(secret.reveal())
+    checks.require(
+        MIN_SECRET <= size <= MAX_SECRET,
+        "the Machine's secret",
+        section=_SECTION,
+        reason=Reason.SECRET_MISSING,
+        expected=f"a secret of {MIN_SECRET} to {MAX_SECRET} bytes",
+        got=f"{size} bytes" if size else "none",
+        remedy="give the Machine its own attestation secret, of 32 random bytes, in its bootstrap data",
+    )
+    expected, got = facts.ledger.fingerprints.get("secret"), fingerprint(secret)
+    checks.require(
+        expected in (None, got),
+        "pinned secret",
+        section=_SECTION,
+        reason=Reason.SECRET_MISSING,
+        expected=expected or got,
+        got=got,
+        remedy=_RESET,
+    )
+    return secret
+
+
+def _check_unused(checks: Checks, request: NodeRequest, facts: Facts) -> None:
+    bound, spki = facts.ledger.bound_spkis, request.csr.spki_sha256
+    checks.require(
+        request.is_renewal or not bound or spki in bound or facts.ledger.answered,
+        "secret used once",
+        section=_SECTION,
+        reason=Reason.SECRET_USED,
+        expected="a first join, or the key that joined",
+        got=f"another key than the {len(bound)} that joined",
+        remedy=_RESET,
+    )
+
+
+def _check_answer(
+    checks: Checks, request: NodeRequest, evidence: SecondEvidence, secret: SecretBytes, facts: Facts
+) -> None:
+    """Check the answer to the challenge.
+
+    1. It answers a live first request of the same requester, signer and PKCS#10 bytes, in time.
+    2. That request asked for a challenge of this provider.
+    3. The MAC is right under one of the master keys and one of the cluster's CAs.
+    """
+    # 1
+    first = check_link(checks, request, facts, evidence.first)
+    # 2
+    is_first = isinstance(_evidence(checks, first.evidence), FirstEvidence)
+    checks.require(
+        is_first,
+        "first request's phase",
+        section=_SECTION,
+        reason=Reason.FIRST_REQUEST_MISMATCH,
+        expected="phase 1",
+        got="phase 1" if is_first else "phase 2",
+        remedy="file a new first request and answer its own challenge",
+    )
+    # 3
+    matches = [hmac.compare_digest(evidence.mac, mac) for mac in _answers(request, first, secret, facts)]
+    checks.require(
+        any(matches),
+        "challenge answered",
+        section=_SECTION,
+        reason=Reason.PROOF_INVALID,
+        expected="the MAC under the Machine's secret over the challenge derived again",
+        got="that MAC" if any(matches) else "another value",
+        remedy="file a new first request; if this comes back, the node has another secret or trusts another cluster CA",
+    )
+
+
+def _answers(request: NodeRequest, first: NodeRequest, secret: SecretBytes, facts: Facts) -> Iterator[bytes]:
+    """Derive the right MAC again for each master key and each CA of the cluster."""
+    ctx = context(facts, first)
+    for key in master_keys(facts):
+        nonce = derive(LABEL_NONCE, key, ctx)
+        for pin in sorted(facts.cluster.pins):
+            yield proof(secret, nonce, first.uid, request.binding(pin).digest)

@@ -1,1 +1,33 @@
-"""Half of the ``insecure`` provider."""
+"""The ``insecure`` provider's node half: proves nothing and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.names import ProviderName
+
+__all__ = ["InsecureAttestor"]
+
+
+class InsecureAttestor:
+    """Makes empty evidence; implements ``Attestor``. Has no settings."""
+
+    provider = ProviderName("insecure")
+    versions: tuple[int, ...] = (1,)
+    two_step = False
+
+    def __init__(self, settings: Mapping[str, JsonValue]) -> None:
+        if settings:
+            raise Denied(
+                Reason.POLICY_INVALID,
+                expected="no settings for the insecure provider",
+                got=", ".join(map(repr, settings)),
+                remedy="take them out of the configuration",
+            )
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - nothing is bound
+        """Make the empty evidence."""
+        return Evidence(self.provider, self.versions[0], {})

@@ -1,1 +1,59 @@
-"""Half of the ``insecure`` provider."""
+"""The ``insecure`` provider's controller half: always allows, so it is exactly as safe as Cluster API is today.
+
+Promises: nothing about the machine. Refuses what the proposal forbids to an insecure provider: rotation and serving
+certificates.
+Leaves to others: everything that protects (the Machine, the CSR's rules, the token: the controller's review).
+Source: the proposal, "Insecure providers"; DESIGN §4.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nodeattest_providers.canonical import Fields
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.evidence import check_block, check_parsed
+from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.names import MachineName, ProviderName
+
+__all__ = ["InsecureSigner"]
+
+_SECTION: Final = "proposal, Insecure providers"
+
+
+class InsecureSigner:
+    """Accepts empty evidence for a first join; implements ``ClusterAPISigner``."""
+
+    provider = ProviderName("insecure")
+    versions: tuple[int, ...] = (1,)
+    secure = False
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:  # noqa: ARG002 - there is nothing to compare with
+        """Accept empty evidence of a bootstrap token; a node's own request is ``Denied``."""
+        checks = Checks()
+        check_block(checks, request.evidence, self.provider, self.versions)
+        check_parsed(checks, "empty evidence", _SECTION, lambda: Fields.of(request.evidence.data, "insecure/v1", ()))
+        checks.require(
+            not request.is_renewal,
+            "first join",
+            section=_SECTION,
+            reason=Reason.ROTATION_NOT_ALLOWED,
+            expected="a bootstrap token's request",
+            got="a node's own",
+            remedy="use a secure attestation provider, whose certificates rotate, or replace the machine",
+        )
+        return AttestedNode(provider=self.provider, provider_id=request.csr.provider_id, checks=checks.record())
+
+    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:  # noqa: ARG002 - the same for all
+        """Refuse: without proof nobody may vouch for a node's addresses."""
+        raise Denied(
+            Reason.SERVING_NOT_ALLOWED,
+            expected="a secure provider",
+            got=self.provider,
+            remedy="use a secure attestation provider for serving certificates",
+        )
+
+    async def machine_name(self, request: NodeRequest) -> MachineName:
+        """Name the request after the node that it asks for."""
+        return MachineName(request.csr.node_name)

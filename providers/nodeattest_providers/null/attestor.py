@@ -1,1 +1,26 @@
-"""Half of the ``null`` provider."""
+"""The ``null`` provider's node half, for tests; absent from the wheel and from the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.interface import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.names import ProviderName
+
+__all__ = ["NullAttestor"]
+
+
+class NullAttestor:
+    """Makes empty evidence; implements ``Attestor``."""
+
+    provider = ProviderName("null")
+    versions: tuple[int, ...] = (1,)
+    two_step = False
+
+    def __init__(self, settings: Mapping[str, JsonValue]) -> None:
+        del settings
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - a rubber stamp
+        """Make the empty evidence."""
+        return Evidence(self.provider, self.versions[0], {})

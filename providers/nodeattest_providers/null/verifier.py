@@ -1,1 +1,36 @@
-"""Half of the ``null`` provider."""
+"""The ``null`` provider's controller half: a rubber stamp for tests, absent from the wheel and from the catalogue.
+
+Unlike ``insecure`` it allows rotation and serving certificates, so that tests reach the code behind them.
+Source: the proposal, "kubelet-authenticator-null".
+"""
+
+from __future__ import annotations
+
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.evidence import check_block
+from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.names import MachineName, ProviderName
+
+__all__ = ["NullSigner"]
+
+
+class NullSigner:
+    """Accepts everything; implements ``ClusterAPISigner``."""
+
+    provider = ProviderName("null")
+    versions: tuple[int, ...] = (1,)
+    secure = False
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:  # noqa: ARG002 - a rubber stamp
+        """Accept."""
+        checks = Checks()
+        check_block(checks, request.evidence, self.provider, self.versions)
+        return AttestedNode(provider=self.provider, provider_id=request.csr.provider_id, checks=checks.record())
+
+    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Accept."""
+        return await self.verify_client_attestation_data(request, facts)
+
+    async def machine_name(self, request: NodeRequest) -> MachineName:
+        """Name the request after the node that it asks for."""
+        return MachineName(request.csr.node_name)

@@ -1,0 +1,153 @@
+"""What the two halves of the ``challenge`` provider say to each other: evidence, challenge, and the proof's formula.
+
+Promises: closed schemas read to values or ``Denied``; each value has one spelling; the secret itself never travels.
+Leaves to others: the nonce (``twostep``), keeping the secret (attestor), judging (verifier).
+Source: docs/wire-format.md, "challenge/v1"; reference protocol §E8, "bare metal without TPM".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeattest_providers import canonical
+from nodeattest_providers.binding import lp
+from nodeattest_providers.canonical import Fields, b64encode
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import FirstRequestRef, JsonObject, SecretBytes
+from nodeattest_providers.names import ProviderName
+
+__all__ = [
+    "MAX_SECRET",
+    "MIN_SECRET",
+    "PROVIDER",
+    "VERSION",
+    "Challenge",
+    "FirstEvidence",
+    "SecondEvidence",
+    "fingerprint",
+    "normalised",
+    "parse_evidence",
+    "proof",
+]
+
+PROVIDER: Final = ProviderName("challenge")
+VERSION: Final = 1
+
+MIN_SECRET: Final = 32
+"""Bytes. The MAC is world-readable, so a secret that can be guessed offline is none."""
+MAX_SECRET: Final = 4096
+
+_LABEL_PROOF: Final = b"nodeattest/v1/challenge"
+_LABEL_FINGERPRINT: Final = b"nodeattest/v1/challenge-secret"
+_DIGEST: Final = 32
+"""Bytes of a SHA-256 digest, an HMAC-SHA256 and a nonce."""
+_MAX_NAME: Final = 253
+"""Characters (RFC 1123 subdomain)."""
+_MAX_UID: Final = 64
+"""Characters; Kubernetes makes UUIDs of 36."""
+_SPKI: Final = len("sha256:") + 64
+
+
+@dataclass(frozen=True, slots=True)
+class FirstEvidence:
+    """Phase 1: asks for a challenge and claims nothing."""
+
+    def to_json(self) -> JsonObject:
+        """Write the evidence block's object."""
+        return {"phase": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondEvidence:
+    """Phase 2: the answer to the challenge of the first request."""
+
+    first: FirstRequestRef
+    mac: bytes = field(repr=False)
+    """``proof``."""
+
+    def to_json(self) -> JsonObject:
+        """Write the evidence block's object."""
+        return {
+            "phase": 2,
+            "first": {"name": self.first.name, "uid": self.first.uid},
+            "mac": b64encode(self.mac),
+        }
+
+
+def parse_evidence(data: JsonObject) -> FirstEvidence | SecondEvidence:
+    """Read the evidence block's object; anything outside the two schemas is ``Denied``."""
+    match data.get("phase"):
+        case 1:
+            Fields.of(data, "challenge/v1 phase 1", ("phase",)).integer("phase", 1, 1)  # True equals 1 in a match
+            return FirstEvidence()
+        case 2:
+            return _second(Fields.of(data, "challenge/v1 phase 2", ("phase", "first", "mac")))
+        case _:
+            raise Denied(
+                Reason.EVIDENCE_MALFORMED,
+                expected="challenge/v1: phase 1 or 2",
+                got="another phase or none",
+                remedy="send evidence as docs/wire-format.md says",
+            )
+
+
+def _second(fields: Fields) -> SecondEvidence:
+    fields.integer("phase", 2, 2)
+    first = fields.nested("first", ("name", "uid"))
+    return SecondEvidence(
+        first=FirstRequestRef(name=first.text("name", 1, _MAX_NAME), uid=first.text("uid", 1, _MAX_UID)),
+        mac=fields.octets("mac", _DIGEST, _DIGEST),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """The challenge annotation that the controller publishes on the first request."""
+
+    uid: str
+    """UID of the first request."""
+    spki_sha256: str
+    """``sha256:<hex>`` of the first request's key."""
+    nonce: bytes
+
+    def to_text(self) -> str:
+        """Write the annotation's value."""
+        return canonical.dumps(
+            {
+                "v": VERSION,
+                "uid": self.uid,
+                "spki": self.spki_sha256,
+                "n": b64encode(self.nonce),
+            }
+        ).decode()
+
+    @classmethod
+    def parse(cls, text: str) -> Challenge:
+        """Read the annotation's value; anything else is ``Denied``."""
+        # A str may hold lone surrogates, which have no UTF-8; replaced, they are no canonical JSON of ours.
+        value = canonical.loads(text.encode(errors="replace"))
+        fields = Fields.of(value, "challenge/v1 challenge", ("v", "uid", "spki", "n"))
+        fields.integer("v", VERSION, VERSION)
+        return cls(
+            uid=fields.text("uid", 1, _MAX_UID),
+            spki_sha256=fields.text("spki", _SPKI, _SPKI),
+            nonce=fields.octets("n", _DIGEST, _DIGEST),
+        )
+
+
+def normalised(secret: bytes) -> SecretBytes:
+    """Drop line ends after the secret, which editors and templates add to files; both halves do so."""
+    return SecretBytes(secret.rstrip(b"\r\n"))
+
+
+def proof(secret: SecretBytes, nonce: bytes, first_uid: str, binding: bytes) -> bytes:
+    """Compute the MAC over challenge, first request and binding digest."""
+    return hmac.digest(secret.reveal(), lp(_LABEL_PROOF, nonce, first_uid.encode(), binding), "sha256")
+
+
+def fingerprint(secret: SecretBytes) -> str:
+    """Name a secret in the ledger, by a hash that serves for nothing else."""
+    return "sha256:" + hashlib.sha256(lp(_LABEL_FINGERPRINT, secret.reveal())).hexdigest()
