@@ -283,6 +283,8 @@ class PublishedChallenge:
     """SHA-256 of the first request's PKCS#10 DER."""
     text: str = field(repr=False)
     """The challenge annotation's value."""
+    spki_sha256: str | None = None
+    """``sha256:<hex>`` of the node's own key, for challenges that name it; the PKCS#10 digest covers it already."""
 
 
 class Attestor(Protocol):

@@ -1,1 +1,173 @@
-"""Half of the ``tpm`` provider."""
+"""The ``tpm`` provider's node half: shows the TPM's keys, activates the challenge, quotes the CSR.
+
+Promises: evidence for exactly the binding that it is given; a challenge is activated only when it hangs on this node's
+own first request, since an attestor that activates anything is a decryption oracle. One connection and the loaded keys
+serve both rounds; ``close`` (or ``with``) releases them. Nothing is kept on disk: primary keys come back by template.
+Leaves to others: keys, CSRs and waiting for the challenge (the agent), the TPM commands (``device``).
+Source: reference protocol §E3, §E4 (steps 1, 7, 8), §E10 (6, 16); docs/wire-format.md, "tpm/v1".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
+from nodeattest_providers.tpm.attest import parse_quote
+from nodeattest_providers.tpm.device import Device, Key
+from nodeattest_providers.tpm.nv import AUTO, choose_template, read_certificate, read_chain, read_nonce
+from nodeattest_providers.tpm.protocol import (
+    PROVIDER,
+    VERSION,
+    Challenge,
+    FirstEvidence,
+    SecondEvidence,
+    proof,
+    qualifying_data,
+)
+from nodeattest_providers.tpm.public import parse_public
+from nodeattest_providers.tpm.settings import closed, invalid, text
+from nodeattest_providers.tpm.templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
+
+__all__ = ["DEFAULT_TCTI", "TpmAttestor"]
+
+DEFAULT_TCTI: Final = "device:/dev/tpmrm0"
+"""The kernel's resource manager: shared with other users of the TPM."""
+_QUOTE_ATTEMPTS: Final = 3
+"""An extend between reading the PCRs and quoting them is rare; three in a row are a fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The connection, and the two keys that are loaded there."""
+
+    device: Device = field(repr=False)
+    template: EndorsementTemplate
+    ek: Key
+    ak: Key
+
+
+class TpmAttestor:
+    """Makes TPM evidence; implements ``Attestor``."""
+
+    provider = PROVIDER
+    versions: tuple[int, ...] = (VERSION,)
+    two_step = True
+
+    def __init__(self, settings: Mapping[str, JsonValue]) -> None:
+        """Read the settings ``tcti`` and ``endorsementKey``; the TPM is opened at the first use."""
+        closed(settings, "tpm", ("tcti", "endorsementKey"))
+        self._tcti = text(settings.get("tcti", DEFAULT_TCTI), "tpm.tcti")
+        self._wanted = text(settings.get("endorsementKey", AUTO), "tpm.endorsementKey")
+        known = (AUTO, *(template.name for template in EK_TEMPLATES))
+        if self._wanted not in known:
+            raise invalid("tpm.endorsementKey", f"one of {', '.join(known)}", repr(self._wanted))
+        self._opened: _Opened | None = None
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
+        """Make the evidence for a CSR; raises Unavailable (TPM) or Denied (a challenge that is not ours to answer)."""
+        evidence = self._first() if challenge is None else self._second(binding, challenge)
+        return Evidence(PROVIDER, VERSION, evidence.to_json())
+
+    def endorsement_fingerprint(self) -> str:
+        """Return ``sha256:<hex>`` of the endorsement key in use: what an operator registers for this machine."""
+        return parse_public(
+            self._open().ek.public, what="endorsement key", reason=Reason.ENDORSEMENT_KEY_MALFORMED
+        ).fingerprint
+
+    def close(self) -> None:
+        """Release the TPM; harmless when done twice. A later use opens it again."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.device.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> _Opened:
+        if self._opened is None:
+            device = Device(self._tcti)
+            try:
+                template = choose_template(device, self._wanted)
+                ek = device.create(template.creation(read_nonce(device, template)), "the endorsement key")
+                ak = device.create(AK_TEMPLATE, "the attestation key")
+            except BaseException:
+                device.close()
+                raise
+            self._opened = _Opened(device, template, ek, ak)
+        return self._opened
+
+    def _first(self) -> FirstEvidence:
+        opened = self._open()
+        certificate = read_certificate(opened.device, opened.template)
+        return FirstEvidence(
+            ek_public=opened.ek.public,
+            ak_public=opened.ak.public,
+            ek_certificate=certificate,
+            ek_chain=() if certificate is None else read_chain(opened.device),
+        )
+
+    def _second(self, binding: Binding, published: PublishedChallenge) -> SecondEvidence:
+        """Answer a challenge.
+
+        1. It hangs on our own first request: the same PKCS#10 bytes, its UID, its key (protocol §E5, step 7).
+        2. The TPM activates it.
+        3. M under the secret and the quote's X cover this binding (§E4).
+        """
+        # 1
+        challenge = _own_challenge(binding, published)
+        # 2
+        opened = self._open()
+        secret = opened.device.activate(opened.ek, opened.ak, opened.template, challenge.blob, challenge.secret)
+        # 3
+        extra_data = qualifying_data(challenge.nonce, published.uid, binding.digest)
+        quote, signature, pcrs = _consistent_quote(opened, challenge, extra_data)
+        return SecondEvidence(
+            first=FirstRequestRef(name=published.name, uid=published.uid),
+            mac=proof(secret, published.uid, published.csr_sha256, binding.digest),
+            quote=quote,
+            signature=signature,
+            pcrs=pcrs,
+        )
+
+
+def _own_challenge(binding: Binding, published: PublishedChallenge) -> Challenge:
+    """Read the challenge, and refuse one that is not for our own first request."""
+    challenge = Challenge.parse(published.text)
+    rules = (
+        ("this node's PKCS#10 request", published.csr_sha256 == binding.csr_sha256),
+        ("the UID of this node's first request", challenge.uid == published.uid),
+        ("this node's key", published.spki_sha256 in (None, challenge.spki_sha256)),
+    )
+    for expected, is_own in rules:
+        if not is_own:
+            raise Denied(
+                Reason.CHALLENGE_UNKNOWN,
+                expected=f"a challenge for {expected}",
+                got="a challenge for another",
+                remedy="wait for the controller to publish the challenge again",
+            )
+    return challenge
+
+
+def _consistent_quote(
+    opened: _Opened, challenge: Challenge, extra_data: bytes
+) -> tuple[bytes, bytes, tuple[bytes, ...]]:
+    """Quote and read the PCRs so that both tell the same state (protocol §E10.16)."""
+    for _ in range(_QUOTE_ATTEMPTS):
+        pcrs = opened.device.read_pcrs(challenge.pcrs)
+        quote, signature = opened.device.quote(opened.ak, challenge.pcrs, extra_data)
+        if parse_quote(quote).pcr_digest == hashlib.sha256(b"".join(pcrs)).digest():
+            return quote, signature, pcrs
+    raise Unavailable(
+        Reason.PLATFORM_UNAVAILABLE,
+        "the PCRs keep changing while they are quoted",
+        remedy="wait until the machine has booted, or let the policy select PCRs that do not change",
+    )

@@ -223,8 +223,8 @@ def _second_round(
         "quote signature",
         section=section,
         reason=Reason.QUOTE_SIGNATURE_INVALID,
-        expected="a signature of the attestation key",
-        got=f"another, {signature.scheme.name} with {signature.hash_alg.name}",
+        expected="a signature that the attestation key verifies",
+        got=f"one by {signature.scheme.name} with {signature.hash_alg.name}",
         remedy=_START_OVER,
     )
     # 7
