@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from nodeattest_providers.errors import Reason
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from nodeattest_providers.errors import Reason
 
 __all__ = ["CONTENT_TYPE", "PROVIDERS", "VERDICTS", "Metrics"]
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nodeattest_providers.names import PROVIDER_ID_OID
-
 from nodeattest_controller.durations import format_duration
+from nodeattest_providers.names import PROVIDER_ID_OID
 
 __all__ = [
     "CONTROLLERS",

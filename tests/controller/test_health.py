@@ -1,0 +1,137 @@
+"""Health endpoints over real HTTP."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from nodeattest_controller.health import HealthServer
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.settings import Settings, SettingsError
+
+
+class Doctor:
+    """Checks whose answers a test decides."""
+
+    def __init__(self) -> None:
+        self.caches: str | None = None
+        self.broken = False
+
+    def check_caches(self) -> str | None:
+        return self.caches
+
+    def check_bug(self) -> str | None:
+        if self.broken:
+            raise LookupError("secret details")
+        return None
+
+
+def settings(**change: str) -> Settings:
+    addresses = {"health_bind_address": "127.0.0.1:0", "metrics_bind_address": "127.0.0.1:0"} | change
+    return Settings(
+        identity="replica-a",
+        health_bind_address=addresses["health_bind_address"],
+        metrics_bind_address=addresses["metrics_bind_address"],
+    )
+
+
+@pytest.fixture
+def doctor() -> Doctor:
+    return Doctor()
+
+
+@pytest.fixture
+async def server(doctor: Doctor) -> AsyncIterator[HealthServer]:
+    checks = {"caches": doctor.check_caches, "bug": doctor.check_bug}
+    async with HealthServer(settings(), Metrics(), checks) as running:
+        yield running
+
+
+@pytest.fixture
+async def web(server: HealthServer) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{server.health_port}") as session:
+        yield session
+
+
+async def fetch(web: aiohttp.ClientSession, path: str) -> tuple[int, str]:
+    async with web.get(path) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_all_is_well_in_two_letters(web: aiohttp.ClientSession) -> None:
+    for path in ("/healthz", "/livez", "/readyz"):
+        assert await fetch(web, path) == (200, "ok")
+
+
+async def test_verbose_lists_every_check_as_kube_apiserver_does(web: aiohttp.ClientSession) -> None:
+    listed = "[+]ping ok\n[+]caches ok\n[+]bug ok\nreadyz check passed\n"
+    assert await fetch(web, "/readyz?verbose") == (200, listed)
+
+
+async def test_a_failed_check_is_named_with_its_reason(web: aiohttp.ClientSession, doctor: Doctor) -> None:
+    doctor.caches = "waiting for machines"
+    status, text = await fetch(web, "/readyz")
+    assert status == 500
+    assert text == "[+]ping ok\n[-]caches failed: waiting for machines\n[+]bug ok\nreadyz check failed\n"
+    assert (await fetch(web, "/readyz/caches"))[0] == 500
+    assert await fetch(web, "/readyz/bug") == (200, "ok")
+    assert (await fetch(web, "/readyz/unknown"))[0] == 404
+
+
+async def test_a_controller_that_is_not_ready_is_still_alive(web: aiohttp.ClientSession, doctor: Doctor) -> None:
+    doctor.caches = "waiting for machines"
+    assert await fetch(web, "/livez") == (200, "ok")
+    assert await fetch(web, "/healthz") == (200, "ok")
+
+
+async def test_a_check_that_breaks_is_a_failed_check(web: aiohttp.ClientSession, doctor: Doctor) -> None:
+    doctor.broken = True
+    status, text = await fetch(web, "/readyz")
+    assert status == 500
+    assert "[-]bug failed: the check itself failed with LookupError" in text
+    assert "secret details" not in text
+
+
+async def test_nothing_but_reading_is_served(web: aiohttp.ClientSession) -> None:
+    async with web.post("/healthz", data=b"x" * 100) as answer:
+        assert answer.status == 405
+    assert (await fetch(web, "/metrics"))[0] == 404
+    assert (await fetch(web, "/"))[0] == 404
+
+
+async def test_metrics_stand_on_their_own_port(server: HealthServer) -> None:
+    async with (
+        aiohttp.ClientSession(f"http://127.0.0.1:{server.metrics_port}") as session,
+        session.get("/metrics") as answer,
+    ):
+        assert answer.status == 200
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert "nodeattest_leader 0.0" in await answer.text()
+        assert (await fetch(session, "/readyz"))[0] == 404
+
+
+async def test_zero_serves_no_metrics_at_all() -> None:
+    async with HealthServer(settings(metrics_bind_address="0"), Metrics(), {}) as running:
+        assert running.metrics_port is None
+
+
+@pytest.mark.parametrize("field", ["health_bind_address", "metrics_bind_address"])
+async def test_a_taken_port_is_a_clear_error_and_leaves_nothing_open(field: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = HealthServer(settings(**{field: f"127.0.0.1:{port}"}), Metrics(), {})
+        with pytest.raises(SettingsError, match=f"127.0.0.1:{port}: another process listens there"):
+            await server.start()
+    if server.health_port:
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", server.health_port)):
+            pass
+
+
+async def test_stopping_twice_is_harmless_and_frees_the_port(server: HealthServer) -> None:
+    await server.stop()
+    await server.stop()
+    with socket.create_server(("127.0.0.1", server.health_port)):
+        pass

@@ -1,0 +1,109 @@
+"""Metrics: what operators and alerts rely on, and no request can grow them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_controller.metrics import PROVIDERS, VERDICTS, Metrics
+from nodeattest_providers.errors import Reason
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def series(metrics: Metrics) -> int:
+    return sum(1 for line in metrics.render().splitlines() if not line.startswith(b"#"))
+
+
+def test_a_verdict_is_counted_by_provider_verdict_and_reason() -> None:
+    metrics = Metrics()
+    metrics.verdict("tpm", "deny", Reason.QUOTE_NOT_BOUND)
+    metrics.verdict("tpm", "deny", "QuoteNotBound")
+    metrics.verdict("tpm", "approve", "")
+    labels = {"provider": "tpm", "verdict": "deny", "reason": "QuoteNotBound"}
+    assert value(metrics, "nodeattest_verdicts_total", **labels) == 2
+    assert value(metrics, "nodeattest_verdicts_total", provider="tpm", verdict="approve", reason="") == 1
+
+
+def test_unknown_label_values_count_as_other() -> None:
+    metrics = Metrics()
+    metrics.verdict("made-up", "made-up", "made-up")
+    metrics.api_request("made-up", 999)
+    assert value(metrics, "nodeattest_verdicts_total", provider="other", verdict="other", reason="other") == 1
+    assert value(metrics, "nodeattest_api_requests_total", verb="other", code="other") == 1
+
+
+def test_a_third_party_provider_has_its_own_series_when_named() -> None:
+    metrics = Metrics([*PROVIDERS, "acme"])
+    metrics.issued("acme")
+    assert value(metrics, "nodeattest_issued_total", provider="acme") == 1
+
+
+def test_requests_cannot_grow_the_number_of_series() -> None:
+    metrics = Metrics()
+    sizes: list[int] = []
+
+    @given(st.text(), st.text(), st.text(), st.integers())
+    def feed(provider: str, verdict: str, reason: str, status: int) -> None:
+        metrics.verdict(provider, verdict, reason)
+        metrics.issued(provider)
+        metrics.verification_seconds(provider, 0.1)
+        metrics.api_request(verdict, status)
+        sizes.append(series(metrics))
+
+    for provider in ("tpm", "unknown"):
+        for verdict in (*VERDICTS, "unknown"):
+            for reason in (*Reason, "", "unknown"):
+                metrics.verdict(provider, verdict, reason)
+    feed()
+    bound = 2 * 8 * (len(VERDICTS) + 1) * (len(Reason) + 2) + 200
+    assert max(sizes) <= bound
+
+
+def test_clusters_are_shown_counted_and_forgotten() -> None:
+    metrics = Metrics()
+    metrics.cluster("ns/a", connected=True)
+    metrics.cluster("ns/b", connected=False)
+    assert value(metrics, "nodeattest_cluster_connected", cluster="ns/a") == 1
+    assert value(metrics, "nodeattest_clusters", state="connected") == 1
+    assert value(metrics, "nodeattest_clusters", state="failing") == 1
+    metrics.cluster("ns/b", connected=True)
+    metrics.forget_cluster("ns/a")
+    metrics.forget_cluster("ns/a")
+    metrics.forget_cluster("never/there")
+    assert value(metrics, "nodeattest_cluster_connected", cluster="ns/a") is None
+    assert value(metrics, "nodeattest_clusters", state="connected") == 1
+    assert value(metrics, "nodeattest_clusters", state="failing") == 0
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, "2xx"), (409, "4xx"), (503, "5xx"), (None, "error")])
+def test_api_requests_are_counted_by_class(status: int | None, code: str) -> None:
+    metrics = Metrics()
+    metrics.api_request("patch", status)
+    assert value(metrics, "nodeattest_api_requests_total", verb="patch", code=code) == 1
+
+
+def test_state_times_and_counters_show() -> None:
+    metrics = Metrics()
+    metrics.queue(3, 1.5)
+    metrics.leader(leads=True)
+    metrics.foreign_challenge()
+    metrics.ledger_conflict()
+    metrics.request_age_seconds(-1.0)
+    metrics.verification_seconds("tpm", 0.004)
+    assert value(metrics, "nodeattest_queue_depth") == 3
+    assert value(metrics, "nodeattest_queue_oldest_seconds") == 1.5
+    assert value(metrics, "nodeattest_leader") == 1
+    assert value(metrics, "nodeattest_foreign_challenges_total") == 1
+    assert value(metrics, "nodeattest_ledger_conflicts_total") == 1
+    assert value(metrics, "nodeattest_request_age_seconds_sum") == 0
+    assert value(metrics, "nodeattest_verification_seconds_bucket", provider="tpm", le="0.005") == 1
+
+
+def test_two_instances_share_nothing() -> None:
+    one, other = Metrics(), Metrics()
+    one.issued("tpm")
+    assert value(other, "nodeattest_issued_total", provider="tpm") is None

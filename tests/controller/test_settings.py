@@ -1,0 +1,234 @@
+"""Settings and the component configuration: in range, strictly read, flag over file over default."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from nodeattest_controller import configfile
+from nodeattest_controller.settings import Settings, SettingsError, camel, split_address
+
+HEADER = f"apiVersion: {configfile.API_VERSION}\nkind: {configfile.KIND}\n"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "controller.yaml"
+
+
+def read(config: Path, body: str, **flags: object) -> Settings:
+    config.write_text(HEADER + body)
+    return configfile.load(config, flags, identity="replica-a")
+
+
+def test_without_file_and_flags_every_setting_has_its_default() -> None:
+    assert configfile.load(None, identity="replica-a") == Settings(identity="replica-a")
+
+
+def test_the_file_beats_the_default_and_a_flag_beats_the_file(config: Path) -> None:
+    settings = read(config, "workers: 4\nlogLevel: debug\n", workers=8, log_level=None)
+    assert (settings.workers, settings.log_level) == (8, "debug")
+
+
+def test_every_setting_can_be_written_in_the_file(config: Path, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.touch()
+    unusual = Settings(
+        identity="replica-a",
+        kubeconfig=kubeconfig,
+        namespace="elsewhere",
+        watch_namespace="team-a",
+        controllers=("attestation", "-serving"),
+        leader_elect=False,
+        lease_name="another",
+        lease_duration=30.0,
+        renew_deadline=20.5,
+        retry_period=3.0,
+        health_bind_address="[::1]:0",
+        metrics_bind_address="0",
+        workers=3,
+        certificate_lifetime=3600.0,
+        wait_limit=60.0,
+        challenge_ttl=120.0,
+        challenge_key_rotation=7200.0,
+        provider_id_oid="1.2.3",
+        request_timeout=2.5,
+        log_level="error",
+        log_format="text",
+    )
+    default = Settings(identity="replica-a")
+    for field in dataclasses.fields(Settings):
+        assert field.name == "identity" or getattr(unusual, field.name) != getattr(default, field.name), field.name
+    config.write_text(configfile.dump(unusual))
+    assert configfile.load(config, identity="replica-a") == unusual
+
+
+def test_durations_are_seconds_or_go_durations(config: Path) -> None:
+    assert read(config, "certificateLifetime: 168h\nwaitLimit: 90\nrequestTimeout: 2.5\n") == Settings(
+        identity="replica-a", certificate_lifetime=604_800.0, wait_limit=90.0, request_timeout=2.5
+    )
+
+
+def test_null_means_the_default(config: Path) -> None:
+    assert read(config, "workers: null\nkubeconfig:\n") == Settings(identity="replica-a")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("leaseDuratoin: 15s\n", ".leaseDuratoin: unknown field; did you mean .leaseDuration?"),
+        ("lease_duration: 15s\n", "did you mean .leaseDuration?"),
+        ("leaseduration: 15s\n", "did you mean .leaseDuration?"),
+        ("identity: me\n", ".identity: unknown field"),
+        ("xyzzy: 1\n", ".xyzzy: unknown field; known are kubeconfig, namespace"),
+        ("17: 1\n", ".17: unknown field"),
+        ("workers: many\n", ".workers: expected a whole number, got 'many'"),
+        ("workers: true\n", ".workers: expected a whole number, got true (a boolean)"),
+        ("workers: 1.5\n", ".workers: expected a whole number, got 1.5 (a number)"),
+        ("leaderElect: 'no'\n", ".leaderElect: expected true or false, got 'no'"),
+        ("namespace: 7\n", ".namespace: expected a string, got 7 (a number)"),
+        ("namespace: 2024-01-01\n", ".namespace: expected a string, got 2024-01-01 (a date)"),
+        ("controllers: attestation\n", ".controllers: expected a list of strings, got 'attestation'"),
+        ("controllers: [1]\n", ".controllers: expected a list of strings, got a list"),
+        ("waitLimit: soon\n", '.waitLimit: expected a duration such as "336h"'),
+        ("waitLimit: .nan\n", ".waitLimit: expected a duration"),
+        ("waitLimit: {a: 1}\n", "got a mapping"),
+        ("kubeconfig: /nowhere/at/all\n", ".kubeconfig: expected a file that exists, got '/nowhere/at/all'"),
+        ("workers: 3\nworkers: 4\n", "the key 'workers' twice (line 4)"),
+        ("workers: [\n", "expected YAML, got"),
+        ("workers: !!python/object/apply:os.getcwd []\n", "expected YAML, got"),
+        ("---\nworkers: 3\n", "expected YAML, got"),
+        ("workers: " + "[" * 5000 + "\n", "expected YAML, got"),
+    ],
+)
+def test_a_wrong_file_says_where_what_was_expected_and_what_was_found(config: Path, body: str, message: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        read(config, body)
+    assert message in str(refused.value)
+    assert str(config) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ("", "expected a NodeAttestationControllerConfiguration, got nothing"),
+        ("[]", "got a list"),
+        ("kind: X\n", ".apiVersion: expected config.nodeattest.x-k8s.io/v1alpha1, got nothing"),
+        (f"apiVersion: {configfile.API_VERSION}\nkind: Other\n", ".kind: expected NodeAttestation"),
+        ("apiVersion: config.nodeattest.x-k8s.io/v1\n", "got 'config.nodeattest.x-k8s.io/v1'"),
+        ("\xff", "expected YAML, got"),
+    ],
+)
+def test_another_document_is_refused(config: Path, document: str, message: str) -> None:
+    config.write_bytes(document.encode("latin-1"))
+    with pytest.raises(SettingsError) as refused:
+        configfile.load(config, identity="replica-a")
+    assert message in str(refused.value)
+
+
+def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read: No such file or directory"):
+        configfile.load(tmp_path / "absent.yaml", identity="replica-a")
+
+
+def test_a_huge_file_is_refused(config: Path) -> None:
+    config.write_text("#" * (1 << 20) + "#")
+    with pytest.raises(SettingsError, match="at most 1048576 bytes"):
+        configfile.load(config, identity="replica-a")
+
+
+def test_a_wrong_flag_names_the_flag() -> None:
+    with pytest.raises(SettingsError, match=r"^--certificate-lifetime: expected a duration .* got 'long'$"):
+        configfile.load(None, {"certificate_lifetime": "long"}, identity="replica-a")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"workers": 0}, "workers: expected 1 to 256, got 0"),
+        ({"workers": 257}, "workers: expected 1 to 256"),
+        ({"certificate_lifetime": 599.0}, "certificateLifetime: expected 10m to 8760h, got 9m59s"),
+        ({"certificate_lifetime": 31_536_001.0}, "certificateLifetime: expected 10m to 8760h"),
+        ({"wait_limit": 86_400.0}, "waitLimit: expected 10s to 23h, got 24h"),
+        ({"challenge_ttl": 29.0}, "challengeTTL: expected 30s to 15m"),
+        ({"challenge_ttl": 900.0, "challenge_key_rotation": 1799.0}, "challengeKeyRotation: expected at least twice"),
+        ({"request_timeout": 0.5}, "requestTimeout: expected 1s to 5m"),
+        ({"lease_duration": 15.5}, "leaseDuration: expected whole seconds"),
+        ({"renew_deadline": 15.0}, "renewDeadline: expected less than leaseDuration"),
+        ({"retry_period": 8.4}, "renewDeadline: expected more than 1.2 times retryPeriod"),
+        ({"namespace": "Upper"}, "namespace: expected a namespace's name"),
+        ({"namespace": "a\n"}, "namespace: expected a namespace's name"),
+        ({"namespace": "a" * 64}, "namespace: expected a namespace's name"),
+        ({"watch_namespace": ""}, "watchNamespace: expected a namespace's name"),
+        ({"lease_name": "a..b"}, "leaseName: expected an object's name"),
+        ({"provider_id_oid": "1.2.03"}, "providerIDOID: expected a dotted object identifier"),
+        ({"log_level": "DEBUG"}, "logLevel: expected one of debug, info"),
+        ({"log_format": "xml"}, "logFormat: expected one of json, text"),
+        ({"identity": " "}, "identity: expected a name unique among replicas"),
+        ({"health_bind_address": "0"}, "healthBindAddress: expected an address"),
+        ({"health_bind_address": "localhost"}, "healthBindAddress: expected host:port"),
+        ({"metrics_bind_address": "1.2.3.4:65536"}, "metricsBindAddress: expected host:port"),
+        ({"metrics_bind_address": "::1:80"}, "metricsBindAddress: expected host:port"),
+    ],
+)
+def test_settings_out_of_range_do_not_exist(change: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        dataclasses.replace(Settings(identity="replica-a"), **change)  # pyright: ignore[reportArgumentType] - a table
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "enabled"),
+    [(("*",), True), (("attestation",), True), (("*", "-serving"), True), (("attestation", "-attestation"), True)],
+)
+def test_controllers_are_chosen_as_in_kube_controller_manager(wanted: tuple[str, ...], enabled: bool) -> None:
+    settings = Settings(identity="replica-a", controllers=wanted)
+    assert settings.enabled("attestation") is enabled
+    assert not settings.enabled("serving")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (("serving",), "'serving', which is planned and not implemented yet"),
+        (("*", "issuer"), "'issuer', which is planned and not implemented yet"),
+        (("atestation",), "got 'atestation'"),
+        (("-*",), "got '-*'"),
+        (("-attestation", "*"), "at least one enabled controller"),
+        (("-serving",), "at least one enabled controller"),
+        ((), "at least one enabled controller"),
+    ],
+)
+def test_a_controller_that_cannot_run_is_refused_by_name(wanted: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        Settings(identity="replica-a", controllers=wanted)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        (":80", ("", 80)),
+        ("[::1]:0", ("::1", 0)),
+        ("localhost:1", ("localhost", 1)),
+    ],
+)
+def test_addresses_are_go_s(address: str, parts: tuple[str, int]) -> None:
+    assert split_address(address) == parts
+
+
+def test_zero_serves_no_metrics() -> None:
+    assert Settings(identity="replica-a", metrics_bind_address="0").metrics_address is None
+
+
+def test_field_names_are_kubernetes_camel_case() -> None:
+    assert [camel(name) for name in ("workers", "lease_duration", "challenge_ttl", "provider_id_oid")] == [
+        "workers",
+        "leaseDuration",
+        "challengeTTL",
+        "providerIDOID",
+    ]
