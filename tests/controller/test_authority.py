@@ -129,6 +129,7 @@ def test_serials_are_random_and_told_as_hex(authority: Authority) -> None:
     assert min(serials).bit_length() > 64
 
 
+@pytest.mark.filterwarnings("ignore:Attribute's length:UserWarning")
 def test_a_long_node_name_fits(authority: Authority) -> None:
     name = NodeName("a" * 63 + "." + "b" * 63 + "." + "c" * 60)
     issued = sign(authority, node_name=name, spki=spki(ec.generate_private_key(ec.SECP256R1())), lifetime=3600, now=NOW)
