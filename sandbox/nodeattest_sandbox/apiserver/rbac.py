@@ -1,0 +1,159 @@
+"""RBAC: what the roles that are bound to a user allow.
+
+Promises: the answer of kube-apiserver's RBAC authorizer for the same objects; aggregation is a controller's work.
+Source: plugin/pkg/auth/authorizer/rbac/rbac.go, pkg/apis/rbac/v1/evaluation_helpers.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
+from nodeattest_sandbox.apiserver.store import Key, Store
+from nodeattest_sandbox.apiserver.users import User
+
+__all__ = ["Attributes", "Authorizer", "Rbac", "Rule", "read_rules", "rules_allow"]
+
+_GROUP: Final = "rbac.authorization.k8s.io"
+_ROLES, _CLUSTER_ROLES = f"{_GROUP}/roles", f"{_GROUP}/clusterroles"
+_BINDINGS, _CLUSTER_BINDINGS = f"{_GROUP}/rolebindings", f"{_GROUP}/clusterrolebindings"
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """One question to the authorizer; a path makes it a non-resource question."""
+
+    user: User
+    verb: str
+    group: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+    @property
+    def full_resource(self) -> str:
+        """Return ``resource/subresource``, as rules spell it."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+
+class Authorizer(Protocol):
+    """Answers whether something is allowed, and why not."""
+
+    def allows(self, attributes: Attributes) -> bool:
+        """Tell whether the user may."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One PolicyRule."""
+
+    verbs: frozenset[str]
+    groups: frozenset[str]
+    resources: frozenset[str]
+    names: frozenset[str]
+    paths: tuple[str, ...]
+
+    def allows(self, asked: Attributes) -> bool:
+        """Tell whether the rule covers what is asked."""
+        if "*" not in self.verbs and asked.verb not in self.verbs:
+            return False
+        return self._covers_path(asked.path) if not asked.resource else self._covers_resource(asked)
+
+    def _covers_resource(self, asked: Attributes) -> bool:
+        if "*" not in self.groups and asked.group not in self.groups:
+            return False
+        wanted = {"*", asked.full_resource}
+        if asked.subresource:
+            wanted.add(f"*/{asked.subresource}")
+        if self.resources.isdisjoint(wanted):
+            return False
+        return not self.names or asked.name in self.names
+
+    def _covers_path(self, path: str) -> bool:
+        return any(rule == path or (rule.endswith("*") and path.startswith(rule.rstrip("*"))) for rule in self.paths)
+
+
+def read_rules(role: JsonMap) -> tuple[Rule, ...]:
+    """Read the rules of a Role or ClusterRole."""
+    return tuple(
+        Rule(
+            frozenset(texts_at(rule, "verbs")),
+            frozenset(texts_at(rule, "apiGroups")),
+            frozenset(texts_at(rule, "resources")),
+            frozenset(texts_at(rule, "resourceNames")),
+            tuple(texts_at(rule, "nonResourceURLs")),
+        )
+        for rule in maps_at(role, "rules")
+    )
+
+
+def rules_allow(rules: Iterable[Rule], asked: Attributes) -> bool:
+    """Tell whether one of the rules covers what is asked."""
+    return any(rule.allows(asked) for rule in rules)
+
+
+class Rbac:
+    """The RBAC authorizer; reads the objects anew only after one of them changed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen = -1
+        self._cluster_wide: dict[str, list[Rule]] = {}
+        self._namespaced: dict[tuple[str, str], list[Rule]] = {}
+
+    def allows(self, attributes: Attributes) -> bool:
+        """Tell whether a role bound to the user or one of its groups covers what is asked."""
+        if "system:masters" in attributes.user.groups:
+            return True
+        self._refresh()
+        return rules_allow(self._rules_for(attributes.user, attributes.namespace), attributes)
+
+    def _rules_for(self, user: User, namespace: str) -> Iterator[Rule]:
+        for subject in _subjects_of(user):
+            yield from self._cluster_wide.get(subject, ())
+            if namespace:
+                yield from self._namespaced.get((namespace, subject), ())
+
+    def _refresh(self) -> None:
+        seen = self._store.generation(_ROLES, _CLUSTER_ROLES, _BINDINGS, _CLUSTER_BINDINGS)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        self._cluster_wide, self._namespaced = {}, {}
+        for stored in self._store.list(_CLUSTER_BINDINGS):
+            for subject in _subjects(stored.value, ""):
+                self._cluster_wide.setdefault(subject, []).extend(self._role(stored.value, ""))
+        for stored in self._store.list(_BINDINGS):
+            namespace = text_at(stored.value, "metadata", "namespace")
+            for subject in _subjects(stored.value, namespace):
+                self._namespaced.setdefault((namespace, subject), []).extend(self._role(stored.value, namespace))
+
+    def _role(self, binding: JsonMap, namespace: str) -> tuple[Rule, ...]:
+        reference = map_at(binding, "roleRef")
+        name = text_at(reference, "name")
+        if text_at(reference, "kind") == "ClusterRole":
+            found = self._store.get(_CLUSTER_ROLES, Key("", name))
+        else:
+            found = self._store.get(_ROLES, Key(namespace, name)) if namespace else None
+        return read_rules(found.value) if found else ()
+
+
+def _subjects_of(user: User) -> Iterator[str]:
+    yield f"User/{user.name}"
+    for group in user.groups:
+        yield f"Group/{group}"
+
+
+def _subjects(binding: JsonMap, namespace: str) -> Iterator[str]:
+    for subject in maps_at(binding, "subjects"):
+        name = text_at(subject, "name")
+        match text_at(subject, "kind"):
+            case "ServiceAccount":
+                yield f"User/system:serviceaccount:{text_at(subject, 'namespace') or namespace}:{name}"
+            case kind:
+                yield f"{kind}/{name}"

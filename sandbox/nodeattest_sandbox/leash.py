@@ -1,0 +1,57 @@
+"""``python -m nodeattest_sandbox.leash PIDFILE COMMAND...``: run a command no longer than the one who started it lives.
+
+Promises: the command gets SIGTERM when standard input ends (its starter is gone, however it went) or when this process
+is asked to stop, and SIGKILL when it does not heed; the exit code is the command's.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+__all__ = ["main"]
+
+_GRACE: Final = 10.0  # seconds between SIGTERM and SIGKILL
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    pid_file, *command = arguments
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as child:
+        stopping = threading.Event()
+
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            stopping.set()
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        Path(pid_file).write_text(str(child.pid), encoding="ascii")
+        threading.Thread(target=_watch_input, args=(stopping,), daemon=True).start()
+        while child.poll() is None:
+            if stopping.wait(0.1):
+                _end(child)
+        return child.returncode
+
+
+def _watch_input(stopping: threading.Event) -> None:
+    sys.stdin.buffer.read()
+    stopping.set()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.send_signal(signal.SIGCONT)  # A frozen process cannot heed.
+    child.terminate()
+    try:
+        child.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,404 @@
+"""Control planes as processes on loopback: the sandbox's own server, or etcd and kube-apiserver.
+
+Promises: one handle with the same verbs for both; they run no longer than the process that started them; a start that
+fails says why, with the end of the log. Leaves what stands in the cluster to fleet.py.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from nodeattest_sandbox.apiserver.jsonvalue import load, text_at, texts_at, value_at
+from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.pki import ClusterPki
+
+__all__ = ["AuditEntry", "ControlPlane", "StartFailed", "start_real", "start_sandbox"]
+
+_LOOPBACK: Final = "127.0.0.1"
+_START_LIMIT: Final = 90.0  # seconds; a real control plane takes 5 on two idle cores
+_STOP_LIMIT: Final = 20.0  # seconds
+_LOG_TAIL: Final = 15  # lines shown when a start fails
+_NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
+_SERVICE_NETWORK: Final = "10.96.0.0/16"
+
+
+class StartFailed(Exception):  # noqa: N818 - reads as what happened
+    """A process of the control plane did not come up."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One finished request."""
+
+    user: str
+    groups: tuple[str, ...]
+    verb: str
+    uri: str
+    resource: str
+    subresource: str
+    name: str
+    code: int
+
+
+class ControlPlane(ABC):
+    """A running control plane; as a context manager it stops at the end."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        self.directory = directory
+        self.server = ""
+        self.pki = ClusterPki.make(directory / "pki", name)
+        self.audit_log = directory / "audit.log"
+        self.kubectl: Path | None = None
+        self._processes: list[_Process] = []
+
+    @property
+    def ca_certificate(self) -> Path:
+        """The cluster CA."""
+        return self.pki.ca_certificate
+
+    @property
+    def ca_key(self) -> Path:
+        """The key of the cluster CA."""
+        return self.pki.ca_key
+
+    @property
+    def admin_kubeconfig(self) -> Path:
+        """A kubeconfig in system:masters."""
+        return self.directory / "admin.kubeconfig"
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes by name."""
+        return {process.name: process.pid() for process in self._processes}
+
+    def client(self, kubeconfig: Path | None = None, *, timeout: float = 30.0) -> Client:
+        """Return a client for the kubeconfig, by default the administrator's."""
+        return Client.from_kubeconfig(kubeconfig or self.admin_kubeconfig, timeout)
+
+    def client_kubeconfig(self, user: str, groups: Sequence[str] = ()) -> Path:
+        """Write a kubeconfig with a client certificate for the user."""
+        path = self.directory / f"{user.replace('/', '-').replace(':', '-')}.kubeconfig"
+        return self.pki.client_kubeconfig(path, self.server, user, groups)
+
+    def token_kubeconfig(self, token: str = "") -> Path:
+        """Write a kubeconfig with a bearer token; without one it is anonymous."""
+        return self.pki.token_kubeconfig(self.directory / f"token-{token[:6] or 'none'}.kubeconfig", self.server, token)
+
+    def requests(self) -> list[AuditEntry]:
+        """Return the finished requests so far, in their order."""
+        if not self.audit_log.exists():
+            return []
+        return [_audit_entry(line) for line in self.audit_log.read_bytes().splitlines() if line.endswith(b"}")]
+
+    def start(self) -> None:
+        """Start the processes and wait until the server answers; raises StartFailed."""
+        try:
+            self._launch()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the processes; files stay."""
+        while self._processes:
+            self._processes.pop().stop()
+
+    def restart(self) -> None:
+        """Stop and start again: same port, same PKI, same objects; watch history is gone."""
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @abstractmethod
+    def freeze(self) -> None:
+        """Let every request hang."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Answer again."""
+
+    @abstractmethod
+    def expire_history(self) -> None:
+        """Make the server forget its watch history: older versions are answered 410."""
+
+    @abstractmethod
+    def _launch(self) -> None:
+        """Start the processes."""
+
+    def _await_ready(self, process: _Process) -> None:
+        anonymous = Client.from_kubeconfig(self.token_kubeconfig(), timeout=2.0)
+        _wait(process, lambda: _answers(anonymous, "/readyz"))
+        self.pki.client_kubeconfig(self.admin_kubeconfig, self.server, "admin", ("system:masters",))
+        admin = self.client(timeout=5.0)
+        for namespace in _NAMESPACES:
+            _wait(process, lambda namespace=namespace: _answers(admin, f"/api/v1/namespaces/{namespace}"))
+
+
+class _Process:
+    """One child process with its log; it ends when this process does, because its standard input does."""
+
+    def __init__(self, name: str, command: Sequence[str], directory: Path, pid_file: Path | None = None) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self._pid_file = pid_file
+        if pid_file:
+            pid_file.unlink(missing_ok=True)
+        with self.log.open("ab") as log:
+            self.popen = subprocess.Popen(
+                command,
+                cwd=directory,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=_environment(),
+            )
+
+    def pid(self) -> int:
+        """Return the pid of the server itself, not of its leash."""
+        return int(self._pid_file.read_text(encoding="ascii")) if self._pid_file else self.popen.pid
+
+    def stop(self) -> None:
+        """End the process and wait for it."""
+        self.popen.terminate()
+        try:
+            self.popen.wait(_STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+        if self.popen.stdin:
+            self.popen.stdin.close()
+
+    def failure(self, why: str) -> StartFailed:
+        """Return the error that shows the end of the log."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]
+        return StartFailed("\n  ".join([f"{self.name} {why}; the end of {self.log}:", *lines]))
+
+
+class _Sandbox(ControlPlane):
+    """The sandbox's own API server."""
+
+    def __init__(self, directory: Path, name: str, options: Sequence[str], kubectl: Path | None) -> None:
+        super().__init__(directory, name)
+        self.kubectl = kubectl
+        self._options = options
+        self._hang_file = directory / "hang"
+        self._port = 0
+
+    def freeze(self) -> None:
+        self._hang_file.touch()
+
+    def resume(self) -> None:
+        self._hang_file.unlink(missing_ok=True)
+
+    def expire_history(self) -> None:
+        self.client().send("POST", "/sandbox/compact")
+
+    def _launch(self) -> None:
+        ready = self.directory / "ready"
+        ready.unlink(missing_ok=True)
+        self.resume()
+        process = _Process("apiserver", self._command(ready), self.directory)
+        self._processes.append(process)
+        _wait(process, ready.exists)
+        self.server = ready.read_text(encoding="ascii")
+        self._port = int(self.server.rpartition(":")[2])
+        self._await_ready(process)
+
+    def _command(self, ready: Path) -> list[str]:
+        flags = {
+            "tls-cert-file": self.pki.server_certificate,
+            "tls-private-key-file": self.pki.server_key,
+            "client-ca-file": self.pki.ca_certificate,
+            "secure-port": self._port,
+            "ready-file": ready,
+            "audit-log": self.audit_log,
+            "hang-file": self._hang_file,
+            "state": self.directory / "state.json",
+        }
+        command = [sys.executable, "-m", "nodeattest_sandbox.apiserver", "--exit-with-stdin"]
+        return [*command, *(f"--{key}={value}" for key, value in flags.items()), *self._options]
+
+
+class _Real(ControlPlane):
+    """etcd and kube-apiserver."""
+
+    def __init__(self, directory: Path, name: str, assets: Path, etcd_directory: Path | None) -> None:
+        super().__init__(directory, name)
+        kubectl = assets / "kubectl"
+        self.kubectl = kubectl if kubectl.exists() else None
+        self._assets = assets
+        self._etcd_directory = etcd_directory or directory / "etcd"
+        self._ports = _free_ports(3)
+
+    def freeze(self) -> None:
+        os.kill(self.pids["kube-apiserver"], signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pids["kube-apiserver"], signal.SIGCONT)
+
+    def expire_history(self) -> None:
+        self.restart()
+
+    def _launch(self) -> None:
+        port, etcd_port, peer_port = self._ports
+        self.server = f"https://{_LOOPBACK}:{port}"
+        self._etcd_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        etcd = self._run("etcd", _etcd_flags(self._etcd_directory, etcd_port, peer_port))
+        _wait(etcd, lambda: _listens(etcd_port))
+        policy = self.directory / "audit-policy.yaml"
+        policy.write_text(_AUDIT_POLICY, encoding="ascii")
+        flags = [
+            *_apiserver_flags(self.pki, port, etcd_port),
+            f"--audit-policy-file={policy}",
+            f"--audit-log-path={self.audit_log}",
+        ]
+        self._await_ready(self._run("kube-apiserver", flags))
+
+    def _run(self, name: str, flags: Sequence[str]) -> _Process:
+        binary = self._assets / name
+        if not binary.exists():
+            raise StartFailed(f"{name} is not in {self._assets}; KUBEBUILDER_ASSETS must name a folder that holds it")
+        pid_file = self.directory / f"{name}.pid"
+        command = [sys.executable, "-m", "nodeattest_sandbox.leash", str(pid_file), str(binary), *flags]
+        process = _Process(name, command, self.directory, pid_file)
+        self._processes.append(process)
+        _wait(process, lambda: pid_file.exists() and pid_file.stat().st_size > 0)
+        return process
+
+
+def start_sandbox(
+    directory: Path, *, name: str, options: Sequence[str] = (), kubectl: Path | None = None
+) -> ControlPlane:
+    """Start the sandbox's API server on a free loopback port; ``options`` are further flags of it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    found = shutil.which("kubectl")
+    plane = _Sandbox(directory.resolve(), name, options, kubectl or (Path(found) if found else None))
+    plane.start()
+    return plane
+
+
+def start_real(directory: Path, assets: Path, *, name: str, etcd_directory: Path | None = None) -> ControlPlane:
+    """Start etcd and kube-apiserver from ``assets``; ``etcd_directory`` may be on a faster disk."""
+    directory.mkdir(parents=True, exist_ok=True)
+    plane = _Real(directory.resolve(), name, assets, etcd_directory)
+    plane.start()
+    return plane
+
+
+_AUDIT_POLICY: Final = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+rules:
+- {level: Metadata, omitStages: [RequestReceived, ResponseStarted]}
+"""
+
+
+def _etcd_flags(data: Path, port: int, peer_port: int) -> list[str]:
+    client, peer = f"http://{_LOOPBACK}:{port}", f"http://{_LOOPBACK}:{peer_port}"
+    return [
+        "--name=sandbox",
+        f"--data-dir={data}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=sandbox={peer}",
+    ]
+
+
+def _apiserver_flags(pki: ClusterPki, port: int, etcd_port: int) -> list[str]:
+    return [
+        f"--etcd-servers=http://{_LOOPBACK}:{etcd_port}",
+        f"--bind-address={_LOOPBACK}",
+        f"--advertise-address={_LOOPBACK}",
+        "--endpoint-reconciler-type=none",
+        f"--secure-port={port}",
+        f"--tls-cert-file={pki.server_certificate}",
+        f"--tls-private-key-file={pki.server_key}",
+        f"--client-ca-file={pki.ca_certificate}",
+        "--anonymous-auth=true",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--enable-bootstrap-token-auth=true",
+        f"--service-account-issuer=https://{_LOOPBACK}:{port}",
+        f"--service-account-key-file={pki.account_public_key}",
+        f"--service-account-signing-key-file={pki.account_key}",
+        f"--service-cluster-ip-range={_SERVICE_NETWORK}",
+        "--profiling=false",
+    ]
+
+
+def _environment() -> Mapping[str, str]:
+    """Return this process's environment, with no proxy on the way to loopback."""
+    return {**os.environ, "NO_PROXY": _LOOPBACK, "no_proxy": _LOOPBACK, "PYTHONUNBUFFERED": "1"}
+
+
+def _wait(process: _Process, done: Callable[[], bool]) -> None:
+    end = time.monotonic() + _START_LIMIT
+    while not done():
+        if process.popen.poll() is not None:
+            raise process.failure(f"ended with code {process.popen.returncode}")
+        if time.monotonic() > end:
+            raise process.failure(f"was not ready after {_START_LIMIT:.0f} s")
+        time.sleep(0.02)
+
+
+def _answers(client: Client, path: str) -> bool:
+    try:
+        client.send("GET", path)
+    except (OSError, ApiRefusal):
+        return False
+    return True
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection((_LOOPBACK, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that were free a moment ago; all are held at once so that they differ."""
+    sockets = [socket.create_server((_LOOPBACK, 0)) for _ in range(count)]
+    ports = [int(server.getsockname()[1]) for server in sockets]
+    for server in sockets:
+        server.close()
+    return ports
+
+
+def _audit_entry(line: bytes) -> AuditEntry:
+    entry = load(line)
+    code = value_at(entry, "responseStatus", "code")
+    return AuditEntry(
+        user=text_at(entry, "user", "username"),
+        groups=tuple(texts_at(entry, "user", "groups")),
+        verb=text_at(entry, "verb"),
+        uri=text_at(entry, "requestURI"),
+        resource=text_at(entry, "objectRef", "resource"),
+        subresource=text_at(entry, "objectRef", "subresource"),
+        name=text_at(entry, "objectRef", "name"),
+        code=code if isinstance(code, int) else 0,
+    )
