@@ -184,15 +184,19 @@ class ApiClient:
             if following == previous:
                 raise Malformed(200, "MalformedAnswer", f"GET {path}: the list continues at itself")
 
-    async def watch(self, path: str, query: Mapping[str, str] | None = None) -> AsyncGenerator[WatchEvent]:
+    async def watch(
+        self, path: str, query: Mapping[str, str] | None = None, *, opened: Callable[[], None] | None = None
+    ) -> AsyncGenerator[WatchEvent]:
         """Yield the events of one watch connection until the server ends it; wrap it in ``contextlib.aclosing``.
 
-        Bookmarks are asked for. Raises what the server's ERROR event says (``Gone``: list again), and ``Unreachable``
-        when the connection breaks or falls silent.
+        Bookmarks are asked for; ``opened`` is called once the server granted the watch. Raises what the server's ERROR
+        event says (``Gone``: list again), and ``Unreachable`` when the connection breaks or falls silent.
         """
         asked = {"allowWatchBookmarks": "true", "timeoutSeconds": str(self._randint(*_WATCH_SECONDS)), **(query or {})}
         assembler = LineAssembler(_LINE_LIMIT)
         async with self._answer("GET", _target(path, {**asked, "watch": "1"}), limits=self._watch_limits) as answer:
+            if opened is not None:
+                opened()
             while chunk := await answer.chunk():
                 for line in _lines(assembler, chunk, path):
                     yield _event(line, path)

@@ -4,8 +4,9 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from nodeattest_kube.client import ApiClient
 from scripted import Server, serving
+
+from nodeattest_kube.client import ApiClient
 
 
 @pytest.fixture

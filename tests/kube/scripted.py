@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
 from nodeattest_kube.jsontypes import JsonObject
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

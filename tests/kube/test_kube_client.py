@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from scripted import Authority, Handler, Server, answers, cut, kubeconfig, listing, refuses, serving, streams, thing
+
 from nodeattest_kube import client as kube
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.kubeconfig import parse_kubeconfig, read_kubeconfig
-from scripted import Authority, Handler, Server, answers, cut, kubeconfig, listing, refuses, serving, streams, thing
 
 HANG = 60.0
 

@@ -1,0 +1,35 @@
+"""Exponential back-off with jitter, as numbers only: who waits, and on which clock, is the caller's.
+
+Source: client-go's reflector (0.8 s to 30 s, factor 2, jitter 1) and apimachinery wait.Jitter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["RECONNECT", "BackoffPolicy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffPolicy:
+    """How long to wait before attempt after attempt."""
+
+    initial: float
+    """Seconds before the second attempt."""
+    cap: float
+    """Seconds; the exponential part grows no further."""
+    factor: float = 2.0
+    jitter: float = 1.0
+    """At most this share of the delay is added at random, so that a fleet's clients spread out."""
+
+    def delay(self, failures: int, random: Callable[[], float]) -> float:
+        """Seconds to wait after the n-th failure in a row, counted from 1; ``random`` gives [0, 1)."""
+        # The exponent is bounded before the power is taken: a float overflows at 2**1024.
+        grown = self.initial * self.factor ** min(max(failures - 1, 0), 64)
+        return min(grown, self.cap) * (1.0 + self.jitter * random())
+
+
+RECONNECT: Final = BackoffPolicy(initial=0.8, cap=30.0)
+"""client-go's reflector."""

@@ -1,0 +1,226 @@
+"""A cache of one collection that follows the API server for ever.
+
+Promises: a consistent paged list, then a watch from its resourceVersion with bookmarks; 410 lists again; every
+connection that was short or failed is followed by jittered back-off, so that no answer of a server makes us storm it;
+``on_change`` is called after the cache changed, once a version of an object. Leaves to others: a queue, so that
+``on_change`` returns at once; what a stale cache means (``last_contact``).
+Source: client-go tools/cache/reflector.go; Kubernetes API concepts, "Efficient detection of changes".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
+from typing import Final
+
+from nodeattest_kube.backoff import RECONNECT, BackoffPolicy
+from nodeattest_kube.client import ApiClient, ApiError, Gone, Malformed, WatchEvent, WatchType
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, key_of, version_of
+from nodeattest_kube.store import IndexFunction, Store, Version
+
+__all__ = ["Reflector"]
+
+_PAGE: Final = 500
+"""Objects asked for at once (client-go's default page)."""
+_HEALTHY: Final = 10.0
+"""Seconds that a watch must have lasted for the server to count as well again."""
+_RELIST_AFTER: Final = 5
+"""Failed watches in a row from one resourceVersion, after which it may be the version that is bad: a server restored
+from a backup refuses versions of its future for ever (504, "Too large resource version")."""
+_NOT_ITS_FAULT: Final = frozenset({0, 429})
+"""Statuses that say nothing about the version: no answer at all, and a server that has too much to do already."""
+_FAIRNESS: Final = 100
+"""Events handled before other tasks get their turn."""
+
+_Listed = dict[str, tuple[Version, JsonObject]]
+
+
+class Reflector:
+    """The objects under one collection path, by ``namespace/name`` or ``name``."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        path: str,
+        *,
+        on_change: Callable[[str, JsonObject | None], None],
+        query: Mapping[str, str] | None = None,
+        transform: Callable[[JsonObject], JsonObject] | None = None,
+        backoff: BackoffPolicy = RECONNECT,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random_module.random,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """``query`` holds selectors; ``transform`` may drop what nobody reads; ``clock`` is monotonic seconds."""
+        self.last_error: ApiError | None = None
+        self.last_contact = float("-inf")
+        """When the server last said anything useful, on ``clock``."""
+        self._client = client
+        self._path = path
+        self._query = dict(query or {})
+        self._on_change = on_change
+        self._transform = transform
+        self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
+        self._store = Store()
+        self._synced = asyncio.Event()
+        self._version: str | None = None
+        """Where the next watch starts; None to list first."""
+        self._page = _PAGE
+        self._failures = 0
+
+    @property
+    def synced(self) -> bool:
+        """Whether the cache has been complete once and ``on_change`` has seen all of it."""
+        return self._synced.is_set()
+
+    async def wait_synced(self, timeout: float) -> bool:  # noqa: ASYNC109 - a bounded wait whose end is an answer
+        """Wait until the first list is in the cache; False when it is not after ``timeout`` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._synced.wait()
+        except TimeoutError:
+            return False
+
+    def get(self, key: str) -> JsonObject | None:
+        """Return a cached object; it is shared, so it must not be changed."""
+        return self._store.get(key)
+
+    def values(self) -> Iterable[JsonObject]:
+        """Return all cached objects."""
+        return self._store.values()
+
+    def index(self, name: str, function: IndexFunction) -> None:
+        """Add an index: ``function`` names the values under which an object is found."""
+        self._store.index(name, function)
+
+    def by_index(self, name: str, value: str) -> list[JsonObject]:
+        """Return the cached objects that an index has under a value."""
+        return self._store.by_index(name, value)
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    async def run(self) -> None:
+        """List and watch until cancelled; server trouble is waited out, other exceptions (bugs) come out."""
+        while True:
+            error, lasted = await self._follow()
+            if lasted >= _HEALTHY:
+                self._failures = 0
+                if error is None:
+                    continue
+            self._failures += 1
+            wish = 0.0
+            if error is not None:
+                wish = error.retry_after or 0.0
+                if isinstance(error, Gone) or (
+                    self._failures % _RELIST_AFTER == 0 and error.status not in _NOT_ITS_FAULT
+                ):
+                    self._version = None
+            await self._sleep(max(self._backoff.delay(self._failures, self._random), wish))
+
+    async def _follow(self) -> tuple[ApiError | None, float]:
+        """List if need be and watch once; tell how it ended and how long the watch lasted."""
+        started: float | None = None
+        try:
+            if self._version is None:
+                await self._list()
+            started = self._clock()
+            await self._watch(self._version or "")
+        except ApiError as error:
+            self.last_error = error
+            return error, 0.0 if started is None else self._clock() - started
+        return None, self._clock() - started
+
+    async def _list(self) -> None:
+        """Read the whole collection and take it over."""
+        listed: _Listed = {}
+        version = ""
+        try:
+            async with aclosing(self._client.pages(self._path, self._query, self._page)) as pages:
+                async for page in pages:
+                    version = dig_text(page, "metadata", "resourceVersion")
+                    self._read_page(page, listed)
+                    self._contact()
+        except Gone:
+            # The list took longer than the server keeps its snapshot: without pages it needs none (client-go pager).
+            self._page = 0
+            raise
+        if not version:
+            raise self._malformed("a list without a resourceVersion")
+        self._page = _PAGE
+        self._take_over(listed)
+        self._version = version
+        self._synced.set()
+
+    def _read_page(self, page: JsonObject, listed: _Listed) -> None:
+        """Collect the objects of a page; give them the kind and apiVersion that items of a list lack, unlike events."""
+        items = page.get("items") or []
+        if not isinstance(items, list):
+            raise self._malformed("a list without items")
+        kind = dig_text(page, "kind").removesuffix("List")
+        for item in items:
+            key, version, found = self._identify(item)
+            if kind:
+                found.setdefault("kind", kind)
+                found.setdefault("apiVersion", page.get("apiVersion"))
+            if not self._store.has(key, version):
+                found = self._transform(found) if self._transform is not None else found
+            listed[key] = version, found
+
+    def _take_over(self, listed: _Listed) -> None:
+        """Make the cache equal to a list, then tell what changed."""
+        gone = [key for key in self._store.keys() if key not in listed]  # noqa: SIM118 - the store is no mapping
+        changed = [(key, *entry) for key, entry in listed.items() if not self._store.has(key, entry[0])]
+        for key in gone:
+            self._store.remove(key)
+        for key, version, item in changed:
+            self._store.put(key, version, item)
+        for key in gone:
+            self._on_change(key, None)
+        for key, _version, item in changed:
+            self._on_change(key, item)
+
+    async def _watch(self, version: str) -> None:
+        """Follow one watch connection to its end."""
+        query = {**self._query, "resourceVersion": version}
+        async with aclosing(self._client.watch(self._path, query, opened=self._contact)) as events:
+            handled = 0
+            async for event in events:
+                self._handle(event)
+                self._contact()
+                handled += 1
+                if handled % _FAIRNESS == 0:
+                    await asyncio.sleep(0)
+
+    def _handle(self, event: WatchEvent) -> None:
+        """Apply one event and remember how far we are."""
+        if event.type is not WatchType.BOOKMARK:
+            key, version, item = self._identify(event.object)
+            if event.type is WatchType.DELETED:
+                if self._store.remove(key):
+                    self._on_change(key, None)
+            elif not self._store.has(key, version):
+                item = self._transform(item) if self._transform is not None else item
+                self._store.put(key, version, item)
+                self._on_change(key, item)
+        reached = dig_text(event.object, "metadata", "resourceVersion")
+        if not reached:
+            raise self._malformed("an event without a resourceVersion")
+        self._version = reached
+
+    def _identify(self, item: JsonValue) -> tuple[str, Version, JsonObject]:
+        """Name an object and its version."""
+        if not isinstance(item, dict) or not dig_text(item, "metadata", "name"):
+            raise self._malformed("an object without a name")
+        return key_of(item), version_of(item), item
+
+    def _contact(self) -> None:
+        """Note that the server answers."""
+        self.last_contact = self._clock()
+        self.last_error = None
+
+    def _malformed(self, what: str) -> Malformed:
+        return Malformed(200, "MalformedAnswer", f"GET {self._path}: {what}")

@@ -1,0 +1,91 @@
+"""The objects of one collection in memory, with secondary indexes.
+
+Promises: an object and its index entries change together; the same version twice is one change. Leaves to others:
+where the objects come from, and concurrency (everything here runs between two awaits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["IndexFunction", "Store", "Version"]
+
+Version = tuple[str, str]
+"""UID and resourceVersion, taken before any transform."""
+IndexFunction = Callable[[JsonObject], Iterable[str]]
+"""Names the values under which an object is found; called once a version, so it must depend on the object alone."""
+
+_NOTHING: Final[dict[str, None]] = {}
+
+
+class Store:
+    """Objects by key, and keys by the values of each index."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, JsonObject] = {}
+        self._versions: dict[str, Version] = {}
+        self._functions: dict[str, IndexFunction] = {}
+        self._indexes: dict[str, dict[str, dict[str, None]]] = {}
+        self._values: dict[str, list[tuple[str, str]]] = {}
+
+    def index(self, name: str, function: IndexFunction) -> None:
+        """Add an index over present and future objects."""
+        if name in self._functions:
+            raise ValueError(f"the index {name!r} exists")
+        self._functions[name] = function
+        self._indexes[name] = {}
+        for key, stored in self._objects.items():
+            self._enter(key, stored, name)
+
+    def get(self, key: str) -> JsonObject | None:
+        """Return the object of a key."""
+        return self._objects.get(key)
+
+    def has(self, key: str, version: Version) -> bool:
+        """Whether exactly this version of the object is stored; without a resourceVersion nobody can tell."""
+        return version[1] != "" and self._versions.get(key) == version
+
+    def values(self) -> list[JsonObject]:
+        """Return all objects, as they are now."""
+        return list(self._objects.values())
+
+    def keys(self) -> list[str]:
+        """Return all keys, as they are now."""
+        return list(self._objects)
+
+    def by_index(self, name: str, value: str) -> list[JsonObject]:
+        """Return the objects that an index has under a value."""
+        return [self._objects[key] for key in self._indexes[name].get(value, _NOTHING)]
+
+    def put(self, key: str, version: Version, item: JsonObject) -> None:
+        """Store a version of an object in place of any other."""
+        self._leave(key)
+        self._objects[key] = item
+        self._versions[key] = version
+        for name in self._functions:
+            self._enter(key, item, name)
+
+    def remove(self, key: str) -> bool:
+        """Forget an object; False when it was not here."""
+        self._leave(key)
+        self._versions.pop(key, None)
+        return self._objects.pop(key, None) is not None
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def _enter(self, key: str, item: JsonObject, name: str) -> None:
+        for value in self._functions[name](item):
+            self._indexes[name].setdefault(value, {})[key] = None
+            self._values.setdefault(key, []).append((name, value))
+
+    def _leave(self, key: str) -> None:
+        for name, value in self._values.pop(key, ()):
+            keys = self._indexes[name].get(value)
+            if keys is not None:
+                keys.pop(key, None)
+                if not keys:
+                    del self._indexes[name][value]

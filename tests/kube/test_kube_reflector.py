@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from scripted import Handler, Server, answers, cut, event, listing, refuses, status_object, streams, thing
+
+from nodeattest_kube.backoff import RECONNECT
+from nodeattest_kube.client import ApiClient, ApiError, Gone, Malformed, Unreachable
+from nodeattest_kube.jsontypes import JsonObject, dig_text
+from nodeattest_kube.kubeconfig import parse_kubeconfig
+from nodeattest_kube.reflector import Reflector
+
+
+class Rig:
+    """A reflector on virtual time, with what it told and how long it waited."""
+
+    def __init__(self, client: ApiClient, **more: Callable[[JsonObject], JsonObject]) -> None:
+        self.now = 0.0
+        self.waits: list[float] = []
+        self.errors: list[ApiError | None] = []
+        self.told: list[tuple[str, str | None]] = []
+        self.reflector = Reflector(
+            client,
+            "/api/v1/things",
+            query={"fieldSelector": "f"},
+            on_change=self._on_change,
+            clock=lambda: self.now,
+            random=lambda: 0.0,
+            sleep=self._sleep,
+            transform=more.get("transform"),
+        )
+
+    def _on_change(self, key: str, item: JsonObject | None) -> None:
+        assert self.reflector.get(key) == item  # The cache is never behind what it tells.
+        self.told.append((key, None if item is None else dig_text(item, "metadata", "resourceVersion")))
+
+    async def _sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.errors.append(self.reflector.last_error)
+        self.now += seconds
+        await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[asyncio.Task[None]]:
+        task = asyncio.create_task(self.reflector.run())
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110 - any condition, also of the server
+                await asyncio.sleep(0.002)
+
+    def lasting(self, seconds: float) -> Callable[[web.Request], Awaitable[None]]:
+        """Let virtual time pass while the server holds a watch."""
+
+        async def hold(_request: web.Request) -> None:
+            await asyncio.sleep(0.01)
+            self.now += seconds
+
+        return hold
+
+
+@pytest.fixture
+def rig(client: ApiClient) -> Rig:
+    return Rig(client)
+
+
+async def forever(_request: web.Request) -> None:
+    await asyncio.sleep(60)
+
+
+EMPTY = answers(listing(1))
+HELD = streams(then=forever)
+
+
+def versions(server: Server) -> list[str]:
+    """Tell what each request was: ``list`` or the version its watch started from."""
+    return [
+        request.query["resourceVersion"] if "watch" in request.query else "list:" + request.query.get("limit", "all")
+        for request in server.requests
+    ]
+
+
+async def test_list_then_watch_from_its_version_with_bookmarks(server: Server, rig: Rig) -> None:
+    server.script = [
+        answers(listing(10, thing("a", 3, namespace="n"), continues="t")),
+        answers(listing(10, thing("b", 4))),
+        streams(
+            event("ADDED", thing("c", 11)),
+            event("MODIFIED", thing("b", 12)) + event("DELETED", thing("a", 13, namespace="n")),
+            event("BOOKMARK", thing("", 40)),
+            then=rig.lasting(20),
+        ),
+        HELD,
+    ]
+    assert not rig.reflector.synced
+    async with rig.running():
+        assert await rig.reflector.wait_synced(5)
+        await rig.until(lambda: len(server.requests) == 4)
+    assert rig.told == [("n/a", "3"), ("b", "4"), ("c", "11"), ("b", "12"), ("n/a", None)]
+    assert sorted(dig_text(item, "metadata", "name") for item in rig.reflector.values()) == ["b", "c"]
+    assert versions(server) == ["list:500", "list:500", "10", "40"]
+    watch = server.requests[2].query
+    assert watch["fieldSelector"] == "f"
+    assert watch["allowWatchBookmarks"] == "true"
+    assert 240 <= int(watch["timeoutSeconds"]) <= 480
+    assert rig.waits == []  # A watch that lasted is resumed at once.
+
+
+async def test_items_of_a_list_get_the_kind_that_events_have(server: Server, rig: Rig) -> None:
+    item = thing("a", 1)
+    del item["kind"], item["apiVersion"]
+    server.script = [answers(listing(1, item)), HELD]
+    async with rig.running():
+        await rig.reflector.wait_synced(5)
+    assert rig.reflector.get("a") == thing("a", 1)
+
+
+async def test_a_version_already_seen_is_told_once(server: Server, rig: Rig) -> None:
+    server.script = [
+        answers(listing(5, thing("a", 3))),
+        streams(event("ADDED", thing("a", 3)), event("MODIFIED", thing("a", 6)), event("MODIFIED", thing("a", 6))),
+        HELD,
+    ]
+    async with rig.running():
+        await rig.until(lambda: len(server.requests) == 3)
+    assert rig.told == [("a", "3"), ("a", "6")]
+
+
+async def test_an_object_made_anew_under_its_name_is_told(server: Server, rig: Rig) -> None:
+    server.script = [answers(listing(5, thing("a", 3))), streams(event("ADDED", thing("a", 3, uid="other"))), HELD]
+    async with rig.running():
+        await rig.until(lambda: len(server.requests) == 3)
+    assert rig.told == [("a", "3"), ("a", "3")]
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [refuses(410, "Expired"), streams(event("ERROR", status_object(410, "Expired", "too old resource version")))],
+    ids=["answer", "event"],
+)
+async def test_410_lists_again_and_tells_only_the_difference(server: Server, rig: Rig, gone: Handler) -> None:
+    server.script = [
+        answers(listing(5, thing("a", 1), thing("b", 2), thing("c", 3))),
+        gone,
+        answers(listing(9, thing("a", 1), thing("b", 8))),
+        HELD,
+    ]
+    async with rig.running():
+        await rig.until(lambda: len(server.requests) == 4)
+        assert rig.reflector.synced
+    assert rig.told == [("a", "1"), ("b", "2"), ("c", "3"), ("c", None), ("b", "8")]
+    assert versions(server) == ["list:500", "5", "list:500", "9"]
+    assert rig.waits == [0.8]
+
+
+async def test_a_list_that_expires_between_pages_is_read_without_pages(server: Server, rig: Rig) -> None:
+    server.script = [
+        answers(listing(5, thing("a", 1), continues="t")),
+        refuses(410, "Expired"),
+        answers(listing(7, thing("b", 2))),
+        HELD,
+    ]
+    async with rig.running():
+        await rig.reflector.wait_synced(5)
+        await rig.until(lambda: len(server.requests) == 4)
+    assert versions(server) == ["list:500", "list:500", "list:all", "7"]
+    assert rig.told == [("b", "2")]  # Half a list never reaches the cache.
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        refuses(403, "Forbidden"),
+        refuses(500, "InternalError"),
+        answers(b"<html>", status=502),
+        answers(b'{"metadata": {"resour'),
+        answers(b"{}"),
+        answers(listing(1, {"metadata": {}})),
+        answers(b'{"metadata":{"resourceVersion":"1"},"items":{"a":1}}'),
+        answers(b'{"metadata":{"resourceVersion":"1"},"items":[1]}'),
+        streams(b"{", then=cut),
+    ],
+    ids=["403", "500", "html", "truncated", "empty", "nameless", "no list", "no objects", "cut"],
+)
+async def test_trouble_with_the_list_is_backed_off_and_survived(server: Server, rig: Rig, trouble: Handler) -> None:
+    server.script = [*[trouble] * 8, EMPTY, HELD]
+    async with rig.running():
+        assert await rig.reflector.wait_synced(5)
+        assert rig.reflector.last_error is None
+    assert None not in rig.errors[:8]
+    assert rig.waits[:8] == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
+
+
+async def test_a_server_that_asks_for_patience_gets_it(server: Server, rig: Rig) -> None:
+    server.script = [answers(b"{}", status=429, Retry_After="17"), EMPTY, HELD]
+    async with rig.running():
+        await rig.reflector.wait_synced(5)
+    assert rig.waits == [17.0]
+
+
+async def test_a_watch_that_ends_at_once_is_backed_off(server: Server, rig: Rig) -> None:
+    bookmark = streams(event("BOOKMARK", thing("", 2)))
+    server.script = [EMPTY, *[bookmark] * 6, streams(then=rig.lasting(10)), streams(), HELD]
+    async with rig.running():
+        await rig.until(lambda: len(server.requests) == 10)
+    # The watch that lasted resets the back-off; the short one after it waits the first step again.
+    assert rig.waits == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 0.8]
+    assert versions(server) == ["list:500", "1", *["2"] * 8]
+
+
+async def test_a_watch_cut_within_an_event_goes_on_after_the_last_whole_one(server: Server, rig: Rig) -> None:
+    whole, half = event("ADDED", thing("a", 2)), event("ADDED", thing("b", 3))
+    server.script = [EMPTY, streams(whole + half[:30], then=cut), streams(whole[:9]), streams(half, then=forever)]
+    async with rig.running():
+        await rig.until(lambda: len(rig.told) == 2)
+    assert versions(server) == ["list:500", "1", "2", "2"]
+    assert rig.told == [("a", "2"), ("b", "3")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"<html>\n",
+        b'{"type":"ADDED"}\n',
+        b'{"type":"SURPRISE","object":{}}\n',
+        b'{"type":"ADDED","object":{"metadata":{}}}\n',
+        b'{"type":"ADDED","object":{"metadata":{"name":"x"}}}\n',
+        b'{"type":"BOOKMARK","object":{}}\n',
+        b"[]\n",
+    ],
+)
+async def test_a_line_that_is_no_event_is_survived(server: Server, rig: Rig, line: bytes) -> None:
+    server.script = [EMPTY, streams(line, then=forever), streams(event("ADDED", thing("a", 2)), then=forever)]
+    async with rig.running():
+        await rig.until(lambda: ("a", "2") in rig.told)
+    assert rig.waits == [0.8]
+
+
+async def test_a_version_that_the_server_keeps_refusing_is_given_up(server: Server, rig: Rig) -> None:
+    future = refuses(504, "Timeout", "Too large resource version: 900, current: 7")
+    server.script = [answers(listing(900)), *[future] * 5, answers(listing(7)), HELD]
+    async with rig.running():
+        await rig.until(lambda: len(server.requests) == 8)
+    assert versions(server) == ["list:500", *["900"] * 5, "list:500", "7"]
+
+
+async def test_an_overloaded_server_is_not_asked_to_list_again(server: Server, rig: Rig) -> None:
+    server.script = [EMPTY, *[refuses(429, "TooManyRequests")] * 12, HELD]
+    async with rig.running():
+        await rig.until(lambda: len(server.requests) == 14)
+    assert versions(server) == ["list:500", *["1"] * 13]
+
+
+async def test_a_hung_watch_is_noticed_and_replaced(server: Server) -> None:
+    async with ApiClient(parse_kubeconfig(server.kubeconfig()), watch_silence=0.1) as client:
+        rig = Rig(client)
+        server.script = [EMPTY, HELD, streams(event("ADDED", thing("a", 2)), then=forever), HELD]
+        async with rig.running():
+            await rig.until(lambda: rig.told == [("a", "2")])
+            assert rig.reflector.last_contact == rig.now
+
+
+async def test_contact_is_noted_when_a_quiet_watch_opens(server: Server, rig: Rig) -> None:
+    server.script = [EMPTY, refuses(500, "InternalError"), HELD]
+    assert rig.reflector.last_contact == float("-inf")
+    async with rig.running():
+        await rig.until(lambda: len(server.requests) == 3 and rig.reflector.last_error is None)
+    assert rig.reflector.last_contact == 0.8
+
+
+async def test_wait_synced_says_no_when_time_is_up(rig: Rig) -> None:
+    assert not await rig.reflector.wait_synced(0.01)
+
+
+async def test_jitter_spreads_a_fleet() -> None:
+    assert RECONNECT.delay(1, lambda: 0.5) == pytest.approx(1.2)
+    assert RECONNECT.delay(10**9, lambda: 0.999) < 60.0
+
+
+async def test_an_index_follows_its_objects(server: Server, client: ApiClient) -> None:
+    rig = Rig(client)
+    rig.reflector.index("owner", lambda item: [dig_text(item, "owner")] if "owner" in item else [])
+    server.script = [
+        answers(listing(5, thing("a", 1, owner="x"), thing("b", 2, owner="x"), thing("c", 3))),
+        streams(event("MODIFIED", thing("a", 6, owner="y")), event("DELETED", thing("b", 7, owner="x")), then=forever),
+    ]
+    async with rig.running():
+        await rig.until(lambda: len(rig.told) == 5)
+    assert rig.reflector.by_index("owner", "x") == []
+    assert rig.reflector.by_index("owner", "y") == [thing("a", 6, owner="y")]
+    rig.reflector.index("name", lambda item: [dig_text(item, "metadata", "name")])  # Over what is there already.
+    assert rig.reflector.by_index("name", "c") == [thing("c", 3)]
+    with pytest.raises(ValueError, match="exists"):
+        rig.reflector.index("name", lambda _item: [])
+
+
+async def test_a_transform_sees_each_version_once_and_may_drop_anything(server: Server, client: ApiClient) -> None:
+    seen: list[str] = []
+
+    def keep_little(item: JsonObject) -> JsonObject:
+        seen.append(dig_text(item, "metadata", "resourceVersion"))
+        return {"small": True}
+
+    rig = Rig(client, transform=keep_little)
+    server.script = [
+        answers(listing(5, thing("a", 1))),
+        streams(event("ADDED", thing("b", 6)), event("ERROR", status_object(410, "Gone"))),
+        answers(listing(7, thing("a", 1), thing("b", 6))),
+        HELD,
+    ]
+    async with rig.running():
+        await rig.until(lambda: len(server.requests) == 4)
+    assert seen == ["1", "6"]
+    assert list(rig.reflector.values()) == [{"small": True}] * 2
+
+
+async def test_a_bug_in_on_change_comes_out_of_run(server: Server, client: ApiClient) -> None:
+    def break_down(_key: str, _item: JsonObject | None) -> None:
+        raise ZeroDivisionError
+
+    server.script = [answers(listing(5, thing("a", 1))), HELD]
+    with pytest.raises(ZeroDivisionError):
+        await Reflector(client, "/x", on_change=break_down).run()
+
+
+async def test_a_large_burst_in_odd_chunks_arrives_whole_and_lets_others_run(server: Server, rig: Rig) -> None:
+    lines = b"".join(event("ADDED", thing(f"csr-{n}", n + 2, request="A" * 4500)) for n in range(3909))
+    server.script = [EMPTY, streams(*_batched(lines, 2_500_001), then=forever)]
+    turns = itertools.count()
+
+    async def other() -> None:
+        while True:
+            next(turns)
+            await asyncio.sleep(0)
+
+    competitor = asyncio.create_task(other())
+    async with rig.running():
+        await rig.until(lambda: len(rig.told) == 3909)
+    competitor.cancel()
+    assert next(turns) > 39
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        (streams(event("ERROR", status_object(410, "Expired"))), Gone),
+        (streams(event("ERROR", thing("not a status", 1))), Exception),
+        (streams(b'{"type":"ADDED","object":{"a":"' + b"x" * (9 << 20)), Malformed),
+        (streams(b'{"type":'), Unreachable),
+    ],
+    ids=["gone", "odd error", "endless line", "half a line"],
+)
+async def test_a_watch_raises_what_ended_it(
+    server: Server, client: ApiClient, script: Handler, kind: type[Exception]
+) -> None:
+    server.script = [script]
+    with pytest.raises(kind):
+        async for _event in client.watch("/x"):
+            pass
+
+
+def _batched(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
