@@ -1,0 +1,148 @@
+"""The agent on one machine: its settings, its cache directory, and the two things done there under the lock or not.
+
+``usable`` finds the credential that may be handed out; ``issue_and_store`` gets a new one. Promises: nothing that fails
+a check is handed out; a credential that cannot be stored is still good for this answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from nodeattest_authenticator import cache, memory
+from nodeattest_authenticator.cache import Cached, Credential
+from nodeattest_authenticator.clock import Clock, Deadline
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.settings import Settings, load
+from nodeattest_authenticator.storage import Storage
+from nodeattest_authenticator.warm import UnsafeFileError, config_identity
+
+__all__ = ["Agent", "issue_and_store", "refuse_while_paused", "remember_answer", "usable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """What every command works with."""
+
+    settings: Settings
+    config: str
+    """Path of the configuration file."""
+    identity: bytes
+    """Its content's identity; a cached credential is bound to it."""
+    storage: Storage
+    clock: Clock
+    chance: Callable[[], float]
+    tell: Callable[[str], None]
+    """Says something to whoever reads the log."""
+
+    @classmethod
+    def open(
+        cls,
+        config: str,
+        cache_dir: str,
+        *,
+        hostname: str,
+        clock: Clock,
+        chance: Callable[[], float],
+        tell: Callable[[str], None],
+        create: bool = True,
+    ) -> Self:
+        """Read the configuration and open the cache directory, made if need be; raises ``Failure``."""
+        try:
+            identity = config_identity(config)  # before reading, so that a race makes it older, never newer
+        except OSError:
+            identity = b"none"  # and now load says why
+        settings = load(config, hostname=hostname)
+        storage = Storage(cache_dir, create=create)
+        return cls(
+            settings=settings,
+            config=config,
+            identity=identity,
+            storage=storage,
+            clock=clock,
+            chance=chance,
+            tell=tell,
+        )
+
+
+def usable(agent: Agent) -> Cached | None:
+    """Load the cached credential if it may be used; says why not. Raises ``Failure`` when only the clock is wrong."""
+    try:
+        found = cache.load(agent.storage)
+    except (UnsafeFileError, ValueError) as error:
+        agent.tell(f"the cached credential is not used: {error}")
+        return None
+    now = agent.clock.now()
+    if found is None or now >= found.credential.not_after:
+        return None
+    from nodeattest_authenticator.certificate import (  # noqa: PLC0415 - 50 ms that waiting processes save
+        Wanted,
+        check_credential,
+    )
+
+    wanted = Wanted(node_name=agent.settings.node_name, ca_pem=agent.settings.ca_pem)
+    try:
+        check_credential(found.credential, wanted, now=now)
+    except Failure as failure:
+        if failure.reason == Local.CLOCK_OFF:
+            raise
+        agent.tell(f"the cached credential is not used: {failure.message}")
+        return None
+    return found
+
+
+def refuse_while_paused(agent: Agent) -> None:
+    """Repeat the last refusal while its pause lasts; raises ``Failure``."""
+    last = memory.load(agent.storage, agent.identity)
+    left = last.until - agent.clock.now() if last is not None else 0
+    if last is not None and 0 < left <= memory.LONGEST:
+        raise Failure(last.reason, f"still refused: {last.text}", remedy=f"the next attempt is in {left:.0f} s")
+
+
+def issue_and_store(agent: Agent, current: Credential | None, deadline: Deadline) -> Cached:
+    """Get a new credential and store it; ``current`` is the valid one to be renewed. Hold the lock.
+
+    Raises ``Failure``, which is remembered with its pause.
+    """
+    from nodeattest_authenticator.draft import StoredDrafts  # noqa: PLC0415 - not needed by waiting processes
+    from nodeattest_authenticator.issue import issue  # noqa: PLC0415 - the same
+
+    drafts = StoredDrafts(agent.storage, used_key_pem=current.key_pem if current else None)
+    try:
+        credential = issue(
+            agent.settings, agent.storage, current, drafts=drafts, deadline=deadline, chance=agent.chance
+        )
+    except Failure as failure:
+        if failure.fate is not Fate.USAGE:
+            _remember(agent, failure, current)
+        raise
+    made = Cached(credential=credential, identity=agent.identity)
+    try:
+        cache.save(agent.storage, made)
+        memory.forget(agent.storage)
+        drafts.discard()
+    except OSError as error:
+        # The draft stays: the next attempt gets this very certificate again.
+        agent.tell(f"the credential is good but cannot be stored: {error.strerror}")
+    return made
+
+
+def remember_answer(agent: Agent, cached: Cached, info: bytes, api_version: str) -> None:
+    """Let the warm path serve this exec info from now on. Hold the lock."""
+    if cached.has_answer(info) and cached.identity == agent.identity:
+        return
+    answers = cached.answers if cached.identity == agent.identity else ()
+    with contextlib.suppress(OSError):  # then the next call is not warm
+        bound = replace(cached, identity=agent.identity, answers=answers)
+        cache.save(agent.storage, bound.with_answer(info, api_version))
+
+
+def _remember(agent: Agent, failure: Failure, current: Credential | None) -> None:
+    now, pause = agent.clock.now(), memory.FIRST
+    if current is not None:
+        # Several attempts must fit into what is left of the certificate's life.
+        pause = replace(memory.RENEWAL, most=min(memory.RENEWAL.most, (current.not_after - now) / 8))
+    with contextlib.suppress(OSError):
+        memory.remember(agent.storage, agent.identity, failure, pause=pause, now=now, chance=agent.chance)

@@ -1,0 +1,54 @@
+"""The exec credential call off the warm path: check the call, find or get a credential, answer.
+
+With a certificate that is still valid nothing is waited for; without one, one process asks and the others wait for it.
+"""
+
+from __future__ import annotations
+
+from nodeattest_authenticator import exec_info, warm
+from nodeattest_authenticator.agent import Agent, issue_and_store, refuse_while_paused, remember_answer, usable
+from nodeattest_authenticator.cache import Cached
+from nodeattest_authenticator.clock import Deadline
+from nodeattest_authenticator.lock import exclusive, exclusive_if_free
+
+__all__ = ["credential"]
+
+
+def credential(agent: Agent, info: bytes | None) -> bytes:
+    """Answer one call with an ExecCredential; raises ``Failure``."""
+    call = exec_info.parse(info)
+    exec_info.check_cluster(call, agent.settings)
+    raw = info or b""
+    found = usable(agent)
+    if found is None:
+        return _first(agent, raw, call.api_version)
+    if agent.settings.renewable and agent.clock.now() >= found.credential.renew_at:
+        from nodeattest_authenticator import renew  # noqa: PLC0415 - needed after half of a certificate's life only
+
+        return found.credential.answer(call.api_version, expires_at=renew.begin(agent, found.credential))
+    with exclusive_if_free(agent.storage) as held:
+        if held:
+            remember_answer(agent, found, raw, call.api_version)
+    return found.credential.answer(call.api_version)
+
+
+def _first(agent: Agent, info: bytes, api_version: str) -> bytes:
+    deadline = Deadline.after(agent.clock, agent.settings.timeout_seconds)
+    refuse_while_paused(agent)
+    with exclusive(agent.storage, deadline):
+        # Whoever held the lock before may have finished the work.
+        ready = _ready(agent, info)
+        if ready is not None:
+            return ready
+        refuse_while_paused(agent)
+        found: Cached = usable(agent) or issue_and_store(agent, None, deadline)
+        remember_answer(agent, found, info, api_version)
+        return found.credential.answer(api_version)
+
+
+def _ready(agent: Agent, info: bytes) -> bytes | None:
+    try:
+        found = warm.lookup(agent.storage.path, agent.config, info, agent.clock.now())
+    except (OSError, ValueError, LookupError, warm.UnsafeFileError):
+        return None
+    return found[1] if found is not None and found[0] == 0 else None

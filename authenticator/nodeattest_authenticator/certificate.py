@@ -1,0 +1,180 @@
+"""The certificate is checked before it is stored, and again before a stored one is used.
+
+Promises: what passes is a client certificate for exactly this node and this key from a CA of this cluster, valid now.
+Leaves authorisation to the API server. A wrong clock is told apart from a wrong certificate.
+Sources: RFC 5280 §4.1.2.5, §4.2.1.9, §4.2.1.12; attack-corpus rows 142, 145.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from nodeattest_authenticator import pem
+from nodeattest_authenticator.cache import Credential
+from nodeattest_authenticator.errors import Failure, Local
+from nodeattest_authenticator.warm import SKEW, is_time_valid
+from nodeattest_providers.binding import cluster_pin
+from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, ClusterPin, NodeName
+
+__all__ = ["Wanted", "check_credential", "check_time", "checked", "has_several", "pin", "subject"]
+
+_MAX_CHAIN: Final = 4
+_MINUTE: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the certificate must be."""
+
+    node_name: NodeName
+    ca_pem: bytes
+
+
+def checked(certificate_pem: bytes, key_pem: bytes, wanted: Wanted) -> tuple[bytes, int, int]:
+    """Check a certificate but for its times; returns it canonically spelt, notBefore and notAfter (epoch seconds).
+
+    1. It is a chain of at most four certificates in PEM, the leaf first.
+    2. Its key is ours.
+    3. Its subject is exactly O ``system:nodes``, CN ``system:node:<name>``.
+    4. It is no CA and admits client authentication.
+    5. Its chain ends at a CA of the cluster's bundle.
+    Raises ``Failure``.
+    """
+    # 1
+    try:
+        blocks = pem.decode(certificate_pem, pem.CERTIFICATE)
+        chain = [x509.load_der_x509_certificate(der) for der in blocks]
+        key = load_pem_private_key(key_pem, password=None).public_key()
+        spki = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise _refused("it or its key cannot be parsed") from None
+    if not 1 <= len(chain) <= _MAX_CHAIN:
+        raise _refused(f"expected 1 to {_MAX_CHAIN} certificates, got {len(chain)}")
+    try:
+        _check_leaf(chain[0], spki, wanted.node_name)
+        _check_chain(chain, wanted.ca_pem)
+    except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        raise _refused("an extension or a name in it cannot be parsed") from None
+    canonical = b"".join(pem.encode(der, pem.CERTIFICATE) for der in blocks)
+    return canonical, int(chain[0].not_valid_before_utc.timestamp()), int(chain[0].not_valid_after_utc.timestamp())
+
+
+def check_time(not_before: int, not_after: int, *, now: float, ahead: float | None) -> None:
+    """Check the times; ``ahead`` is by how many seconds this machine's clock is ahead of the API server's, if known.
+
+    Raises ``Failure``: that the clock is off where this explains it, else that the certificate is of no use.
+    """
+    if is_time_valid(not_before, not_after, now):
+        return
+    early = now < not_before
+    if ahead is not None and abs(ahead) > SKEW:
+        direction = "ahead of" if ahead > 0 else "behind"
+        raise _clock_off(f"it is {round(abs(ahead) / _MINUTE)} minutes {direction} the API server's")
+    if early:
+        raise _clock_off(f"the certificate begins {round((not_before - now) / _MINUTE)} minutes in its future")
+    raise _refused("it has expired")
+
+
+def check_credential(credential: Credential, wanted: Wanted, *, now: float) -> None:
+    """Check a stored credential before it is used; raises ``Failure``."""
+    _, not_before, not_after = checked(credential.certificate_pem, credential.key_pem, wanted)
+    if (not_before, not_after) != (credential.not_before, credential.not_after):
+        raise _refused("its times are not those that the cache file states")
+    check_time(not_before, not_after, now=now, ahead=None)
+
+
+def has_several(ca_pem: bytes) -> bool:
+    """Tell whether a bundle leaves a choice to ``pin``."""
+    return len(pem.decode(ca_pem, pem.CERTIFICATE)) > 1
+
+
+def pin(ca_pem: bytes, server_der: bytes | None = None) -> ClusterPin:
+    """Pin the cluster CA that the node trusts: of several the one that issued the server's certificate, else the first.
+
+    The controller accepts each CA of the cluster's current bundle, so the choice only matters while a CA is rotated.
+    """
+    bundle = [x509.load_der_x509_certificate(der) for der in pem.decode(ca_pem, pem.CERTIFICATE)]
+    chosen = bundle[0]
+    if server_der is not None and len(bundle) > 1:
+        server = x509.load_der_x509_certificate(server_der)
+        chosen = next((ca for ca in bundle if _issued(server, ca)), chosen)
+    return cluster_pin(chosen.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+
+
+def subject(certificate_pem: bytes) -> tuple[str, str]:
+    """Tell subject (RFC 4514) and serial number (hex) of a stored certificate, for ``status``."""
+    leaf = x509.load_pem_x509_certificate(certificate_pem)
+    return leaf.subject.rfc4514_string(), f"{leaf.serial_number:x}"
+
+
+def _check_leaf(leaf: x509.Certificate, spki: bytes, node_name: NodeName) -> None:
+    # 2
+    if leaf.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) != spki:
+        raise _refused("it is for another key")
+    # 3
+    names = sorted((attribute.oid.dotted_string, str(attribute.value)) for attribute in leaf.subject)
+    expected = [
+        (NameOID.COMMON_NAME.dotted_string, NODE_USER_PREFIX + node_name),
+        (NameOID.ORGANIZATION_NAME.dotted_string, NODES_GROUP),
+    ]
+    if names != expected:
+        raise _refused(f"its subject is not O={NODES_GROUP}, CN={NODE_USER_PREFIX}{node_name}")
+    # 4
+    if _is_ca(leaf):
+        raise _refused("it is a CA certificate")
+    try:
+        usages = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        usages = ()
+    if ExtendedKeyUsageOID.CLIENT_AUTH not in usages:
+        raise _refused("it does not admit client authentication")
+
+
+def _check_chain(chain: Sequence[x509.Certificate], ca_pem: bytes) -> None:
+    # 5. Signature by signature: the library's path builder wants a subject alternative name, which kubelet's client
+    # certificates must not have (kubernetes-rules C3).
+    bundle = [x509.load_der_x509_certificate(der) for der in pem.decode(ca_pem, pem.CERTIFICATE)]
+    for certificate, issuer in pairwise(chain):
+        if not _is_ca(issuer) or not _issued(certificate, issuer):
+            raise _refused("a link of its chain does not hold")
+    if not any(_issued(chain[-1], ca) for ca in bundle):
+        raise _refused("no CA of the cluster issued it")
+
+
+def _is_ca(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def _refused(what: str) -> Failure:
+    return Failure(
+        Local.CERTIFICATE_REFUSED,
+        f"the certificate is of no use: {what}",
+        remedy="if this stays, look at the signer of the cluster's node certificates",
+    )
+
+
+def _clock_off(what: str) -> Failure:
+    return Failure(Local.CLOCK_OFF, f"this machine's clock is off: {what}", remedy="set the clock (NTP)")

@@ -1,0 +1,222 @@
+"""The commands that people type: join, status, evidence, and credential in its unusual forms.
+
+argparse only; what was typed becomes one frozen value, and everything else happens elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Final, cast
+
+from nodeattest_authenticator import bootstrap_token, cold, settings
+from nodeattest_authenticator.clock import Clock, chance
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.fields import FieldsError
+from nodeattest_authenticator.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_API_VERSIONS
+from nodeattest_authenticator.warm import DEFAULT_CACHE_DIR, DEFAULT_CONFIG
+from nodeattest_providers.interface import JsonObject, JsonValue
+
+__all__ = ["main", "parser"]
+
+DEFAULT_KUBECONFIG: Final = "/etc/kubernetes/kubelet.conf"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; returns the exit code."""
+    options = parser().parse_args(argv[1:])
+    try:
+        match cast("str", options.command):
+            case "join":
+                return _join(options, argv[0])
+            case "status":
+                return _status(options)
+            case "evidence":
+                return _evidence(options)
+            case _:
+                return cold.main(
+                    [argv[0], "credential", f"--config={options.config}", f"--cache-dir={options.cache_dir}"]
+                )
+    except Failure as failure:
+        return cold.report(failure)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    top = argparse.ArgumentParser(
+        prog="kubelet-authenticator",
+        description="Gets and renews this node's kubelet certificate by proving what the machine is.",
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    places = argparse.ArgumentParser(add_help=False)
+    places.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help="configuration (%(default)s)")
+    places.add_argument("--cache-dir", default=DEFAULT_CACHE_DIR, metavar="DIR", help="state, 0700 (%(default)s)")
+    commands.add_parser("credential", parents=[places], help="answer kubelet (client-go exec plugin); the default")
+    _describe_join(commands.add_parser("join", parents=[places], help="join a cluster: first certificate, kubeconfig"))
+    status = commands.add_parser("status", parents=[places], help="show the certificate and the last failure")
+    status.add_argument("--json", action="store_true", help="one JSON object")
+    evidence = commands.add_parser(
+        "evidence", parents=[places], help="show what would be sent, and the EK fingerprint to register"
+    )
+    evidence.add_argument("--provider", help="without a configuration: the fingerprint of this provider's key only")
+    _describe_provider_settings(evidence)
+    return top
+
+
+def _describe_join(join: argparse.ArgumentParser) -> None:
+    join.add_argument("--server", required=True, metavar="URL", help="the API server, https://host:port")
+    join.add_argument("--ca-file", required=True, metavar="FILE", help="the cluster's CA certificates, PEM")
+    join.add_argument("--tls-server-name", metavar="NAME", help="name in the server's certificate, if not the host")
+    join.add_argument("--token-file", required=True, metavar="FILE", help="bootstrap token; - reads standard input")
+    join.add_argument("--provider", required=True, help="how the machine proves what it is: tpm, challenge, insecure")
+    join.add_argument("--node-name", metavar="NAME", help="the Node's name (the host name in lower case, as kubelet)")
+    source = join.add_mutually_exclusive_group()
+    source.add_argument("--provider-id", metavar="ID", help="the value that kubelet gets with --provider-id")
+    source.add_argument("--provider-id-file", metavar="FILE", help="a file that holds it")
+    source.add_argument("--provider-id-command", metavar="COMMAND", help="a command that prints it (no shell)")
+    _describe_provider_settings(join)
+    join.add_argument("--expiration-seconds", type=int, metavar="N", help="lifetime to ask for (the signer decides)")
+    join.add_argument("--timeout", type=int, default=settings.DEFAULT_TIMEOUT, metavar="SECONDS", help="%(default)s")
+    join.add_argument("--kubeconfig", default=DEFAULT_KUBECONFIG, metavar="FILE", help="for kubelet (%(default)s)")
+    join.add_argument("--replace-kubeconfig", action="store_true", help="also replace one that join did not write")
+    join.add_argument(
+        "--exec-api-version",
+        choices=EXEC_API_VERSIONS,
+        default=DEFAULT_EXEC_API_VERSION,
+        help="%(default)s; Kubernetes before 1.22 needs v1beta1",
+    )
+    join.add_argument("--no-wait", action="store_true", help="write the files only; kubelet asks for the certificate")
+
+
+def _describe_provider_settings(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--tcti", metavar="TCTI", help="how to reach the TPM, e.g. device:/dev/tpmrm0")
+    command.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a provider setting (JSON, or a plain string)"
+    )
+
+
+def _join(options: argparse.Namespace, program: str) -> int:
+    from nodeattest_authenticator import status  # noqa: PLC0415 - cryptography is not for --help
+    from nodeattest_authenticator.join import JoinOptions, join  # noqa: PLC0415 - the same
+
+    made = JoinOptions(
+        settings=_settings(options),
+        token=bootstrap_token.parse(_read(options.token_file)),
+        config=os.path.abspath(options.config),  # noqa: PTH100 - kubelet runs elsewhere
+        cache_dir=os.path.abspath(options.cache_dir),  # noqa: PTH100 - the same
+        kubeconfig=options.kubeconfig,
+        exec_api_version=options.exec_api_version,
+        command=_command(program),
+        wait=not options.no_wait,
+        replace_kubeconfig=options.replace_kubeconfig,
+    )
+    found = join(made, clock=Clock(), chance=chance, tell=cold.tell)
+    until = f"; its certificate lasts until {status.moment(found.credential.not_after)}" if found else ""
+    sys.stdout.write(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}{until}\n")
+    if not made.settings.renewable:
+        cold.tell("the insecure provider renews nothing: join again before the certificate ends")
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    from nodeattest_authenticator import status  # noqa: PLC0415 - cryptography is not for --help
+    from nodeattest_authenticator.agent import Agent  # noqa: PLC0415 - the same
+
+    agent = Agent.open(
+        options.config,
+        options.cache_dir,
+        hostname=os.uname().nodename,
+        clock=Clock(),
+        chance=chance,
+        tell=cold.tell,
+        create=False,
+    )
+    with agent.storage:
+        document = status.status(agent)
+    sys.stdout.write(json.dumps(document, indent=2) + "\n" if options.json else status.to_text(document))
+    return 1 if document["state"] == "none" else 0
+
+
+def _evidence(options: argparse.Namespace) -> int:
+    from nodeattest_authenticator import evidence, issue  # noqa: PLC0415 - cryptography is not for --help
+
+    if options.provider is not None:
+        attestor = issue.attestor_for(options.provider, _provider_settings(options))
+        document: JsonObject = {"provider": options.provider} | evidence.fingerprint(attestor)
+    else:
+        document = evidence.evidence(settings.load(options.config, hostname=os.uname().nodename))
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    return 0
+
+
+def _settings(options: argparse.Namespace) -> settings.Settings:
+    """Build the configuration from what was typed, by way of its own parser: one set of rules."""
+    provider: JsonObject = {"name": options.provider, "settings": _provider_settings(options)}
+    document: JsonObject = {
+        "apiVersion": settings.API_VERSION,
+        "kind": settings.KIND,
+        "server": options.server,
+        "certificateAuthority": _read(options.ca_file).decode("utf-8", "replace"),
+        "tlsServerName": options.tls_server_name,
+        "nodeName": options.node_name,
+        "provider": provider,
+        "providerID": _provider_id(options),
+        "timeoutSeconds": options.timeout,
+        "expirationSeconds": options.expiration_seconds,
+    }
+    try:
+        return settings.parse(json.dumps(document).encode(), hostname=os.uname().nodename)
+    except FieldsError as error:
+        raise _wrong(str(error)) from None
+
+
+def _provider_id(options: argparse.Namespace) -> JsonValue:
+    if options.provider_id is not None:
+        return {"value": options.provider_id}
+    if options.provider_id_file is not None:
+        return {"file": os.path.abspath(options.provider_id_file)}  # noqa: PTH100 - kubelet runs elsewhere
+    if options.provider_id_command is not None:
+        words: list[JsonValue] = [*shlex.split(options.provider_id_command)]
+        return {"command": words}
+    return None
+
+
+def _provider_settings(options: argparse.Namespace) -> JsonObject:
+    made: JsonObject = {}
+    for word in cast("list[str]", options.set):
+        name, equals, text = word.partition("=")
+        if not name or not equals:
+            raise _wrong("--set needs KEY=VALUE")
+        try:
+            made[name] = cast("JsonValue", json.loads(text))
+        except ValueError:
+            made[name] = text
+    if options.tcti is not None:
+        made["tcti"] = options.tcti
+    return made
+
+
+def _read(path: str) -> bytes:
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read()
+        with open(path, "rb") as file:  # noqa: PTH123 - strings throughout, as in storage
+            return file.read()
+    except OSError as error:
+        raise _wrong(f"{path}: {error.strerror}") from None
+
+
+def _command(program: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        raise _wrong(f"{program} is not on PATH, so kubelet could not run it")
+    return os.path.abspath(found)  # noqa: PTH100 - kubelet runs elsewhere
+
+
+def _wrong(message: str) -> Failure:
+    return Failure(Local.CONFIGURATION_INVALID, message, remedy="see --help", fate=Fate.USAGE)

@@ -1,0 +1,66 @@
+"""The cold path's door: what the warm path could not answer is run here, and every failure becomes one line.
+
+The only module that reads the environment, the host name and the real clock.
+Exit codes: 0 done; 1 refused or failed; 2 called wrongly.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Final, NoReturn
+
+from nodeattest_authenticator.clock import Clock, chance
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.warm import credential_arguments
+
+__all__ = ["main", "report", "tell"]
+
+_GRACE: Final = 5
+"""Seconds that a call may overrun its deadline, where no timeout reaches, before it is ended."""
+
+
+def main(argv: list[str]) -> int:
+    """Run a command; returns the exit code."""
+    arguments = credential_arguments(argv)
+    if arguments is None:
+        from nodeattest_authenticator.cli import main as cli_main  # noqa: PLC0415 - argparse is not for the exec path
+
+        return cli_main(argv)
+    try:
+        _credential(*arguments)
+    except Failure as failure:
+        return report(failure)
+    return 0
+
+
+def tell(message: str) -> None:
+    """Say something on stderr, which kubelet logs."""
+    sys.stderr.write(f"kubelet-authenticator: {message}\n")
+
+
+def report(failure: Failure) -> int:
+    """Say why there is no result; returns the exit code."""
+    tell(str(failure))
+    return 2 if failure.fate is Fate.USAGE else 1
+
+
+def _credential(cache_dir: str, config: str) -> None:
+    from nodeattest_authenticator.agent import Agent  # noqa: PLC0415 - cli needs this module's other names only
+    from nodeattest_authenticator.answer import credential  # noqa: PLC0415 - the same
+
+    agent = Agent.open(config, cache_dir, hostname=os.uname().nodename, clock=Clock(), chance=chance, tell=tell)
+    with agent.storage:
+        signal.signal(signal.SIGALRM, _too_late)
+        signal.alarm(agent.settings.timeout_seconds + _GRACE)
+        answer = credential(agent, os.environb.get(b"KUBERNETES_EXEC_INFO"))
+        signal.alarm(0)
+    sys.stdout.buffer.write(answer)
+    sys.stdout.buffer.flush()
+
+
+def _too_late(_signal: int, _frame: object) -> NoReturn:
+    raise Failure(
+        Local.TIMEOUT, "the deadline has passed", remedy="see which part hangs with status", fate=Fate.TEMPORARY
+    )

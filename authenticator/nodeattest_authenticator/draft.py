@@ -1,0 +1,122 @@
+"""The unfinished request on disk: the key and the exact bytes that were filed, until the certificate is stored.
+
+An agent that was killed, timed out or lost the reply files the same bytes under the same name again, finds its own
+object there and goes on; a new key would be a new request, and an issued certificate would be lost.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from nodeattest_authenticator.fields import Fields, FieldsError, parse_object
+from nodeattest_authenticator.storage import Storage
+from nodeattest_authenticator.warm import UnsafeFileError
+from nodeattest_providers.interface import JsonObject
+
+__all__ = ["DRAFT_FILE", "Draft", "DraftStore", "Filed", "StoredDrafts"]
+
+DRAFT_FILE: Final = "draft"
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """One request as it is, or is about to be, filed."""
+
+    name: str
+    request: bytes = field(repr=False)
+    """``spec.request``, byte for byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A key, its PKCS#10 request, and what was filed with it."""
+
+    purpose: str
+    """What the draft is for (node, provider ID, signer, cluster pin): another purpose needs another draft."""
+    key_pem: bytes = field(repr=False)
+    csr_der: bytes = field(repr=False)
+    first: Filed | None = None
+    second: Filed | None = None
+
+
+class DraftStore(Protocol):
+    """Where the draft is kept."""
+
+    def load(self) -> Draft | None:
+        """Return the draft, None when there is none worth going on with."""
+        ...
+
+    def save(self, draft: Draft) -> None:
+        """Keep it; what cannot be kept is not an error."""
+        ...
+
+    def discard(self) -> None:
+        """Forget it."""
+        ...
+
+
+class StoredDrafts:
+    """The draft in the cache directory. Hold the lock."""
+
+    def __init__(self, storage: Storage, *, used_key_pem: bytes | None = None) -> None:
+        self._storage = storage
+        self._used = used_key_pem
+        """The key of the stored credential: its draft is finished, whatever a crash left behind."""
+
+    def load(self) -> Draft | None:
+        """Return the draft, None when there is none worth going on with."""
+        try:
+            data = self._storage.read(DRAFT_FILE)
+            draft = _parse(data) if data is not None else None
+        except (UnsafeFileError, FieldsError, binascii.Error):
+            return None
+        return None if draft is None or draft.key_pem == self._used else draft
+
+    def save(self, draft: Draft) -> None:
+        """Keep it; a full disk costs the ability to go on after a crash, not the certificate."""
+        try:
+            self._storage.write(DRAFT_FILE, _render(draft), durable=False)
+        except OSError:
+            return
+
+    def discard(self) -> None:
+        """Forget it."""
+        self._storage.remove(DRAFT_FILE)
+
+
+def _render(draft: Draft) -> bytes:
+    document: JsonObject = {
+        "purpose": draft.purpose,
+        "key": draft.key_pem.decode("ascii"),
+        "csr": _text(draft.csr_der),
+    }
+    for name, filed in (("first", draft.first), ("second", draft.second)):
+        if filed is not None:
+            document[name] = {"name": filed.name, "request": _text(filed.request)}
+    return json.dumps(document).encode()
+
+
+def _parse(data: bytes) -> Draft:
+    fields = Fields(parse_object(data))
+    draft = Draft(
+        purpose=fields.required("purpose"),
+        key_pem=fields.required("key").encode(),
+        csr_der=binascii.a2b_base64(fields.required("csr"), strict_mode=True),
+        first=_filed(fields.object("first")),
+        second=_filed(fields.object("second")),
+    )
+    fields.end()
+    return draft
+
+
+def _filed(fields: Fields | None) -> Filed | None:
+    if fields is None:
+        return None
+    return Filed(fields.required("name"), binascii.a2b_base64(fields.required("request"), strict_mode=True))
+
+
+def _text(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode()

@@ -1,0 +1,53 @@
+"""How an attempt to get a credential can fail.
+
+A ``Failure`` carries a reason (the controller's ``Reason`` where it refused, else one of ``Local``), what happened, and
+what to do. No message holds a token, a key or evidence. The exit code follows from its fate.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = ["Failure", "Fate", "Local"]
+
+
+class Fate(StrEnum):
+    """What a failure means for the next attempt."""
+
+    USAGE = "usage"
+    """The call or the configuration is wrong; nothing was attempted."""
+    DENIED = "denied"
+    """The cluster or a check of ours said no."""
+    TEMPORARY = "temporary"
+    """Somebody did not answer, or not in time."""
+
+
+class Local(StrEnum):
+    """The reasons that are the agent's own."""
+
+    API_UNAVAILABLE = "APIUnavailable"
+    ATTESTATION_UNAVAILABLE = "AttestationUnavailable"
+    CACHE_UNSAFE = "CacheUnsafe"
+    CERTIFICATE_REFUSED = "CertificateRefused"
+    CLOCK_OFF = "ClockOff"
+    CONFIGURATION_INVALID = "ConfigurationInvalid"
+    CREDENTIAL_REJECTED = "CredentialRejected"
+    EXEC_INFO_REFUSED = "ExecInfoRefused"
+    LOCK_TIMEOUT = "LockTimeout"
+    PROVIDER_ID_UNKNOWN = "ProviderIDUnknown"
+    REQUEST_LOST = "RequestLost"
+    REQUEST_REFUSED = "RequestRefused"
+    SERVER_NOT_TRUSTED = "ServerNotTrusted"
+    TIMEOUT = "Timeout"
+    TOKEN_MISSING = "TokenMissing"  # noqa: S105 - the name of a reason, not a secret
+
+
+class Failure(Exception):  # noqa: N818 - it is the outcome's name, as Denied and Unavailable are
+    """No credential now; ``remedy`` says what a person can do about it."""
+
+    def __init__(self, reason: str, message: str, *, remedy: str, fate: Fate = Fate.DENIED) -> None:
+        super().__init__(f"{reason}: {message}; {remedy}")
+        self.reason = reason
+        self.message = message
+        self.remedy = remedy
+        self.fate = fate

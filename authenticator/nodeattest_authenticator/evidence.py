@@ -1,0 +1,70 @@
+"""What this machine would send, shown without sending it; and the endorsement key's fingerprint, to be registered.
+
+The PKCS#10 request is made over a key that is thrown away, so the output is of no use to anybody who sees it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Protocol, runtime_checkable
+
+from nodeattest_authenticator import certificate, provider_id
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.flow import Order, new_draft
+from nodeattest_authenticator.issue import make_attestor
+from nodeattest_authenticator.settings import Settings
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.interface import Attestor, JsonObject
+
+__all__ = ["HasEndorsementKey", "evidence", "fingerprint"]
+
+
+@runtime_checkable
+class HasEndorsementKey(Protocol):
+    """An attestor whose machine is known by an endorsement key."""
+
+    def endorsement_fingerprint(self) -> str:
+        """Tell the key's fingerprint as the controller's allow-list spells it; raises Unavailable."""
+        ...
+
+
+def evidence(settings: Settings) -> JsonObject:
+    """Make the first round's evidence; raises ``Failure``."""
+    attestor = make_attestor(settings)
+    order = Order(
+        node_name=settings.node_name,
+        provider_id=provider_id.resolve(settings.provider_id, attestor),
+        signer=settings.signer,
+        ca_pem=settings.ca_pem,
+        pin=certificate.pin(settings.ca_pem),
+    )
+    draft = new_draft(order)
+    try:
+        made = attestor.attest(Binding(order.pin, order.signer, hashlib.sha256(draft.csr_der).digest()))
+    except (Denied, Unavailable) as error:
+        raise _unavailable(error) from None
+    document: JsonObject = {
+        "node": order.node_name,
+        "providerID": order.provider_id,
+        "signer": order.signer,
+        "clusterPin": order.pin,
+        "provider": f"{made.provider}/v{made.version}",
+        "data": made.data,
+    }
+    return document | fingerprint(attestor)
+
+
+def fingerprint(attestor: Attestor) -> JsonObject:
+    """Tell the endorsement key's fingerprint, nothing for a provider without one; raises ``Failure``."""
+    if not isinstance(attestor, HasEndorsementKey):
+        return {}
+    try:
+        return {"endorsementFingerprint": attestor.endorsement_fingerprint()}
+    except (Denied, Unavailable) as error:
+        raise _unavailable(error) from None
+
+
+def _unavailable(error: Denied | Unavailable) -> Failure:
+    message = error.detail if isinstance(error, Unavailable) else f"expected {error.expected}, got {error.got}"
+    return Failure(Local.ATTESTATION_UNAVAILABLE, message, remedy=error.remedy, fate=Fate.TEMPORARY)

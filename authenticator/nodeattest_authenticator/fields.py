@@ -1,0 +1,114 @@
+"""JSON objects taken apart field by field; what is left over is an error that names the nearest known field."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, cast
+
+from nodeattest_providers.interface import JsonObject, JsonValue
+
+__all__ = ["Fields", "FieldsError", "parse_object"]
+
+_DECODER_LIMIT: Final = 1 << 22
+"""Bytes; configuration, exec infos and API objects are far smaller."""
+
+
+class FieldsError(ValueError):
+    """A document is not of the expected form; the message names the field and never shows its value."""
+
+
+def parse_object(data: bytes) -> JsonObject:
+    """Parse one JSON object; raises ``FieldsError`` for everything else."""
+    if len(data) > _DECODER_LIMIT:
+        raise FieldsError(f"more than {_DECODER_LIMIT} bytes")
+    try:
+        value = cast("JsonValue", json.loads(data))
+    except (ValueError, RecursionError):
+        raise FieldsError("not JSON") from None
+    if not isinstance(value, dict):
+        raise FieldsError("not a JSON object")
+    return value
+
+
+class Fields:
+    """One object whose fields are taken by name; ``end`` refuses what nobody asked for."""
+
+    def __init__(self, value: JsonValue, path: str = "") -> None:
+        if not isinstance(value, dict):
+            raise FieldsError(f"{path or 'the document'} must be an object")
+        self._left = dict(value)
+        self._known: list[str] = []
+        self._path = path
+
+    def text(self, name: str) -> str | None:
+        """Take a non-empty string; None when it is absent."""
+        value = self._take(name)
+        if value is None or (isinstance(value, str) and value):
+            return value
+        raise FieldsError(f"{self._path}{name} must be a non-empty string")
+
+    def required(self, name: str) -> str:
+        """Take a non-empty string that must be there."""
+        value = self.text(name)
+        if value is None:
+            raise FieldsError(f"{self._path}{name} is missing")
+        return value
+
+    def number(self, name: str, *, low: int, high: int) -> int | None:
+        """Take an integer within bounds; None when it is absent."""
+        value = self._take(name)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and low <= value <= high):
+            return value
+        raise FieldsError(f"{self._path}{name} must be an integer from {low} to {high}")
+
+    def flag(self, name: str) -> bool:
+        """Take a boolean; False when it is absent."""
+        value = self._take(name)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        raise FieldsError(f"{self._path}{name} must be true or false")
+
+    def words(self, name: str) -> tuple[str, ...] | None:
+        """Take a non-empty list of strings; None when it is absent."""
+        value = self._take(name)
+        if value is None:
+            return None
+        words = tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()
+        if not words or not isinstance(value, list) or len(words) != len(value):
+            raise FieldsError(f"{self._path}{name} must be a non-empty list of strings")
+        return words
+
+    def object(self, name: str) -> Fields | None:
+        """Take an object to be taken apart further; None when it is absent."""
+        value = self._take(name)
+        return None if value is None else Fields(value, f"{self._path}{name}.")
+
+    def objects(self, name: str) -> tuple[Fields, ...]:
+        """Take a list of objects to be taken apart further; empty when it is absent."""
+        value = self._take(name)
+        if value is not None and not isinstance(value, list):
+            raise FieldsError(f"{self._path}{name} must be a list")
+        return tuple(Fields(item, f"{self._path}{name}[].") for item in value or ())
+
+    def raw_object(self, name: str) -> JsonObject:
+        """Take an object as it is; empty when it is absent."""
+        value = self._take(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise FieldsError(f"{self._path}{name} must be an object")
+        return value
+
+    def end(self) -> None:
+        """Refuse fields that nobody took."""
+        if not self._left:
+            return
+        import difflib  # noqa: PLC0415 - 7 ms that only a mistake costs
+
+        unknown = min(self._left)
+        near = difflib.get_close_matches(unknown, self._known, n=1, cutoff=0.0)
+        raise FieldsError(f"unknown field {ascii(self._path + unknown)[1:-1]}; the nearest known one is {near[0]}")
+
+    def _take(self, name: str) -> JsonValue:
+        self._known.append(name)
+        return self._left.pop(name, None)

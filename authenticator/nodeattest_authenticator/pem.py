@@ -1,0 +1,38 @@
+"""PEM without cryptography, for what is only compared and passed on (RFC 7468, strict form)."""
+
+from __future__ import annotations
+
+import binascii
+
+__all__ = ["CERTIFICATE", "decode", "encode"]
+
+CERTIFICATE = "CERTIFICATE"
+
+
+def decode(data: bytes, label: str) -> list[bytes]:
+    """Return the DER of each block of that label, in order; raises ValueError for a block that is no PEM.
+
+    Text between blocks and blocks of other labels are skipped, as every reader of CA bundles does.
+    """
+    begin, end = f"-----BEGIN {label}-----".encode(), f"-----END {label}-----".encode()
+    found: list[bytes] = []
+    lines: list[bytes] | None = None
+    for line in data.split(b"\n"):
+        text = line.strip()
+        if text == begin:
+            lines = []
+        elif text == end and lines is not None:
+            found.append(binascii.a2b_base64(b"".join(lines), strict_mode=True))
+            lines = None
+        elif lines is not None:
+            lines.append(text)
+    if lines is not None:
+        raise ValueError(f"a {label} block has no end")
+    return found
+
+
+def encode(der: bytes, label: str) -> bytes:
+    """Write one block with 64 columns."""
+    text = binascii.b2a_base64(der, newline=False)
+    body = b"\n".join(text[at : at + 64] for at in range(0, len(text), 64))
+    return b"-----BEGIN %b-----\n%b\n-----END %b-----\n" % (label.encode(), body, label.encode())

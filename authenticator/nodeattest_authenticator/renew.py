@@ -1,0 +1,94 @@
+"""Renewal beside the running client: a detached process gets the new certificate while the old one is handed out.
+
+client-go holds a lock that stalls every request of kubelet while the plugin runs, so the plugin does not wait. The
+detached process holds none of the caller's pipes (client-go reads until they are closed), works under the lock, and
+gives up at the deadline. Source: DESIGN "The node agent"; client-go exec.go (kubernetes-rules C11).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Final
+
+from nodeattest_authenticator import memory
+from nodeattest_authenticator.agent import Agent, issue_and_store, usable
+from nodeattest_authenticator.cache import Credential
+from nodeattest_authenticator.clock import Deadline
+from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.lock import exclusive_if_free
+
+__all__ = ["LOG_FILE", "begin", "run"]
+
+LOG_FILE: Final = "renewal.log"
+_LOG_LIMIT: Final = 64 << 10
+"""Bytes after which the log starts afresh."""
+_SOON: Final = 10.0
+"""Seconds after which client-go is to ask for the result; up to half as much again as jitter."""
+_GRACE: Final = 10
+"""Seconds that a detached process may overrun its deadline before the kernel ends it."""
+_DESCRIPTORS: Final = 1024
+"""Descriptors that are closed; neither kubelet nor kubectl leaves one open on purpose."""
+
+
+def begin(agent: Agent, credential: Credential) -> float:
+    """Start a renewal unless one failed just now; returns when the client should ask again (epoch seconds)."""
+    now = agent.clock.now()
+    last = memory.load(agent.storage, agent.identity)
+    if last is not None and now < last.until <= now + memory.LONGEST:
+        ask_again = last.until + _SOON / 2 * agent.chance()
+    else:
+        _detach(agent, lambda: run(agent))
+        ask_again = now + _SOON + _SOON / 2 * agent.chance()
+    return min(ask_again, credential.not_after)
+
+
+def run(agent: Agent) -> None:
+    """Renew the credential if that is still wanted and nobody else is at it; failures are told and remembered."""
+    with exclusive_if_free(agent.storage) as held:
+        found = usable(agent) if held else None
+        if found is None or agent.clock.now() < found.credential.renew_at:
+            return
+        deadline = Deadline.after(agent.clock, agent.settings.timeout_seconds)
+        try:
+            issue_and_store(agent, found.credential, deadline)
+        except Failure as failure:
+            agent.tell(f"the renewal failed: {failure}")
+
+
+def _detach(agent: Agent, work: Callable[[], None]) -> None:
+    """Run ``work`` in a grandchild that belongs to init and to no session, and return at once."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            _redirect(agent)
+            signal.alarm(agent.settings.timeout_seconds + _GRACE)
+            work()
+    finally:
+        os._exit(0)
+
+
+def _redirect(agent: Agent) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    log = os.open(LOG_FILE, flags, 0o600, dir_fd=agent.storage.directory)
+    if os.fstat(log).st_size > _LOG_LIMIT:
+        os.ftruncate(log, 0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    for descriptor in range(3, _DESCRIPTORS):
+        if descriptor != agent.storage.directory:
+            _close(descriptor)
+
+
+def _close(descriptor: int) -> None:
+    try:
+        os.close(descriptor)
+    except OSError:
+        return
