@@ -1,0 +1,406 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, filed, published
+
+from nodeattest_providers import canonical
+from nodeattest_providers.canonical import b64encode
+from nodeattest_providers.challenge.attestor import ChallengeAttestor
+from nodeattest_providers.challenge.protocol import Challenge, fingerprint, parse_evidence, proof
+from nodeattest_providers.challenge.verifier import ChallengeSigner
+from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
+from nodeattest_providers.interface import (
+    AttestedNode,
+    Evidence,
+    Facts,
+    FirstRequestRef,
+    JsonObject,
+    JsonValue,
+    LedgerFacts,
+    NodeRequest,
+    SecretBytes,
+)
+from nodeattest_providers.names import ClusterPin, NodeName, ProviderName, Purpose
+
+CHALLENGE = ProviderName("challenge")
+FIRST = filed(Evidence(CHALLENGE, 1, {"phase": 1}))
+LIVE = dataclasses.replace(FACTS, first_request=FIRST)
+SIGNER = ChallengeSigner()
+
+
+@pytest.fixture
+def secret_file(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.touch(mode=0o600)
+    path.write_bytes(SECRET)
+    return path
+
+
+async def challenge_for(request: NodeRequest, facts: Facts = FACTS) -> str:
+    with pytest.raises(ChallengeRequired) as required:
+        await SIGNER.verify_client_attestation_data(request, facts)
+    return required.value.challenge
+
+
+async def answer(secret: bytes = SECRET, *, pin: ClusterPin = PIN, first: NodeRequest = FIRST) -> Evidence:
+    """The second evidence, written without the attestor."""
+    nonce = Challenge.parse(await challenge_for(first)).nonce
+    mac = proof(SecretBytes(secret), nonce, first.uid, first.binding(pin).digest)
+    return Evidence(CHALLENGE, 1, {"phase": 2, "first": {"name": first.name, "uid": first.uid}, "mac": b64encode(mac)})
+
+
+@pytest.mark.parametrize("pin", [PIN, OLD_PIN])
+async def test_a_node_that_knows_the_secret_is_attested(secret_file: Path, pin: ClusterPin) -> None:
+    attestor = ChallengeAttestor({"secretFile": str(secret_file)})
+    first = filed(attestor.attest(FIRST.binding(pin)))
+    text = await challenge_for(first)
+    second = answering(first, attestor.attest(first.binding(pin), published(first, text)))
+    ref = FirstRequestRef(name=first.name, uid=first.uid)
+    assert SIGNER.first_request(first) is None
+    assert SIGNER.first_request(second) == ref
+    attested = await SIGNER.verify_client_attestation_data(second, dataclasses.replace(FACTS, first_request=first))
+    assert attested == AttestedNode(
+        provider=CHALLENGE,
+        provider_id=second.csr.provider_id,
+        fingerprints={"secret": fingerprint(SecretBytes(SECRET))},
+        first_request=ref,
+        checks=attested.checks,
+    )
+    assert all(check.passed for check in attested.checks)
+
+
+async def test_a_serving_request_is_attested_by_the_same_rules() -> None:
+    first = filed(FIRST.evidence, csr=SERVING_CSR, purpose=Purpose.SERVING)
+    second = answering(first, await answer(first=first))
+    attested = await SIGNER.verify_serving_attestation_data(second, dataclasses.replace(FACTS, first_request=first))
+    assert attested.fingerprints
+
+
+async def test_any_replica_can_finish_with_the_previous_master_key() -> None:
+    rotated = dataclasses.replace(LIVE, challenge_keys=(SecretBytes(b"new" * 11), *FACTS.challenge_keys[:1]))
+    assert await SIGNER.verify_client_attestation_data(answering(FIRST, await answer()), rotated)
+
+
+async def test_the_challenge_is_the_same_from_every_replica() -> None:
+    assert await challenge_for(FIRST) == await challenge_for(FIRST)
+    parsed = canonical.loads((await challenge_for(FIRST)).encode())
+    assert parsed.keys() == {"v", "uid", "spki", "n"}
+    assert (parsed["v"], parsed["uid"], parsed["spki"]) == (1, FIRST.uid, FIRST.csr.spki_sha256)
+
+
+Spoil = Callable[[NodeRequest, Facts], tuple[NodeRequest, Facts]]
+
+
+def ledger(**changes: object) -> Spoil:
+    return lambda request, facts: (request, dataclasses.replace(facts, ledger=LedgerFacts(**changes)))  # pyright: ignore[reportArgumentType] - the rows are typed by reading
+
+
+def machine_secret(secret: bytes | None) -> Spoil:
+    value = None if secret is None else SecretBytes(secret)
+    return lambda request, facts: (
+        request,
+        dataclasses.replace(facts, machine=dataclasses.replace(facts.machine, attestation_secret=value)),
+    )
+
+
+def evidence_field(name: str, value: JsonValue) -> Spoil:
+    def spoil(request: NodeRequest, facts: Facts) -> tuple[NodeRequest, Facts]:
+        data: JsonObject = {**request.evidence.data, name: value}
+        return dataclasses.replace(request, evidence=Evidence(CHALLENGE, 1, data)), facts
+
+    return spoil
+
+
+def evidence_block(provider: str, version: int) -> Spoil:
+    return lambda request, facts: (
+        dataclasses.replace(request, evidence=Evidence(ProviderName(provider), version, request.evidence.data)),
+        facts,
+    )
+
+
+def replaced_first(**changes: object) -> Spoil:
+    def spoil(request: NodeRequest, facts: Facts) -> tuple[NodeRequest, Facts]:
+        first = dataclasses.replace(FIRST, **changes)  # pyright: ignore[reportArgumentType] - the rows are typed by reading
+        return request, dataclasses.replace(facts, first_request=first)
+
+    return spoil
+
+
+TAMPERED: dict[str, tuple[Spoil, Reason]] = {
+    "other provider": (evidence_block("tpm", 1), Reason.PROVIDER_MISMATCH),
+    "other version": (evidence_block("challenge", 2), Reason.EVIDENCE_VERSION_UNSUPPORTED),
+    "unknown field": (evidence_field("x", 1), Reason.EVIDENCE_MALFORMED),
+    "phase 3": (evidence_field("phase", 3), Reason.EVIDENCE_MALFORMED),
+    "phase true": (evidence_field("phase", bool(1)), Reason.EVIDENCE_MALFORMED),
+    "short MAC": (evidence_field("mac", b64encode(bytes(31))), Reason.EVIDENCE_MALFORMED),
+    "no MAC": (evidence_field("mac", ""), Reason.EVIDENCE_MALFORMED),
+    "wrong MAC": (evidence_field("mac", b64encode(bytes(32))), Reason.PROOF_INVALID),
+    "first by name only": (evidence_field("first", "csr-u-1"), Reason.EVIDENCE_MALFORMED),
+    "first open": (evidence_field("first", {"name": "csr-u-1", "uid": "u-1", "x": 1}), Reason.EVIDENCE_MALFORMED),
+    "first other": (evidence_field("first", {"name": "csr-u-1", "uid": "u-3"}), Reason.FIRST_REQUEST_MISMATCH),
+    "no secret": (machine_secret(None), Reason.SECRET_MISSING),
+    "empty secret": (machine_secret(b"\n"), Reason.SECRET_MISSING),
+    "secret of 31 bytes": (machine_secret(bytes(31)), Reason.SECRET_MISSING),
+    "secret of another machine": (machine_secret(bytes(32)), Reason.PROOF_INVALID),
+    "75 secret other than pinned": (ledger(fingerprints={"secret": "sha256:x"}), Reason.SECRET_MISSING),
+    "70 another key joined": (ledger(bound_spkis=frozenset({"sha256:x"})), Reason.SECRET_USED),
+    "first request gone": (
+        lambda request, facts: (request, dataclasses.replace(facts, first_request=None)),
+        Reason.FIRST_REQUEST_MISSING,
+    ),
+    "first request re-created": (replaced_first(uid="u-9"), Reason.FIRST_REQUEST_MISMATCH),
+    "first request of a stolen token": (replaced_first(username="x"), Reason.FIRST_REQUEST_MISMATCH),
+    "first request with other bytes": (replaced_first(request=b"x"), Reason.PROOF_INVALID),
+    "first request at another time": (
+        replaced_first(created=FIRST.created + timedelta(seconds=1)),
+        Reason.PROOF_INVALID,
+    ),
+    "106 too late": (replaced_first(created=FIRST.created - timedelta(seconds=296)), Reason.CHALLENGE_EXPIRED),
+    "first request was a second one": (
+        replaced_first(
+            evidence=Evidence(
+                CHALLENGE, 1, {"phase": 2, "first": {"name": "a", "uid": "b"}, "mac": b64encode(bytes(32))}
+            )
+        ),
+        Reason.FIRST_REQUEST_MISMATCH,
+    ),
+    "first request malformed": (replaced_first(evidence=Evidence(CHALLENGE, 1, {})), Reason.EVIDENCE_MALFORMED),
+    "68 another machine": (
+        lambda request, facts: (
+            request,
+            dataclasses.replace(facts, machine=dataclasses.replace(facts.machine, uid="re-created")),
+        ),
+        Reason.PROOF_INVALID,
+    ),
+    "another cluster": (
+        lambda request, facts: (
+            request,
+            dataclasses.replace(facts, cluster=dataclasses.replace(facts.cluster, uid="x")),
+        ),
+        Reason.PROOF_INVALID,
+    ),
+    "CA not of the cluster": (
+        lambda request, facts: (
+            request,
+            dataclasses.replace(facts, cluster=dataclasses.replace(facts.cluster, pins=frozenset({OLD_PIN}))),
+        ),
+        Reason.PROOF_INVALID,
+    ),
+    "no CA": (
+        lambda request, facts: (
+            request,
+            dataclasses.replace(facts, cluster=dataclasses.replace(facts.cluster, pins=frozenset[ClusterPin]())),
+        ),
+        Reason.PROOF_INVALID,
+    ),
+    "master key gone": (
+        lambda request, facts: (request, dataclasses.replace(facts, challenge_keys=(SecretBytes(b"x" * 32),))),
+        Reason.PROOF_INVALID,
+    ),
+}
+
+
+@pytest.mark.parametrize("row", TAMPERED)
+async def test_tampered_evidence_is_denied(row: str) -> None:
+    spoil, reason = TAMPERED[row]
+    request, facts = spoil(answering(FIRST, await answer()), LIVE)
+    with pytest.raises(Denied) as denied:
+        await SIGNER.verify_client_attestation_data(request, facts)
+    assert denied.value.reason is reason
+    assert not denied.value.checks[-1].passed
+    assert SECRET.hex() not in str(denied.value)
+
+
+async def test_an_answer_for_another_signer_is_denied() -> None:
+    """The binding holds the signer's name: no answer for a client certificate buys a serving one."""
+    evidence = await answer()
+    serving = filed(FIRST.evidence, csr=SERVING_CSR, purpose=Purpose.SERVING)
+    request = dataclasses.replace(answering(serving, evidence))
+    facts = dataclasses.replace(FACTS, first_request=serving)
+    with pytest.raises(Denied) as denied:
+        await SIGNER.verify_serving_attestation_data(request, facts)
+    assert denied.value.reason is Reason.PROOF_INVALID
+
+
+async def test_an_answer_replayed_with_a_new_key_is_denied() -> None:
+    thief = filed(FIRST.evidence, csr=csr_of(ec.generate_private_key(ec.SECP256R1())))
+    request = answering(thief, await answer())
+    with pytest.raises(Denied) as denied:
+        await SIGNER.verify_client_attestation_data(request, dataclasses.replace(FACTS, first_request=thief))
+    assert denied.value.reason is Reason.PROOF_INVALID
+
+
+async def test_a_used_secret_gets_no_challenge() -> None:
+    facts = dataclasses.replace(FACTS, ledger=LedgerFacts(bound_spkis=frozenset({"sha256:x"})))
+    with pytest.raises(Denied) as denied:
+        await SIGNER.verify_client_attestation_data(FIRST, facts)
+    assert denied.value.reason is Reason.SECRET_USED
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        LedgerFacts(bound_spkis=frozenset({FIRST.csr.spki_sha256})),
+        LedgerFacts(bound_spkis=frozenset({"sha256:x"}), answered=True),
+        LedgerFacts(fingerprints={"secret": fingerprint(SecretBytes(SECRET))}),
+    ],
+    ids=["same key again", "answered already", "pinned secret"],
+)
+async def test_a_lost_response_is_asked_for_again(state: LedgerFacts) -> None:
+    request = answering(FIRST, await answer())
+    assert await SIGNER.verify_client_attestation_data(request, dataclasses.replace(LIVE, ledger=state))
+
+
+async def test_a_renewal_proves_the_secret_again_with_a_new_key() -> None:
+    node = {"username": "system:node:n-0", "groups": frozenset({"system:nodes"})}
+    first = dataclasses.replace(FIRST, **node)  # pyright: ignore[reportArgumentType] - two fields of their types
+    request = answering(first, await answer(first=first))
+    used = LedgerFacts(bound_spkis=frozenset({"sha256:x"}), fingerprints={"secret": fingerprint(SecretBytes(SECRET))})
+    facts = dataclasses.replace(FACTS, first_request=first, ledger=used)
+    assert await SIGNER.verify_client_attestation_data(request, facts)
+
+
+async def test_no_master_key_means_try_again() -> None:
+    with pytest.raises(Unavailable):
+        await SIGNER.verify_client_attestation_data(FIRST, dataclasses.replace(FACTS, challenge_keys=()))
+
+
+async def test_the_machine_name_is_total() -> None:
+    assert await SIGNER.machine_name(FIRST) == NodeName("n-0")
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["phase", "first", "mac", "x"]),
+        st.recursive(
+            st.none() | st.booleans() | st.integers(0, 3) | st.sampled_from(["", b64encode(bytes(32)), "é"]),
+            lambda inner: (
+                st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["name", "uid"]), inner, max_size=2)
+            ),
+            max_leaves=4,
+        ),
+        max_size=4,
+    )
+)
+def test_any_evidence_gives_one_spelling_or_denied(data: JsonObject) -> None:
+    try:
+        evidence = parse_evidence(data)
+    except Denied:
+        return
+    assert evidence.to_json() == data
+
+
+def _challenge_or_denied(text: str) -> Challenge | Denied:
+    try:
+        return Challenge.parse(text)
+    except Denied as denied:
+        return denied
+
+
+@given(st.text(max_size=80) | st.text(st.characters(categories=("Cs",)), max_size=2))
+def test_any_challenge_text_is_denied(text: str) -> None:
+    assert isinstance(_challenge_or_denied(text), Denied)
+
+
+@given(st.integers(0, 300), st.text(max_size=2))
+def test_any_spoilt_challenge_has_one_spelling_or_is_denied(position: int, insert: str) -> None:
+    good = Challenge(uid="u-1", spki_sha256="sha256:" + "0" * 64, nonce=bytes(32)).to_text()
+    spoilt = good[:position] + insert + good[position + 1 :]
+    challenge = _challenge_or_denied(spoilt)
+    assert isinstance(challenge, Denied) or challenge.to_text() == spoilt
+
+
+# The node half
+
+
+def _attest(path: Path) -> Evidence:
+    return ChallengeAttestor({"secretFile": str(path)}).attest(FIRST.binding(PIN))
+
+
+def test_a_line_end_after_the_secret_is_no_part_of_it(secret_file: Path) -> None:
+    secret_file.write_bytes(SECRET + b"\r\n")
+    text = Challenge(uid=FIRST.uid, spki_sha256=FIRST.csr.spki_sha256, nonce=bytes(32)).to_text()
+    attestor = ChallengeAttestor({"secretFile": str(secret_file)})
+    evidence = attestor.attest(FIRST.binding(PIN), published(FIRST, text))
+    expected = proof(SecretBytes(SECRET), bytes(32), FIRST.uid, FIRST.binding(PIN).digest)
+    assert evidence.data["mac"] == b64encode(expected)
+
+
+async def test_line_ends_in_the_cluster_s_secret_are_no_part_of_it_either() -> None:
+    _, facts = machine_secret(SECRET + b"\n")(FIRST, LIVE)
+    assert await SIGNER.verify_client_attestation_data(answering(FIRST, await answer()), facts)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o777])
+def test_a_secret_that_others_may_touch_is_refused(secret_file: Path, mode: int) -> None:
+    secret_file.chmod(mode)
+    with pytest.raises(Denied) as denied:
+        _attest(secret_file)
+    assert denied.value.reason is Reason.SECRET_MISSING
+
+
+def test_a_symbolic_link_to_a_secret_is_refused(secret_file: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(secret_file)
+    with pytest.raises(Unavailable):
+        _attest(link)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo, 0o600)
+    for path in (fifo, tmp_path):
+        with pytest.raises(Denied):
+            _attest(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_secret_of_another_user_is_refused(secret_file: Path) -> None:
+    os.chown(secret_file, 65534, 65534)
+    with pytest.raises(Denied):
+        _attest(secret_file)
+
+
+def test_an_absent_secret_means_try_again(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable) as unavailable:
+        _attest(tmp_path / "absent")
+    assert unavailable.value.reason is Reason.SECRET_MISSING
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 31, b"x" * 31 + b"\n", b"x" * 4097], ids=len)
+def test_a_secret_of_another_size_is_refused(secret_file: Path, content: bytes) -> None:
+    secret_file.write_bytes(content)
+    with pytest.raises(Denied):
+        _attest(secret_file)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"secretfile": "/x"}, {"secretFile": "relative"}, {"secretFile": 1}, {"secretFile": "/x", "more": 1}],
+    ids=str,
+)
+def test_other_settings_are_refused(settings: dict[str, JsonValue]) -> None:
+    with pytest.raises(Denied) as denied:
+        ChallengeAttestor(settings)
+    assert denied.value.reason is Reason.POLICY_INVALID
+
+
+def test_a_foreign_challenge_is_not_answered(secret_file: Path) -> None:
+    """Otherwise the node would be an oracle for whoever writes annotations."""
+    attestor = ChallengeAttestor({"secretFile": str(secret_file)})
+    own = Challenge(uid=FIRST.uid, spki_sha256=FIRST.csr.spki_sha256, nonce=bytes(32))
+    other_uid = published(FIRST, dataclasses.replace(own, uid="u-9").to_text())
+    other_csr = dataclasses.replace(published(FIRST, own.to_text()), csr_sha256=bytes(32))
+    for challenge in (other_uid, other_csr):
+        with pytest.raises(Denied) as denied:
+            attestor.attest(FIRST.binding(PIN), challenge)
+        assert denied.value.reason is Reason.CHALLENGE_UNKNOWN

@@ -1,0 +1,88 @@
+"""One cluster, one machine, and requests to it: what the provider tests share."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from nodeattest_providers import envelope
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.csr import build_csr
+from nodeattest_providers.interface import (
+    ClusterFacts,
+    Evidence,
+    Facts,
+    MachineFacts,
+    NodeRequest,
+    PublishedChallenge,
+    SecretBytes,
+)
+from nodeattest_providers.names import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
+
+T1 = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+PIN = ClusterPin("sha256:" + "a1" * 32)
+OLD_PIN = ClusterPin("sha256:" + "b2" * 32)
+SECRET = bytes(range(32))
+KEY = ec.generate_private_key(ec.SECP256R1())
+PROVIDER_ID = "metal:///rack-1/7"
+BOOTSTRAP_GROUPS = frozenset({"system:bootstrappers", "system:authenticated"})
+
+
+def csr_of(key: ec.EllipticCurvePrivateKey = KEY, *, serving: bool = False) -> bytes:
+    return build_csr(key, "n-0", PROVIDER_ID, dns_names=("n-0",) if serving else ())
+
+
+CSR = csr_of()
+SERVING_CSR = csr_of(serving=True)
+
+
+def filed(evidence: Evidence, *, csr: bytes = CSR, purpose: Purpose = Purpose.CLIENT, uid: str = "u-1") -> NodeRequest:
+    """A request as the API server stored it."""
+    request = envelope.encode(csr, evidence)
+    parsed, decoded = envelope.decode(request, purpose=purpose)
+    return NodeRequest(
+        name=f"csr-{uid}",
+        uid=uid,
+        resource_version="1",
+        created=T1,
+        signer_name=signer_for(ProviderName(evidence.provider.replace("insecure", "tpm")), purpose),
+        purpose=purpose,
+        username="system:bootstrap:abcdef",
+        groups=BOOTSTRAP_GROUPS,
+        usages=frozenset({"digital signature", "client auth"}),
+        expiration_seconds=None,
+        request=request,
+        csr=parsed,
+        evidence=decoded,
+    )
+
+
+def answering(first: NodeRequest, evidence: Evidence, *, after: timedelta = timedelta(seconds=5)) -> NodeRequest:
+    """The second request, as ``filed`` by the same requester."""
+    second = filed(evidence, csr=first.csr.der, purpose=first.purpose, uid="u-2")
+    return dataclasses.replace(second, created=first.created + after, username=first.username, groups=first.groups)
+
+
+def published(first: NodeRequest, text: str) -> PublishedChallenge:
+    return PublishedChallenge(name=first.name, uid=first.uid, csr_sha256=first.csr.sha256, text=text)
+
+
+def binding_of(request: NodeRequest, pin: ClusterPin = PIN) -> Binding:
+    return request.binding(pin)
+
+
+FACTS = Facts(
+    cluster=ClusterFacts(name="c", namespace="ns", uid="cluster-uid", pins=frozenset({PIN, OLD_PIN})),
+    machine=MachineFacts(
+        name="m-0",
+        namespace="ns",
+        uid="machine-uid",
+        provider_id=ProviderID(PROVIDER_ID),
+        bootstrap_ready=True,
+        attestation_secret=SecretBytes(SECRET),
+    ),
+    challenge_keys=(SecretBytes(b"k" * 32), SecretBytes(b"p" * 32)),
+    verified_at=T1,
+)
