@@ -1,0 +1,460 @@
+"""Each rule of the two rounds broken alone; the evidence is otherwise sound, signatures included."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from tpm_world import (
+    AK_PREFIX,
+    CSR,
+    MACHINE,
+    MASTER,
+    NOW,
+    OTHER_PIN,
+    PCR_VALUES,
+    PIN,
+    EkKind,
+    Round,
+    SoftTpm,
+    binding_of,
+    challenge_of,
+    cluster,
+    facts_of,
+    ledger,
+    new_key,
+    parsed,
+    request_of,
+    sound_round,
+    verify,
+)
+
+from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
+from nodeattest_providers.interface import ChallengeSigner, Evidence, FirstRequestRef, SecretBytes
+from nodeattest_providers.names import (
+    ANNOTATION_TPM_ENDORSEMENT_KEY,
+    ClusterPin,
+    NodeName,
+    ProviderName,
+    Purpose,
+    signer_for,
+)
+from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence, proof, qualifying_data
+from nodeattest_providers.tpm.structures import Alg, PcrSelection
+from nodeattest_providers.tpm.verifier import TpmSigner
+
+
+@pytest.fixture(scope="module")
+def tpm() -> SoftTpm:
+    return SoftTpm()
+
+
+@pytest.fixture(scope="module")
+def sound(tpm: SoftTpm) -> Round:
+    return sound_round(tpm)
+
+
+# Phase 1
+
+
+def test_a_sound_first_request_is_challenged_and_names_the_endorsement_key(tpm: SoftTpm) -> None:
+    required = challenge_of(request_of(tpm.first()), facts_of(tpm.settings))
+    challenge = Challenge.parse(required.challenge)
+    assert challenge.uid == "uid-1"
+    assert challenge.spki_sha256 == CSR.spki_sha256
+    assert challenge.pcrs == PcrSelection(Alg.SHA256, (0, 7))
+    assert required.annotations == {ANNOTATION_TPM_ENDORSEMENT_KEY: tpm.fingerprint}
+
+
+def test_two_replicas_ask_for_the_same_secret_under_fresh_seeds(tpm: SoftTpm) -> None:
+    request, facts = request_of(tpm.first()), facts_of(tpm.settings)
+    one, other = (Challenge.parse(challenge_of(request, facts).challenge) for _ in range(2))
+    assert one.nonce == other.nonce
+    assert one.blob != other.blob
+    assert one.secret != other.secret
+
+
+def test_a_phase_1_verification_never_attests(tpm: SoftTpm) -> None:
+    with pytest.raises(ChallengeRequired):
+        verify(request_of(tpm.first()), facts_of(tpm.settings))
+
+
+def test_without_a_master_key_a_first_request_waits(tpm: SoftTpm) -> None:
+    with pytest.raises(Unavailable):
+        verify(request_of(tpm.first()), facts_of(tpm.settings, challenge_keys=()))
+
+
+def ak_prefix(
+    *,
+    name_alg: str = "000b",
+    attributes: int = 0x00050472,
+    policy: str = "0000",
+    symmetric: str = "0010",
+    scheme: str = "0018000b",
+    curve: str = "0003",
+    kdf: str = "0010",
+) -> bytes:
+    """Write an ECC attestation key's public area up to its point."""
+    return bytes.fromhex(f"0023{name_alg}{attributes:08x}{policy}{symmetric}{scheme}{curve}{kdf}")
+
+
+def test_the_rows_below_start_from_the_real_template() -> None:
+    assert ak_prefix() == AK_PREFIX
+
+
+@pytest.mark.parametrize(
+    ("what", "prefix", "got"),
+    [
+        ("unrestricted", ak_prefix(attributes=0x00040472), "0x00040472"),
+        ("imported: no fixedTPM, fixedParent, sensitiveDataOrigin", ak_prefix(attributes=0x00050440), "0x00050440"),
+        ("subject to dictionary-attack lockout", ak_prefix(attributes=0x00050072), "0x00050072"),
+        ("decrypts besides", ak_prefix(attributes=0x00070472), "0x00070472"),
+        ("decrypts instead", ak_prefix(attributes=0x00030472), "0x00030472"),
+        ("a reserved bit", ak_prefix(attributes=0x00050473), "0x00050473"),
+        ("adminWithPolicy besides", ak_prefix(attributes=0x000504F2), "0x000504f2"),
+        ("no attribute", ak_prefix(attributes=0), "0x00000000"),
+        ("nameAlg SHA-1", ak_prefix(name_alg="0004"), "0x0004"),
+        ("nameAlg SHA-384", ak_prefix(name_alg="000c"), "SHA384"),
+        ("null scheme", ak_prefix(scheme="0010"), "none"),
+        ("ECDSA with SHA-1", ak_prefix(scheme="00180004"), "0x0004"),
+        ("ECDSA with SHA-384", ak_prefix(scheme="0018000c"), "ECDSA with SHA384"),
+        ("ECDAA", ak_prefix(scheme="001a000b"), "0x001a"),
+        ("P-192", ak_prefix(curve="0001"), "0x0001"),
+        ("P-384, whose coordinates are longer", ak_prefix(curve="0004"), "32 bytes"),
+        ("a KDF", ak_prefix(kdf="0020000b"), "0x0020"),
+        ("a policy", ak_prefix(policy="0020" + "00" * 32), "32 bytes"),
+        ("a symmetric algorithm", ak_prefix(symmetric="000600800043"), "one"),
+        ("another key type", b"\x00\x25" + ak_prefix()[2:], "0x0025"),
+    ],
+)
+def test_an_attestation_key_of_another_kind_is_denied(what: str, prefix: bytes, got: str) -> None:
+    evil = SoftTpm(ak_prefix=prefix)
+    with pytest.raises(Denied) as denied:
+        verify(request_of(evil.first()), facts_of(evil.settings))
+    assert denied.value.reason is Reason.ATTESTATION_KEY_NOT_ALLOWED, what
+    assert denied.value.got == got
+    assert denied.value.checks[-1].passed is False
+
+
+@pytest.mark.parametrize("tail", [b"\x00", b"\x00" * 600])
+def test_trailing_bytes_after_a_public_area_are_denied(tpm: SoftTpm, tail: bytes) -> None:
+    for field, reason in (
+        ("ak_public", Reason.ATTESTATION_KEY_NOT_ALLOWED),
+        ("ek_public", Reason.ENDORSEMENT_KEY_MALFORMED),
+    ):
+        with pytest.raises(Denied) as denied:
+            verify(request_of(tpm.first(**{field: getattr(tpm, field) + tail})), facts_of(tpm.settings))
+        assert denied.value.reason is reason
+
+
+def test_an_attestation_key_off_its_curve_is_denied(tpm: SoftTpm) -> None:
+    spoilt = tpm.ak_public[:-1] + bytes([tpm.ak_public[-1] ^ 1])
+    with pytest.raises(Denied) as denied:
+        verify(request_of(tpm.first(ak_public=spoilt)), facts_of(tpm.settings))
+    assert denied.value.reason is Reason.ATTESTATION_KEY_NOT_ALLOWED
+
+
+def test_the_endorsement_key_as_attestation_key_is_denied() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    evil = SoftTpm(ek=key, ak=key)
+    with pytest.raises(Denied) as denied:
+        verify(request_of(evil.first()), facts_of(evil.settings))
+    assert denied.value.reason is Reason.ATTESTATION_KEY_NOT_ALLOWED
+
+
+@pytest.mark.parametrize("at", [0, 2, 5, 12, 45, 47, 49, 51])
+def test_an_endorsement_key_of_no_tcg_template_is_denied(tpm: SoftTpm, at: int) -> None:
+    public = bytearray(tpm.ek_public)
+    public[at] ^= 1
+    with pytest.raises(Denied) as denied:
+        verify(request_of(tpm.first(ek_public=bytes(public))), facts_of(tpm.settings))
+    assert denied.value.reason is Reason.ENDORSEMENT_KEY_MALFORMED
+
+
+@pytest.mark.parametrize(
+    ("pins", "reason"),
+    [
+        ({"ek": "sha256:" + "0" * 64}, Reason.ENDORSEMENT_KEY_CHANGED),
+        ({"ak": "000b" + "0" * 64}, Reason.ATTESTATION_KEY_CHANGED),
+    ],
+)
+def test_keys_other_than_the_ledgers_are_denied(tpm: SoftTpm, pins: dict[str, str], reason: Reason) -> None:
+    with pytest.raises(Denied) as denied:
+        verify(request_of(tpm.first()), facts_of(tpm.settings, ledger=ledger(fingerprints=pins)))
+    assert denied.value.reason is reason
+
+
+def test_another_provider_or_version_is_denied(tpm: SoftTpm) -> None:
+    request = request_of(tpm.first())
+    for evidence, reason in (
+        (Evidence(ProviderName("challenge"), 1, request.evidence.data), Reason.PROVIDER_MISMATCH),
+        (Evidence(ProviderName("tpm"), 2, request.evidence.data), Reason.EVIDENCE_VERSION_UNSUPPORTED),
+    ):
+        with pytest.raises(Denied) as denied:
+            verify(replace(request, evidence=evidence), facts_of(tpm.settings))
+        assert denied.value.reason is reason
+
+
+# Phase 2
+
+
+def test_a_sound_answer_attests_the_node(sound: Round, tpm: SoftTpm) -> None:
+    node = sound.verify()
+    assert node.provider_id == MACHINE
+    assert node.fingerprints == {"ek": tpm.fingerprint, "ak": parsed(tpm.ak_public).name.hex()}
+    assert node.boot is not None
+    assert (node.boot.clock, node.boot.reset_count, node.boot.safe) == (5_000, 3, True)
+    assert node.first_request == FirstRequestRef(name="csr-1", uid="uid-1")
+    assert all(check.passed for check in node.checks)
+
+
+def test_a_sound_answer_over_an_rsa_attestation_key_attests_the_node() -> None:
+    prefix = bytes.fromhex("0001000b00050472" + "0000" + "0010" + "0014000b" + "0800" + "00000000")
+    rsa_ak = SoftTpm(ak=rsa.generate_private_key(65537, 2048), ak_prefix=prefix)
+    assert sound_round(rsa_ak).verify().checks
+
+
+def test_the_same_answer_verifies_again_with_the_same_record(sound: Round) -> None:
+    request = request_of(sound.second())
+    assert verify(request, sound.facts) == verify(request, sound.facts)
+
+
+def quoted(**changes: object) -> Callable[[Round], SecondEvidence]:
+    return lambda sound: sound.second(parts=replace(sound.parts, **changes))
+
+
+def extra_over(pin: ClusterPin = PIN, nonce: bytes = b"", uid: str = "uid-1") -> Callable[[Round], SecondEvidence]:
+    def spoil(sound: Round) -> SecondEvidence:
+        extra = qualifying_data(nonce or sound.challenge.nonce, uid, binding_of(sound.first, pin).digest)
+        return quoted(extra=extra)(sound)
+
+    return spoil
+
+
+def over_another_csr(sound: Round) -> SecondEvidence:
+    other = replace(sound.first, csr=replace(CSR, der=b"PKCS#10 with another key"))
+    return quoted(extra=qualifying_data(sound.challenge.nonce, "uid-1", binding_of(other).digest))(sound)
+
+
+def mac_under(secret: bytes) -> Callable[[Round], SecondEvidence]:
+    def spoil(sound: Round) -> SecondEvidence:
+        binding = binding_of(sound.first).digest
+        return sound.second(mac=proof(secret, "uid-1", CSR.sha256, binding))
+
+    return spoil
+
+
+def signed_by_another(sound: Round) -> SecondEvidence:
+    return sound.second(signature=SoftTpm().sign(sound.parts.marshal()))
+
+
+def signature_of_scheme(scheme: str) -> Callable[[Round], SecondEvidence]:
+    def spoil(sound: Round) -> SecondEvidence:
+        return sound.second(signature=bytes.fromhex(scheme) + sound.tpm.sign(sound.parts.marshal())[4:])
+
+    return spoil
+
+
+SHA1_SELECTION = bytes.fromhex("00000001" + "0004" + "03" + "810000")
+TWO_BANKS = bytes.fromhex("00000002" + "000b" + "03" + "810000" + "0004" + "03" + "810000")
+
+CUT_OTHERWISE = (PCR_VALUES[0] + PCR_VALUES[1][:1], PCR_VALUES[1][1:])
+
+TAMPERING: list[tuple[str, Callable[[Round], SecondEvidence], Reason]] = [
+    ("magic of another", quoted(magic=0xFF544348), Reason.QUOTE_MALFORMED),
+    ("type certify", quoted(kind=0x8017), Reason.QUOTE_MALFORMED),
+    ("trailing byte", quoted(tail=b"\x00"), Reason.QUOTE_MALFORMED),
+    ("safe is neither 0 nor 1", quoted(safe=2), Reason.QUOTE_MALFORMED),
+    ("oversized extraData", quoted(extra=bytes(65)), Reason.QUOTE_MALFORMED),
+    ("truncated quote", lambda sound: sound.second(quote=sound.parts.marshal()[:-1]), Reason.QUOTE_MALFORMED),
+    ("empty extraData", quoted(extra=b""), Reason.QUOTE_NOT_BOUND),
+    ("extraData of tpm2_certify", quoted(extra=bytes.fromhex("00ff55aa")), Reason.QUOTE_NOT_BOUND),
+    ("quote over another CSR", over_another_csr, Reason.QUOTE_NOT_BOUND),
+    ("quote for another cluster", extra_over(OTHER_PIN), Reason.QUOTE_NOT_BOUND),
+    ("quote of another nonce", extra_over(nonce=bytes(32)), Reason.QUOTE_NOT_BOUND),
+    ("quote for another first request", extra_over(uid="uid-9"), Reason.QUOTE_NOT_BOUND),
+    ("MAC under another secret", mac_under(bytes(32)), Reason.PROOF_INVALID),
+    ("no MAC at all", lambda sound: sound.second(mac=bytes(32)), Reason.PROOF_INVALID),
+    (
+        "MAC and quote of another challenge",
+        lambda sound: replace(quoted(extra=bytes(32))(sound), mac=bytes(32)),
+        Reason.CHALLENGE_UNKNOWN,
+    ),
+    ("owner hierarchy's qualified signer", quoted(signer=bytes(34)), Reason.ATTESTATION_KEY_NOT_ALLOWED),
+    ("signed by another key", signed_by_another, Reason.QUOTE_SIGNATURE_INVALID),
+    ("signature scheme of another", signature_of_scheme("0014000b"), Reason.QUOTE_MALFORMED),
+    ("signature with another hash", signature_of_scheme("0018000c"), Reason.QUOTE_SIGNATURE_INVALID),
+    ("signature with SHA-1", signature_of_scheme("00180004"), Reason.QUOTE_MALFORMED),
+    (
+        "quote changed after signing",
+        lambda sound: sound.second(quote=replace(sound.parts, clock=5_001).marshal()),
+        Reason.QUOTE_SIGNATURE_INVALID,
+    ),
+    ("fewer PCRs", quoted(selection=PcrSelection(Alg.SHA256, (0,)).marshal()), Reason.PCR_SELECTION_MISMATCH),
+    ("more PCRs", quoted(selection=PcrSelection(Alg.SHA256, (0, 1, 7)).marshal()), Reason.PCR_SELECTION_MISMATCH),
+    ("SHA-1 bank", quoted(selection=SHA1_SELECTION), Reason.PCR_SELECTION_MISMATCH),
+    ("another bank besides", quoted(selection=TWO_BANKS), Reason.PCR_SELECTION_MISMATCH),
+    ("no bank", quoted(selection=bytes(4)), Reason.PCR_SELECTION_MISMATCH),
+    ("a value missing", lambda sound: sound.second(pcrs=PCR_VALUES[:1]), Reason.PCR_SELECTION_MISMATCH),
+    ("a value too many", lambda sound: sound.second(pcrs=(*PCR_VALUES, bytes(32))), Reason.PCR_SELECTION_MISMATCH),
+    ("values cut otherwise", lambda sound: sound.second(pcrs=CUT_OTHERWISE), Reason.PCR_SELECTION_MISMATCH),
+    ("values swapped", lambda sound: sound.second(pcrs=PCR_VALUES[::-1]), Reason.PCR_DIGEST_MISMATCH),
+    ("digest of others", quoted(pcr_digest=bytes(32)), Reason.PCR_DIGEST_MISMATCH),
+]
+
+
+@pytest.mark.parametrize(("spoil", "reason"), [row[1:] for row in TAMPERING], ids=[row[0] for row in TAMPERING])
+def test_an_answer_spoilt_in_one_thing_is_denied(
+    sound: Round, spoil: Callable[[Round], SecondEvidence], reason: Reason
+) -> None:
+    with pytest.raises(Denied) as denied:
+        sound.verify(spoil(sound))
+    assert denied.value.reason is reason
+    assert denied.value.checks[-1].passed is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"challenge_keys": (SecretBytes(b"rotated twice since then, forever"),)}, Reason.CHALLENGE_UNKNOWN),
+        ({"cluster": cluster(OTHER_PIN)}, Reason.CHALLENGE_UNKNOWN),
+        ({"first_request": None}, Reason.FIRST_REQUEST_MISSING),
+        ({"ledger": ledger(fingerprints={"ek": "sha256:" + "0" * 64})}, Reason.ENDORSEMENT_KEY_CHANGED),
+        ({"settings": {}}, Reason.ENDORSEMENT_KEY_UNTRUSTED),
+        ({"ledger": ledger(clock=5_000, reset_count=3)}, Reason.TPM_CLOCK_REVERSED),
+        ({"ledger": ledger(clock=1, reset_count=4)}, Reason.TPM_CLOCK_REVERSED),
+    ],
+)
+def test_facts_that_changed_since_the_first_request_deny_the_answer(
+    sound: Round, changes: dict[str, object], reason: Reason
+) -> None:
+    with pytest.raises(Denied) as denied:
+        sound.verify(**changes)
+    assert denied.value.reason is reason
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        ledger(clock=4_999, reset_count=3),
+        ledger(clock=9_999_999, reset_count=2),
+        ledger(clock=5_000, reset_count=3, answered=True),
+    ],
+)
+def test_a_newer_clock_a_reset_or_an_answer_already_in_the_ledger_pass(sound: Round, seen: object) -> None:
+    assert sound.verify(ledger=seen).boot is not None
+
+
+def test_a_previous_master_key_and_a_previous_ca_still_count(sound: Round) -> None:
+    keys = (SecretBytes(b"the newest master key, unused yet"), MASTER)
+    assert sound.verify(challenge_keys=keys, cluster=cluster(OTHER_PIN, PIN)).checks
+
+
+def test_the_secret_of_one_ca_and_the_quote_of_another_do_not_add_up(sound: Round) -> None:
+    mac = proof(sound.secret, "uid-1", CSR.sha256, binding_of(sound.first, OTHER_PIN).digest)
+    with pytest.raises(Denied) as denied:
+        sound.verify(sound.second(mac=mac), cluster=cluster(OTHER_PIN, PIN))
+    assert denied.value.reason is Reason.QUOTE_NOT_BOUND
+
+
+def test_pcr_values_outside_the_allowed_lists_are_denied(tpm: SoftTpm) -> None:
+    assert sound_round(tpm, {**tpm.settings, "pcrs": {"values": {"7": ["00" * 32, PCR_VALUES[1].hex()]}}}).verify()
+    with pytest.raises(Denied) as denied:
+        sound_round(tpm, {**tpm.settings, "pcrs": {"values": {"0": ["00" * 32]}}}).verify()
+    assert denied.value.reason is Reason.PCR_VALUE_NOT_ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"username": "system:bootstrap:other1"}, Reason.FIRST_REQUEST_MISMATCH),
+        ({"groups": frozenset({"system:nodes"})}, Reason.FIRST_REQUEST_MISMATCH),
+        ({"csr": replace(CSR, der=b"PKCS#10 with another key")}, Reason.FIRST_REQUEST_MISMATCH),
+        ({"csr": replace(CSR, node_name=NodeName("node-8"), der=b"another subject")}, Reason.FIRST_REQUEST_MISMATCH),
+        ({"signer_name": signer_for(ProviderName("tpm"), Purpose.SERVING)}, Reason.FIRST_REQUEST_MISMATCH),
+        ({"created": NOW + timedelta(seconds=301)}, Reason.CHALLENGE_EXPIRED),
+        ({"created": NOW - timedelta(seconds=31)}, Reason.CHALLENGE_EXPIRED),
+    ],
+)
+def test_an_answer_by_another_request_is_denied(sound: Round, changes: dict[str, object], reason: Reason) -> None:
+    with pytest.raises(Denied) as denied:
+        verify(request_of(sound.second(), **changes), sound.facts)
+    assert denied.value.reason is reason
+
+
+def test_a_first_request_created_again_under_the_same_name_is_denied(sound: Round) -> None:
+    with pytest.raises(Denied) as denied:
+        sound.verify(first_request=replace(sound.first, uid="uid-1-again"))
+    assert denied.value.reason is Reason.FIRST_REQUEST_MISMATCH
+
+
+@pytest.mark.parametrize("changes", [{"request": b"another envelope"}, {"created": NOW + timedelta(seconds=1)}])
+def test_a_secret_is_of_one_first_request_only(sound: Round, changes: dict[str, object]) -> None:
+    with pytest.raises(Denied) as denied:
+        sound.verify(first_request=replace(sound.first, **changes))
+    assert denied.value.reason is Reason.CHALLENGE_UNKNOWN
+
+
+def test_an_answer_to_an_answer_is_denied(sound: Round) -> None:
+    with pytest.raises(Denied) as denied:
+        sound.verify(first_request=request_of(sound.second(), uid="uid-1", name="csr-1", created=NOW))
+    assert denied.value.reason is Reason.FIRST_REQUEST_MISMATCH
+
+
+def test_an_answer_with_keys_swapped_in_the_first_request_is_denied(sound: Round) -> None:
+    other = SoftTpm(ek=sound.tpm.ek)  # the victim's endorsement key, the attacker's attestation key
+    first = replace(sound.first, evidence=request_of(other.first()).evidence)
+    with pytest.raises(Denied) as denied:
+        sound.verify(first_request=first)
+    assert denied.value.reason is Reason.CHALLENGE_UNKNOWN
+
+
+def test_a_client_answer_does_not_pass_for_a_serving_one(sound: Round) -> None:
+    serving = signer_for(ProviderName("tpm"), Purpose.SERVING)
+    request = request_of(sound.second(), signer_name=serving, purpose=Purpose.SERVING)
+    facts = replace(sound.facts, first_request=replace(sound.first, signer_name=serving, purpose=Purpose.SERVING))
+    with pytest.raises(Denied) as denied:
+        asyncio.run(TpmSigner().verify_serving_attestation_data(request, facts))
+    assert denied.value.reason is Reason.CHALLENGE_UNKNOWN
+
+
+def test_the_lost_challenge_says_to_file_anew(sound: Round) -> None:
+    with pytest.raises(Denied, match="file a new first request"):
+        sound.verify(challenge_keys=(SecretBytes(bytes(32)),))
+
+
+# The signer
+
+
+def test_the_signer_is_a_challenge_signer_and_tells_the_first_request(sound: Round, tpm: SoftTpm) -> None:
+    signer = TpmSigner()
+    assert isinstance(signer, ChallengeSigner)
+    assert signer.first_request(request_of(tpm.first())) is None
+    assert signer.first_request(request_of(sound.second())) == FirstRequestRef(name="csr-1", uid="uid-1")
+
+
+def test_the_machine_name_comes_from_unverified_input_without_failing(tpm: SoftTpm) -> None:
+    evil = replace(request_of(tpm.first()), evidence=Evidence(ProviderName("tpm"), 1, {}))
+    assert asyncio.run(TpmSigner().machine_name(evil)) == "node-7"
+
+
+def test_no_message_and_no_record_holds_evidence_or_secrets(sound: Round) -> None:
+    node = sound.verify()
+    text = repr(node) + repr(sound.challenge) + repr(sound.second())
+    for spoil, _ in [row[1:] for row in TAMPERING]:
+        with pytest.raises(Denied) as denied:
+            sound.verify(spoil(sound))
+        text += str(denied.value) + repr(denied.value.checks)
+    for secret in (sound.secret, sound.second().mac, sound.parts.extra, MASTER.reveal()):
+        assert secret.hex() not in text
+        assert repr(secret)[2:-1] not in text
+
+
+@pytest.mark.parametrize("kind", ["rsa2048", "ecc-p384"])
+def test_every_kind_of_endorsement_key_is_challenged(kind: EkKind) -> None:
+    soft = SoftTpm(kind=kind, ek=new_key(kind))
+    assert sound_round(soft).verify().fingerprints["ek"] == soft.fingerprint

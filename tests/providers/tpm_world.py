@@ -1,0 +1,284 @@
+"""A made-up cluster, its requests, and a TPM in software whose every byte a test can choose.
+
+``SoftTpm`` makes evidence that is right in all but one thing: nothing binds its endorsement key to a machine, unless
+the test's policy does. So each rule can be broken alone, quotes signed again included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import ChallengeRequired, Reason
+from nodeattest_providers.interface import (
+    AttestedNode,
+    ClusterFacts,
+    Evidence,
+    Facts,
+    FirstRequestRef,
+    JsonValue,
+    LedgerFacts,
+    MachineFacts,
+    NodeCsr,
+    NodeRequest,
+    PublishedChallenge,
+    SecretBytes,
+)
+from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.tpm.attestation import qualified_name
+from nodeattest_providers.tpm.protocol import (
+    PROVIDER,
+    Challenge,
+    FirstEvidence,
+    SecondEvidence,
+    proof,
+    qualifying_data,
+)
+from nodeattest_providers.tpm.public import PublicArea, parse_public
+from nodeattest_providers.tpm.structures import PcrSelection, sized
+from nodeattest_providers.tpm.templates import AK_TEMPLATE, EK_TEMPLATES
+from nodeattest_providers.tpm.verifier import TpmSigner
+from nodeattest_providers.twostep import LABEL_SECRET, context, derive
+
+EkKind = Literal["rsa2048", "ecc-p256", "ecc-p384"]
+EkKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+
+NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+MACHINE = ProviderID("metal://rack-1/7")
+PIN = ClusterPin("sha256:" + "ab" * 32)
+OTHER_PIN = ClusterPin("sha256:" + "cd" * 32)
+MASTER = SecretBytes(b"the master key of this test only")
+CSR = NodeCsr(der=b"PKCS#10 of node-7", node_name=NodeName("node-7"), provider_id=MACHINE, spki=b"SPKI of node-7")
+AK_PREFIX = AK_TEMPLATE[: -2 * (2 + 32)]
+PCR_VALUES = (hashlib.sha256(b"firmware").digest(), hashlib.sha256(b"secure boot").digest())
+
+
+def public_of(kind: EkKind, key: EkKey) -> bytes:
+    """Write the endorsement key's public area by its template."""
+    prefix = next(template.prefix for template in EK_TEMPLATES if template.name == kind)
+    return prefix + unique_of(key)
+
+
+def unique_of(key: EkKey) -> bytes:
+    numbers = key.public_key().public_numbers()
+    octets = (key.key_size + 7) // 8
+    if isinstance(numbers, rsa.RSAPublicNumbers):
+        return sized(numbers.n.to_bytes(octets, "big"))
+    return sized(numbers.x.to_bytes(octets, "big")) + sized(numbers.y.to_bytes(octets, "big"))
+
+
+def new_key(kind: EkKind) -> EkKey:
+    if kind == "rsa2048":
+        return rsa.generate_private_key(65537, 2048)
+    return ec.generate_private_key(ec.SECP256R1() if kind == "ecc-p256" else ec.SECP384R1())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuoteParts:
+    """Every field of TPMS_ATTEST, to be spoilt one by one."""
+
+    magic: int = 0xFF544347
+    kind: int = 0x8018
+    signer: bytes
+    extra: bytes
+    clock: int = 5_000
+    resets: int = 3
+    restarts: int = 0
+    safe: int = 1
+    selection: bytes
+    pcr_digest: bytes
+    tail: bytes = b""
+
+    def marshal(self) -> bytes:
+        return b"".join(
+            (
+                self.magic.to_bytes(4, "big"),
+                self.kind.to_bytes(2, "big"),
+                sized(self.signer),
+                sized(self.extra),
+                self.clock.to_bytes(8, "big"),
+                self.resets.to_bytes(4, "big"),
+                self.restarts.to_bytes(4, "big"),
+                self.safe.to_bytes(1, "big"),
+                bytes(8),
+                self.selection,
+                sized(self.pcr_digest),
+                self.tail,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SoftTpm:
+    """Keys in software, used as a TPM would."""
+
+    kind: EkKind = "ecc-p256"
+    ek: EkKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
+    ak: EkKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
+    ak_prefix: bytes = AK_PREFIX
+
+    @property
+    def ek_public(self) -> bytes:
+        return public_of(self.kind, self.ek)
+
+    @property
+    def ak_public(self) -> bytes:
+        return self.ak_prefix + unique_of(self.ak)
+
+    @property
+    def fingerprint(self) -> str:
+        return "sha256:" + hashlib.sha256(parsed(self.ek_public).spki).hexdigest()
+
+    @property
+    def settings(self) -> dict[str, JsonValue]:
+        """The strictest policy that trusts this TPM for the test's machine."""
+        return {"endorsementKeys": [{"providerID": MACHINE, "sha256": self.fingerprint}]}
+
+    def first(self, **changes: object) -> FirstEvidence:
+        return replace(FirstEvidence(ek_public=self.ek_public, ak_public=self.ak_public), **changes)
+
+    def sign(self, message: bytes) -> bytes:
+        if isinstance(self.ak, rsa.RSAPrivateKey):
+            return bytes.fromhex("0014000b") + sized(self.ak.sign(message, padding.PKCS1v15(), hashes.SHA256()))
+        r, s = decode_dss_signature(self.ak.sign(message, ec.ECDSA(hashes.SHA256())))
+        return bytes.fromhex("0018000b") + sized(r.to_bytes(32, "big")) + sized(s.to_bytes(32, "big"))
+
+    def quote_parts(self, extra: bytes, selection: PcrSelection, values: tuple[bytes, ...]) -> QuoteParts:
+        return QuoteParts(
+            signer=qualified_name(parsed(self.ak_public)),
+            extra=extra,
+            selection=selection.marshal(),
+            pcr_digest=hashlib.sha256(b"".join(values)).digest(),
+        )
+
+
+def parsed(public: bytes) -> PublicArea:
+    return parse_public(public, what="key", reason=Reason.ENDORSEMENT_KEY_MALFORMED)
+
+
+def cluster(*pins: ClusterPin) -> ClusterFacts:
+    return ClusterFacts(name="blue", namespace="fleet", uid="cluster-uid", pins=frozenset(pins or (PIN,)))
+
+
+def machine(
+    *, annotations: Mapping[str, str] | None = None, infra_annotations: Mapping[str, str] | None = None
+) -> MachineFacts:
+    return MachineFacts(
+        name="blue-7",
+        namespace="fleet",
+        uid="machine-uid",
+        provider_id=MACHINE,
+        annotations=annotations or {},
+        infra_annotations=infra_annotations or {},
+    )
+
+
+def facts_of(settings: Mapping[str, JsonValue], **changes: object) -> Facts:
+    facts = Facts(cluster=cluster(), machine=machine(), settings=settings, challenge_keys=(MASTER,), verified_at=NOW)
+    return replace(facts, **changes)
+
+
+def request_of(evidence: FirstEvidence | SecondEvidence, **changes: object) -> NodeRequest:
+    number = 1 if isinstance(evidence, FirstEvidence) else 2
+    request = NodeRequest(
+        name=f"csr-{number}",
+        uid=f"uid-{number}",
+        resource_version="1",
+        created=NOW if number == 1 else NOW + timedelta(seconds=2),
+        signer_name=signer_for(ProviderName("tpm"), Purpose.CLIENT),
+        purpose=Purpose.CLIENT,
+        username="system:bootstrap:abcdef",
+        groups=frozenset({"system:bootstrappers", "system:authenticated"}),
+        usages=frozenset({"client auth", "digital signature"}),
+        expiration_seconds=None,
+        request=b"envelope of the request",
+        csr=CSR,
+        evidence=Evidence(PROVIDER, 1, evidence.to_json()),
+    )
+    return replace(request, **changes)
+
+
+def binding_of(request: NodeRequest, pin: ClusterPin = PIN) -> Binding:
+    return request.binding(pin)
+
+
+def verify(request: NodeRequest, facts: Facts, signer: TpmSigner | None = None) -> AttestedNode:
+    return asyncio.run((signer or TpmSigner()).verify_client_attestation_data(request, facts))
+
+
+def challenge_of(request: NodeRequest, facts: Facts) -> ChallengeRequired:
+    """Verify a first request that is expected to be sound."""
+    try:
+        verify(request, facts)
+    except ChallengeRequired as challenge:
+        return challenge
+    raise AssertionError("a first request never attests a node")
+
+
+def published(request: NodeRequest, challenge: ChallengeRequired) -> PublishedChallenge:
+    return PublishedChallenge(
+        name=request.name,
+        uid=request.uid,
+        csr_sha256=request.csr.sha256,
+        text=challenge.challenge,
+        spki_sha256=request.csr.spki_sha256,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A whole sound exchange of a SoftTpm, and the answer's parts."""
+
+    tpm: SoftTpm
+    facts: Facts
+    first: NodeRequest
+    challenge: Challenge
+    secret: bytes
+    parts: QuoteParts
+
+    def second(self, **changes: object) -> SecondEvidence:
+        """Answer; ``changes`` name fields of the evidence, or ``parts`` to quote otherwise."""
+        parts = changes.pop("parts", self.parts)
+        assert isinstance(parts, QuoteParts)
+        quote = parts.marshal()
+        binding = binding_of(self.first).digest
+        evidence = SecondEvidence(
+            first=FirstRequestRef(name=self.first.name, uid=self.first.uid),
+            mac=proof(self.secret, self.first.uid, self.first.csr.sha256, binding),
+            quote=quote,
+            signature=self.tpm.sign(quote),
+            pcrs=PCR_VALUES,
+        )
+        return replace(evidence, **changes)
+
+    def verify(self, evidence: SecondEvidence | None = None, /, **changes: object) -> AttestedNode:
+        """Verify the answer; ``changes`` name fields of the facts."""
+        return verify(request_of(evidence or self.second()), replace(self.facts, **changes))
+
+
+def sound_round(
+    tpm: SoftTpm | None = None, settings: Mapping[str, JsonValue] | None = None, **changes: object
+) -> Round:
+    """Go through phase 1 with a SoftTpm; the secret comes from the test's own master key, not from a decryption."""
+    tpm = tpm or SoftTpm()
+    facts = facts_of(settings or tpm.settings, **changes)
+    first = request_of(tpm.first())
+    challenge = Challenge.parse(challenge_of(first, facts).challenge)
+    ak, ek = parsed(tpm.ak_public), parsed(tpm.ek_public)
+    secret = derive(LABEL_SECRET, MASTER, context(facts, first, ak.name, ek.spki_sha256))
+    extra = qualifying_data(challenge.nonce, first.uid, binding_of(first).digest)
+    parts = tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES)
+    return Round(tpm, replace(facts, first_request=first), first, challenge, secret, parts)
+
+
+def ledger(**changes: object) -> LedgerFacts:
+    return replace(LedgerFacts(), **changes)
