@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from nodeattest_controller.challenge_keys import ChallengeKeys
@@ -20,7 +21,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.reconcile import Reconciler
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.elector import LeaseElector
+from nodeattest_kube.elector import LeaseElector, LostLease
 from nodeattest_providers import signers
 
 __all__ = ["run"]
@@ -66,7 +67,9 @@ class _Controller:
             fleet.changed(cluster)
 
         management = Management(self._client, namespace=settings.watch_namespace, on_change=changed)
-        judge = Judge(management, keys, signer=signers.signer, provider_id_oid=settings.provider_id_oid, now=_now)
+        judge = Judge(
+            management, keys, signer=cache(signers.signer), provider_id_oid=settings.provider_id_oid, now=_now
+        )
         reconciler = Reconciler(
             management,
             judge,
@@ -83,9 +86,8 @@ class _Controller:
             async with asyncio.TaskGroup() as tasks:
                 ready = asyncio.Event()
                 tasks.create_task(management.run(ready))
-                await keys.refresh()
-                tasks.create_task(keys.run())
                 await ready.wait()
+                tasks.create_task(keys.run())
                 _LOG.info("serving", extra=fields(identity=settings.identity))
                 tasks.create_task(fleet.run(settings.workers))
         finally:
@@ -94,16 +96,19 @@ class _Controller:
             await events.drain()
 
 
-def _client(settings: Settings) -> ApiClient:
+def _client(settings: Settings, environment: Mapping[str, str]) -> ApiClient:
     if settings.kubeconfig is None:
-        return ApiClient.in_cluster(request_timeout=settings.request_timeout)
+        return ApiClient.in_cluster(environment, request_timeout=settings.request_timeout)
     return ApiClient.from_kubeconfig_file(settings.kubeconfig, request_timeout=settings.request_timeout)
 
 
-async def run(settings: Settings) -> int:
-    """Run until cancelled or leadership is lost; returns the exit code."""
+async def run(settings: Settings, environment: Mapping[str, str]) -> int:
+    """Run until cancelled or leadership is lost; returns the exit code.
+
+    ``environment`` tells a pod where its API server is; nothing else is read from it.
+    """
     metrics = Metrics()
-    async with _client(settings) as client:
+    async with _client(settings, environment) as client:
         controller = _Controller(settings, client, metrics)
         async with HealthServer(settings, metrics, {"caches": controller.health}):
             if not settings.leader_elect:
@@ -118,6 +123,9 @@ async def run(settings: Settings) -> int:
                 renew_deadline=settings.renew_deadline,
                 retry_period=settings.retry_period,
             )
-            await elector.run(controller.lead)
-    _LOG.error("leadership lost; exiting so that a fresh process takes part again")
-    return 1
+            try:
+                await elector.run(controller.lead)
+            except LostLease as lost:
+                _LOG.error("leadership lost; a fresh process takes part again", extra=fields(error=str(lost)))
+                return 1
+    return 0

@@ -11,23 +11,29 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import logging
 import secrets
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
+from nodeattest_controller.logs import fields
 from nodeattest_controller.objects import moment, rfc3339, text
 from nodeattest_kube import paths
-from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, NotFound
+from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.interface import SecretBytes
 
 __all__ = ["ChallengeKeys"]
 
+_LOG: Final = logging.getLogger(__name__)
+
 SECRET_NAME: Final = "node-attestation-challenge-keys"  # noqa: S105 - a Secret's name, not a secret
 ROTATED_AT: Final = "attestation.cluster.x-k8s.io/rotated-at"
 KEY_BYTES: Final = 32
+RETRY: Final = 2.0
+"""Seconds until the next try when the API server refuses or is away."""
 REREAD: Final = 60.0
 """Seconds; how soon an operator's change of the Secret is noticed."""
 _ATTEMPTS: Final = 5
@@ -86,9 +92,13 @@ class ChallengeKeys:
         )
 
     async def run(self) -> None:
-        """Keep the keys fresh for ever; ``refresh`` once before."""
+        """Keep the keys fresh for ever."""
         while True:
-            wait = min(await self.refresh(), REREAD)
+            try:
+                wait = min(await self.refresh(), REREAD)
+            except (ApiError, Unavailable) as error:
+                _LOG.warning("cannot read the challenge keys", extra=fields(error=str(error)))
+                wait = RETRY
             await asyncio.sleep(wait)  # a period, not a poll for something another task could signal
 
     def _due(self, secret: JsonObject) -> timedelta:

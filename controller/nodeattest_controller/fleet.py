@@ -104,10 +104,6 @@ class Fleet:
                 extra=fields(cluster=cluster, csr=name, error=error.reason, message_=error.message, delay=delay),
             )
             return
-        except Exception:  # noqa: BLE001 - the worker's edge: a bug in one request must not stop the others
-            delay = self._queue.retry(key)
-            _LOG.exception("bug", extra=fields(cluster=cluster, csr=name, delay=delay))
-            return
         self._queue.forget(key)
         if outcome.waiting:
             self._waiting[cluster].add(name)
@@ -116,7 +112,7 @@ class Fleet:
 
     async def _observe(self) -> None:
         while True:
-            self._metrics.queue(self._queue.depth, self._queue.oldest_seconds)
+            self._metrics.queue(self._queue.depth, self._queue.oldest)
             for key, connection in self._connections.items():
                 reflector = connection.workload.requests
                 self._metrics.cluster(key, connected=reflector.synced and reflector.last_error is None)

@@ -134,9 +134,9 @@ class Judge:
             raise Unavailable(
                 Reason.MACHINE_NOT_READY, "the Cluster is paused or going away", remedy="resume the Cluster"
             )
-        signer = self._signer(request.evidence.provider)
         policy = policy_for(cluster, self._management.policies(text(cluster, "metadata", "namespace")))
         authorize(policy, request.evidence.provider)
+        signer = self._signer(request.evidence.provider)  # looked up by name, so only after the policy named it
         if request.purpose is Purpose.SERVING:
             raise Denied(
                 Reason.SERVING_NOT_ALLOWED,

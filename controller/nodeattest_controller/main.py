@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
@@ -22,6 +23,7 @@ import click
 
 from nodeattest_controller import configfile, logs
 from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS, Settings, SettingsError
+from nodeattest_kube.errors import KubeconfigError
 
 __all__ = ["cli", "main", "serve"]
 
@@ -39,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
         code: object = cli.main(arguments, prog_name=_NAME, standalone_mode=False)
     except click.exceptions.Abort:
         sys.exit(_INTERRUPTED)
-    except (click.ClickException, SettingsError) as error:
+    except (click.ClickException, SettingsError, KubeconfigError) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         click.echo(f"{_NAME}: {' '.join(message.split())}", err=True)
         sys.exit(_USER_ERROR)
@@ -110,7 +112,7 @@ def run(**flags: object) -> int:
     logs.configure(level=settings.log_level, log_format=settings.log_format, stream=sys.stderr)
     from nodeattest_controller import app  # noqa: PLC0415 - the API client costs 0.3 s, which --help need not pay
 
-    return serve(app.run(settings))
+    return serve(app.run(settings, os.environ))
 
 
 @cli.command("print-config")

@@ -44,6 +44,8 @@ OWN_VERSION: Final = "v1alpha1"
 _OPTIONAL: Final = frozenset({"machinepools"})
 """Caches that may stay empty: MachinePool is a feature gate of Cluster API."""
 _KEPT_SECRETS: Final = ("-kubeconfig", "-ca")
+START_RETRY: Final = 2.0
+"""Seconds."""
 SYNC_TIMEOUT: Final = 30.0
 """Seconds to wait for a new infrastructure kind's first list."""
 SECRET_SUFFIX: Final = "-attestation"  # noqa: S105 - a Secret's name, not a secret
@@ -66,7 +68,7 @@ class Management:
 
     async def run(self, ready: asyncio.Event) -> None:
         """Fill the caches, set ``ready``, and keep them fresh until cancelled."""
-        self._versions[CLUSTER_GROUP] = await self._preferred_version(CLUSTER_GROUP)
+        self._versions[CLUSTER_GROUP] = await self._cluster_api_version()
         async with self._tasks:
             self._start("clusters", self._capi("clusters"), self._cluster_changed)
             self._start("machines", self._capi("machines"), self._machine_changed)
@@ -199,6 +201,17 @@ class Management:
 
     def _own(self, resource: str) -> str:
         return paths.collection(OWN_GROUP, OWN_VERSION, resource, namespace=self._namespace)
+
+    async def _cluster_api_version(self) -> str:
+        """Learn which version of Cluster API is served; waits for as long as it takes, and says for what."""
+        while True:
+            try:
+                return await self._preferred_version(CLUSTER_GROUP)
+            except NotFound:
+                _LOG.warning("Cluster API is not installed in the management cluster; waiting for its CRDs")
+            except ApiError as error:
+                _LOG.warning("cannot reach the management cluster", extra=fields(error=str(error)))
+            await asyncio.sleep(START_RETRY)
 
     async def _preferred_version(self, group: str) -> str:
         found = await self.client.get(f"/apis/{group}")
