@@ -1,0 +1,237 @@
+"""Leader election on a coordination.k8s.io/v1 Lease, as client-go's ``leaderelection`` does it, bugs of clocks aside.
+
+Promises: another's lease is taken only after *we* saw it unchanged for its whole duration on our own monotonic clock,
+so the replicas' clocks need not agree; we stop leading ``renew_deadline`` after the *start* of the last renewal that
+succeeded, before anybody else may start; ``lead`` has ended before the lease is released.
+Leaves to others: fencing. A paused process may write after it lost the lease, so every write is a compare-and-swap.
+Source: client-go tools/leaderelection/leaderelection.go; defaults of component-base's LeaderElectionConfiguration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final, NoReturn, Protocol
+
+from nodeattest_kube.errors import ApiError, Conflict, NotFound, Unreachable
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
+from nodeattest_kube.paths import collection, named
+
+__all__ = ["LeaseClient", "LeaseElector", "LostLease"]
+
+_JITTER: Final = 1.2
+"""client-go's JitterFactor: candidates ask after one to 2.2 retry periods."""
+_GROUP: Final = ("coordination.k8s.io", "v1", "leases")
+
+
+class LostLease(Exception):  # noqa: N818 - what happened; the caller ends the process and starts again
+    """We led, and may no longer: the lease was not renewed in time, or somebody else holds it."""
+
+
+class LeaseClient(Protocol):
+    """What an elector needs of ``ApiClient``."""
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
+        """Read an object."""
+        ...
+
+    async def create(self, path: str, body: JsonObject) -> JsonObject:
+        """Create an object."""
+        ...
+
+    async def replace(self, path: str, body: JsonObject) -> JsonObject:
+        """Write an object if it still has the resourceVersion."""
+        ...
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class LeaseElector:
+    """One candidate; ``identity`` must differ from every other candidate's, so a host name alone will not do."""
+
+    def __init__(
+        self,
+        client: LeaseClient,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        lease_duration: float = 15.0,
+        renew_deadline: float = 10.0,
+        retry_period: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = _utc_now,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        """``clock`` decides; ``now`` is only written into the lease, for people to read."""
+        if not identity or not lease_duration > renew_deadline > retry_period * _JITTER > 0:
+            raise ValueError("expected an identity and lease_duration > renew_deadline > 1.2 * retry_period > 0")
+        self.last_error: ApiError | None = None
+        self._client = client
+        self._collection = collection(*_GROUP, namespace=namespace)
+        self._path = named(*_GROUP, name, namespace=namespace)
+        self._metadata: JsonObject = {"name": name, "namespace": namespace}
+        self._identity = identity
+        self._duration, self._deadline, self._period = lease_duration, renew_deadline, retry_period
+        self._clock, self._now, self._random = clock, now, random
+        self._lease: JsonObject | None = None
+        """The lease as last read or written."""
+        self._seen_at = 0.0
+        """When, on our clock, the lease's spec was first seen as it is now."""
+        self._renewed = float("-inf")
+        """When the last renewal that succeeded was *begun*."""
+        self._leading = False
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether we lead at this instant; turns False by time alone, even while the event loop stands still."""
+        return self._leading and self._clock() < self._renewed + self._deadline
+
+    @property
+    def leader(self) -> str:
+        """The identity that held the lease when last seen, empty if none."""
+        return dig_text(self._lease, "spec", "holderIdentity")
+
+    async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
+        """Wait until we lead, then run ``lead``; return when it returns, raise ``LostLease`` when we may not lead on.
+
+        ``lead`` is cancelled, and awaited, when the lease is lost or we are cancelled. The lease is released after
+        every end of ``lead`` but a lost lease.
+        """
+        while not await self._attempt():  # noqa: ASYNC110 - what is awaited lies on a server
+            await asyncio.sleep(self._period * (1.0 + _JITTER * self._random()))
+        self._leading = True
+        work = asyncio.ensure_future(lead())
+        renewals = asyncio.create_task(self._renew_until_lost())
+        try:
+            await asyncio.wait({work, renewals}, return_when=asyncio.FIRST_COMPLETED)
+            lost = renewals.exception() if renewals.done() and not work.done() else None
+        finally:
+            await self._end(work, renewals)
+        if lost is None:
+            work.result()
+        elif work.cancelled() or work.exception() is None:
+            raise lost
+        else:
+            raise lost from work.exception()
+
+    async def _end(self, work: asyncio.Future[None], renewals: asyncio.Task[None]) -> None:
+        """End both tasks, then give the lease back if it is still ours; never while ``lead`` is at work."""
+        work.cancel()
+        renewals.cancel()
+        await asyncio.gather(work, renewals, return_exceptions=True)
+        held = self.is_leader
+        self._leading = False
+        if held and self.leader == self._identity:
+            await self._release()
+
+    async def _renew_until_lost(self) -> NoReturn:
+        """Renew each period; raise ``LostLease`` at the deadline, or as soon as the lease is seen to be another's."""
+        while True:
+            await asyncio.sleep(min(self._period, max(self._left(), 0.0)))
+            await self._attempt()
+            if not self.is_leader:
+                raise LostLease(f"{self._path} was not renewed within {self._deadline:g} s") from self.last_error
+            if self.leader != self._identity:
+                raise LostLease(f"{self._path} is held by {self.leader or 'nobody'}")
+
+    def _left(self) -> float:
+        """Seconds until the deadline."""
+        return self._renewed + self._deadline - self._clock()
+
+    async def _attempt(self) -> bool:
+        """Try to take or renew the lease once; trouble with the server, or half a deadline without answer, is no."""
+        begun = self._clock()
+        limit = self._deadline / 2
+        try:
+            async with asyncio.timeout(min(limit, max(self._left(), 0.0)) if self._leading else limit):
+                held = await self._take(begun)
+        except TimeoutError:
+            self.last_error = Unreachable(f"{self._path}: no answer within half the renew deadline")
+            return False
+        except ApiError as error:
+            self.last_error = error
+            return False
+        self.last_error = None
+        if held:
+            self._renewed = begun
+        return held
+
+    async def _take(self, begun: float) -> bool:
+        """Write the lease if it is ours, free or expired (client-go tryAcquireOrRenew)."""
+        if self._leading and self._lease is not None:
+            with suppress(Conflict, NotFound):  # The fast path: one request while nobody interferes.
+                self._observe(await self._client.replace(self._path, self._ours(self._lease)), begun)
+                return True
+        try:
+            lease = await self._client.get(self._path)
+        except NotFound:
+            self._observe(await self._client.create(self._collection, self._ours(None)), begun)
+            return True
+        self._observe(lease, self._clock())
+        if self.leader not in {"", self._identity} and self._clock() < self._seen_at + self._duration_of(lease):
+            return False
+        self._observe(await self._client.replace(self._path, self._ours(lease)), begun)
+        return True
+
+    def _observe(self, lease: JsonObject, at: float) -> None:
+        """Remember a lease, and when its spec was new to us."""
+        if self._lease is None or lease.get("spec") != self._lease.get("spec"):
+            self._seen_at = at
+        self._lease = lease
+
+    def _duration_of(self, lease: JsonObject) -> float:
+        """How long its holder may stay silent: as it wrote itself, else as long as we do."""
+        seconds = dig(lease, "spec", "leaseDurationSeconds")
+        return float(seconds) if isinstance(seconds, int) and not isinstance(seconds, bool) else self._duration
+
+    def _ours(self, lease: JsonObject | None) -> JsonObject:
+        """Build the lease with us as its holder; acquireTime and leaderTransitions change with the holder only."""
+        now = _micro_time(self._now())
+        held = dig_text(lease, "spec", "holderIdentity") == self._identity
+        transitions = dig(lease, "spec", "leaseTransitions")
+        count = transitions if isinstance(transitions, int) else 0
+        spec: JsonObject = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": max(round(self._duration), 1),
+            "acquireTime": (dig_text(lease, "spec", "acquireTime") or now) if held else now,
+            "renewTime": now,
+            "leaseTransitions": count if held or lease is None else count + 1,
+        }
+        return self._with_spec(lease, spec)
+
+    def _with_spec(self, lease: JsonObject | None, spec: JsonObject) -> JsonObject:
+        """Keep a lease's metadata, and with it the resourceVersion that makes the write a compare-and-swap."""
+        metadata: JsonValue = self._metadata if lease is None else lease.get("metadata")
+        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+
+    async def _release(self) -> None:
+        """Give the lease back, so that the next leader need not wait for it to expire; it does so all the same."""
+        with suppress(ApiError, TimeoutError):
+            async with asyncio.timeout(self._period):
+                if self._lease is not None:
+                    with suppress(Conflict):
+                        await self._client.replace(self._path, self._free(self._lease))
+                        return
+                # We were stopped amid a renewal whose answer we never read: its version is news to us.
+                lease = await self._client.get(self._path)
+                if dig_text(lease, "spec", "holderIdentity") == self._identity:
+                    await self._client.replace(self._path, self._free(lease))
+
+    def _free(self, lease: JsonObject) -> JsonObject:
+        """Build the lease with no holder (client-go release)."""
+        now = _micro_time(self._now())
+        transitions = dig(lease, "spec", "leaseTransitions")
+        spec: JsonObject = {"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": now, "renewTime": now}
+        return self._with_spec(lease, {**spec, "leaseTransitions": transitions})
+
+
+def _micro_time(moment: datetime) -> str:
+    """metav1.MicroTime: RFC 3339 in UTC with six digits."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,185 @@
+"""A queue of keys: what to look at again, never what happened.
+
+Promises: a key is handed to one worker at a time; adding it meanwhile hands it out once more afterwards; adding it
+twice is adding it once; memory grows with distinct keys only. Leaves to others: persistence (a restart lists again).
+Source: client-go util/workqueue (queue.go, delaying_queue.go, default_rate_limiters.go).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random as random_module
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Final, Generic, Protocol, TypeVar
+
+from nodeattest_kube.backoff import BackoffPolicy
+
+__all__ = ["RETRY", "Timer", "TimerHandle", "WorkQueue"]
+
+K = TypeVar("K", bound=Hashable)
+
+RETRY: Final = BackoffPolicy(initial=0.25, cap=300.0, jitter=0.25)
+"""Per key: quick while a cause may be passing, then at most about every five minutes."""
+_COUNTED_KEYS: Final = 100_000
+"""Keys whose failures are counted; beyond it the oldest count is forgotten, so that lost keys take no memory."""
+
+_log = logging.getLogger(__name__)
+
+
+class TimerHandle(Protocol):
+    """What a timer gives back; asyncio's own has it."""
+
+    def cancel(self) -> None:
+        """Keep the callback from being called."""
+
+
+Timer = Callable[[float, Callable[[], None]], TimerHandle]
+"""Calls back once after so many seconds."""
+
+
+def _loop_timer(delay: float, callback: Callable[[], None]) -> TimerHandle:
+    return asyncio.get_running_loop().call_later(delay, callback)
+
+
+class WorkQueue(Generic[K]):
+    """Keys to be worked on, in the order in which they came; for one event loop."""
+
+    def __init__(
+        self,
+        *,
+        backoff: BackoffPolicy = RETRY,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random_module.random,
+        timer: Timer = _loop_timer,
+        on_bug: Callable[[K, Exception], None] | None = None,
+    ) -> None:
+        """``on_bug`` hears of a worker's exception, logged by default; the key is tried again in any case."""
+        self.retries = 0
+        """How often a key was added with back-off, for metrics."""
+        self._backoff, self._clock, self._random, self._timer = backoff, clock, random, timer
+        self._on_bug = on_bug or _log_bug
+        self._ready: OrderedDict[K, float] = OrderedDict()
+        """Keys nobody works on, and since when they wait. Not a dict: taking from its front is quadratic."""
+        self._working: set[K] = set()
+        self._again: set[K] = set()
+        """Keys added while a worker has them."""
+        self._later: dict[K, tuple[float, TimerHandle]] = {}
+        self._failures: OrderedDict[K, int] = OrderedDict()
+        self._awake = asyncio.Event()
+        self._stopped = False
+
+    def add(self, key: K) -> None:
+        """Have a key worked on, once, as soon as a worker is free."""
+        if self._stopped or key in self._ready:
+            return
+        if key in self._working:
+            self._again.add(key)
+            return
+        self._ready[key] = self._clock()
+        self._awake.set()
+
+    def add_after(self, key: K, delay: float) -> None:
+        """Have a key added after ``delay`` seconds; of several wishes the earliest counts."""
+        if self._stopped:
+            return
+        if delay <= 0:
+            self.add(key)
+            return
+        due = self._clock() + delay
+        planned = self._later.get(key)
+        if planned is not None:
+            if planned[0] <= due:
+                return
+            planned[1].cancel()
+        self._later[key] = due, self._timer(delay, lambda: self._due(key))
+
+    def retry(self, key: K) -> float:
+        """Add a key with its own back-off; return the delay in seconds."""
+        failures = self._failures.pop(key, 0) + 1
+        self._failures[key] = failures
+        if len(self._failures) > _COUNTED_KEYS:
+            self._failures.popitem(last=False)
+        self.retries += 1
+        delay = self._backoff.delay(failures, self._random)
+        self.add_after(key, delay)
+        return delay
+
+    def forget(self, key: K) -> None:
+        """Start the key's back-off anew: it went well, or it is gone."""
+        self._failures.pop(key, None)
+
+    def failures(self, key: K) -> int:
+        """Count the key's retries since it was forgotten."""
+        return self._failures.get(key, 0)
+
+    async def run(self, worker: Callable[[K], Awaitable[None]], workers: int) -> None:
+        """Work with so many workers until ``shut_down``; then finish what is being worked on, and return."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                group.create_task(self._work(worker))
+
+    def shut_down(self) -> None:
+        """Hand out no more keys; those that wait are dropped, since the next start lists everything again."""
+        self._stopped = True
+        for _due, handle in self._later.values():
+            handle.cancel()
+        self._later.clear()
+        self._ready.clear()
+        self._again.clear()
+        self._awake.set()
+
+    @property
+    def depth(self) -> int:
+        """How many keys wait for a worker."""
+        return len(self._ready)
+
+    @property
+    def in_flight(self) -> int:
+        """How many keys are being worked on."""
+        return len(self._working)
+
+    @property
+    def delayed(self) -> int:
+        """How many keys wait for their time."""
+        return len(self._later)
+
+    @property
+    def oldest(self) -> float:
+        """Seconds that the first key has been waiting for a worker; 0 when none waits."""
+        return self._clock() - next(iter(self._ready.values())) if self._ready else 0.0
+
+    def _due(self, key: K) -> None:
+        """Add a key whose time has come."""
+        self._later.pop(key, None)
+        self.add(key)
+
+    async def _work(self, worker: Callable[[K], Awaitable[None]]) -> None:
+        """Take key after key."""
+        while not self._stopped:
+            if not self._ready:
+                self._awake.clear()
+                await self._awake.wait()
+                continue
+            key, _since = self._ready.popitem(last=False)
+            await self._work_on(key, worker)
+
+    async def _work_on(self, key: K, worker: Callable[[K], Awaitable[None]]) -> None:
+        """Let the worker have one key; this is the edge at which bugs are caught."""
+        self._working.add(key)
+        try:
+            await worker(key)
+        except Exception as error:  # noqa: BLE001 - one object's bug must not stop the work on all others
+            self._on_bug(key, error)
+            self.retry(key)
+        finally:
+            self._working.discard(key)
+            if key in self._again:
+                self._again.discard(key)
+                self.add(key)
+
+
+def _log_bug(key: Hashable, error: Exception) -> None:
+    _log.error("the worker failed on %s", key, exc_info=error)

@@ -1,0 +1,457 @@
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from itertools import pairwise
+
+import pytest
+from aiohttp import web
+from scripted import Server, status_object
+from virtual import now, run_virtually
+
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.elector import LeaseElector, LostLease
+from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
+from nodeattest_kube.jsontypes import JsonObject, dig, dig_text, parse_json
+
+EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+class Leases:
+    """One lease as an API server keeps it: compare-and-swap on resourceVersion."""
+
+    def __init__(self) -> None:
+        self.lease: JsonObject | None = None
+        self.version = 0
+        self.trouble: ApiError | None = None
+        self.hung = False
+        self.loses_answers = False
+        self.answer_delay = 0.0
+        self.history: list[tuple[float, str]] = []
+        self.calls = 0
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
+        assert query is None
+        await self._arrive()
+        if self.lease is None:
+            raise NotFound(404, "NotFound", path)
+        return deepcopy(self.lease)
+
+    async def create(self, path: str, body: JsonObject) -> JsonObject:
+        await self._arrive()
+        if self.lease is not None:
+            raise AlreadyExists(409, "AlreadyExists", path)
+        return await self._store(body)
+
+    async def replace(self, path: str, body: JsonObject) -> JsonObject:
+        await self._arrive()
+        if self.lease is None:
+            raise NotFound(404, "NotFound", path)
+        if dig_text(body, "metadata", "resourceVersion") != str(self.version):
+            raise Conflict(409, "Conflict", path)
+        return await self._store(body)
+
+    async def _arrive(self) -> None:
+        self.calls += 1
+        await asyncio.sleep(0.01)
+        if self.hung:
+            await asyncio.sleep(1000)
+        if self.trouble is not None:
+            raise self.trouble
+
+    async def _store(self, body: JsonObject) -> JsonObject:
+        self.version += 1
+        self.lease = deepcopy(body)
+        metadata = self.lease["metadata"]
+        assert isinstance(metadata, dict)
+        metadata["resourceVersion"] = str(self.version)
+        holder = dig_text(body, "spec", "holderIdentity")
+        if not self.history or self.history[-1][1] != holder:
+            self.history.append((now(), holder))
+        await asyncio.sleep(self.answer_delay)
+        if self.loses_answers:
+            raise Unreachable("reset")
+        return deepcopy(self.lease)
+
+
+class Candidate:
+    """An elector, and when it led."""
+
+    def __init__(self, leases: Leases, identity: str, *, skew: float = 0.0) -> None:
+        self.terms: list[tuple[float, float]] = []
+        self.elector = LeaseElector(
+            leases,
+            namespace="kube-system",
+            name="nodeattest",
+            identity=identity,
+            clock=lambda: now() + 1e6 + skew,
+            now=lambda: EPOCH + dt.timedelta(seconds=now() + skew),
+            random=lambda: 0.5,
+        )
+
+    async def lead(self) -> None:
+        begun = now()
+        assert self.elector.is_leader
+        try:
+            await asyncio.sleep(10_000)
+        finally:
+            await asyncio.sleep(0.5)  # Cleaning up takes its time.
+            self.terms.append((begun, now()))
+
+    def start(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self.elector.run(self.lead))
+
+
+async def stop(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_the_first_candidate_leads_and_the_second_waits() -> None:
+    async def main() -> None:
+        leases = Leases()
+        first, second = Candidate(leases, "one"), Candidate(leases, "two", skew=-7200)
+        one = first.start()
+        await asyncio.sleep(0.1)
+        two = second.start()
+        await asyncio.sleep(300)
+        assert first.elector.is_leader
+        assert not second.elector.is_leader
+        assert second.elector.leader == "one"
+        assert leases.lease is not None
+        assert leases.lease["spec"] == {
+            "holderIdentity": "one",
+            "leaseDurationSeconds": 15,
+            "acquireTime": "2026-01-01T00:00:00.010000Z",
+            "renewTime": dig_text(leases.lease, "spec", "renewTime"),
+            "leaseTransitions": 0,
+        }
+        assert dig_text(leases.lease, "spec", "renewTime") > "2026-01-01T00:04:55"
+        await stop(two, one)
+
+    run_virtually(main())
+
+
+def test_a_renewal_takes_one_request() -> None:
+    async def main() -> None:
+        leases = Leases()
+        one = Candidate(leases, "one").start()
+        await asyncio.sleep(100)
+        assert 48 <= leases.calls <= 53
+        await stop(one)
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
+def test_a_crashed_leader_is_followed_after_its_lease_and_not_before(skew: float) -> None:
+    async def main() -> None:
+        leases = Leases()
+        leases.version = 1
+        leases.lease = {
+            "metadata": {"resourceVersion": "1", "name": "nodeattest"},
+            "spec": {"holderIdentity": "dead", "leaseDurationSeconds": 20, "leaseTransitions": 4, "renewTime": "1999"},
+        }
+        candidate = Candidate(leases, "next", skew=skew)
+        task = candidate.start()
+        await asyncio.sleep(60)
+        taken, holder = leases.history[0]
+        assert holder == "next"
+        # The wall clocks and the stale renewTime play no part: twenty seconds from the first sight of it.
+        assert 20 <= taken <= 20 + 2 * 2.2
+        assert dig(leases.lease, "spec", "leaseTransitions") == 5
+        await stop(task)
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("way", ["refused", "hung"])
+def test_a_leader_without_server_stops_before_its_lease_ends(way: str) -> None:
+    async def main() -> None:
+        leases = Leases()
+        candidate = Candidate(leases, "one")
+        task = candidate.start()
+        await asyncio.sleep(21)
+        if way == "hung":
+            leases.hung = True
+        else:
+            leases.trouble = Unreachable("down")
+        with pytest.raises(LostLease):
+            await task
+        begun, ended = candidate.terms[0]
+        assert begun < 1
+        assert 21 + 8 <= ended <= 21 + 10 + 0.6
+        assert not candidate.elector.is_leader
+        assert leases.history == [(pytest.approx(0.02), "one")]  # Not released: it is not ours to give.
+
+    run_virtually(main())
+
+
+def test_a_short_outage_does_not_end_a_term() -> None:
+    async def main() -> None:
+        leases = Leases()
+        candidate = Candidate(leases, "one")
+        task = candidate.start()
+        for outage in (Unreachable("down"), ApiError(500, "InternalError", "etcdserver: leader changed")):
+            await asyncio.sleep(20)
+            leases.trouble = outage
+            await asyncio.sleep(5)
+            leases.trouble = None
+        await asyncio.sleep(20)
+        leases.hung = True
+        await asyncio.sleep(3)
+        leases.hung = False
+        await asyncio.sleep(30)
+        assert not task.done()
+        assert candidate.elector.is_leader
+        await stop(task)
+
+    run_virtually(main())
+
+
+def test_a_renewal_whose_answer_was_lost_is_found_out() -> None:
+    async def main() -> None:
+        leases = Leases()
+        candidate = Candidate(leases, "one")
+        task = candidate.start()
+        await asyncio.sleep(9)
+        leases.loses_answers = True
+        await asyncio.sleep(5)
+        leases.loses_answers = False
+        await asyncio.sleep(30)
+        assert candidate.elector.is_leader
+        assert dig(leases.lease, "spec", "leaseTransitions") == 0
+        await stop(task)
+
+    run_virtually(main())
+
+
+def test_a_stolen_lease_ends_the_term_at_the_next_renewal() -> None:
+    async def main() -> None:
+        leases = Leases()
+        candidate = Candidate(leases, "one")
+        task = candidate.start()
+        await asyncio.sleep(9)
+        assert leases.lease is not None
+        thief = deepcopy(leases.lease)
+        assert isinstance(thief["spec"], dict)
+        thief["spec"]["holderIdentity"] = "thief"
+        await leases.replace("", thief)
+        with pytest.raises(LostLease, match="thief"):
+            await task
+        assert now() < 9 + 2 + 0.6
+        assert dig_text(leases.lease, "spec", "holderIdentity") == "thief"
+
+    run_virtually(main())
+
+
+def test_a_lease_deleted_under_its_leader_is_made_again() -> None:
+    async def main() -> None:
+        leases = Leases()
+        candidate = Candidate(leases, "one")
+        task = candidate.start()
+        await asyncio.sleep(9)
+        leases.lease = None
+        await asyncio.sleep(9)
+        assert candidate.elector.is_leader
+        assert dig_text(leases.lease, "spec", "holderIdentity") == "one"
+        await stop(task)
+
+    run_virtually(main())
+
+
+def test_a_clean_stop_releases_after_the_work_has_ended() -> None:
+    async def main() -> None:
+        leases = Leases()
+        first, second = Candidate(leases, "one"), Candidate(leases, "two")
+        one = first.start()
+        await asyncio.sleep(0.1)
+        two = second.start()
+        await asyncio.sleep(50)
+        await stop(one)
+        await asyncio.sleep(5)
+        assert second.elector.is_leader
+        holders = [holder for _at, holder in leases.history]
+        assert holders == ["one", "", "two"]
+        released = leases.history[1][0]
+        assert first.terms[0][1] <= released < 51
+        assert dig(leases.lease, "spec", "leaseTransitions") == 1
+        await stop(two)
+
+    run_virtually(main())
+
+
+def test_a_stop_amid_a_renewal_releases_all_the_same() -> None:
+    async def main() -> None:
+        leases = Leases()
+        candidate = Candidate(leases, "one")
+        task = candidate.start()
+        await asyncio.sleep(1)
+        leases.answer_delay = 0.5
+        while leases.version == 1:  # noqa: ASYNC110 - its state lies on a server
+            await asyncio.sleep(0.1)
+        leases.answer_delay = 0.0
+        await stop(task)
+        assert leases.history[-1][1] == ""
+
+    run_virtually(main())
+
+
+def test_run_returns_with_the_work_and_releases() -> None:
+    async def main() -> None:
+        leases = Leases()
+
+        async def little() -> None:
+            await asyncio.sleep(1)
+
+        await Candidate(leases, "one").elector.run(little)
+        assert leases.history[-1][1] == ""
+
+    run_virtually(main())
+
+
+def test_a_bug_in_the_work_comes_out_and_releases() -> None:
+    async def main() -> None:
+        leases = Leases()
+
+        async def broken() -> None:
+            await asyncio.sleep(1)
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await Candidate(leases, "one").elector.run(broken)
+        assert leases.history[-1][1] == ""
+
+    run_virtually(main())
+
+
+def test_work_that_swallows_its_cancellation_still_loses_the_lease() -> None:
+    async def main() -> None:
+        leases = Leases()
+        candidate = Candidate(leases, "one")
+
+        async def stubborn() -> None:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                return
+
+        task = asyncio.create_task(candidate.elector.run(stubborn))
+        await asyncio.sleep(5)
+        leases.trouble = Unreachable("down")
+        with pytest.raises(LostLease):
+            await task
+
+    run_virtually(main())
+
+
+def test_leadership_ends_by_time_alone_while_the_loop_stands_still() -> None:
+    clock = 0.0
+
+    async def main() -> None:
+        nonlocal clock
+        elector = LeaseElector(Leases(), namespace="n", name="l", identity="i", clock=lambda: clock)
+
+        async def lead() -> None:
+            nonlocal clock
+            assert elector.is_leader
+            clock += 10.0  # No await: no renewal could run, nor any cancellation arrive.
+            assert not elector.is_leader
+
+        await elector.run(lead)
+
+    run_virtually(main())
+
+
+def test_at_no_time_do_two_lead_through_random_outages() -> None:
+    async def main() -> None:
+        leases = Leases()
+        candidates = [Candidate(leases, name, skew=skew) for name, skew in (("a", 0.0), ("b", 500.0), ("c", -500.0))]
+
+        async def live(candidate: Candidate) -> None:
+            while True:
+                try:
+                    await candidate.elector.run(candidate.lead)
+                except LostLease:
+                    continue
+
+        tasks = [asyncio.create_task(live(candidate)) for candidate in candidates]
+        for length in (3, 9, 30, 1, 14, 50, 11, 25):
+            await asyncio.sleep(40)
+            leases.trouble = Unreachable("down") if length % 2 else None
+            leases.hung = length % 2 == 0
+            for _ in range(length * 4):
+                await asyncio.sleep(0.25)
+                assert sum(candidate.elector.is_leader for candidate in candidates) <= 1
+            leases.trouble, leases.hung = None, False
+        await asyncio.sleep(40)
+        assert sum(candidate.elector.is_leader for candidate in candidates) == 1
+        await stop(*tasks)
+        terms = sorted(term for candidate in candidates for term in candidate.terms)
+        assert len(terms) >= 4
+        assert all(ended <= begun for (_begun, ended), (begun, _ended) in pairwise(terms))
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("wrong", [{"identity": ""}, {"renew_deadline": 15.0}, {"retry_period": 9.0}])
+def test_settings_that_cannot_be_safe_are_refused(wrong: dict[str, str | float]) -> None:
+    settings = {"namespace": "n", "name": "l", "identity": "i", **wrong}
+    with pytest.raises(ValueError, match="renew_deadline"):
+        LeaseElector(Leases(), **settings)  # type: ignore[arg-type]
+
+
+async def test_two_candidates_over_real_http(server: Server) -> None:
+    leases = Leases()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        assert request.path == "/apis/coordination.k8s.io/v1/namespaces/n/leases" + (
+            "" if request.method == "POST" else "/l"
+        )
+        try:
+            if request.method == "GET":
+                return web.json_response(await leases.get(request.path))
+            body = parse_json(await request.read())
+            answer = await (leases.create if request.method == "POST" else leases.replace)(request.path, body)
+            return web.json_response(answer)
+        except ApiError as error:
+            return web.json_response(status_object(error.status, error.reason), status=error.status)
+
+    server.script = [handle]
+
+    async def lead() -> None:
+        await asyncio.sleep(60)
+
+    def elector(client: ApiClient, identity: str) -> LeaseElector:
+        return LeaseElector(
+            client,
+            namespace="n",
+            name="l",
+            identity=identity,
+            lease_duration=2.0,
+            renew_deadline=1.5,
+            retry_period=0.05,
+        )
+
+    async with (
+        ApiClient.from_kubeconfig(server.kubeconfig()) as client_one,
+        ApiClient.from_kubeconfig(server.kubeconfig()) as client_two,
+        asyncio.timeout(10),
+    ):
+        first, second = elector(client_one, "one"), elector(client_two, "two")
+        one = asyncio.create_task(first.run(lead))
+        while not first.is_leader:  # noqa: ASYNC110 - its state lies on a server
+            await asyncio.sleep(0.01)
+        two = asyncio.create_task(second.run(lead))
+        await asyncio.sleep(0.3)
+        assert not second.is_leader
+        await stop(one)
+        while not second.is_leader:  # noqa: ASYNC110 - its state lies on a server
+            await asyncio.sleep(0.01)
+        await stop(two)
+    assert [holder for _at, holder in leases.history] == ["one", "", "two", ""]
+    assert json.loads(server.bodies[-1])["metadata"]["name"] == "l"
