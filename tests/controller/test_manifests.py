@@ -1,0 +1,142 @@
+"""The shipped manifests: complete, least privilege, and in step with the code that relies on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nodeattest_controller import challenge_keys, ledger, manifests, policy, workload
+from nodeattest_controller.configfile import KIND
+from nodeattest_controller.objects import items, mapping, strings, text
+from nodeattest_controller.settings import Settings
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers import names
+
+TREE = Path(manifests.__file__).parents[2] / "manifests"
+BASES = ("crd", "rbac", "manager", "default", "workload-rbac", "admission-policy")
+
+
+def schema_of(kind: str) -> JsonObject:
+    [crd] = [crd for crd in manifests.crds() if text(crd, "spec", "names", "kind") == kind]
+    [version] = items(crd, "spec", "versions")
+    return mapping(version, "schema", "openAPIV3Schema")
+
+
+def rules_of(base: str, *kinds: str) -> list[JsonObject]:
+    return [rule for entry in manifests.objects(base) if entry["kind"] in kinds for rule in items(entry, "rules")]
+
+
+def find(base: str, kind: str) -> JsonObject:
+    [found] = [entry for entry in manifests.objects(base) if entry["kind"] == kind]
+    return found
+
+
+def test_the_crds_are_the_two_kinds_of_the_contract() -> None:
+    kinds = {text(crd, "spec", "names", "kind") for crd in manifests.crds()}
+    assert kinds == {"MachineAttestation", "NodeAttestationPolicy"}
+    for crd in manifests.crds():
+        group, plural = text(crd, "spec", "group"), text(crd, "spec", "names", "plural")
+        assert text(crd, "metadata", "name") == f"{plural}.{group}"
+        [version] = items(crd, "spec", "versions")
+        assert f"{group}/{text(version, 'name')}" == ledger.GROUP_VERSION
+
+
+def test_clusterctl_move_takes_policies_and_the_ledger_along() -> None:
+    for crd in manifests.crds():
+        labels = mapping(crd, "metadata", "labels")
+        assert {"clusterctl.cluster.x-k8s.io", "clusterctl.cluster.x-k8s.io/move"} <= set(labels)
+
+
+def test_no_short_name_is_one_of_cluster_api_s() -> None:
+    taken = {"cl", "ma", "md", "ms", "mp", "mhc", "cc", "kcp"}
+    for crd in manifests.crds():
+        assert not taken & set(strings(crd, "spec", "names", "shortNames"))
+
+
+def test_the_crds_need_nothing_newer_than_kubernetes_1_20() -> None:
+    assert "x-kubernetes-validations" not in yaml.safe_dump(manifests.crds())
+
+
+def test_a_misspelt_restriction_reaches_the_controller_instead_of_being_pruned() -> None:
+    spec = mapping(schema_of("NodeAttestationPolicy"), "properties", "spec")
+    tpm = mapping(spec, "properties", "tpm")
+    for section in (spec, tpm, mapping(tpm, "properties", "pcrs")):
+        assert section["x-kubernetes-preserve-unknown-fields"] is True
+
+
+def test_no_ledger_entry_can_outgrow_the_schema() -> None:
+    issued = mapping(schema_of("MachineAttestation"), "properties", "spec", "properties", "issued")
+    maximum = issued["maxItems"]
+    assert isinstance(maximum, int)
+    assert maximum >= ledger.KEEP_ISSUED
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_kustomization_names_its_files_and_nothing_else(base: str) -> None:
+    folder = TREE / base
+    named = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    files = {file.name for file in folder.glob("*.yaml")} - {"kustomization.yaml"}
+    assert {name for name in named if not name.startswith("../")} == files
+    assert all((folder / name).exists() for name in named)
+
+
+def test_rbac_has_no_wildcard_but_the_kinds_of_infrastructure_providers() -> None:
+    for rule in rules_of("rbac", "Role", "ClusterRole") + rules_of("workload-rbac", "ClusterRole"):
+        assert "*" not in strings(rule, "verbs")
+        assert "*" not in strings(rule, "apiGroups")
+        if "*" in strings(rule, "resources"):
+            assert strings(rule, "apiGroups") == ("infrastructure.cluster.x-k8s.io",)
+            assert set(strings(rule, "verbs")) == {"get", "list", "watch"}
+
+
+def test_rbac_names_the_lease_and_the_secret_that_the_controller_uses() -> None:
+    named = {name for rule in rules_of("rbac", "Role") for name in strings(rule, "resourceNames")}
+    assert named == {Settings(identity="replica-a").lease_name, challenge_keys.SECRET_NAME}
+    bindings = {name for rule in rules_of("workload-rbac", "ClusterRole") for name in strings(rule, "resourceNames")}
+    assert {workload.KUBEADM_BINDING, workload.BOOTSTRAP_BINDING} <= bindings
+
+
+def test_secrets_outside_the_own_namespace_are_only_read() -> None:
+    for rule in rules_of("rbac", "ClusterRole"):
+        if "secrets" in strings(rule, "resources"):
+            assert set(strings(rule, "verbs")) == {"get", "list", "watch"}
+
+
+def test_the_pod_has_no_privilege_and_two_replicas() -> None:
+    spec = mapping(find("manager", "Deployment"), "spec")
+    assert spec["replicas"] == 2
+    pod = mapping(spec, "template", "spec")
+    assert mapping(pod, "securityContext")["runAsNonRoot"] is True
+    [container] = items(pod, "containers")
+    security = mapping(container, "securityContext")
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["allowPrivilegeEscalation"] is False
+    assert strings(security, "capabilities", "drop") == ("ALL",)
+    assert {"livenessProbe", "readinessProbe", "resources"} <= set(container)
+
+
+def test_the_admission_policy_reserves_exactly_our_output_annotations() -> None:
+    variables = items(find("admission-policy", "ValidatingAdmissionPolicy"), "spec", "variables")
+    [reserved] = [text(variable, "expression") for variable in variables if variable["name"] == "reserved"]
+    listed = set(yaml.safe_load(reserved))
+    assert listed == {
+        names.ANNOTATION_CHALLENGE,
+        names.ANNOTATION_SUPPORTED_VERSIONS,
+        names.ANNOTATION_REASON,
+        names.ANNOTATION_TPM_ENDORSEMENT_KEY,
+    }
+
+
+def test_the_policy_s_defaults_are_the_code_s() -> None:
+    properties = mapping(schema_of("NodeAttestationPolicy"), "properties", "spec", "properties")
+    assert mapping(properties, "certificateLifetime")["default"] == "336h"
+    assert Settings(identity="replica-a").certificate_lifetime == 336 * 3600
+    parsed = policy.parse({"spec": {"authorizedAttestors": ["tpm"], "certificateLifetime": "336h"}})
+    assert (parsed.lifetime, parsed.enforce) == (336 * 3600, True)
+    assert mapping(properties, "enforcement")["default"] == "Enforce"
+
+
+def test_the_configuration_kind_is_not_one_of_the_crds() -> None:
+    assert KIND not in {text(crd, "spec", "names", "kind") for crd in manifests.crds()}
