@@ -10,32 +10,23 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from nodeattest_sandbox.apiserver.jsonvalue import load, text_at, texts_at, value_at
+from nodeattest_sandbox.child import LOOPBACK, Process, StartFailed, wait
 from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.flags import AUDIT_POLICY, apiserver_flags, etcd_flags
 from nodeattest_sandbox.pki import ClusterPki
 
 __all__ = ["AuditEntry", "ControlPlane", "StartFailed", "start_real", "start_sandbox"]
 
-_LOOPBACK: Final = "127.0.0.1"
-_START_LIMIT: Final = 90.0  # seconds; a real control plane takes 5 on two idle cores
-_STOP_LIMIT: Final = 20.0  # seconds
-_LOG_TAIL: Final = 15  # lines shown when a start fails
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
-_SERVICE_NETWORK: Final = "10.96.0.0/16"
-
-
-class StartFailed(Exception):  # noqa: N818 - reads as what happened
-    """A process of the control plane did not come up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +53,7 @@ class ControlPlane(ABC):
         self.pki = ClusterPki.make(directory / "pki", name)
         self.audit_log = directory / "audit.log"
         self.kubectl: Path | None = None
-        self._processes: list[_Process] = []
+        self._processes: list[Process] = []
 
     @property
     def ca_certificate(self) -> Path:
@@ -145,54 +136,13 @@ class ControlPlane(ABC):
     def _launch(self) -> None:
         """Start the processes."""
 
-    def _await_ready(self, process: _Process) -> None:
+    def _await_ready(self, process: Process) -> None:
         anonymous = Client.from_kubeconfig(self.token_kubeconfig(), timeout=2.0)
-        _wait(process, lambda: _answers(anonymous, "/readyz"))
+        wait(process, lambda: _answers(anonymous, "/readyz"))
         self.pki.client_kubeconfig(self.admin_kubeconfig, self.server, "admin", ("system:masters",))
         admin = self.client(timeout=5.0)
         for namespace in _NAMESPACES:
-            _wait(process, lambda namespace=namespace: _answers(admin, f"/api/v1/namespaces/{namespace}"))
-
-
-class _Process:
-    """One child process with its log; it ends when this process does, because its standard input does."""
-
-    def __init__(self, name: str, command: Sequence[str], directory: Path, pid_file: Path | None = None) -> None:
-        self.name = name
-        self.log = directory / f"{name}.log"
-        self._pid_file = pid_file
-        if pid_file:
-            pid_file.unlink(missing_ok=True)
-        with self.log.open("ab") as log:
-            self.popen = subprocess.Popen(
-                command,
-                cwd=directory,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env=_environment(),
-            )
-
-    def pid(self) -> int:
-        """Return the pid of the server itself, not of its leash."""
-        return int(self._pid_file.read_text(encoding="ascii")) if self._pid_file else self.popen.pid
-
-    def stop(self) -> None:
-        """End the process and wait for it."""
-        self.popen.terminate()
-        try:
-            self.popen.wait(_STOP_LIMIT)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
-        if self.popen.stdin:
-            self.popen.stdin.close()
-
-    def failure(self, why: str) -> StartFailed:
-        """Return the error that shows the end of the log."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]
-        return StartFailed("\n  ".join([f"{self.name} {why}; the end of {self.log}:", *lines]))
+            wait(process, lambda namespace=namespace: _answers(admin, f"/api/v1/namespaces/{namespace}"))
 
 
 class _Sandbox(ControlPlane):
@@ -218,9 +168,9 @@ class _Sandbox(ControlPlane):
         ready = self.directory / "ready"
         ready.unlink(missing_ok=True)
         self.resume()
-        process = _Process("apiserver", self._command(ready), self.directory)
+        process = Process("apiserver", self._command(ready), self.directory)
         self._processes.append(process)
-        _wait(process, ready.exists)
+        wait(process, ready.exists)
         self.server = ready.read_text(encoding="ascii")
         self._port = int(self.server.rpartition(":")[2])
         self._await_ready(process)
@@ -262,28 +212,28 @@ class _Real(ControlPlane):
 
     def _launch(self) -> None:
         port, etcd_port, peer_port = self._ports
-        self.server = f"https://{_LOOPBACK}:{port}"
+        self.server = f"https://{LOOPBACK}:{port}"
         self._etcd_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        etcd = self._run("etcd", _etcd_flags(self._etcd_directory, etcd_port, peer_port))
-        _wait(etcd, lambda: _listens(etcd_port))
+        etcd = self._run("etcd", etcd_flags(self._etcd_directory, etcd_port, peer_port))
+        wait(etcd, lambda: _listens(etcd_port))
         policy = self.directory / "audit-policy.yaml"
-        policy.write_text(_AUDIT_POLICY, encoding="ascii")
+        policy.write_text(AUDIT_POLICY, encoding="ascii")
         flags = [
-            *_apiserver_flags(self.pki, port, etcd_port),
+            *apiserver_flags(self.pki, port, etcd_port),
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self.audit_log}",
         ]
         self._await_ready(self._run("kube-apiserver", flags))
 
-    def _run(self, name: str, flags: Sequence[str]) -> _Process:
+    def _run(self, name: str, flags: Sequence[str]) -> Process:
         binary = self._assets / name
         if not binary.exists():
             raise StartFailed(f"{name} is not in {self._assets}; KUBEBUILDER_ASSETS must name a folder that holds it")
         pid_file = self.directory / f"{name}.pid"
         command = [sys.executable, "-m", "nodeattest_sandbox.leash", str(pid_file), str(binary), *flags]
-        process = _Process(name, command, self.directory, pid_file)
+        process = Process(name, command, self.directory, pid_file)
         self._processes.append(process)
-        _wait(process, lambda: pid_file.exists() and pid_file.stat().st_size > 0)
+        wait(process, lambda: pid_file.exists() and pid_file.stat().st_size > 0)
         return process
 
 
@@ -306,64 +256,6 @@ def start_real(directory: Path, assets: Path, *, name: str, etcd_directory: Path
     return plane
 
 
-_AUDIT_POLICY: Final = """\
-apiVersion: audit.k8s.io/v1
-kind: Policy
-rules:
-- {level: Metadata, omitStages: [RequestReceived, ResponseStarted]}
-"""
-
-
-def _etcd_flags(data: Path, port: int, peer_port: int) -> list[str]:
-    client, peer = f"http://{_LOOPBACK}:{port}", f"http://{_LOOPBACK}:{peer_port}"
-    return [
-        "--name=sandbox",
-        f"--data-dir={data}",
-        f"--listen-client-urls={client}",
-        f"--advertise-client-urls={client}",
-        f"--listen-peer-urls={peer}",
-        f"--initial-advertise-peer-urls={peer}",
-        f"--initial-cluster=sandbox={peer}",
-    ]
-
-
-def _apiserver_flags(pki: ClusterPki, port: int, etcd_port: int) -> list[str]:
-    return [
-        f"--etcd-servers=http://{_LOOPBACK}:{etcd_port}",
-        f"--bind-address={_LOOPBACK}",
-        f"--advertise-address={_LOOPBACK}",
-        "--endpoint-reconciler-type=none",
-        f"--secure-port={port}",
-        f"--tls-cert-file={pki.server_certificate}",
-        f"--tls-private-key-file={pki.server_key}",
-        f"--client-ca-file={pki.ca_certificate}",
-        "--anonymous-auth=true",
-        "--authorization-mode=Node,RBAC",
-        "--enable-admission-plugins=NodeRestriction",
-        "--enable-bootstrap-token-auth=true",
-        f"--service-account-issuer=https://{_LOOPBACK}:{port}",
-        f"--service-account-key-file={pki.account_public_key}",
-        f"--service-account-signing-key-file={pki.account_key}",
-        f"--service-cluster-ip-range={_SERVICE_NETWORK}",
-        "--profiling=false",
-    ]
-
-
-def _environment() -> Mapping[str, str]:
-    """Return this process's environment, with no proxy on the way to loopback."""
-    return {**os.environ, "NO_PROXY": _LOOPBACK, "no_proxy": _LOOPBACK, "PYTHONUNBUFFERED": "1"}
-
-
-def _wait(process: _Process, done: Callable[[], bool]) -> None:
-    end = time.monotonic() + _START_LIMIT
-    while not done():
-        if process.popen.poll() is not None:
-            raise process.failure(f"ended with code {process.popen.returncode}")
-        if time.monotonic() > end:
-            raise process.failure(f"was not ready after {_START_LIMIT:.0f} s")
-        time.sleep(0.02)
-
-
 def _answers(client: Client, path: str) -> bool:
     try:
         client.send("GET", path)
@@ -374,7 +266,7 @@ def _answers(client: Client, path: str) -> bool:
 
 def _listens(port: int) -> bool:
     try:
-        socket.create_connection((_LOOPBACK, port), timeout=1).close()
+        socket.create_connection((LOOPBACK, port), timeout=1).close()
     except OSError:
         return False
     return True
@@ -382,7 +274,7 @@ def _listens(port: int) -> bool:
 
 def _free_ports(count: int) -> list[int]:
     """Return ports that were free a moment ago; all are held at once so that they differ."""
-    sockets = [socket.create_server((_LOOPBACK, 0)) for _ in range(count)]
+    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
     ports = [int(server.getsockname()[1]) for server in sockets]
     for server in sockets:
         server.close()

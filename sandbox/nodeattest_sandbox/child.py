@@ -1,0 +1,82 @@
+"""Child processes of the sandbox: started with a log, watched until ready, ended with their starter.
+
+Promises: a child's standard input ends with this process, and a child ends with its standard input; a start that fails
+shows the end of the log.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+__all__ = ["LOOPBACK", "Process", "StartFailed", "wait"]
+
+LOOPBACK: Final = "127.0.0.1"
+_START_LIMIT: Final = 90.0  # seconds; a real control plane takes 5 on two idle cores
+_STOP_LIMIT: Final = 20.0  # seconds
+_LOG_TAIL: Final = 15  # lines shown when a start fails
+
+
+class StartFailed(Exception):  # noqa: N818 - reads as what happened
+    """A process of the control plane did not come up."""
+
+
+class Process:
+    """One child process with its log; it ends when this process does, because its standard input does."""
+
+    def __init__(self, name: str, command: Sequence[str], directory: Path, pid_file: Path | None = None) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self._pid_file = pid_file
+        if pid_file:
+            pid_file.unlink(missing_ok=True)
+        with self.log.open("ab") as log:
+            self.popen = subprocess.Popen(
+                command,
+                cwd=directory,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=_environment(),
+            )
+
+    def pid(self) -> int:
+        """Return the pid of the server itself, not of its leash."""
+        return int(self._pid_file.read_text(encoding="ascii")) if self._pid_file else self.popen.pid
+
+    def stop(self) -> None:
+        """End the process and wait for it."""
+        self.popen.terminate()
+        try:
+            self.popen.wait(_STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+        if self.popen.stdin:
+            self.popen.stdin.close()
+
+    def failure(self, why: str) -> StartFailed:
+        """Return the error that shows the end of the log."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]
+        return StartFailed("\n  ".join([f"{self.name} {why}; the end of {self.log}:", *lines]))
+
+
+def _environment() -> Mapping[str, str]:
+    """Return this process's environment, with no proxy on the way to loopback."""
+    return {**os.environ, "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK, "PYTHONUNBUFFERED": "1"}
+
+
+def wait(process: Process, done: Callable[[], bool]) -> None:
+    """Wait until it is done; raises StartFailed when the process ends before, or after too long."""
+    end = time.monotonic() + _START_LIMIT
+    while not done():
+        if process.popen.poll() is not None:
+            raise process.failure(f"ended with code {process.popen.returncode}")
+        if time.monotonic() > end:
+            raise process.failure(f"was not ready after {_START_LIMIT:.0f} s")
+        time.sleep(0.02)

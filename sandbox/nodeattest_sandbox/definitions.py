@@ -1,0 +1,125 @@
+"""The definitions of Cluster API's kinds: small ones of our own, or the real ones from a folder.
+
+Promises: after an install the kinds are served. Source: cluster-api config/crd.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, cast
+
+import yaml
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
+from nodeattest_sandbox.client import ApiRefusal, Client
+
+__all__ = ["BOOTSTRAP_GROUP", "CLUSTER_GROUP", "INFRASTRUCTURE_GROUP", "install_cluster_api", "install_definitions"]
+
+CLUSTER_GROUP: Final = "cluster.x-k8s.io"
+INFRASTRUCTURE_GROUP: Final = "infrastructure.cluster.x-k8s.io"
+BOOTSTRAP_GROUP: Final = "bootstrap.cluster.x-k8s.io"
+_KINDS: Final = (
+    (CLUSTER_GROUP, "clusters", "Cluster"),
+    (CLUSTER_GROUP, "machines", "Machine"),
+    (CLUSTER_GROUP, "machinepools", "MachinePool"),
+    (INFRASTRUCTURE_GROUP, "devclusters", "DevCluster"),
+    (INFRASTRUCTURE_GROUP, "devmachines", "DevMachine"),
+    (BOOTSTRAP_GROUP, "kubeadmconfigs", "KubeadmConfig"),
+)
+_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_ESTABLISH_LIMIT: Final = 30.0  # seconds
+_LATEST: Final = "v1beta2"
+
+
+def install_cluster_api(client: Client) -> None:
+    """Install small definitions of the Cluster API kinds, served as v1beta1 and v1beta2."""
+    install_definitions(client, [_definition(*kind) for kind in _KINDS])
+
+
+def install_definitions(client: Client, source: Path | Iterable[JsonMap]) -> None:
+    """Install CustomResourceDefinitions, given or from the YAML files of a folder, and wait until they are served.
+
+    What only newer servers or other processes could do is left out: conversion webhooks, CEL rules. Of several
+    versions that need conversion the stored one is served.
+    """
+    given = _read_definitions(source) if isinstance(source, Path) else source
+    installed = [_install(client, definition) for definition in given]
+    for definition in installed:
+        _await_served(client, definition)
+
+
+def _definition(group: str, plural: str, kind: str) -> JsonMap:
+    schema: JsonMap = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    versions: list[JsonValue] = [
+        {"name": version, "served": True, "storage": version == _LATEST, "schema": {"openAPIV3Schema": schema},
+         "subresources": {"status": {}}}
+        for version in ("v1beta1", "v1beta2")
+    ]  # fmt: skip
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": plural, "kind": kind},
+            "versions": versions,
+        },
+    }
+
+
+def _read_definitions(folder: Path) -> list[JsonMap]:
+    documents = [
+        cast("JsonValue", document)
+        for path in sorted(folder.glob("*.yaml"))
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    ]
+    found = [map_at(document) for document in documents]
+    return [definition for definition in found if text_at(definition, "kind") == "CustomResourceDefinition"]
+
+
+def _install(client: Client, definition: JsonMap) -> JsonMap:
+    kept = map_at(_without_rules(definition))
+    spec = map_at(kept, "spec")
+    if text_at(spec, "conversion", "strategy") == "Webhook":
+        spec.pop("conversion")
+        for version in maps_at(spec, "versions"):
+            version["served"] = version.get("storage") is True
+    kept.pop("status", None)
+    try:
+        return client.create(_DEFINITIONS, kept)
+    except ApiRefusal as refusal:
+        if refusal.reason != "AlreadyExists":
+            raise
+        return kept
+
+
+def _without_rules(value: JsonValue) -> JsonValue:
+    match value:
+        case dict():
+            return {key: _without_rules(item) for key, item in value.items() if key != "x-kubernetes-validations"}
+        case list():
+            return [_without_rules(item) for item in value]
+        case _:
+            return value
+
+
+def _await_served(client: Client, definition: JsonMap) -> None:
+    group, plural = text_at(definition, "spec", "group"), text_at(definition, "spec", "names", "plural")
+    served = [text_at(v, "name") for v in maps_at(definition, "spec", "versions") if v.get("served") is True]
+    end = time.monotonic() + _ESTABLISH_LIMIT
+    for version in served:
+        while not _is_served(client, f"/apis/{group}/{version}/{plural}"):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{plural}.{group} is not served after {_ESTABLISH_LIMIT:.0f} s")
+            time.sleep(0.02)
+
+
+def _is_served(client: Client, path: str) -> bool:
+    try:
+        client.get(path, limit="1")
+    except ApiRefusal:
+        return False
+    return True

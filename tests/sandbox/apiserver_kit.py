@@ -1,0 +1,120 @@
+"""Builders that the tests of the API server share."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
+from nodeattest_sandbox.client import ApiRefusal
+
+CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+SIGNER = "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm"
+
+T = TypeVar("T")
+
+
+def pem_request(name: str = "system:node:a", *, spoil: bool = False) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = [
+        x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+        x509.NameAttribute(NameOID.COMMON_NAME, name),
+    ]
+    csr = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(subject)).sign(key, hashes.SHA256())
+    der = bytearray(csr.public_bytes(serialization.Encoding.DER))
+    if spoil:
+        der[der.index(b"system:nodes")] ^= 1  # Still well-formed, no longer what was signed.
+    return pem_block("CERTIFICATE REQUEST", bytes(der))
+
+
+def pem_block(label: str, body: bytes) -> bytes:
+    return f"-----BEGIN {label}-----\n".encode() + base64.encodebytes(body) + f"-----END {label}-----\n".encode()
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def csr_object(name: str, request: bytes | None = None, **spec: JsonValue) -> JsonMap:
+    body: JsonMap = {
+        "request": encoded(pem_request() if request is None else request),
+        "signerName": SIGNER,
+        "usages": ["digital signature", "client auth"],
+        **spec,
+    }
+    return {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": name},
+        "spec": body,
+    }
+
+
+def condition(kind: str, status: str = "True", reason: str = "Test") -> JsonMap:
+    return {"type": kind, "status": status, "reason": reason, "message": "by a test"}
+
+
+def role(name: str, *rules: JsonMap, namespace: str = "") -> JsonMap:
+    metadata: JsonMap = {"name": name, **({"namespace": namespace} if namespace else {})}
+    kind = "Role" if namespace else "ClusterRole"
+    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata, "rules": list(rules)}
+
+
+def rule(
+    verbs: list[JsonValue], group: str, resources: list[JsonValue], names: list[JsonValue] | None = None
+) -> JsonMap:
+    return {"verbs": verbs, "apiGroups": [group], "resources": resources, **({"resourceNames": names} if names else {})}
+
+
+def binding(name: str, role_name: str, subject: JsonMap, *, namespace: str = "", cluster_role: bool = True) -> JsonMap:
+    metadata: JsonMap = {"name": name, **({"namespace": namespace} if namespace else {})}
+    reference: JsonMap = {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole" if cluster_role else "Role",
+        "name": role_name,
+    }
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding" if namespace else "ClusterRoleBinding",
+        "metadata": metadata,
+        "roleRef": reference,
+        "subjects": [subject],
+    }
+
+
+def user(name: str) -> JsonMap:
+    return {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}
+
+
+def group(name: str) -> JsonMap:
+    return {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name}
+
+
+def refusal(call: Callable[[], object]) -> ApiRefusal:
+    """Make the call, which must be refused."""
+    try:
+        call()
+    except ApiRefusal as refused:
+        return refused
+    raise AssertionError("the server did not refuse")
+
+
+def eventually(call: Callable[[], T], seconds: float = 10.0) -> T:
+    """Repeat the call until it succeeds: the real server's informers see new objects a moment later."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except (ApiRefusal, AssertionError):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)

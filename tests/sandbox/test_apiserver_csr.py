@@ -1,0 +1,257 @@
+"""CertificateSigningRequests, on the sandbox and on the real server: the same rules, the same refusals."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from apiserver_kit import (
+    CSRS,
+    RBAC,
+    SIGNER,
+    binding,
+    condition,
+    csr_object,
+    encoded,
+    eventually,
+    group,
+    pem_block,
+    pem_request,
+    refusal,
+    role,
+    rule,
+    user,
+)
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, map_at, maps_at, text_at, value_at
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.fleet import create_bootstrap_token
+from nodeattest_sandbox.process import ControlPlane
+
+
+def approved(admin: Client, name: str) -> JsonMap:
+    value = admin.create(CSRS, csr_object(name))
+    value["status"] = {"conditions": [condition("Approved")]}
+    return admin.replace(f"{CSRS}/{name}/approval", value)
+
+
+def test_requester_and_status_come_from_the_server(control_plane: ControlPlane, admin: Client, unique: str) -> None:
+    admin.create(
+        f"{RBAC}/clusterrolebindings", binding(unique, "system:node-bootstrapper", group("system:bootstrappers"))
+    )
+    token = create_bootstrap_token(admin, f"{unique:0>6.6}.0123456789abcdef")
+    client = control_plane.client(control_plane.token_kubeconfig(token))
+    forged = csr_object(unique, username="system:node:a", uid="u", groups=["system:masters"], extra={"k": ["v"]})
+    forged["status"] = {"conditions": [condition("Approved")], "certificate": encoded(b"x")}
+    map_at(forged, "metadata")["annotations"] = {"kept": "as sent"}
+    stored = eventually(lambda: client.create(CSRS, forged))
+    assert text_at(stored, "spec", "username") == f"system:bootstrap:{token[:6]}"
+    assert items_at(stored, "spec", "groups") == [
+        "system:bootstrappers",
+        "system:bootstrappers:kubeadm:default-node-token",
+        "system:authenticated",
+    ]
+    assert not {"uid", "extra"} & set(map_at(stored, "spec"))
+    assert stored["status"] == {}
+    assert text_at(stored, "metadata", "annotations", "kept") == "as sent"
+
+
+GOOD = pem_request()
+BAD_REQUESTS = {
+    "no PEM": (b"nonsense", "spec.request"),
+    "empty": (b"", "spec.request"),
+    "foreign first block": (pem_block("X", b"abc") + GOOD, "spec.request"),
+    "old label": (GOOD.replace(b"CERTIFICATE REQUEST", b"NEW CERTIFICATE REQUEST"), "spec.request"),
+    "spoilt signature": (pem_request(spoil=True), "spec.request"),
+    "trailing DER": (pem_block("CERTIFICATE REQUEST", b"\x30\x00" + GOOD), "spec.request"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_REQUESTS)
+def test_malformed_request_is_invalid(admin: Client, unique: str, case: str) -> None:
+    request, field = BAD_REQUESTS[case]
+    refused = refusal(lambda: admin.create(CSRS, csr_object(unique, request)))
+    assert (refused.code, refused.reason, refused.fields) == (422, "Invalid", [field])
+
+
+@pytest.mark.parametrize("request_bytes", [GOOD + pem_block("X", b"abc"), b"junk\n" + GOOD, GOOD + GOOD])
+def test_what_stands_around_the_first_block_is_ignored(admin: Client, unique: str, request_bytes: bytes) -> None:
+    stored = admin.create(CSRS, csr_object(unique, request_bytes))
+    assert text_at(stored, "spec", "request") == encoded(request_bytes)
+
+
+BAD_SPECS: dict[str, tuple[JsonMap, str]] = {
+    "no usages": ({"usages": []}, "spec.usages"),
+    "unknown usage": ({"usages": ["fishing"]}, "spec.usages[0]"),
+    "usage twice": ({"usages": ["client auth", "client auth"]}, "spec.usages[1]"),
+    "no signer": ({"signerName": ""}, "spec.signerName"),
+    "one-label domain": ({"signerName": "cluster-x-k8s-io/kubelet-serving-tpm"}, "spec.signerName"),
+    "no path": ({"signerName": "cluster.x-k8s.io"}, "spec.signerName"),
+    "two slashes": ({"signerName": "a.b/c/d"}, "spec.signerName"),
+    "upper case": ({"signerName": "a.b/C"}, "spec.signerName"),
+    "legacy signer": ({"signerName": "kubernetes.io/legacy-unknown"}, "spec.signerName"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SPECS)
+def test_bad_spec_is_invalid_at_its_field(admin: Client, unique: str, case: str) -> None:
+    spec, field = BAD_SPECS[case]
+    value = csr_object(unique)
+    map_at(value, "spec").update(spec)
+    refused = refusal(lambda: admin.create(CSRS, value))
+    assert (refused.code, refused.fields) == (422, [field])
+
+
+def test_expiration_below_ten_minutes_is_invalid_where_the_field_is_known(admin: Client, unique: str) -> None:
+    known = "expirationSeconds" in map_at(admin.create(CSRS, csr_object(unique, expirationSeconds=600)), "spec")
+    if not known:
+        pytest.skip("this server does not know spec.expirationSeconds (before 1.22)")
+    refused = refusal(lambda: admin.create(CSRS, csr_object(f"{unique}-short", expirationSeconds=599)))
+    assert refused.fields == ["spec.expirationSeconds"]
+
+
+def test_main_resource_changes_metadata_only(admin: Client, unique: str) -> None:
+    before = admin.create(CSRS, csr_object(unique))
+    changed = copy.deepcopy(before)
+    map_at(changed, "spec").update({"signerName": "a.b/c", "username": "other"})
+    changed["status"] = {"conditions": [condition("Approved")], "certificate": encoded(b"x")}
+    map_at(changed, "metadata")["annotations"] = {"new": "one"}
+    after = admin.replace(f"{CSRS}/{unique}", changed)
+    assert (after["spec"], after["status"]) == (before["spec"], {})
+    assert text_at(after, "metadata", "annotations", "new") == "one"
+
+
+def test_approval_takes_conditions_and_no_certificate(admin: Client, control_plane: ControlPlane, unique: str) -> None:
+    value = admin.create(CSRS, csr_object(unique))
+    value["status"] = {
+        "conditions": [condition("Approved")],
+        "certificate": encoded(control_plane.ca_certificate.read_bytes()),
+    }
+    after = admin.replace(f"{CSRS}/{unique}/approval", value)
+    assert "certificate" not in map_at(after, "status")
+    (stored,) = maps_at(after, "status", "conditions")
+    assert text_at(stored, "type") == "Approved"
+    assert text_at(stored, "lastUpdateTime") == text_at(stored, "lastTransitionTime") != ""
+
+
+def test_approval_may_change_annotations_too(admin: Client, unique: str) -> None:
+    value = admin.create(CSRS, csr_object(unique))
+    map_at(value, "metadata")["annotations"] = {"by": "approval"}
+    value["status"] = {"conditions": [condition("Denied")]}
+    after = admin.replace(f"{CSRS}/{unique}/approval", value)
+    assert text_at(after, "metadata", "annotations", "by") == "approval"
+
+
+@pytest.mark.parametrize(
+    ("conditions", "field"),
+    [
+        ([condition("Approved"), condition("Denied")], "status.conditions[1].type"),
+        ([condition("Approved"), condition("Approved")], "status.conditions[1].type"),
+        ([condition("Approved", "False")], "status.conditions[0].status"),
+        ([condition("Custom", "Maybe")], "status.conditions[0].status"),
+        ([condition("")], "status.conditions[0].type"),
+    ],
+)
+def test_impossible_conditions_are_invalid(admin: Client, unique: str, conditions: list[JsonValue], field: str) -> None:
+    value = admin.create(CSRS, csr_object(unique))
+    value["status"] = {"conditions": conditions}
+    assert refusal(lambda: admin.replace(f"{CSRS}/{unique}/approval", value)).fields == [field]
+
+
+def test_a_decision_is_irrevocable(admin: Client, unique: str) -> None:
+    value = approved(admin, unique)
+    value["status"] = {}
+    assert refusal(lambda: admin.replace(f"{CSRS}/{unique}/approval", value)).fields == ["status.conditions"]
+    value["status"] = {"conditions": [condition("Denied")]}
+    assert refusal(lambda: admin.replace(f"{CSRS}/{unique}/approval", value)).fields == ["status.conditions"]
+
+
+def test_status_cannot_decide(admin: Client, unique: str) -> None:
+    value = admin.create(CSRS, csr_object(unique))
+    value["status"] = {"conditions": [condition("Approved")]}
+    assert refusal(lambda: admin.replace(f"{CSRS}/{unique}/status", value)).fields == ["status.conditions"]
+
+
+def test_status_keeps_the_decision_as_it_was(admin: Client, unique: str) -> None:
+    value = approved(admin, unique)
+    before = list(maps_at(value, "status", "conditions"))
+    value["status"] = {"conditions": [condition("Approved", reason="Rewritten"), condition("Custom", "False")]}
+    after = list(maps_at(admin.replace(f"{CSRS}/{unique}/status", value), "status", "conditions"))
+    assert after[0] == before[0]
+    assert text_at(after[1], "type") == "Custom"
+
+
+def test_certificate_is_written_once(admin: Client, control_plane: ControlPlane, unique: str) -> None:
+    approved(admin, unique)
+    certificate = control_plane.ca_certificate.read_bytes()
+    first = admin.patch(f"{CSRS}/{unique}/status", {"status": {"certificate": encoded(certificate)}})
+    again = admin.patch(f"{CSRS}/{unique}/status", {"status": {"certificate": encoded(certificate)}})
+    assert text_at(again, "metadata", "resourceVersion") == text_at(first, "metadata", "resourceVersion")
+    other: JsonMap = {"status": {"certificate": encoded(certificate + certificate)}}
+    assert refusal(lambda: admin.patch(f"{CSRS}/{unique}/status", other)).fields == ["status.certificate"]
+
+
+@pytest.mark.parametrize(
+    "certificate", [b"nonsense", pem_block("X", b"abc"), pem_block("CERTIFICATE", b"abc"), pem_request()]
+)
+def test_what_is_no_certificate_is_invalid(admin: Client, unique: str, certificate: bytes) -> None:
+    approved(admin, unique)
+    patch: JsonMap = {"status": {"certificate": encoded(certificate)}}
+    assert refusal(lambda: admin.patch(f"{CSRS}/{unique}/status", patch)).fields == ["status.certificate"]
+
+
+def test_write_on_an_old_version_is_a_conflict(admin: Client, unique: str) -> None:
+    old = admin.create(CSRS, csr_object(unique))
+    admin.patch(f"{CSRS}/{unique}", {"metadata": {"labels": {"a": "b"}}})
+    old["status"] = {"conditions": [condition("Approved")]}
+    refused = refusal(lambda: admin.replace(f"{CSRS}/{unique}/approval", old))
+    assert (refused.code, refused.reason) == (409, "Conflict")
+
+
+def test_write_without_a_version_overwrites_blindly(admin: Client, unique: str) -> None:
+    value = admin.create(CSRS, csr_object(unique))
+    admin.patch(f"{CSRS}/{unique}", {"metadata": {"labels": {"a": "b"}}})
+    map_at(value, "metadata").pop("resourceVersion")
+    value["status"] = {"conditions": [condition("Approved")]}
+    after = admin.replace(f"{CSRS}/{unique}/approval", value)
+    assert value_at(after, "metadata", "labels") is None
+
+
+@pytest.mark.parametrize("allowed", [SIGNER, "cluster.x-k8s.io/*"])
+@pytest.mark.parametrize("verb", ["approve", "sign"])
+def test_signer_verbs_are_asked_by_name_and_by_domain(
+    control_plane: ControlPlane, admin: Client, unique: str, allowed: str, verb: str
+) -> None:
+    subresource = "approval" if verb == "approve" else "status"
+    certificates = "certificates.k8s.io"
+    resource = f"certificatesigningrequests/{subresource}"
+    admin.create(f"{RBAC}/clusterroles", role(unique, rule(["update"], certificates, [resource])))
+    admin.create(f"{RBAC}/clusterrolebindings", binding(unique, unique, user(unique)))
+    client = control_plane.client(control_plane.client_kubeconfig(unique))
+    value = admin.create(CSRS, csr_object(unique))
+    value["status"] = {"conditions": [condition("Approved" if verb == "approve" else "Failed")]}
+
+    def write() -> JsonMap:
+        return client.replace(f"{CSRS}/{unique}/{subresource}", value)
+
+    def is_asked_for_the_verb() -> None:
+        assert f'not permitted to {verb} requests with signerName "{SIGNER}"' in str(refusal(write))
+
+    eventually(is_asked_for_the_verb)
+    signers = role(f"{unique}-s", rule([verb], certificates, ["signers"], [allowed]))
+    admin.create(f"{RBAC}/clusterroles", signers)
+    admin.create(f"{RBAC}/clusterrolebindings", binding(f"{unique}-s", f"{unique}-s", user(unique)))
+    after = eventually(write)
+    assert len(list(maps_at(after, "status", "conditions"))) == 1
+
+
+def test_requests_are_selected_by_signer(admin: Client, unique: str) -> None:
+    admin.create(CSRS, csr_object(unique, signerName=f"{unique}.example/one"))
+    admin.create(CSRS, csr_object(f"{unique}-b", signerName=f"{unique}.example/two"))
+    found = admin.list(CSRS, fieldSelector=f"spec.signerName={unique}.example/one")
+    assert [text_at(item, "metadata", "name") for item in found] == [unique]
+
+
+def test_any_path_segment_is_a_name(admin: Client, unique: str) -> None:
+    name = f"{unique}:Some_Name"
+    assert text_at(admin.create(CSRS, csr_object(name)), "metadata", "name") == name
