@@ -1,0 +1,38 @@
+"""The normative page and the code cannot disagree about names and limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodeattest_providers import canonical, envelope, identifiers, pkcs10, twostep
+from nodeattest_providers.challenge import protocol
+from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_SUPPORTED_VERSIONS, PROVIDER_ID_OID
+from nodeattest_providers.signers import IN_TREE
+
+PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"| {number} | `{label}` |" for number, label in enumerate(envelope.LABELS, 1)),
+        f"`{PROVIDER_ID_OID}`",
+        f"`{ANNOTATION_CHALLENGE}`",
+        f"`{ANNOTATION_SUPPORTED_VERSIONS}`",
+        f"| envelope | {envelope.MAX_SIZE // 1024} KiB",
+        f"| PKCS#10 DER | {pkcs10.MAX_SIZE // 1024} KiB |",
+        f"| provider ID | 1 to {identifiers.MAX_PROVIDER_ID} characters |",
+        f"| names in a serving request | 1 to {pkcs10.MAX_NAMES} |",
+        f"| nesting of JSON | {canonical.MAX_DEPTH} levels",
+        f"{protocol.MIN_SECRET} to {protocol.MAX_SECRET} bytes",
+        f"at most {twostep.CHALLENGE_TTL.seconds} s after",
+        f"more than {twostep.CLOCK_SKEW.seconds} s before",
+        f'lp("{twostep.LABEL_NONCE.decode()}")',
+        f'lp("{twostep.LABEL_SECRET.decode()}")',
+        *(f"### {name}/v1" for name in IN_TREE),
+    ],
+)
+def test_the_page_says_what_the_code_does(words: str) -> None:
+    assert words in PAGE
