@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.verification import ExtensionPolicy, PolicyBuilder, Store, VerificationError
 
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.public import PublicArea
 
 __all__ = ["check_certificate"]
@@ -56,7 +56,12 @@ def check_certificate(
     6. It chains to a configured authority now: signatures without SHA-1, validity, CA rules (RFC 5280 §6.1).
     """
     # 1
-    leaf, extensions = _read(checks, ek, certificate)
+    read = _read(certificate)
+    _require(checks, read is not None, "structure", "an X.509 certificate in DER", f"{len(certificate)} other bytes")
+    if read is None:
+        raise AssertionError("a failed check raises Denied")
+    leaf, extensions, spki = read
+    _require(checks, spki == ek.spki, "certified key", "the endorsement key", "another key")
     # 2
     constraints = _get(extensions, x509.BasicConstraints)
     _require(checks, constraints is None or not constraints.ca, "no CA", "an end-entity certificate", "a CA")
@@ -79,21 +84,14 @@ def check_certificate(
     _require(checks, problem is None, "certificate chain", "a chain to a configured authority", problem or "a chain")
 
 
-def _read(checks: Checks, ek: PublicArea, certificate: bytes) -> tuple[x509.Certificate, x509.Extensions]:
+def _read(certificate: bytes) -> tuple[x509.Certificate, x509.Extensions, bytes] | None:
+    """Read certificate, extensions and SubjectPublicKeyInfo; None when there is no reading them."""
     try:
         leaf = x509.load_der_x509_certificate(certificate)
-        extensions = leaf.extensions
         spki = leaf.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return leaf, leaf.extensions, spki
     except _FOREIGN:
-        raise Denied(
-            Reason.ENDORSEMENT_CERTIFICATE_INVALID,
-            expected="an X.509 certificate in DER",
-            got=f"{len(certificate)} bytes that are none",
-            remedy=_REMEDY,
-            checks=checks.record(),
-        ) from None
-    _require(checks, spki == ek.spki, "certified key", "the endorsement key", "another key")
-    return leaf, extensions
+        return None
 
 
 def _get(extensions: x509.Extensions, kind: type[_T]) -> _T | None:
