@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ __all__ = ["Endpoint", "check_proxy_url", "in_cluster_endpoint", "parse_kubeconf
 _DOCUMENT_LIMIT: Final = 1 << 20
 """Bytes; a Secret holds no more (core/v1 MaxSecretSize)."""
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
+"""A host name (underscores are in use), an IPv4 address, or an IPv6 address without its brackets."""
 _COMMANDS: Final = ("exec", "auth-provider")
 _UNSUPPORTED_USER: Final = ("username", "password", "as", "as-uid", "as-groups", "as-user-extra")
 
@@ -146,10 +149,10 @@ def _server(cluster: dict[object, object]) -> str:
     text = _text(cluster, "server") or ""
     try:
         parts = urlsplit(text)
-        plain = parts.scheme == "https" and parts.hostname and parts.port != 0 and not parts.username
+        plain = parts.scheme == "https" and _is_host(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
     except ValueError:
         _refuse("server: https://host:port", "no URL", "correct clusters[].cluster.server")
-    if not plain or parts.query or parts.fragment or parts.password or not _is_url_text(text):
+    if not plain or parts.query or parts.fragment or not _is_url_text(text):
         _refuse("server: https://host:port", f"scheme {parts.scheme or 'none'!r}", "correct clusters[].cluster.server")
     return text.rstrip("/")
 
@@ -160,12 +163,16 @@ def check_proxy_url(text: str | None) -> str | None:
         return None
     try:
         parts = urlsplit(text)
-        usable = parts.scheme == "http" and parts.hostname and parts.port != 0
+        usable = parts.scheme == "http" and _is_host(parts.hostname) and parts.port != 0
     except ValueError:
         _refuse("proxy-url: http://host:port", "no URL", "correct clusters[].cluster.proxy-url")
     if not usable or not _is_url_text(text):
         _refuse("proxy-url: http://host:port", f"scheme {parts.scheme or 'none'!r}", "use an HTTP proxy (CONNECT)")
     return text
+
+
+def _is_host(text: str | None) -> bool:
+    return text is not None and _HOST.fullmatch(text) is not None
 
 
 def _is_url_text(text: str) -> bool:
@@ -175,7 +182,7 @@ def _is_url_text(text: str) -> bool:
 
 def _host_name(text: str | None) -> str | None:
     """Check the name that the server's certificate must have."""
-    if text is not None and (not _is_url_text(text) or len(text) > 253):  # noqa: PLR2004 - RFC 1123 subdomain
+    if text is not None and not _is_host(text):
         _refuse("tls-server-name: a host name", "other text", "correct clusters[].cluster.tls-server-name")
     return text
 

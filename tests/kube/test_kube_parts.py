@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_kube import paths
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_kube.lines import LineAssembler
+from nodeattest_kube.proxies import environment_proxy
+
+
+def test_paths_are_those_of_the_api() -> None:
+    assert paths.core("nodes") == "/api/v1/nodes"
+    assert paths.core("nodes", "n1", subresource="status") == "/api/v1/nodes/n1/status"
+    assert paths.core("secrets", "s", namespace="ns") == "/api/v1/namespaces/ns/secrets/s"
+    assert paths.collection("certificates.k8s.io", "v1", "certificatesigningrequests") == (
+        "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+    )
+    assert paths.named("g", "v1", "things", "t", namespace="ns", subresource="approval") == (
+        "/apis/g/v1/namespaces/ns/things/t/approval"
+    )
+    assert paths.named("rbac.authorization.k8s.io", "v1", "clusterroles", "system:node").endswith("system%3Anode")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "../secrets/x"])
+def test_a_name_cannot_leave_its_segment(name: str) -> None:
+    for make in (
+        lambda: paths.core("secrets", name),
+        lambda: paths.core("secrets", namespace=name),
+        lambda: paths.named("g", "v1", "things", "t", subresource=name),
+    ):
+        with pytest.raises(ValueError, match="segment"):
+            make()
+
+
+@given(st.text(min_size=1))
+def test_any_name_stays_one_segment(name: str) -> None:
+    try:
+        path = paths.core("secrets", name)
+    except ValueError:
+        return
+    assert path.count("/") == 4
+    assert path.isascii()
+    assert not {"?", "#", " ", "\n", "\r"} & set(path)
+
+
+@given(st.lists(st.binary(max_size=12)), st.lists(st.integers(0, 40)))
+def test_lines_come_out_as_they_went_in_however_they_are_cut(lines: list[bytes], cuts: list[int]) -> None:
+    lines = [line.replace(b"\n", b"") for line in lines]
+    stream = b"".join(line + b"\n" for line in lines)
+    edges = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
+    assembler = LineAssembler(12)
+    out = [line for start, end in pairwise(edges) for line in assembler.feed(stream[start:end])]
+    assert out == [line for line in lines if line.strip()]
+    assert not assembler.incomplete
+
+
+def test_a_line_over_the_limit_is_refused_before_it_ends() -> None:
+    assembler = LineAssembler(10)
+    assembler.feed(b"12345\n123456")
+    assert assembler.incomplete
+    with pytest.raises(ValueError, match="10"):
+        assembler.feed(b"78901")
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_an_object_or_a_value_error(body: bytes) -> None:
+    with suppress(ValueError):
+        assert isinstance(parse_json(body), dict)
+
+
+SERVER = "https://api.example.test:6443"
+
+
+@pytest.mark.parametrize(
+    ("server", "exempt", "direct"),
+    [
+        (SERVER, "", False),
+        (SERVER, "*", True),
+        (SERVER, "example.test", True),
+        (SERVER, ".example.test", True),
+        (SERVER, "*.example.test", True),
+        (SERVER, "API.example.test", True),
+        (SERVER, "api.example.test:6443", True),
+        (SERVER, "api.example.test:443", False),
+        (SERVER, "le.test", False),
+        (SERVER, "other, example.test", True),
+        ("https://10.96.0.1", "10.96.0.0/12", True),
+        ("https://10.96.0.1", "10.96.0.1", True),
+        ("https://10.96.0.1", "10.96.0.1:443", True),
+        ("https://10.96.0.1:6443", "10.96.0.1:443", False),
+        ("https://192.168.0.1", "10.96.0.0/12", False),
+        ("https://[fd00::1]", "fd00::/8", True),
+        ("https://[fd00::1]", "[fd00::1]:443", True),
+        ("https://[fd00::1]", "fd00::1", True),
+        ("https://127.0.0.1:6443", "", True),
+        ("https://localhost:6443", "", True),
+    ],
+)
+def test_no_proxy_is_read_as_go_reads_it(server: str, exempt: str, *, direct: bool) -> None:
+    environment = {"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": exempt}
+    assert environment_proxy(server, environment) == (None if direct else "http://proxy:3128")
+
+
+def test_the_environments_spellings() -> None:
+    assert environment_proxy(SERVER, {}) is None
+    assert environment_proxy(SERVER, {"https_proxy": "proxy:3128"}) == "http://proxy:3128"
+    assert environment_proxy(SERVER, {"HTTP_PROXY": "http://proxy:3128"}) is None
