@@ -53,7 +53,6 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "retry_period": (0.1, _HOUR),
     "certificate_lifetime": (10 * _MINUTE, 365 * _DAY),
     "wait_limit": (10.0, 23 * _HOUR),
-    "challenge_ttl": (30.0, 15 * _MINUTE),
     "challenge_key_rotation": (10 * _MINUTE, 30 * _DAY),
     "request_timeout": (1.0, 5 * _MINUTE),
 }
@@ -66,7 +65,7 @@ _DNS_SUBDOMAIN: Final = re.compile(rf"(?=.{{1,253}}\Z){_DNS_LABEL.pattern}(?:\.{
 _OID: Final = re.compile(r"(?=.{3,128}\Z)[0-2]\.(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*))*", re.ASCII)
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:\s]*):([0-9]{1,5})", re.ASCII)
 _MAX_PORT: Final = 65535
-_ACRONYMS: Final = frozenset({"id", "oid", "ttl"})
+_ACRONYMS: Final = frozenset({"id", "oid"})
 
 
 class SettingsError(Exception):
@@ -102,9 +101,8 @@ class Settings:
     """Where the policy names none."""
     wait_limit: float = 15 * _MINUTE
     """How long after its creation a request may wait for its Machine."""
-    challenge_ttl: float = 5 * _MINUTE
-    """How long a challenge can be answered, hence how long the previous challenge key is kept."""
     challenge_key_rotation: float = _DAY
+    """The previous key is kept for one rotation more, much longer than a challenge can be answered (300 s)."""
     provider_id_oid: str = PROVIDER_ID_OID
     request_timeout: float = 10.0
     """For one request to an API server, watches excepted."""
@@ -122,13 +120,6 @@ class Settings:
         _check_words(self)
         _check_lease(self)
         _check_controllers(self.controllers)
-        if self.challenge_key_rotation < 2 * self.challenge_ttl:
-            _refuse(
-                "challenge_key_rotation",
-                f"at least twice challengeTTL ({format_duration(2 * self.challenge_ttl)}), so that a challenge outlives"
-                " no two rotations",
-                format_duration(self.challenge_key_rotation),
-            )
 
     def enabled(self, controller: str) -> bool:
         """Tell whether a controller runs in this process; only implemented ones ever do."""

@@ -51,7 +51,6 @@ def test_every_setting_can_be_written_in_the_file(config: Path, tmp_path: Path) 
         workers=3,
         certificate_lifetime=3600.0,
         wait_limit=60.0,
-        challenge_ttl=120.0,
         challenge_key_rotation=7200.0,
         provider_id_oid="1.2.3",
         request_timeout=2.5,
@@ -153,8 +152,7 @@ def test_a_wrong_flag_names_the_flag() -> None:
         ({"certificate_lifetime": 599.0}, "certificateLifetime: expected 10m to 8760h, got 9m59s"),
         ({"certificate_lifetime": 31_536_001.0}, "certificateLifetime: expected 10m to 8760h"),
         ({"wait_limit": 86_400.0}, "waitLimit: expected 10s to 23h, got 24h"),
-        ({"challenge_ttl": 29.0}, "challengeTTL: expected 30s to 15m"),
-        ({"challenge_ttl": 900.0, "challenge_key_rotation": 1799.0}, "challengeKeyRotation: expected at least twice"),
+        ({"challenge_key_rotation": 599.0}, "challengeKeyRotation: expected 10m to 720h"),
         ({"request_timeout": 0.5}, "requestTimeout: expected 1s to 5m"),
         ({"lease_duration": 15.5}, "leaseDuration: expected whole seconds"),
         ({"renew_deadline": 15.0}, "renewDeadline: expected less than leaseDuration"),
@@ -226,9 +224,8 @@ def test_zero_serves_no_metrics() -> None:
 
 
 def test_field_names_are_kubernetes_camel_case() -> None:
-    assert [camel(name) for name in ("workers", "lease_duration", "challenge_ttl", "provider_id_oid")] == [
+    assert [camel(name) for name in ("workers", "lease_duration", "provider_id_oid")] == [
         "workers",
         "leaseDuration",
-        "challengeTTL",
         "providerIDOID",
     ]
