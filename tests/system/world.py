@@ -1,0 +1,248 @@
+"""Management and workload cluster, software TPMs, the real controller and real agents, each its own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar, cast
+
+from nodeattest_controller import manifests
+from nodeattest_sandbox import fleet
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.swtpm import SoftwareTpm
+
+__all__ = ["Agent", "Controller", "World", "eventually"]
+
+BIN: Final = Path(sys.prefix) / "bin"
+NAMESPACE: Final = "fleet"
+CLUSTER: Final = "c1"
+CSRS: Final = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+OWN: Final = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}"
+EK_ANNOTATION: Final = "cluster-x-k8s-io/tpm-endorsement-key"
+T = TypeVar("T")
+
+
+def eventually(read: Callable[[], T | None], *, seconds: float = 20.0, what: str = "it") -> T:
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = read()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not happen within {seconds} s")
+        time.sleep(0.05)
+
+
+class Controller:
+    """The controller as a process; as a context manager it is terminated at the end."""
+
+    def __init__(self, kubeconfig: Path, log: Path, flags: Sequence[str] = ()) -> None:
+        self._kubeconfig = kubeconfig
+        self._log = log
+        self._flags = flags
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Start a process; ``log`` is appended to."""
+        command = [BIN / "node-attestation-controller", "run", "--kubeconfig", self._kubeconfig]
+        command += ["--health-bind-address", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0", *self._flags]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return self
+
+    def kill(self) -> None:
+        """Kill -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def terminate(self) -> int:
+        """Ask it to end; returns the exit code."""
+        if self._process is None:
+            return 0
+        self._process.terminate()
+        code = self._process.wait(15)
+        self._process = None
+        return code
+
+    def events(self) -> list[JsonMap]:
+        """Return the log's entries."""
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        return [cast("JsonMap", json.loads(line)) for line in lines if line.startswith("{")]
+
+    def said(self, message: str) -> JsonMap | None:
+        """Return the newest log entry with this message."""
+        return next((entry for entry in reversed(self.events()) if entry.get("msg") == message), None)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The agent of one machine, with its files in a folder of its own."""
+
+    directory: Path
+    server: str
+    ca_file: Path
+    node_name: str
+    provider: str
+    provider_id: str
+    settings: Mapping[str, str]
+
+    @property
+    def kubeconfig(self) -> Path:
+        """What kubelet would use."""
+        return self.directory / "kubelet.conf"
+
+    def join(self, token: str, *flags: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run ``kubelet-authenticator join``."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        token_file = self.directory / "token"
+        token_file.write_text(token)
+        token_file.chmod(0o600)
+        command: list[str] = ["join", "--server", self.server, "--ca-file", str(self.ca_file)]
+        command += ["--token-file", str(token_file), "--provider", self.provider, "--node-name", self.node_name]
+        command += ["--provider-id", self.provider_id, "--kubeconfig", str(self.kubeconfig), *self.files(), *flags]
+        for key, value in self.settings.items():
+            command += ["--set", f"{key}={value}"]
+        return self.run(*command, timeout=timeout)
+
+    def files(self) -> list[str]:
+        """Return the flags that say where its files are."""
+        return ["--cache-dir", str(self.directory / "cache"), "--config", str(self.directory / "agent.json")]
+
+    def run(self, *words: str, timeout: float = 60.0, exec_info: str = "") -> subprocess.CompletedProcess[str]:
+        """Run one of the agent's commands."""
+        environment = {**os.environ, **({"KUBERNETES_EXEC_INFO": exec_info} if exec_info else {})}
+        return subprocess.run(
+            [BIN / "kubelet-authenticator", *words],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=environment,
+            check=False,
+        )
+
+
+class World:
+    """Two control planes with a fleet in them."""
+
+    def __init__(self, directory: Path, management: ControlPlane, workload: ControlPlane) -> None:
+        self.directory = directory
+        self.management = management
+        self.workload = workload
+        self.admin: Client = management.client()
+        self.workload_admin: Client = workload.client()
+        self._tpms: dict[str, SoftwareTpm] = {}
+        self._tokens = 0
+        install_cluster_api(self.admin)
+        install_definitions(self.admin, cast("list[JsonMap]", manifests.crds()))
+        fleet.create_namespace(self.admin, "nodeattest-system")
+        self.cluster = fleet.create_cluster(
+            self.admin,
+            CLUSTER,
+            namespace=NAMESPACE,
+            kubeconfig=workload.admin_kubeconfig.read_bytes(),
+            ca_certificate=workload.ca_certificate.read_bytes(),
+            ca_key=workload.ca_key.read_bytes(),
+        )
+
+    def close(self) -> None:
+        """Stop the TPMs."""
+        for tpm in self._tpms.values():
+            tpm.stop()
+
+    def set_policy(self, **spec: JsonValue) -> None:
+        """Make this the cluster's one policy."""
+        path = f"{OWN}/nodeattestationpolicies"
+        body: JsonMap = {
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "NodeAttestationPolicy",
+            "metadata": {"name": "policy", "namespace": NAMESPACE},
+            "spec": spec,
+        }
+        for old in self.admin.list(path):
+            self.admin.delete(f"{path}/{text_at(old, 'metadata', 'name')}")
+        self.admin.create(path, body)
+
+    def route_workload(self, kubeconfig: bytes) -> None:
+        """Let the controller reach the workload cluster by another kubeconfig."""
+        import base64  # noqa: PLC0415 - one use
+
+        path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{CLUSTER}-kubeconfig"
+        self.admin.patch(path, {"data": {"value": base64.b64encode(kubeconfig).decode()}})
+
+    def token(self) -> str:
+        """Make a bootstrap token."""
+        self._tokens += 1
+        return fleet.create_bootstrap_token(self.workload_admin, f"tok{self._tokens:03d}.0123456789abcdef")
+
+    def tpm(self, name: str) -> SoftwareTpm:
+        """Return a machine's running software TPM."""
+        if name not in self._tpms:
+            tpm = SoftwareTpm.create(self.directory / "tpms", name=name)
+            tpm.start()
+            self._tpms[name] = tpm
+        return self._tpms[name]
+
+    def machine(self, name: str, *, tpm: SoftwareTpm | None = None, **options: object) -> fleet.Machine:
+        """Create a Machine, with the platform's endorsement key where it has a TPM."""
+        platform = {EK_ANNOTATION: tpm.endorsement_fingerprint()} if tpm else None
+        return fleet.create_machine(
+            self.admin,
+            name,
+            cluster=self.cluster,
+            provider_id=f"sandbox://{name}",
+            infrastructure_annotations=platform,
+            **options,  # pyright: ignore[reportArgumentType] - the tests name real options
+        )
+
+    def agent(
+        self, name: str, provider: str, *, directory: str = "", server: str = "", provider_id: str = "", **settings: str
+    ) -> Agent:
+        """Make a machine's agent."""
+        return Agent(
+            directory=self.directory / "nodes" / (directory or name),
+            server=server or self.workload.server,
+            ca_file=self.workload.ca_certificate,
+            node_name=name,
+            provider=provider,
+            provider_id=provider_id or f"sandbox://{name}",
+            settings=settings,
+        )
+
+    def controller(self, *flags: str, kubeconfig: Path | None = None, log: str = "controller.log") -> Controller:
+        """Make a controller; it does not run yet."""
+        return Controller(kubeconfig or self.management.admin_kubeconfig, self.directory / log, flags)
+
+    def requests(self) -> list[JsonMap]:
+        """Return the workload cluster's requests."""
+        return self.workload_admin.list(CSRS)
+
+    def ledger(self, name: str) -> JsonMap:
+        """Return the ledger of one machine, or an empty object."""
+        found = self.admin.list(f"{OWN}/machineattestations")
+        return next((one for one in found if text_at(one, "spec", "machineName") == name), {})
+
+    def denial(self, request: JsonMap) -> str:
+        """Return the reason with which a request was denied, or an empty string."""
+        conditions = maps_at(map_at(request, "status"), "conditions")
+        return next((text_at(one, "reason") for one in conditions if text_at(one, "type") == "Denied"), "")
