@@ -15,7 +15,7 @@ from typing import Any, cast
 from pyasn1.codec.der import decoder, encoder
 from pyasn1.type import tag, univ
 
-__all__ = ["NotDer", "Oid", "Tag", "boolean", "elements", "integer", "octets", "oid", "tag_of"]
+__all__ = ["NotDer", "Oid", "Tag", "bit_string", "boolean", "elements", "integer", "octets", "oid", "tag_of"]
 
 Oid = tuple[int, ...]
 """The arcs of an object identifier."""
@@ -56,6 +56,14 @@ def elements(data: bytes, kind: Tag) -> tuple[bytes, ...]:
 def octets(data: bytes, kind: Tag) -> bytes:
     """Open a primitive element; returns its content."""
     return bytes(_decode(data, univ.OctetString(tagSet=_tag_set(kind))))
+
+
+def bit_string(data: bytes) -> bytes:
+    """Read a BIT STRING of whole bytes; readers differ in what they make of others, even where the odd bits are 0."""
+    content = octets(data, Tag.BIT_STRING)
+    if content[:1] != b"\0":
+        raise NotDer("bits that are not whole bytes")
+    return content[1:]
 
 
 def integer(data: bytes) -> int:

@@ -78,9 +78,8 @@ def _rsa_numbers(spki: bytes) -> tuple[int, int]:
     """Read modulus and exponent of an RSA SubjectPublicKeyInfo (RFC 8017 §A.1.1)."""
     try:
         algorithm, key = der.elements(spki, Tag.SEQUENCE)
-        unused_bits, numbers = der.octets(key, Tag.BIT_STRING)[:1], der.octets(key, Tag.BIT_STRING)[1:]
-        modulus, exponent = der.elements(numbers, Tag.SEQUENCE)
-        if algorithm == _RSA_ALGORITHM and unused_bits == b"\0":
+        modulus, exponent = der.elements(der.bit_string(key), Tag.SEQUENCE)
+        if algorithm == _RSA_ALGORITHM:
             return der.integer(modulus), der.integer(exponent)
     except ValueError:  # NotDer, or another number of elements
         pass

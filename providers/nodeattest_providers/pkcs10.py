@@ -77,10 +77,11 @@ def _open(request: bytes) -> _Parts:
     if len(request) > MAX_SIZE:
         raise _malformed(f"at most {MAX_SIZE} bytes", f"{len(request)} bytes")
     with _denying(Reason.CSR_MALFORMED, "a CertificationRequest in DER"):
-        info, algorithm, _signature = der.elements(request, Tag.SEQUENCE)
+        info, algorithm, signature = der.elements(request, Tag.SEQUENCE)
         version, subject, spki, attributes = der.elements(info, Tag.SEQUENCE)
         if der.integer(version) != 0:
             raise NotDer("another version")
+        der.bit_string(signature)  # its content is verified below, by a library that overlooks its unused bits
     return _Parts(subject, spki, attributes, algorithm)
 
 

@@ -101,6 +101,18 @@ def envelope(request: bytes, provider: str, data: str) -> str:
     )
 
 
+def with_unused_bit() -> bytes:
+    """A request whose signature ends in a bit 0 that its BIT STRING calls unused; found by fuzzing."""
+    for number in range(64):
+        request = csr(node=f"node-{number}")
+        at = request.rindex(b"\x03", 0, len(request) - 66)
+        while at + 2 + request[at + 1] != len(request) or request[at + 2] != 0:
+            at = request.rindex(b"\x03", 0, at)
+        if request[-1] & 1 == 0:
+            return request[: at + 2] + b"\x01" + request[at + 3 :]
+    raise AssertionError("64 signatures in a row end in a bit 1")
+
+
 def accepted_envelopes() -> list[JSON]:
     return [
         _accepted("insecure, P-256", csr(), KEY, "insecure/v1", "{}"),
@@ -173,6 +185,7 @@ def denied_envelopes() -> list[JSON]:
         "nine levels": (envelope(csr(), "insecure/v1", '{"a":' + "[" * 8 + "]" * 8 + "}"), "EvidenceMalformed"),
         "wrong signature": (envelope(bytes(spoilt), "insecure/v1", "{}"), "CSRSignatureInvalid"),
         "trailing byte": (envelope(csr() + b"\0", "insecure/v1", "{}"), "CSRMalformed"),
+        "unused bit in the signature": (envelope(with_unused_bit(), "insecure/v1", "{}"), "CSRMalformed"),
         "two organizations": (
             envelope(csr(organizations=("system:nodes", "system:masters")), "insecure/v1", "{}"),
             "SubjectNotAllowed",
