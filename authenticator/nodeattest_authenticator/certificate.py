@@ -124,12 +124,9 @@ def _check_leaf(leaf: x509.Certificate, spki: bytes, node_name: NodeName) -> Non
     if leaf.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) != spki:
         raise _refused("it is for another key")
     # 3
-    names = sorted((attribute.oid.dotted_string, str(attribute.value)) for attribute in leaf.subject)
-    expected = [
-        (NameOID.COMMON_NAME.dotted_string, NODE_USER_PREFIX + node_name),
-        (NameOID.ORGANIZATION_NAME.dotted_string, NODES_GROUP),
-    ]
-    if names != expected:
+    names = {(attribute.oid, attribute.value) for attribute in leaf.subject}
+    expected = {(NameOID.COMMON_NAME, NODE_USER_PREFIX + node_name), (NameOID.ORGANIZATION_NAME, NODES_GROUP)}
+    if names != expected or len(leaf.subject) != len(expected):
         raise _refused(f"its subject is not O={NODES_GROUP}, CN={NODE_USER_PREFIX}{node_name}")
     # 4
     if _is_ca(leaf):

@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 refused or failed; 2 called wrongly.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -22,7 +23,8 @@ _GRACE: Final = 5
 
 
 def main(argv: list[str]) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command; returns the exit code, or ends the process once a credential is written."""
+    gc.disable()  # Two hundred milliseconds of life make no garbage worth collecting: 5 ms of CPU.
     arguments = credential_arguments(argv)
     if arguments is None:
         from nodeattest_authenticator.cli import main as cli_main  # noqa: PLC0415 - argparse is not for the exec path
@@ -32,7 +34,6 @@ def main(argv: list[str]) -> int:
         _credential(*arguments)
     except Failure as failure:
         return report(failure)
-    return 0
 
 
 def tell(message: str) -> None:
@@ -46,7 +47,7 @@ def report(failure: Failure) -> int:
     return 2 if failure.fate is Fate.USAGE else 1
 
 
-def _credential(cache_dir: str, config: str) -> None:
+def _credential(cache_dir: str, config: str) -> NoReturn:
     from nodeattest_authenticator.agent import Agent  # noqa: PLC0415 - cli needs this module's other names only
     from nodeattest_authenticator.answer import credential  # noqa: PLC0415 - the same
 
@@ -58,6 +59,7 @@ def _credential(cache_dir: str, config: str) -> None:
         signal.alarm(0)
     sys.stdout.buffer.write(answer)
     sys.stdout.buffer.flush()
+    os._exit(0)  # Everything is closed and flushed; taking the interpreter down in good order costs 15 ms of CPU.
 
 
 def _too_late(_signal: int, _frame: object) -> NoReturn:

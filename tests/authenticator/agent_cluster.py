@@ -1,0 +1,343 @@
+"""A loopback API server that knows CertificateSigningRequests and does what a test tells it, over real TLS."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import json
+import socket
+import ssl
+import threading
+import time
+import uuid
+from collections.abc import Callable, Generator
+from datetime import UTC, datetime, timedelta
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any, Self, cast
+from urllib.parse import parse_qs, urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPublicKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from nodeattest_providers.envelope import decode
+from nodeattest_providers.interface import Evidence, NodeCsr
+
+TOKEN = "abcdef.0123456789abcdef"
+PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+CHALLENGE = "attestation.cluster.x-k8s.io/challenge"
+Object = dict[str, Any]
+
+
+class Authority:
+    """A CA in memory."""
+
+    def __init__(self, name: str = "kubernetes") -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.certificate = self.sign(self.name, self.key.public_key(), is_ca=True)
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    def sign(
+        self,
+        subject: x509.Name,
+        key: CertificateIssuerPublicKeyTypes,
+        *,
+        is_ca: bool = False,
+        starts: float = -300,
+        lasts: float = 86400,
+        usage: x509.ObjectIdentifier | None = None,
+        address: str | None = None,
+    ) -> x509.Certificate:
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now + timedelta(seconds=starts))
+            .not_valid_after(now + timedelta(seconds=lasts))
+            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+        )
+        if usage is not None:
+            builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        if address is not None:
+            names = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address(address))])
+            builder = builder.add_extension(names, critical=False)
+        return builder.sign(self.key, hashes.SHA256())
+
+    def server_files(self, folder: Path) -> tuple[Path, Path]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "apiserver")])
+        made = self.sign(subject, key.public_key(), usage=ExtendedKeyUsageOID.SERVER_AUTH, address="127.0.0.1")
+        certificate, private = folder / "server.crt", folder / "server.key"
+        certificate.write_bytes(made.public_bytes(Encoding.PEM))
+        private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        return certificate, private
+
+    def client(
+        self,
+        key: CertificateIssuerPublicKeyTypes,
+        node: str,
+        *,
+        organization: str = "system:nodes",
+        usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH,
+        is_ca: bool = False,
+        starts: float = -300,
+        lasts: float = 86400,
+    ) -> bytes:
+        subject = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
+                x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}"),
+            ]
+        )
+        made = self.sign(subject, key, usage=usage, is_ca=is_ca, starts=starts, lasts=lasts)
+        return made.public_bytes(Encoding.PEM)
+
+
+class FakeApi:
+    """What a test may set: ``on_create``, ``ahead``, ``hangs``, ``watch_limit``, ``refuses``."""
+
+    def __init__(self, folder: Path, authority: Authority) -> None:
+        self.authority = authority
+        self.on_create: Callable[[FakeApi, str], None] = lambda api, name: api.sign(name)
+        self.ahead = 0.0
+        self.hangs = False
+        self.watch_limit: int | None = None
+        self.refuses: dict[str, int] = {}
+        self.not_accepted: set[str] = set()
+        self.requests: list[str] = []
+        self.connections = 0
+        self.objects: dict[str, Object] = {}
+        self._events: list[tuple[int, str, Object]] = []
+        self._version = 100
+        self._changed = threading.Condition()
+        self._stopping = False
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*authority.server_files(folder))
+        context.load_verify_locations(cadata=authority.pem.decode())
+        context.verify_mode = ssl.CERT_OPTIONAL
+        self._server = _Server(self, context)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self._server.server_address[1]}"
+
+    def posts(self) -> int:
+        return sum(line.startswith("POST") for line in self.requests)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.close_all()
+        self._server.server_close()
+
+    # What a controller does.
+
+    def envelope(self, name: str) -> tuple[NodeCsr, Evidence]:
+        return decode(base64.b64decode(self.objects[name]["spec"]["request"]))
+
+    def sign(self, name: str, *, by: Authority | None = None, **changes: Any) -> None:  # noqa: ANN401 - Authority.client's
+        csr, _ = self.envelope(name)
+        key = x509.load_der_x509_csr(csr.der).public_key()
+        made = (by or self.authority).client(
+            cast("CertificateIssuerPublicKeyTypes", key), changes.pop("node", csr.node_name), **changes
+        )
+        self.set_certificate(name, made)
+
+    def set_certificate(self, name: str, pem: bytes) -> None:
+        self._change(name, lambda item: item["status"].update(certificate=base64.b64encode(pem).decode()))
+
+    def deny(self, name: str, reason: str, message: str = "ask the operator") -> None:
+        condition = {"type": "Denied", "status": "True", "reason": reason, "message": message}
+        self._change(name, lambda item: item["status"].update(conditions=[condition]))
+
+    def annotate(self, name: str, **values: str) -> None:
+        self._change(
+            name,
+            lambda item: (
+                item["metadata"]
+                .setdefault("annotations", {})
+                .update(
+                    {f"attestation.cluster.x-k8s.io/{key.replace('_', '-')}": value for key, value in values.items()}
+                )
+            ),
+        )
+
+    def delete(self, name: str) -> None:
+        with self._changed:
+            self._record("DELETED", self.objects.pop(name))
+
+    # What the API server does.
+
+    def create(self, document: Object, username: str) -> Object | None:
+        name = document["metadata"]["name"]
+        with self._changed:
+            if name in self.objects:
+                return None
+            document["metadata"]["uid"] = str(uuid.uuid4())
+            document["metadata"]["creationTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            document["spec"]["username"] = username
+            document["status"] = {}
+            self.objects[name] = document
+            answer = copy.deepcopy(self._record("ADDED", document))
+        threading.Thread(target=self._decide, args=(name,), daemon=True).start()
+        return answer
+
+    def events(self, name: str, version: int, seconds: float) -> Generator[bytes]:
+        end, sent = time.monotonic() + seconds, 0
+        while True:
+            with self._changed:
+                fresh = [event for event in self._events if event[0] > version]
+                if not fresh:
+                    if self._stopping or time.monotonic() >= end:
+                        return
+                    self._changed.wait(min(0.5, end - time.monotonic()))
+                    continue
+                version = fresh[-1][0]
+            for _, kind, item in fresh:
+                if item["metadata"]["name"] == name:
+                    if self.watch_limit is not None and sent >= self.watch_limit:
+                        return
+                    sent += 1
+                    yield json.dumps({"type": kind, "object": item}).encode() + b"\n"
+
+    def _decide(self, name: str) -> None:
+        with contextlib.suppress(KeyError):
+            self.on_create(self, name)
+
+    def _change(self, name: str, edit: Callable[[Object], None]) -> None:
+        with self._changed:
+            edit(self.objects[name])
+            self._record("MODIFIED", self.objects[name])
+
+    def _record(self, kind: str, item: Object) -> Object:
+        self._version += 1
+        item["metadata"]["resourceVersion"] = str(self._version)
+        self._events.append((self._version, kind, copy.deepcopy(item)))
+        self._changed.notify_all()
+        return item
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, api: FakeApi, context: ssl.SSLContext) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.api = api
+        self._context = context
+        self._open: set[socket.socket] = set()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in socketserver
+        self._open.add(request)
+        try:
+            secure = self._context.wrap_socket(request, server_side=True)
+        except OSError:
+            return
+        self.api.connections += 1
+        self._open.add(secure)
+        with secure, contextlib.suppress(OSError):
+            super().finish_request(secure, client_address)
+
+    def close_all(self) -> None:
+        for item in list(self._open):
+            with contextlib.suppress(OSError):
+                item.shutdown(socket.SHUT_RDWR)
+            item.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    @property
+    def _api(self) -> FakeApi:
+        return cast("_Server", self.server).api
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 - as in http.server
+        pass
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return formatdate((timestamp or time.time()) + self._api.ahead, usegmt=True)
+
+    def do_POST(self) -> None:
+        document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self._begin():
+            created = self._api.create(document, self._username())
+            if created is None:
+                self._answer(409, {"kind": "Status", "message": "already exists"})
+            else:
+                self._answer(201, created)
+
+    def do_GET(self) -> None:
+        if not self._begin():
+            return
+        parts = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        if query.get("watch") != "1":
+            item = self._api.objects.get(parts.path.rpartition("/")[2])
+            self._answer(*((200, item) if item else (404, {"kind": "Status", "message": "not found"})))
+            return
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.flush()
+        name = query["fieldSelector"].removeprefix("metadata.name=")
+        for line in self._api.events(name, int(query["resourceVersion"]), float(query["timeoutSeconds"])):
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+        self.wfile.flush()
+
+    def _begin(self) -> bool:
+        api = self._api
+        api.requests.append(f"{self.command} {self.path}")
+        while api.hangs and not api.stopping:
+            time.sleep(0.02)
+        verb = "WATCH" if "watch=1" in self.path else self.command
+        code = 401 if self._username() in {"", *api.not_accepted} else api.refuses.get(verb, 0)
+        if code:
+            self._answer(code, {"kind": "Status", "message": "the test says no"})
+        return not code
+
+    def _username(self) -> str:
+        if self.headers.get("Authorization") == f"Bearer {TOKEN}":
+            return "system:bootstrap:abcdef"
+        peer = cast("ssl.SSLSocket", self.connection).getpeercert()
+        subject = cast("tuple[tuple[tuple[str, str], ...], ...]", (peer or {}).get("subject", ()))
+        return next((value for part in subject for name, value in part if name == "commonName"), "")
+
+    def _answer(self, code: int, document: Object) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()

@@ -1,0 +1,108 @@
+"""The configuration file: what it accepts, and what it says about the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_cluster import Authority
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.fields import FieldsError
+from nodeattest_authenticator.settings import load, parse, to_json
+
+CA = Authority().pem.decode()
+GOOD: dict[str, Any] = {
+    "apiVersion": "config.nodeattest.x-k8s.io/v1alpha1",
+    "kind": "KubeletAuthenticatorConfiguration",
+    "server": "https://10.0.0.1:6443",
+    "certificateAuthority": CA,
+    "provider": {"name": "tpm", "settings": {"tcti": "device:/dev/tpmrm0"}},
+    "providerID": {"value": "aws:///eu-west-1a/i-0"},
+}
+
+
+def text(**changes: Any) -> bytes:  # noqa: ANN401 - any field, right or wrong
+    return json.dumps({name: value for name, value in (GOOD | changes).items() if value is not None}).encode()
+
+
+def test_the_host_name_in_lower_case_names_the_node_as_kubelet_does() -> None:
+    assert parse(text(), hostname=" Node-7.Example ").node_name == "node-7.example"
+    assert parse(text(nodeName="other"), hostname="Node-7").node_name == "other"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"nodeName": "node-1", "tlsServerName": "kubernetes", "timeoutSeconds": 5, "expirationSeconds": 600},
+        {"providerID": {"file": "/run/id"}},
+        {"providerID": {"command": ["cat", "/run/id"]}},
+        {"providerID": None, "bootstrapTokenFile": "/run/token"},
+        {"server": "https://[fd00::1]:6443/prefix"},
+    ],
+)
+def test_what_is_written_is_read_back(changes: dict[str, Any]) -> None:
+    settings = parse(text(**changes), hostname="host")
+    assert parse(to_json(settings), hostname="another") == settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"provder": {}}, "unknown field provder; the nearest known one is provider"),
+        ({"timeoutSecond": 5}, "nearest known one is timeoutSeconds"),
+        ({"provider": {"name": "tpm", "seting": {}}}, "provider.seting; the nearest known one is settings"),
+        ({"providerID": {"valu": "x"}}, "nearest known one is value"),
+        ({"apiVersion": "v1"}, "apiVersion"),
+        ({"kind": "Pod"}, "kind"),
+        ({"server": None}, "server is missing"),
+        ({"server": "http://10.0.0.1"}, "https://"),
+        ({"server": "https://user@10.0.0.1"}, "no user"),
+        ({"server": "https://10.0.0.1?x=1"}, "no query"),
+        ({"server": "https://10.0.0.1:99999"}, "server"),
+        ({"certificateAuthority": None}, "certificateAuthority is missing"),
+        ({"certificateAuthority": "nothing"}, "no CERTIFICATE block"),
+        ({"certificateAuthority": CA[:200]}, "no PEM"),
+        ({"nodeName": "Node_1"}, "nodeName"),
+        ({"nodeName": 7}, "nodeName must be a non-empty string"),
+        ({"provider": None}, "provider is missing"),
+        ({"provider": {"name": "../tpm"}}, "provider.name"),
+        ({"provider": {"name": "tpm", "settings": []}}, "provider.settings must be an object"),
+        ({"providerID": {}}, "exactly one"),
+        ({"providerID": {"value": "a", "file": "b"}}, "exactly one"),
+        ({"providerID": {"value": "a\u0000b"}}, "providerID.value"),
+        ({"providerID": {"command": []}}, "list of strings"),
+        ({"providerID": {"command": ["a", 1]}}, "list of strings"),
+        ({"timeoutSeconds": 0}, "timeoutSeconds"),
+        ({"timeoutSeconds": True}, "timeoutSeconds"),
+        ({"expirationSeconds": 599}, "expirationSeconds"),
+    ],
+)
+def test_what_is_wrong_is_named(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(FieldsError) as caught:
+        parse(text(**changes), hostname="host")
+    assert says in str(caught.value)
+
+
+def test_an_absent_file_is_a_clear_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="No such file") as caught:
+        load(str(tmp_path / "none"), hostname="host")
+    assert caught.value.fate is Fate.USAGE
+
+
+@given(data=st.binary(max_size=300))
+def test_any_bytes_give_settings_or_a_named_error(data: bytes) -> None:
+    with pytest.raises(FieldsError):
+        parse(data, hostname="host")
+
+
+@given(name=st.sampled_from(sorted(GOOD)), value=st.none() | st.integers() | st.text() | st.lists(st.integers()))
+def test_any_value_in_any_field_gives_settings_or_a_named_error(name: str, value: object) -> None:
+    with contextlib.suppress(FieldsError):
+        assert parse(text(**{name: value}), hostname="host").node_name

@@ -1,0 +1,197 @@
+"""What may be wrong with the cache, row by row, and what becomes of it (attack-corpus row 142)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from agent_cluster import Authority
+from agent_machine import NODE, Machine
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_authenticator import cache
+from nodeattest_authenticator.agent import usable
+from nodeattest_authenticator.cache import Cached, Credential
+from nodeattest_authenticator.clock import Clock
+from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.storage import Storage
+
+IDENTITY = b"1.2.3.4"
+
+
+def pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def store(machine: Machine, *, authority: Authority | None = None, node: str = NODE, key: bytes | None = None) -> None:
+    """Write a whole credential file, good unless told otherwise."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    certificate = (authority or machine.api.authority).client(private.public_key(), node)
+    leaf = x509.load_pem_x509_certificate(certificate)
+    made = Credential(
+        certificate_pem=certificate,
+        key_pem=key or pem_key(private),
+        not_before=int(leaf.not_valid_before_utc.timestamp()),
+        renew_at=int(time.time()) + 1000,
+        not_after=int(leaf.not_valid_after_utc.timestamp()),
+    )
+    with Storage(str(machine.cache)) as storage:
+        cache.save(storage, Cached(credential=made, identity=IDENTITY))
+
+
+def found(machine: Machine, said: list[str], *, ahead: float = 0) -> Cached | None:
+    agent = machine.agent(said=said, clock=Clock(now=lambda: time.time() + ahead))
+    with agent.storage:
+        return usable(agent)
+
+
+def path(machine: Machine) -> Path:
+    return machine.cache / "credential"
+
+
+def cut(machine: Machine) -> None:
+    machine.write("credential", path(machine).read_bytes()[:-100])
+
+
+def link(machine: Machine) -> None:
+    path(machine).rename(machine.folder / "elsewhere")
+    path(machine).symlink_to(machine.folder / "elsewhere")
+
+
+def later(machine: Machine) -> None:
+    head, _, rest = path(machine).read_bytes().partition(b"\n")
+    fields = head.split(b" ")
+    fields[4] = b"%d" % (int(fields[4]) + 1)
+    machine.write("credential", b" ".join(fields) + b"\n" + rest)
+
+
+def directory(machine: Machine) -> None:
+    path(machine).unlink()
+    path(machine).mkdir()
+
+
+BAD: list[tuple[str, Callable[[Machine], object], str]] = [
+    ("world-readable", lambda m: path(m).chmod(0o644), "mode 0644"),
+    ("group-readable", lambda m: path(m).chmod(0o640), "mode 0640"),
+    ("symbolic link", link, "plain file"),
+    ("directory", directory, "file type"),
+    ("half-written", cut, "whole"),
+    ("empty", lambda m: m.write("credential", b""), "whole"),
+    ("not ours", lambda m: m.write("credential", b"{}"), "whole"),
+    ("huge", lambda m: m.write("credential", b"x" * (1 << 20)), "larger"),
+    ("other key", lambda m: store(m, key=pem_key(ec.generate_private_key(ec.SECP256R1()))), "another key"),
+    ("other CA", lambda m: store(m, authority=Authority()), "no CA of the cluster"),
+    ("other node", lambda m: store(m, node="node-1"), "subject"),
+    ("other times", later, "times"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "says"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
+def test_a_bad_cache_is_not_used_says_why_and_is_replaced(
+    machine: Machine, spoil: Callable[[Machine], object], says: str
+) -> None:
+    store(machine)
+    said: list[str] = []
+    assert found(machine, said) is not None
+    assert not said
+    spoil(machine)
+    assert found(machine, said) is None
+    assert says in said[0]
+    done = machine.run()
+    if path(machine).is_dir():  # nothing replaces a directory; the answer is good all the same
+        assert "cannot be stored" in done.stderr
+    else:
+        assert path(machine).stat().st_mode & 0o777 == 0o600
+        assert not path(machine).is_symlink()
+        assert found(machine, []) is not None
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_foreign_owners_file_is_not_used(machine: Machine) -> None:
+    store(machine)
+    os.chown(path(machine), 65534, 65534)
+    said: list[str] = []
+    assert found(machine, said) is None
+    assert "belongs to user 65534" in said[0]
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
+def test_a_directory_that_others_can_enter_is_refused(machine: Machine, mode: int) -> None:
+    machine.cache.chmod(mode)
+    done = machine.run()
+    assert done.returncode == 1
+    assert "CacheUnsafe" in done.stderr
+    assert not machine.api.requests
+
+
+def test_a_symbolic_link_as_the_directory_is_refused(machine: Machine) -> None:
+    machine.cache.rename(machine.folder / "real")
+    machine.cache.symlink_to(machine.folder / "real")
+    done = machine.run()
+    assert done.returncode == 1
+    assert "CacheUnsafe" in done.stderr
+
+
+def test_a_clock_set_back_is_named_and_costs_nothing(machine: Machine) -> None:
+    store(machine)
+    with pytest.raises(Failure, match="ClockOff"):
+        found(machine, [], ahead=-3600)
+    assert found(machine, []) is not None
+
+
+def test_an_expired_credential_is_not_used(machine: Machine) -> None:
+    store(machine)
+    assert found(machine, [], ahead=86400 * 2) is None
+
+
+def test_a_bad_cache_without_a_token_is_a_clear_refusal(machine: Machine) -> None:
+    store(machine)
+    path(machine).chmod(0o644)
+    machine.cache.joinpath("bootstrap-token").unlink()
+    done = machine.run()
+    assert done.returncode == 1
+    assert "mode 0644" in done.stderr
+    assert "TokenMissing" in done.stderr
+    assert "join" in done.stderr
+
+
+def test_a_token_that_others_can_read_is_not_used(machine: Machine) -> None:
+    machine.cache.joinpath("bootstrap-token").chmod(0o644)
+    done = machine.run()
+    assert done.returncode == 1
+    assert "TokenMissing" in done.stderr
+
+
+@given(
+    answers=st.lists(st.tuples(st.binary(max_size=50), st.binary(max_size=50)), max_size=4, unique_by=lambda p: p[0])
+)
+def test_what_is_saved_is_loaded(answers: list[tuple[bytes, bytes]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("cache")
+    key = b"-----BEGIN PRIVATE KEY-----\nx\n-----END PRIVATE KEY-----\n"
+    credential = Credential(certificate_pem=b"c\n", key_pem=key, not_before=1, renew_at=2, not_after=3)
+    cached = Cached(credential=credential, identity=IDENTITY, answers=tuple(answers))
+    with Storage(str(folder / "new")) as storage:
+        cache.save(storage, cached)
+        assert cache.load(storage) == cached
+
+
+def test_only_the_newest_answers_are_kept() -> None:
+    credential = Credential(certificate_pem=b"c\n", key_pem=b"k", not_before=1, renew_at=2, not_after=3)
+    cached = Cached(credential=credential, identity=IDENTITY)
+    for number in range(10):
+        cached = cached.with_answer(b"%d" % number, "client.authentication.k8s.io/v1")
+    assert [info for info, _ in cached.answers] == [b"6", b"7", b"8", b"9"]
+
+
+def test_a_key_never_shows(machine: Machine) -> None:
+    store(machine)
+    cached = found(machine, [])
+    assert "PRIVATE" not in repr(cached)

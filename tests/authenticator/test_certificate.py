@@ -1,0 +1,116 @@
+"""The certificate's checks: one good one, then one thing spoilt a row (attack-corpus row 145)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from agent_cluster import Authority
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_authenticator.certificate import Wanted, check_time, checked, has_several, pin
+from nodeattest_authenticator.errors import Failure
+from nodeattest_providers.binding import cluster_pin
+from nodeattest_providers.names import NodeName
+
+OURS, OTHER = Authority(), Authority()
+KEY = ec.generate_private_key(ec.SECP256R1())
+KEY_PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+WANTED = Wanted(node_name=NodeName("node-0"), ca_pem=OURS.pem)
+
+
+def leaf(*, by: Authority = OURS, node: str = "node-0", **changes: Any) -> bytes:  # noqa: ANN401 - Authority.client's
+    return by.client(changes.pop("key", KEY.public_key()), node, **changes)
+
+
+def test_a_good_certificate_passes_and_tells_its_times() -> None:
+    canonical, not_before, not_after = checked(b"junk before\n" + leaf(), KEY_PEM, WANTED)
+    assert canonical.startswith(b"-----BEGIN CERTIFICATE-----")
+    assert not_before < time.time() < not_after
+
+
+@pytest.mark.parametrize(
+    ("certificate", "says"),
+    [
+        (leaf(key=ec.generate_private_key(ec.SECP256R1()).public_key()), "another key"),
+        (leaf(node="node-1"), "subject"),
+        (leaf(node="node-0.evil"), "subject"),
+        (leaf(organization="system:masters"), "subject"),
+        (leaf(is_ca=True), "CA certificate"),
+        (leaf(usage=ExtendedKeyUsageOID.SERVER_AUTH), "client authentication"),
+        (leaf(by=OTHER), "no CA of the cluster"),
+        (leaf() + leaf(), "link of its chain"),
+        (leaf() * 5, "1 to 4 certificates"),
+        (b"", "1 to 4 certificates"),
+        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "cannot be parsed"),
+        (leaf()[:-40], "cannot be parsed"),
+    ],
+)
+def test_a_spoilt_certificate_is_refused(certificate: bytes, says: str) -> None:
+    with pytest.raises(Failure, match="CertificateRefused") as caught:
+        checked(certificate, KEY_PEM, WANTED)
+    assert says in str(caught.value)
+
+
+def test_a_certificate_below_an_intermediate_ca_passes() -> None:
+    subordinate = Authority("subordinate")
+    link = OURS.sign(subordinate.name, subordinate.key.public_key(), is_ca=True).public_bytes(Encoding.PEM)
+    canonical, *_ = checked(leaf(by=subordinate) + link, KEY_PEM, WANTED)
+    assert canonical.count(b"BEGIN") == 2
+    with pytest.raises(Failure, match="no CA of the cluster"):
+        checked(leaf(by=subordinate), KEY_PEM, WANTED)
+
+
+def test_a_certificate_from_any_ca_of_the_bundle_passes() -> None:
+    canonical, *_ = checked(leaf(by=OTHER), KEY_PEM, Wanted(node_name=WANTED.node_name, ca_pem=OURS.pem + OTHER.pem))
+    assert canonical
+
+
+@given(certificate=st.binary(max_size=300), key=st.binary(max_size=300))
+def test_any_bytes_are_refused_and_nothing_else_happens(certificate: bytes, key: bytes) -> None:
+    with pytest.raises(Failure):
+        checked(certificate, KEY_PEM, WANTED)
+    with pytest.raises(Failure):
+        checked(leaf(), key, WANTED)
+
+
+@pytest.mark.parametrize(
+    ("now", "ahead", "says"),
+    [
+        (699, None, "begins 5 minutes in its future"),
+        (100, -1200, "20 minutes behind the API server's"),
+        (2000, 660, "11 minutes ahead of the API server's"),
+        (2000, None, "expired"),
+        (2000, 10, "expired"),
+    ],
+)
+def test_a_wrong_time_is_laid_to_the_clock_where_that_explains_it(now: float, ahead: float | None, says: str) -> None:
+    with pytest.raises(Failure) as caught:
+        check_time(1000, 2000, now=now, ahead=ahead)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("now", [700, 1000, 1999])
+def test_five_minutes_of_skew_are_tolerated_at_the_beginning(now: float) -> None:
+    check_time(1000, 2000, now=now, ahead=None)
+
+
+def spki_pin(authority: Authority) -> str:
+    key = authority.key.public_key()
+    return cluster_pin(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+
+
+def test_of_several_cas_the_one_that_issued_the_servers_certificate_is_pinned() -> None:
+    server = x509.load_pem_x509_certificate(leaf(by=OTHER)).public_bytes(Encoding.DER)
+    bundle = OURS.pem + OTHER.pem
+    assert has_several(bundle)
+    assert not has_several(OURS.pem)
+    assert pin(bundle, server) == spki_pin(OTHER)
+    assert pin(bundle) == spki_pin(OURS)
+    assert pin(OURS.pem, server) == spki_pin(OURS)

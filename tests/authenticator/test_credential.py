@@ -1,0 +1,270 @@
+"""The exec protocol, by the real command against a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from datetime import datetime
+
+import pytest
+from agent_cluster import FakeApi
+from agent_machine import NODE, Machine, wait_for
+from cryptography import x509
+
+from nodeattest_providers.challenge.protocol import Challenge
+
+
+def challenge_then_sign(api: FakeApi, name: str) -> None:
+    csr, evidence = api.envelope(name)
+    if evidence.data["phase"] == 1:
+        text = Challenge(uid=api.objects[name]["metadata"]["uid"], spki_sha256=csr.spki_sha256, nonce=b"n" * 32)
+        api.annotate(name, challenge=text.to_text())
+    else:
+        api.sign(name)
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_a_cold_call_gets_a_credential_in_the_callers_version(machine: Machine, version: str) -> None:
+    done = machine.run(info=machine.info(version))
+    assert (done.returncode, done.stderr) == (0, "")
+    answer = json.loads(done.stdout)
+    assert answer["apiVersion"] == f"client.authentication.k8s.io/{version}"
+    assert answer["kind"] == "ExecCredential"
+    leaf = x509.load_pem_x509_certificate(answer["status"]["clientCertificateData"].encode())
+    assert leaf.subject.rfc4514_string() == f"CN=system:node:{NODE},O=system:nodes"
+    assert answer["status"]["clientKeyData"].startswith("-----BEGIN PRIVATE KEY-----")
+
+
+def test_the_insecure_provider_is_never_renewed(machine: Machine) -> None:
+    answer = json.loads(machine.run().stdout)
+    leaf = x509.load_pem_x509_certificate(answer["status"]["clientCertificateData"].encode())
+    assert answer["status"]["expirationTimestamp"] == leaf.not_valid_after_utc.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_the_second_call_sends_nothing(machine: Machine) -> None:
+    first = machine.run()
+    sent = len(machine.api.requests)
+    second = machine.run()
+    assert second.stdout == first.stdout
+    assert len(machine.api.requests) == sent
+
+
+def test_a_two_step_join_is_four_requests(machine: Machine) -> None:
+    machine.challenged()
+    machine.api.on_create = challenge_then_sign
+    done = machine.run()
+    assert done.returncode == 0, done.stderr
+    assert [line.split("?")[0].split()[0] for line in machine.api.requests] == ["POST", "GET", "POST", "GET"]
+    assert all("watch=1" in line for line in machine.api.requests if line.startswith("GET"))
+
+
+def test_fifty_parallel_cold_calls_make_one_request_and_fifty_good_answers(machine: Machine) -> None:
+    machine.prepare(timeoutSeconds=60)
+    processes = [machine.start() for _ in range(50)]
+    answers = {process.communicate(timeout=60)[0] for process in processes}
+    assert [process.returncode for process in processes] == [0] * 50
+    assert len(answers) == 1
+    assert machine.api.posts() == 1
+
+
+def test_fifty_parallel_calls_share_one_denial(machine: Machine) -> None:
+    machine.api.on_create = lambda api, name: api.deny(name, "MachineNotFound")
+    processes = [machine.start() for _ in range(12)]
+    said = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [1] * 12
+    assert all("MachineNotFound" in text for text in said)
+    assert machine.api.posts() == 1
+
+
+def test_a_denial_is_told_with_its_remedy_and_then_repeated_from_disk(machine: Machine) -> None:
+    machine.api.on_create = lambda api, name: api.deny(name, "EndorsementKeyUntrusted", "register the key")
+    first = machine.run()
+    assert first.returncode == 1
+    assert "EndorsementKeyUntrusted" in first.stderr
+    assert "register the key" in first.stderr
+    sent = len(machine.api.requests)
+    second = machine.run()
+    assert second.returncode == 1
+    assert "EndorsementKeyUntrusted" in second.stderr
+    assert "next attempt in" in second.stderr
+    assert len(machine.api.requests) == sent
+
+
+def test_a_changed_configuration_ends_the_pause_after_a_denial(machine: Machine) -> None:
+    machine.api.on_create = lambda api, name: api.deny(name, "ProviderIDInvalid")
+    assert machine.run().returncode == 1
+    machine.api.on_create = lambda api, name: api.sign(name)
+    machine.prepare(providerID={"value": "sandbox://machine-1"})
+    assert machine.run().returncode == 0
+
+
+def test_a_killed_call_is_taken_up_with_the_same_key_and_object(machine: Machine) -> None:
+    filed: list[str] = []
+    machine.api.on_create = lambda _, name: filed.append(name)
+    process = machine.start()
+    wait_for(lambda: bool(filed))
+    process.kill()
+    process.communicate()
+    machine.api.sign(filed[0])
+    done = machine.run()
+    assert done.returncode == 0, done.stderr
+    assert list(machine.api.objects) == filed
+
+
+def test_a_call_killed_between_the_two_steps_is_taken_up(machine: Machine) -> None:
+    machine.challenged()
+    seconds: list[str] = []
+
+    def only_challenge(api: FakeApi, name: str) -> None:
+        if api.envelope(name)[1].data["phase"] == 2:
+            seconds.append(name)
+        else:
+            challenge_then_sign(api, name)
+
+    machine.api.on_create = only_challenge
+    process = machine.start()
+    wait_for(lambda: bool(seconds))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    machine.api.sign(seconds[0])
+    assert machine.run().returncode == 0
+    assert len(machine.api.objects) == 2
+
+
+def test_an_undecided_request_ends_at_the_deadline_and_stays_filed(machine: Machine) -> None:
+    machine.prepare(timeoutSeconds=1)
+    machine.api.on_create = lambda api, name: api.annotate(name, reason="MachineNotReady")
+    begin = time.monotonic()
+    done = machine.run()
+    assert time.monotonic() - begin < 6
+    assert done.returncode == 1
+    assert "Timeout" in done.stderr
+    assert "MachineNotReady" in done.stderr
+    machine.cache.joinpath("failure").unlink()
+    machine.api.sign(next(iter(machine.api.objects)))
+    assert machine.run().returncode == 0
+    assert len(machine.api.objects) == 1
+
+
+def test_a_hanging_server_delays_no_answer_while_the_certificate_is_valid(machine: Machine) -> None:
+    machine.challenged(timeoutSeconds=3)
+    machine.api.on_create = challenge_then_sign
+    assert machine.run().returncode == 0
+    make_due(machine)
+    machine.api.hangs = True
+    begin = time.monotonic()
+    done = machine.run()
+    assert time.monotonic() - begin < 2
+    assert done.returncode == 0
+    assert expires_in(done.stdout) < 20
+    wait_for(lambda: machine.cache.joinpath("failure").exists())
+    again = machine.run()
+    assert again.returncode == 0
+    assert 20 < expires_in(again.stdout) < 100
+
+
+def test_a_due_renewal_happens_beside_the_answer_and_shows_in_the_next_one(machine: Machine) -> None:
+    machine.challenged()
+    machine.api.on_create = challenge_then_sign
+    old = machine.run().stdout
+    make_due(machine)
+    due = machine.run()
+    assert certificate(due.stdout) == certificate(old)
+    wait_for(lambda: certificate(machine.run().stdout) != certificate(old))
+    users = {item["spec"]["username"] for item in machine.api.objects.values()}
+    assert users == {"system:bootstrap:abcdef", f"system:node:{NODE}"}
+
+
+def test_a_denied_renewal_keeps_the_old_certificate_and_asks_again_later(machine: Machine) -> None:
+    machine.challenged()
+    machine.api.on_create = challenge_then_sign
+    old = machine.run().stdout
+    make_due(machine)
+    machine.api.on_create = lambda api, name: api.deny(name, "MachineDeleting")
+    machine.run()
+    wait_for(lambda: machine.cache.joinpath("failure").exists())
+    sent = machine.api.posts()
+    for _ in range(3):
+        done = machine.run()
+        assert certificate(done.stdout) == certificate(old)
+    assert machine.api.posts() == sent
+    assert "MachineDeleting" in machine.cache.joinpath("renewal.log").read_text()
+    assert "MachineDeleting" in machine.run("status").stdout
+
+
+def test_a_renewal_whose_certificate_is_not_accepted_falls_back_to_the_token(machine: Machine) -> None:
+    machine.challenged()
+    machine.api.on_create = challenge_then_sign
+    old = machine.run().stdout
+    make_due(machine)
+    machine.api.not_accepted.add(f"system:node:{NODE}")
+    machine.run()
+    wait_for(lambda: certificate(machine.run().stdout) != certificate(old))
+
+
+@pytest.mark.parametrize(
+    ("info", "says"),
+    [
+        ("", "not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"apiVersion":"client.authentication.k8s.io/v1alpha1","kind":"ExecCredential"}', "apiVersion must be"),
+        ('{"apiVersion":"client.authentication.k8s.io/v1","kind":"Pod"}', "kind"),
+    ],
+)
+def test_a_call_that_client_go_would_not_make_is_refused(machine: Machine, info: str, says: str) -> None:
+    done = machine.run(info=info)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+
+
+def test_a_call_for_another_cluster_gets_no_credential_even_with_a_full_cache(machine: Machine) -> None:
+    assert machine.run().returncode == 0
+    done = machine.run(info=machine.info(server="https://10.0.0.1:6443"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "ExecInfoRefused" in done.stderr
+
+
+def test_a_cache_on_a_full_disk_still_answers(machine: Machine) -> None:
+    # A directory in the way of the temporary file fails every write as a full disk would.
+    machine.cache.joinpath("credential.new").mkdir()
+    done = machine.run()
+    assert done.returncode == 0
+    assert certificate(done.stdout)
+    assert "cannot be stored" in done.stderr
+    assert certificate(machine.run().stdout) == certificate(done.stdout)
+    assert machine.api.posts() == 2  # the second found the first's object
+
+
+def test_nothing_secret_is_ever_told(machine: Machine) -> None:
+    machine.api.on_create = lambda api, name: api.deny(name, "MachineNotFound")
+    said = machine.run().stderr + machine.run().stderr + machine.run("status").stdout
+    assert "0123456789abcdef" not in said
+    assert "PRIVATE KEY" not in said
+
+
+def test_the_cache_is_private(machine: Machine) -> None:
+    os.umask(os.umask(0o022))
+    assert machine.run().returncode == 0
+    assert machine.cache.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in machine.cache.iterdir()} == {0o600}
+
+
+def make_due(machine: Machine) -> None:
+    """Let the renewal moment of the stored credential be past."""
+    path = machine.cache / "credential"
+    head, _, rest = path.read_bytes().partition(b"\n")
+    fields = head.split(b" ")
+    past = b"%d" % (int(time.time()) - 5)
+    fields[3] = past.rjust(len(fields[3]), b"0")
+    machine.write("credential", b" ".join(fields) + b"\n" + rest)
+
+
+def certificate(answer: str) -> str:
+    return str(json.loads(answer)["status"]["clientCertificateData"])
+
+
+def expires_in(answer: str) -> float:
+    text = json.loads(answer)["status"]["expirationTimestamp"]
+    return datetime.fromisoformat(text).timestamp() - time.time()

@@ -1,0 +1,140 @@
+"""``KUBERNETES_EXEC_INFO`` and the answer to it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from agent_cluster import Authority
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_authenticator import exec_info
+from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.settings import Settings
+from nodeattest_authenticator.settings import parse as parse_settings
+
+OURS, OTHER = Authority(), Authority("other")
+
+
+def settings(**changes: Any) -> Settings:  # noqa: ANN401 - any field
+    document = {
+        "apiVersion": "config.nodeattest.x-k8s.io/v1alpha1",
+        "kind": "KubeletAuthenticatorConfiguration",
+        "server": "https://API.example:6443/",
+        "certificateAuthority": OURS.pem.decode(),
+        "nodeName": "node-0",
+        "provider": {"name": "insecure"},
+    }
+    return parse_settings(json.dumps(document | changes).encode(), hostname="host")
+
+
+def info(**cluster: Any) -> bytes:  # noqa: ANN401 - any field
+    good = {
+        "server": "https://api.example:6443",
+        "certificate-authority-data": base64.b64encode(OURS.pem).decode(),
+    }
+    spec = {"cluster": {name: value for name, value in (good | cluster).items() if value is not None}}
+    return json.dumps(
+        {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "kind": "ExecCredential",
+            "spec": spec | {"interactive": True},
+        }
+    ).encode()
+
+
+def test_a_call_without_the_variable_is_refused() -> None:
+    with pytest.raises(Failure, match="KUBERNETES_EXEC_INFO is not set") as caught:
+        exec_info.parse(None)
+    assert caught.value.fate is Fate.USAGE
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {},
+        {"server": "https://API.EXAMPLE:6443/"},
+        {"certificate-authority-data": base64.b64encode(OTHER.pem + OURS.pem).decode()},
+        {"config": {"anything": 1}, "disable-compression": True},
+    ],
+)
+def test_our_cluster_is_recognised_however_it_is_spelt(cluster: dict[str, Any]) -> None:
+    exec_info.check_cluster(exec_info.parse(info(**cluster)), settings())
+
+
+def test_a_call_that_names_no_cluster_is_answered() -> None:
+    call = exec_info.parse(b'{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential","spec":{}}')
+    exec_info.check_cluster(call, settings())
+    assert call.api_version.endswith("/v1beta1")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "says"),
+    [
+        ({"server": "https://api.example:6444"}, "server"),
+        ({"server": "https://api.example.evil:6443"}, "server"),
+        ({"server": "http://api.example:6443"}, "server"),
+        ({"server": "https://api.example:6443/other"}, "server"),
+        ({"server": "https://[broken"}, "server"),
+        ({"insecure-skip-tls-verify": True}, "insecure-skip-tls-verify"),
+        ({"tls-server-name": "evil"}, "tls-server-name"),
+        ({"certificate-authority-data": None}, "none of the configured CAs"),
+        ({"certificate-authority-data": base64.b64encode(OTHER.pem).decode()}, "none of the configured CAs"),
+        ({"certificate-authority-data": base64.b64encode(b"-----BEGIN CERTIFICATE-----\nx").decode()}, "none"),
+        ({"certificate-authority-data": "%"}, "KUBERNETES_EXEC_INFO"),
+    ],
+)
+def test_another_cluster_is_refused(cluster: dict[str, Any], says: str) -> None:
+    with pytest.raises(Failure, match="ExecInfoRefused") as caught:
+        exec_info.check_cluster(exec_info.parse(info(**cluster)), settings())
+    assert says in str(caught.value)
+    assert caught.value.fate is Fate.USAGE
+
+
+def test_the_configured_server_name_must_be_the_callers() -> None:
+    named = settings(tlsServerName="kubernetes")
+    exec_info.check_cluster(exec_info.parse(info(**{"tls-server-name": "kubernetes"})), named)
+    with pytest.raises(Failure, match="tls-server-name"):
+        exec_info.check_cluster(exec_info.parse(info()), named)
+
+
+@given(data=st.binary(max_size=200))
+def test_any_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
+    with pytest.raises(Failure, match="ExecInfoRefused"):
+        exec_info.parse(data)
+
+
+@given(
+    document=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["apiVersion", "kind", "spec", "cluster", "server", "certificate-authority-data"]),
+                inner,
+            )
+        ),
+    )
+)
+def test_any_json_gives_a_call_or_a_failure(document: object) -> None:
+    good = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "spec": document}
+    for value in (document, good):
+        with contextlib.suppress(Failure):
+            assert exec_info.parse(json.dumps(value).encode()).api_version in exec_info.API_VERSIONS
+
+
+def test_the_answer_is_what_client_go_reads() -> None:
+    made = exec_info.render("client.authentication.k8s.io/v1", expires_at=0, certificate_pem=b"C", key_pem=b"K")
+    assert json.loads(made) == {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {
+            "expirationTimestamp": "1970-01-01T00:00:00Z",
+            "clientCertificateData": "C",
+            "clientKeyData": "K",
+        },
+    }

@@ -1,0 +1,402 @@
+"""``obtain``, as a library, against a real server that behaves well and badly."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from agent_cluster import TOKEN, Authority, FakeApi
+from test_credential import challenge_then_sign
+
+from nodeattest_authenticator.api import HttpsApi, Login
+from nodeattest_authenticator.cache import Credential
+from nodeattest_authenticator.certificate import pin
+from nodeattest_authenticator.clock import Clock, Deadline
+from nodeattest_authenticator.draft import Draft, Filed
+from nodeattest_authenticator.endpoint import Endpoint
+from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.flow import Order, new_draft, obtain, renewal_moment
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.interface import Evidence, JsonObject, PublishedChallenge
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
+
+
+class Drafts:
+    """Drafts in memory."""
+
+    def __init__(self, draft: Draft | None = None) -> None:
+        self.draft = draft
+
+    def load(self) -> Draft | None:
+        return self.draft
+
+    def save(self, draft: Draft) -> None:
+        self.draft = draft
+
+    def discard(self) -> None:
+        self.draft = None
+
+
+class Attestor:
+    """Two steps with evidence that says what it was asked; ``fails`` is raised once, at the given phase."""
+
+    provider = ProviderName("challenge")
+    versions: tuple[int, ...] = (1,)
+
+    def __init__(self, *, two_step: bool = True) -> None:
+        self.two_step = two_step
+        self.bindings: list[Binding] = []
+        self.challenges: list[PublishedChallenge] = []
+        self.fails: dict[int, list[Exception]] = {1: [], 2: []}
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
+        phase = 1 if challenge is None else 2
+        self.bindings.append(binding)
+        if challenge is not None:
+            self.challenges.append(challenge)
+        if self.fails[phase]:
+            raise self.fails[phase].pop(0)
+        data: JsonObject = {"phase": phase}
+        return Evidence(self.provider, 1, data)
+
+
+class Bench:
+    """One node and its server."""
+
+    def __init__(self, api: FakeApi, authority: Authority) -> None:
+        self.fake = api
+        self.attestor = Attestor()
+        self.drafts = Drafts()
+        self.authority = authority
+        self.clock = Clock()
+        self.seconds = 8.0
+        self.order = Order(
+            node_name=NodeName("node-0"),
+            provider_id=ProviderID("sandbox://0"),
+            signer=signer_for(ProviderName("challenge"), Purpose.CLIENT),
+            ca_pem=authority.pem,
+            pin=pin(authority.pem),
+        )
+
+    def obtain(self, *, token: str = TOKEN) -> Credential:
+        deadline = Deadline.after(self.clock, self.seconds)
+        login = Login(username=f"system:bootstrap:{token[:6]}", token=token)
+        server = Endpoint.parse(self.fake.url)
+        https = HttpsApi(server, login, ca_pem=self.order.ca_pem, deadline=deadline)
+        try:
+            return obtain(
+                self.order,
+                attestor=self.attestor,
+                api=https,
+                drafts=self.drafts,
+                deadline=deadline,
+                chance=lambda: 0.5,
+            )
+        finally:
+            https.close()
+
+    def refused(self, **changes: str) -> Failure:
+        with pytest.raises(Failure) as caught:
+            self.obtain(**changes)
+        return caught.value
+
+    def specs(self) -> list[JsonObject]:
+        return [item["spec"] for item in self.fake.objects.values()]
+
+
+@pytest.fixture
+def bench(api: FakeApi, authority: Authority) -> Bench:
+    api.on_create = challenge_then_sign
+    return Bench(api, authority)
+
+
+def phase(api: FakeApi, name: str) -> int:
+    value = api.envelope(name)[1].data["phase"]
+    assert isinstance(value, int)
+    return value
+
+
+def test_both_requests_carry_one_pkcs10_request_and_the_right_spec(bench: Bench) -> None:
+    bench.order = replace(bench.order, expiration_seconds=7200)
+    credential = bench.obtain()
+    first, second = (bench.fake.envelope(name)[0] for name in bench.fake.objects)
+    assert first.der == second.der
+    for spec in bench.specs():
+        assert spec["usages"] == ["digital signature", "client auth"]
+        assert spec["signerName"] == bench.order.signer
+        assert spec["expirationSeconds"] == 7200
+    assert bench.attestor.bindings == [Binding(bench.order.pin, bench.order.signer, first.sha256)] * 2
+    assert credential.renew_at < credential.not_after
+
+
+def test_the_answered_challenge_is_that_of_our_own_object(bench: Bench) -> None:
+    bench.obtain()
+    name, first = next(iter(bench.fake.objects.items()))
+    assert bench.attestor.challenges[0].name == name
+    assert bench.attestor.challenges[0].uid == first["metadata"]["uid"]
+    assert (
+        bench.attestor.challenges[0].text == first["metadata"]["annotations"]["attestation.cluster.x-k8s.io/challenge"]
+    )
+
+
+def test_names_are_digests_of_request_and_signer(bench: Bench) -> None:
+    bench.obtain()
+    for name in bench.fake.objects:
+        assert name.startswith("nodeattest-")
+        assert len(name) == len("nodeattest-") + 32
+
+
+def test_a_one_step_provider_needs_two_requests(bench: Bench) -> None:
+    bench.attestor = Attestor(two_step=False)
+    bench.fake.on_create = lambda api, name: api.sign(name)
+    bench.obtain()
+    assert len(bench.fake.requests) == 2
+    assert bench.fake.connections == 1
+
+
+def test_a_two_step_join_takes_two_connections(bench: Bench) -> None:
+    bench.obtain()
+    assert len(bench.fake.requests) == 4
+    assert bench.fake.connections == 2
+
+
+@pytest.mark.parametrize("reason", ["ChallengeExpired", "ChallengeUnknown", "FirstRequestMissing"])
+def test_a_restartable_denial_is_asked_anew_with_the_same_key(bench: Bench, reason: str) -> None:
+    def once(api: FakeApi, name: str) -> None:
+        if len(api.objects) <= 2 and phase(api, name) == 2:
+            api.deny(name, reason)
+        else:
+            challenge_then_sign(api, name)
+
+    bench.fake.on_create = once
+    bench.obtain()
+    keys = {bench.fake.envelope(name)[0].spki for name in bench.fake.objects}
+    assert (len(bench.fake.objects), len(keys)) == (4, 1)
+
+
+def test_a_superseded_request_is_asked_anew_with_a_new_key(bench: Bench) -> None:
+    def once(api: FakeApi, name: str) -> None:
+        if len(api.objects) == 1:
+            api.deny(name, "Superseded")
+        else:
+            challenge_then_sign(api, name)
+
+    bench.fake.on_create = once
+    bench.obtain()
+    assert len({bench.fake.envelope(name)[0].spki for name in bench.fake.objects}) == 2
+
+
+def test_restarts_are_counted(bench: Bench) -> None:
+    bench.fake.on_create = lambda api, name: api.deny(name, "ChallengeExpired")
+    bench.seconds = 30
+    failure = bench.refused()
+    assert failure.reason == "ChallengeExpired"
+    assert len(bench.fake.objects) == 5
+
+
+def test_a_denial_carries_reason_and_remedy_and_drops_the_key(bench: Bench) -> None:
+    bench.fake.on_create = lambda api, name: api.deny(name, "PCRValueNotAllowed", "boot the\nsigned kernel")
+    failure = bench.refused()
+    assert (failure.reason, failure.remedy) == ("PCRValueNotAllowed", "boot the signed kernel")
+    assert failure.fate is Fate.DENIED
+    assert bench.drafts.draft is None
+
+
+def test_a_denial_for_its_version_names_the_versions_that_would_do(bench: Bench) -> None:
+    def old(api: FakeApi, name: str) -> None:
+        api.annotate(name, supported_versions="challenge/v2")
+        api.deny(name, "EvidenceVersionUnsupported")
+
+    bench.fake.on_create = old
+    assert "challenge/v2" in str(bench.refused())
+
+
+def test_watches_that_end_early_are_opened_again(bench: Bench) -> None:
+    bench.fake.watch_limit = 0
+    bench.obtain()
+    assert sum("watch=1" in line for line in bench.fake.requests) >= 2
+
+
+def test_a_server_error_is_tried_again_and_files_one_object(bench: Bench) -> None:
+    bench.fake.refuses = {"POST": 503}
+    threading.Timer(0.4, bench.fake.refuses.clear).start()
+    bench.obtain()
+    assert len(bench.fake.objects) == 2
+
+
+def test_a_lost_reply_is_found_again_by_name(bench: Bench) -> None:
+    lost: list[str] = []
+    create = bench.fake.create
+
+    def loses(document: JsonObject, username: str) -> object:
+        created = create(document, username)  # pyright: ignore[reportArgumentType] - the fake's own type
+        if not lost:
+            lost.append("x")
+            raise ConnectionResetError
+        return created
+
+    bench.fake.create = loses  # type: ignore[method-assign,assignment] - the server breaks here
+    bench.obtain()
+    assert len(bench.fake.objects) == 2
+
+
+def test_a_foreign_object_of_our_name_is_stepped_around(bench: Bench) -> None:
+    draft = new_draft(bench.order)
+    request = base64.b64encode(b"foreign").decode()
+    bench.fake.on_create = lambda _, __: None
+    for number, spec in enumerate(
+        [
+            {"request": request, "signerName": bench.order.signer},
+            {"request": base64.b64encode(b"ours").decode(), "signerName": "example.com/other"},
+            {"request": base64.b64encode(b"ours").decode(), "signerName": bench.order.signer},
+        ]
+    ):
+        bench.drafts.draft = replace(draft, first=Filed(f"squatted-{number}", b"ours"))
+        user = "system:bootstrap:zzzzzz" if number == 2 else "system:bootstrap:abcdef"
+        bench.fake.create({"metadata": {"name": f"squatted-{number}"}, "spec": spec}, user)
+        bench.seconds = 0.5
+        before = set(bench.fake.objects)
+        assert bench.refused().reason == "Timeout"
+        (made,) = set(bench.fake.objects) - before
+        assert made.startswith(f"squatted-{number}"[:43])
+        assert bench.drafts.draft is not None
+        assert bench.drafts.draft.first == Filed(made, b"ours")
+
+
+def test_a_deleted_request_is_filed_anew(bench: Bench) -> None:
+    def deletes(api: FakeApi, name: str) -> None:
+        if len(api.requests) <= 1:
+            api.delete(name)
+        else:
+            challenge_then_sign(api, name)
+
+    bench.fake.on_create = deletes
+    bench.obtain()
+
+
+def test_an_object_that_was_made_anew_by_somebody_is_not_answered(bench: Bench) -> None:
+    def swaps(api: FakeApi, name: str) -> None:
+        item = api.objects[name]
+        if api.posts() == 1:
+            time.sleep(0.1)
+            api.delete(name)
+            api.on_create = lambda _, __: None
+            api.create({"metadata": {"name": name}, "spec": item["spec"]}, "system:bootstrap:zzzzzz")
+            api.on_create = challenge_then_sign
+            api.annotate(name, challenge="decrypt this")
+        else:
+            challenge_then_sign(api, name)
+
+    bench.fake.on_create = swaps
+    bench.obtain()
+    assert "decrypt this" not in [challenge.text for challenge in bench.attestor.challenges]
+
+
+def test_a_challenge_that_is_not_ours_waits_for_the_controllers(bench: Bench) -> None:
+    bench.attestor.fails[2] = [Denied(Reason.CHALLENGE_UNKNOWN, expected="a", got="b", remedy="c")]
+
+    def twice(api: FakeApi, name: str) -> None:
+        if phase(api, name) == 1:
+            api.annotate(name, challenge="foreign")
+            time.sleep(0.2)
+        challenge_then_sign(api, name)
+
+    bench.fake.on_create = twice
+    bench.obtain()
+    assert [challenge.text == "foreign" for challenge in bench.attestor.challenges] == [True, False]
+
+
+def test_a_challenge_that_stays_foreign_ends_with_its_reason(bench: Bench) -> None:
+    bench.seconds = 1
+    bench.attestor.fails[2] = [Denied(Reason.CHALLENGE_UNKNOWN, expected="a", got="b", remedy="c")]
+    bench.fake.on_create = lambda api, name: api.annotate(name, challenge="foreign")
+    assert bench.refused().reason == "ChallengeUnknown"
+
+
+@pytest.mark.parametrize("phase_number", [1, 2])
+def test_a_device_that_is_away_is_temporary(bench: Bench, phase_number: int) -> None:
+    bench.attestor.fails[phase_number] = [
+        Unavailable(Reason.PLATFORM_UNAVAILABLE, "no TPM at device:/dev/tpmrm0", remedy="enable the TPM")
+    ]
+    failure = bench.refused()
+    assert (failure.reason, failure.fate, failure.remedy) == (
+        "AttestationUnavailable",
+        Fate.TEMPORARY,
+        "enable the TPM",
+    )
+
+
+@pytest.mark.parametrize(("ahead", "says"), [(1200, "20 minutes behind"), (-1200, "20 minutes ahead")])
+def test_a_wrong_clock_is_told_in_minutes_and_the_certificate_is_kept_for_later(
+    bench: Bench, ahead: float, says: str
+) -> None:
+    bench.fake.ahead = ahead
+    starts, lasts = (900.0, 86400.0) if ahead > 0 else (-90000.0, -60.0)
+
+    def signs(api: FakeApi, name: str) -> None:
+        if phase(api, name) == 2:
+            api.sign(name, starts=starts, lasts=lasts)
+        else:
+            challenge_then_sign(api, name)
+
+    bench.fake.on_create = signs
+    failure = bench.refused()
+    assert failure.reason == "ClockOff"
+    assert says in str(failure)
+    assert bench.drafts.draft is not None
+    bench.clock = Clock(now=lambda: time.time() + ahead)
+    bench.obtain()
+    assert len(bench.fake.objects) == 2
+
+
+def test_a_wrong_certificate_is_refused_and_not_asked_for_again(bench: Bench) -> None:
+    bench.fake.on_create = lambda api, name: api.sign(name, node="node-1")
+    assert bench.refused().reason == "CertificateRefused"
+    assert bench.drafts.draft is None
+
+
+def test_a_token_that_is_not_accepted_is_a_clear_refusal(bench: Bench) -> None:
+    failure = bench.refused(token="zzzzzz.0123456789abcdef")
+    assert failure.reason == "CredentialRejected"
+    assert "zzzzzz" not in str(failure)
+
+
+@pytest.mark.parametrize(("code", "says"), [(403, "system:node-bootstrapper"), (422, "the test says no")])
+def test_a_refused_request_shows_the_servers_message(bench: Bench, code: int, says: str) -> None:
+    bench.fake.refuses = {"POST": code}
+    failure = bench.refused()
+    assert failure.reason == "RequestRefused"
+    assert says in str(failure)
+
+
+def test_a_server_of_another_ca_gets_nothing(bench: Bench) -> None:
+    bench.order = replace(bench.order, ca_pem=Authority().pem)
+    assert bench.refused().reason == "ServerNotTrusted"
+    assert not bench.fake.requests
+
+
+def test_a_server_that_is_down_is_told_at_the_deadline(bench: Bench, api: FakeApi) -> None:
+    bench.seconds = 0.5
+    api.hangs = True
+    begin = time.monotonic()
+    failure = bench.refused()
+    assert time.monotonic() - begin < 3
+    assert failure.fate is Fate.TEMPORARY
+
+
+def test_a_draft_for_another_purpose_is_not_used(bench: Bench) -> None:
+    other = replace(bench.order, provider_id=ProviderID("sandbox://1"))
+    bench.drafts.draft = new_draft(other)
+    bench.obtain()
+    assert bench.fake.envelope(next(iter(bench.fake.objects)))[0].provider_id == "sandbox://0"
+
+
+def test_the_renewal_moment_lies_between_half_and_seventy_percent() -> None:
+    for chance in (0.0, 0.3, 0.999):
+        at = renewal_moment(now=1000, not_after=2000, renewable=True, chance=lambda chance=chance: chance)
+        assert 1500 <= at <= 1700
+    assert renewal_moment(now=1000, not_after=2000, renewable=False, chance=lambda: 0.0) == 2000
