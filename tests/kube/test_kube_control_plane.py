@@ -1,0 +1,192 @@
+"""The room against control planes: the sandbox always, a real kube-apiserver where its binaries are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+import pytest
+
+from nodeattest_kube.client import (
+    AlreadyExists,
+    ApiClient,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Unauthorized,
+    Unreachable,
+)
+from nodeattest_kube.elector import LeaseElector
+from nodeattest_kube.jsontypes import JsonObject, dig_text
+from nodeattest_kube.paths import core
+from nodeattest_kube.reflector import Reflector
+from nodeattest_sandbox.process import ControlPlane
+
+NAMESPACE = "default"
+
+
+@pytest.fixture(scope="module")
+def plane(start_control_plane: Callable[[str], ControlPlane]) -> ControlPlane:
+    """A control plane of our own: it is restarted and frozen."""
+    return start_control_plane("kube-room")
+
+
+@pytest.fixture
+async def admin(plane: ControlPlane) -> AsyncGenerator[ApiClient]:
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        yield client
+
+
+def config_map(name: str, **data: str) -> JsonObject:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": {"room": "kube"}},
+        "data": {**data},
+    }
+
+
+def maps(name: str | None = None) -> str:
+    return core("configmaps", name, namespace=NAMESPACE)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - its state lies on a server
+            await asyncio.sleep(0.02)
+
+
+async def test_an_objects_life_with_every_verb(admin: ApiClient) -> None:
+    made = await admin.create(maps(), config_map("life", a="1"))
+    with pytest.raises(AlreadyExists):
+        await admin.create(maps(), config_map("life"))
+    patched = await admin.merge_patch(maps("life"), {"data": {"b": "2"}})
+    assert patched["data"] == {"a": "1", "b": "2"}
+    with pytest.raises(Conflict):
+        await admin.replace(maps("life"), {**made, "data": {"c": "3"}})
+    await admin.json_patch(maps("life"), [{"op": "test", "path": "/data/a", "value": "1"}])
+    with pytest.raises(Invalid):
+        await admin.json_patch(maps("life"), [{"op": "test", "path": "/data/a", "value": "9"}])
+    replaced = await admin.replace(maps("life"), {**patched, "data": {"c": "3"}})
+    assert (await admin.get(maps("life")))["data"] == {"c": "3"}
+    with pytest.raises(Conflict):
+        await admin.delete(maps("life"), uid="00000000-0000-0000-0000-000000000000")
+    await admin.delete(maps("life"), uid=dig_text(replaced, "metadata", "uid"))
+    with pytest.raises(NotFound):
+        await admin.get(maps("life"))
+
+
+async def test_an_invalid_object_is_invalid(admin: ApiClient) -> None:
+    with pytest.raises(Invalid):
+        await admin.create(maps(), config_map("Not A Name"))
+
+
+async def test_strangers_are_told_apart(plane: ControlPlane) -> None:
+    async with ApiClient.from_kubeconfig_file(plane.token_kubeconfig()) as nobody:
+        with pytest.raises(Forbidden):
+            await nobody.get(maps())
+    async with ApiClient.from_kubeconfig_file(plane.token_kubeconfig("wrong-token")) as liar:
+        with pytest.raises(Unauthorized):
+            await liar.get(maps())
+
+
+async def test_a_paged_list_is_whole(admin: ApiClient) -> None:
+    for number in range(5):
+        await admin.create(maps(), config_map(f"page-{number}"))
+    pages = [page async for page in admin.pages(maps(), {"labelSelector": "room=kube"}, limit=2)]
+    names = [dig_text(item, "metadata", "name") for page in pages for item in _items(page)]
+    assert [name for name in names if name.startswith("page-")] == [f"page-{number}" for number in range(5)]
+    assert len(pages) >= 3
+    assert len({dig_text(page, "metadata", "resourceVersion") for page in pages}) == 1
+
+
+def _items(page: JsonObject) -> list[JsonObject]:
+    items = page["items"]
+    assert isinstance(items, list)
+    return [item for item in items if isinstance(item, dict)]
+
+
+async def write(plane: ControlPlane, number: str) -> None:
+    """Write over a connection of its own: a kept one may have ended with the server, and a PATCH is not sent twice."""
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        await client.merge_patch(maps("followed"), {"data": {"n": number}})
+
+
+async def test_a_reflector_follows_through_restart_and_lost_history(plane: ControlPlane, admin: ApiClient) -> None:
+    told: list[tuple[str, bool]] = []
+    reflector = Reflector(
+        admin,
+        maps(),
+        query={"labelSelector": "room=kube"},
+        on_change=lambda key, item: told.append((key, item is None)),
+    )
+    running = asyncio.create_task(reflector.run())
+    try:
+        assert await reflector.wait_synced(30)
+        await admin.create(maps(), config_map("followed", n="1"))
+        await until(lambda: reflector.get("default/followed") is not None)
+        await asyncio.to_thread(plane.expire_history)
+        await write(plane, "2")
+        await until(lambda: dig_text(reflector.get("default/followed"), "data", "n") == "2")
+        await asyncio.to_thread(plane.restart)
+        await write(plane, "3")
+        await until(lambda: dig_text(reflector.get("default/followed"), "data", "n") == "3")
+        async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+            await client.delete(maps("followed"))
+        await until(lambda: told[-1] == ("default/followed", True))
+        assert [entry for entry in told if entry[0] == "default/followed"] == [
+            ("default/followed", False),
+            ("default/followed", False),
+            ("default/followed", False),
+            ("default/followed", True),
+        ]
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_frozen_server_is_unreachable_in_time(plane: ControlPlane) -> None:
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig, request_timeout=0.5) as client:
+        await client.get(maps())
+        plane.freeze()
+        try:
+            with pytest.raises(Unreachable):
+                await client.get(maps())
+        finally:
+            plane.resume()
+        await client.get(maps())
+
+
+async def test_one_of_two_candidates_leads_and_the_other_follows(plane: ControlPlane) -> None:
+    async def lead() -> None:
+        await asyncio.sleep(60)
+
+    def elector(client: ApiClient, identity: str) -> LeaseElector:
+        return LeaseElector(
+            client,
+            namespace="kube-system",
+            name="kube-room",
+            identity=identity,
+            lease_duration=4.0,
+            renew_deadline=3.0,
+            retry_period=0.2,
+        )
+
+    async with (
+        ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as one,
+        ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as two,
+    ):
+        first, second = elector(one, "one"), elector(two, "two")
+        leading = asyncio.create_task(first.run(lead))
+        await until(lambda: first.is_leader)
+        following = asyncio.create_task(second.run(lead))
+        await until(lambda: second.leader == "one")
+        assert not second.is_leader
+        leading.cancel()
+        await until(lambda: second.is_leader)
+        assert not first.is_leader
+        following.cancel()
+        await asyncio.gather(leading, following, return_exceptions=True)
+        released = await one.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-room")
+        assert dig_text(released, "spec", "holderIdentity") == ""
