@@ -89,9 +89,10 @@ def _read(certificate: bytes) -> tuple[x509.Certificate, x509.Extensions, bytes]
     try:
         leaf = x509.load_der_x509_certificate(certificate)
         spki = leaf.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        return leaf, leaf.extensions, spki
+        extensions = leaf.extensions
     except _FOREIGN:
         return None
+    return leaf, extensions, spki
 
 
 def _get(extensions: x509.Extensions, kind: type[_T]) -> _T | None:

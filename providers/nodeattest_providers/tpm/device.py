@@ -125,7 +125,7 @@ class Device:
     def activate(self, ek: Key, ak: Key, template: EndorsementTemplate, blob: bytes, secret: bytes) -> bytes:
         """Decrypt a credential; ``Denied`` where the TPM says that it is for other keys."""
         with self._errors("the endorsement key's authorisation"):
-            session = self._policy_session(template) if template.needs_policy else None
+            session = self._policy_session(template)
         try:
             return bytes(
                 self._esys.activate_credential(
@@ -133,7 +133,7 @@ class Device:
                     ek.handle,
                     self._tss.TPM2B_ID_OBJECT(blob),
                     self._tss.TPM2B_ENCRYPTED_SECRET(secret),
-                    session2=self._tss.ESYS_TR.PASSWORD if session is None else session,
+                    session2=session,
                 )
             )
         except self._tss.TSS2_Exception as error:
@@ -147,18 +147,20 @@ class Device:
                 remedy="wait for the controller to publish the challenge again",
             ) from None
         finally:
-            if session is not None:
-                with suppress(self._tss.TSS2_Exception):
-                    self._esys.flush_context(session)  # a TPM without resource manager has three places
+            with suppress(self._tss.TSS2_Exception):
+                self._esys.flush_context(session)  # a TPM without resource manager has three places
 
     def _policy_session(self, template: EndorsementTemplate) -> object:
-        """Satisfy the low range's policy: PolicySecret of the endorsement hierarchy, in the key's nameAlg (§E10.6)."""
+        """Satisfy the endorsement key's policy: PolicySecret of its hierarchy, in the high range a branch of an OR."""
         tss = self._tss
         session = self._esys.start_auth_session(
             tss.ESYS_TR.NONE, tss.ESYS_TR.NONE, tss.TPM2_SE.POLICY, None, tss.TPM2_ALG(template.name_alg)
         )
         try:
             self._esys.policy_secret(tss.ESYS_TR.ENDORSEMENT, session)
+            if template.policy_branches:
+                branches = [tss.TPM2B_DIGEST(branch) for branch in template.policy_branches]
+                self._esys.policy_or(session, tss.TPML_DIGEST(branches))
         except tss.TSS2_Exception:
             self._esys.flush_context(session)
             raise

@@ -30,6 +30,15 @@ _HIGH_ATTRIBUTES: Final = 0x000300F2
 """The same with userWithAuth (Annex B.4.4)."""
 _POLICY_SECRET: Final = bytes.fromhex("837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa")
 """PolicySecret(endorsement hierarchy), SHA-256 (Annex B.6.2)."""
+_POLICY_A_SHA384: Final = bytes.fromhex(
+    "8bbf2266537c171cb56e403c4dc1d4b64f432611dc386e6f532050c3278c930e143e8bb1133824ccb431053871c6db53"
+)
+"""The same, SHA-384."""
+_POLICY_C_SHA256: Final = bytes.fromhex("3767e2edd43ff45a3a7e1eaefcef78643dca964632e7aad82c673a30d8633fde")
+"""PolicyAuthorizeNV of TCG's policy index, SHA-256 (Annex B.6.4)."""
+_POLICY_C_SHA384: Final = bytes.fromhex(
+    "d6032ce61f2fb3c240eb3cf6a33237ef2b6a16f4293c22b455e261cffd217ad5b4947c2d73e63005eed2dc2b3593d165"
+)
 _POLICY_B_SHA256: Final = bytes.fromhex("ca3d0a99a2b93906f7a3342414efcfb3a385d44cd1fd459089d19b5071c0b7a0")
 """PolicyOR of PolicyA and PolicyC, SHA-256 (Annex B.6.5)."""
 _POLICY_B_SHA384: Final = bytes.fromhex(
@@ -57,8 +66,11 @@ class EndorsementTemplate:
     """NV index of the certificate."""
     nonce_index: int | None
     """NV index of a nonce that goes into ``unique`` where the manufacturer stored one (low range only)."""
-    needs_policy: bool
-    """Use takes a PolicySecret session (low range); else the empty password (§E10.6)."""
+    policy_branches: tuple[bytes, ...]
+    """Branches of the PolicyOR that follows PolicySecret in the high range; none in the low.
+
+    The high range takes the empty password too, but as these keys lack noDA a TPM in lockout refuses that after three
+    power losses, while it never refuses the endorsement hierarchy's policy."""
     prefix: bytes = field(repr=False)
     """The public area up to ``unique``."""
     unique_sizes: tuple[int, ...]
@@ -97,7 +109,7 @@ EK_TEMPLATES: Final = (
         name_alg=Alg.SHA256,
         certificate_index=0x01C0000A,
         nonce_index=0x01C0000B,
-        needs_policy=True,
+        policy_branches=(),
         prefix=_ecc(Alg.SHA256, _LOW_ATTRIBUTES, _POLICY_SECRET, Curve.P256, 128),
         unique_sizes=(32, 32),
     ),
@@ -107,7 +119,7 @@ EK_TEMPLATES: Final = (
         name_alg=Alg.SHA256,
         certificate_index=0x01C00014,
         nonce_index=None,
-        needs_policy=False,
+        policy_branches=(_POLICY_SECRET, _POLICY_C_SHA256),
         prefix=_ecc(Alg.SHA256, _HIGH_ATTRIBUTES, _POLICY_B_SHA256, Curve.P256, 128),
         unique_sizes=(0, 0),
     ),
@@ -117,7 +129,7 @@ EK_TEMPLATES: Final = (
         name_alg=Alg.SHA384,
         certificate_index=0x01C00016,
         nonce_index=None,
-        needs_policy=False,
+        policy_branches=(_POLICY_A_SHA384, _POLICY_C_SHA384),
         prefix=_ecc(Alg.SHA384, _HIGH_ATTRIBUTES, _POLICY_B_SHA384, Curve.P384, 256),
         unique_sizes=(0, 0),
     ),
@@ -127,7 +139,7 @@ EK_TEMPLATES: Final = (
         name_alg=Alg.SHA256,
         certificate_index=0x01C00002,
         nonce_index=0x01C00003,
-        needs_policy=True,
+        policy_branches=(),
         prefix=_rsa(Alg.SHA256, _LOW_ATTRIBUTES, _POLICY_SECRET),
         unique_sizes=(256,),
     ),
@@ -137,7 +149,7 @@ EK_TEMPLATES: Final = (
         name_alg=Alg.SHA256,
         certificate_index=0x01C00012,
         nonce_index=None,
-        needs_policy=False,
+        policy_branches=(_POLICY_SECRET, _POLICY_C_SHA256),
         prefix=_rsa(Alg.SHA256, _HIGH_ATTRIBUTES, _POLICY_B_SHA256),
         unique_sizes=(0,),
     ),
