@@ -49,12 +49,17 @@ class Reflector:
         on_change: Callable[[str, JsonObject | None], None],
         query: Mapping[str, str] | None = None,
         transform: Callable[[JsonObject], JsonObject] | None = None,
+        max_objects: int = 100_000,
         backoff: BackoffPolicy = RECONNECT,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``query`` holds selectors; ``transform`` may drop what nobody reads; ``clock`` is monotonic seconds."""
+        """``query`` holds selectors; ``transform`` may drop what nobody reads; ``clock`` is monotonic seconds.
+
+        ``on_change``, ``transform`` and index functions get whatever the server sent, so they must be total. A server
+        that tells of more than ``max_objects`` is not believed.
+        """
         self.last_error: ApiError | None = None
         self.last_contact = float("-inf")
         """When the server last said anything useful, on ``clock``."""
@@ -63,6 +68,7 @@ class Reflector:
         self._query = dict(query or {})
         self._on_change = on_change
         self._transform = transform
+        self._max_objects = max_objects
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
         self._store = Store()
         self._synced = asyncio.Event()
@@ -169,6 +175,7 @@ class Reflector:
             if not self._store.has(key, version):
                 found = self._transform(found) if self._transform is not None else found
             listed[key] = version, found
+            self._bound(len(listed))
 
     def _take_over(self, listed: _Listed) -> None:
         """Make the cache equal to a list, then tell what changed."""
@@ -203,6 +210,7 @@ class Reflector:
                 if self._store.remove(key):
                     self._on_change(key, None)
             elif not self._store.has(key, version):
+                self._bound(len(self._store))
                 item = self._transform(item) if self._transform is not None else item
                 self._store.put(key, version, item)
                 self._on_change(key, item)
@@ -216,6 +224,11 @@ class Reflector:
         if not isinstance(item, dict) or not dig_text(item, "metadata", "name"):
             raise self._malformed("an object without a name")
         return key_of(item), version_of(item), item
+
+    def _bound(self, count: int) -> None:
+        """Refuse to be filled without end by a hostile server."""
+        if count > self._max_objects:
+            raise self._malformed(f"more than {self._max_objects} objects")
 
     def _contact(self) -> None:
         """Note that the server answers."""

@@ -75,12 +75,16 @@ class _Pool(RESTClientObject):
     """The library's pool with the session that an API client needs."""
 
     def _create_pool_manager(self) -> aiohttp.ClientSession:
-        """Build the session: no cookies, no redirects, no environment (aiohttp's would also read ~/.netrc)."""
+        """Build the session: no cookies, no decompression bombs, no environment (aiohttp would also read ~/.netrc)."""
         connector = aiohttp.TCPConnector(
             limit=_CONNECTIONS, ssl=self.ssl_context, keepalive_timeout=_KEEP_ALIVE, socket_factory=_socket
         )
         return aiohttp.ClientSession(
-            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False, read_bufsize=_READ_BUFFER
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            auto_decompress=False,
+            read_bufsize=_READ_BUFFER,
         )
 
     def session(self) -> aiohttp.ClientSession:

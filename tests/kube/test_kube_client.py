@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
 import socket
+import ssl
 from contextlib import aclosing
 from pathlib import Path
 
@@ -130,6 +132,47 @@ async def test_a_granted_answer_that_is_no_object_is_malformed(server: Server, c
     with pytest.raises(kube.Malformed) as caught:
         await client.get("/x")
     assert "GET /x" in caught.value.message
+
+
+async def test_a_compressed_answer_is_not_unpacked(server: Server, client: ApiClient) -> None:
+    server.script = [answers(gzip.compress(b'{"a":"' + b"x" * (100 << 20) + b'"}', 1), Content_Encoding="gzip")]
+    with pytest.raises(kube.Malformed):
+        await client.get("/x")
+    assert server.requests[0].headers["Accept-Encoding"] == "identity"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 999999 What\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}{}{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}",
+        b"",
+    ],
+    ids=lambda raw: repr(raw[-12:]),
+)
+async def test_what_is_no_http_is_an_api_error(tmp_path: Path, raw: bytes) -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(raw)
+        await writer.drain()
+        writer.close()
+
+    authority = Authority()
+    pair = authority.issue("odd", "127.0.0.1")
+    (tmp_path / "odd.pem").write_bytes(pair.certificate + pair.key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "odd.pem")
+    odd = await asyncio.start_server(speak, "127.0.0.1", 0, ssl=context)
+    url = f"https://127.0.0.1:{odd.sockets[0].getsockname()[1]}"
+    config = kubeconfig({"server": url, "certificate-authority-data": _base64(authority.pem)}, {})
+    async with odd, ApiClient.from_kubeconfig(config, request_timeout=2.0) as client:
+        with pytest.raises(kube.ApiError):
+            await client.get("/x")
 
 
 async def test_a_message_cannot_forge_or_flood_a_log(server: Server, client: ApiClient) -> None:

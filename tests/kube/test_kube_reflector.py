@@ -261,6 +261,26 @@ async def test_an_overloaded_server_is_not_asked_to_list_again(server: Server, r
     assert versions(server) == ["list:500", *["1"] * 13]
 
 
+async def test_a_server_cannot_fill_the_cache_without_end(server: Server, client: ApiClient) -> None:
+    waited = asyncio.Event()
+
+    async def sleep(_seconds: float) -> None:
+        waited.set()
+        await asyncio.sleep(60)
+
+    flood = [thing(f"x{number}", number + 1) for number in range(11)]
+    for script in ([answers(listing(1, *flood))], [EMPTY, streams(*[event("ADDED", item) for item in flood])]):
+        server.script = list(script)
+        waited.clear()
+        reflector = Reflector(client, "/x", on_change=lambda _key, _item: None, max_objects=9, sleep=sleep)
+        running = asyncio.create_task(reflector.run())
+        await asyncio.wait_for(waited.wait(), 5)
+        assert isinstance(reflector.last_error, Malformed)
+        assert len(reflector) <= 10
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_hung_watch_is_noticed_and_replaced(server: Server) -> None:
     async with ApiClient(parse_kubeconfig(server.kubeconfig()), watch_silence=0.1) as client:
         rig = Rig(client)
