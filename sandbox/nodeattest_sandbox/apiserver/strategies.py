@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import Final
 
 from nodeattest_sandbox.apiserver import crd, csr
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, child, map_at, maps_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind
-from nodeattest_sandbox.apiserver.problems import Cause, invalid_field
+from nodeattest_sandbox.apiserver.problems import Cause, bad_request, invalid_field
 from nodeattest_sandbox.apiserver.users import User
 
 __all__ = ["prepare_create", "prepare_update"]
@@ -21,6 +22,8 @@ __all__ = ["prepare_create", "prepare_update"]
 _CSR: Final = "certificates.k8s.io/certificatesigningrequests"
 _BINDINGS: Final = ("rbac.authorization.k8s.io/rolebindings", "rbac.authorization.k8s.io/clusterrolebindings")
 _IMMUTABLE: Final = "field is immutable"
+_DATA_KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
+_DATA_KEY_RULE: Final = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'"
 
 
 def prepare_create(kind: Kind, value: JsonMap, user: User, now: str) -> list[Cause]:
@@ -42,6 +45,8 @@ def prepare_create(kind: Kind, value: JsonMap, user: User, now: str) -> list[Cau
         case "/secrets":
             value.setdefault("type", "Opaque")
             causes = _prepare_secret(value)
+        case "/configmaps":
+            causes = _data_causes(value)
         case collection if collection in _BINDINGS:
             _default_references(value)
         case _ if kind.custom and kind.status_subresource:
@@ -61,17 +66,22 @@ def prepare_update(kind: Kind, value: JsonMap, before: JsonMap, subresource: str
         return []
     if kind.status_subresource:
         _restore(value, before, "status")
-    if kind.collection == crd.COLLECTION:
-        causes = crd.validate(value)
-        crd.establish(value, now)
-        return causes
-    if kind.collection == "/secrets":
-        value.setdefault("type", "Opaque")
-        return [*_prepare_secret(value), *_unchanged(value, before, "type")]
-    if kind.collection in _BINDINGS:
-        _default_references(value)
-        return _unchanged(value, before, "roleRef")
-    return []
+    causes: list[Cause] = []
+    match kind.collection:
+        case crd.COLLECTION:
+            causes = crd.validate(value)
+            crd.establish(value, now)
+        case "/configmaps":
+            causes = _data_causes(value)
+        case "/secrets":
+            value.setdefault("type", "Opaque")
+            causes = [*_prepare_secret(value), *_unchanged(value, before, "type")]
+        case collection if collection in _BINDINGS:
+            _default_references(value)
+            causes = _unchanged(value, before, "roleRef")
+        case _:
+            pass
+    return causes
 
 
 def _only_status(kind: Kind, value: JsonMap, before: JsonMap) -> None:
@@ -99,11 +109,17 @@ def _prepare_secret(value: JsonMap) -> list[Cause]:
         data = child(value, "data")
         for key, text in texts.items():
             data[key] = base64.b64encode(str(text).encode()).decode()
+    for key, item in map_at(value, "data").items():
+        if not _is_base64(item):
+            raise bad_request(f"Secret in version v1 cannot be handled: data[{key}]: illegal base64 data")
+    return _data_causes(value)
+
+
+def _data_causes(value: JsonMap) -> list[Cause]:
+    keys = [*map_at(value, "data"), *map_at(value, "binaryData")]
     return [
-        invalid_field(f"data[{key}]", "<data>", "illegal base64 data")
-        for key, item in map_at(value, "data").items()
-        if not _is_base64(item)
-    ]
+        invalid_field(f"data[{key}]", f'"{key}"', _DATA_KEY_RULE) for key in keys if not _DATA_KEY.fullmatch(key)
+    ]  # fmt: skip
 
 
 def _is_base64(item: JsonValue) -> bool:

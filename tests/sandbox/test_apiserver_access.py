@@ -1,0 +1,247 @@
+"""Who a client is and what it may, on the sandbox and on the real server."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from apiserver_kit import CSRS, RBAC, binding, csr_object, encoded, eventually, group, refusal, role, rule, user
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.fleet import create_bootstrap_token
+from nodeattest_sandbox.process import ControlPlane
+
+SECRETS = "/api/v1/namespaces/kube-system/secrets"
+REVIEW = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+SELF_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+TOKEN_REVIEW = "/apis/authentication.k8s.io/v1/tokenreviews"
+
+
+def token_for(unique: str) -> str:
+    return f"{unique:0>6.6}.0123456789abcdef"
+
+
+def review_token(admin: Client, token: str) -> JsonMap:
+    return map_at(admin.create(TOKEN_REVIEW, {"spec": {"token": token}}), "status")
+
+
+def is_known(admin: Client, token: str) -> None:
+    assert review_token(admin, token).get("authenticated") is True
+
+
+def allowed(admin: Client, who: str, groups: tuple[str, ...] = (), **attributes: str) -> bool:
+    asked: JsonMap = {"user": who, "groups": list(groups), "resourceAttributes": dict(attributes)}
+    return map_at(admin.create(REVIEW, {"spec": asked}), "status")["allowed"] is True
+
+
+def node(control_plane: ControlPlane, name: str) -> Client:
+    return control_plane.client(control_plane.client_kubeconfig(f"system:node:{name}", ("system:nodes",)))
+
+
+def test_health_and_version_are_open_to_all(control_plane: ControlPlane) -> None:
+    anonymous = control_plane.client(control_plane.token_kubeconfig())
+    assert anonymous.send("GET", "/readyz")[1] == b"ok"
+    assert text_at(anonymous.get("/version"), "major") == "1"
+
+
+def test_anonymous_may_nothing_else(control_plane: ControlPlane) -> None:
+    anonymous = control_plane.client(control_plane.token_kubeconfig())
+    refused = refusal(lambda: anonymous.get("/api/v1/nodes"))
+    assert refused.code == 403
+    assert text_at(refused.status, "message") == (
+        'nodes is forbidden: User "system:anonymous" cannot list resource "nodes" in API group "" at the cluster scope'
+    )
+    path = refusal(lambda: anonymous.get("/apis"))
+    assert text_at(path.status, "message") == 'forbidden: User "system:anonymous" cannot get path "/apis"'
+
+
+def test_unknown_token_is_unauthorized(control_plane: ControlPlane) -> None:
+    stranger = control_plane.client(control_plane.token_kubeconfig("abcdef.fedcba9876543210"))
+    assert refusal(lambda: stranger.get("/version")).code == 401
+
+
+def test_bootstrap_token_gives_its_user_and_groups(admin: Client, unique: str) -> None:
+    token = create_bootstrap_token(
+        admin, token_for(unique), groups=("system:bootstrappers:b", "system:bootstrappers:a")
+    )
+    eventually(lambda: is_known(admin, token))
+    who = map_at(review_token(admin, token), "user")
+    assert text_at(who, "username") == f"system:bootstrap:{token[:6]}"
+    groups = texts_at(who, "groups")
+    assert groups[:3] == ["system:bootstrappers", "system:bootstrappers:a", "system:bootstrappers:b"]
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"usage-bootstrap-authentication": "false"},
+        {"expiration": "2020-01-01T00:00:00Z"},
+        {"expiration": "soon"},
+        {"auth-extra-groups": "system:masters"},
+        {"token-id": "zzzzzz"},
+        {"token-secret": "fedcba9876543210"},
+    ],
+    ids=str,
+)
+def test_spoilt_bootstrap_token_is_nobody(admin: Client, unique: str, spoilt: dict[str, str]) -> None:
+    token_id, token_secret = f"bad{unique[-3:]:0>3}", "0123456789abcdef"
+    data = {"token-id": token_id, "token-secret": token_secret, "usage-bootstrap-authentication": "true", **spoilt}
+    secret: JsonMap = {
+        "metadata": {"name": f"bootstrap-token-{token_id}"},
+        "type": "bootstrap.kubernetes.io/token",
+        "data": {key: encoded(text.encode()) for key, text in data.items()},
+    }
+    admin.create(SECRETS, secret)
+    good = create_bootstrap_token(admin, token_for(unique), expiration=datetime.now(UTC) + timedelta(days=1))
+    eventually(lambda: is_known(admin, good))
+    assert "authenticated" not in review_token(admin, f"{token_id}.{token_secret}")
+
+
+def test_nothing_binds_the_bootstrappers_by_default(admin: Client) -> None:
+    names = {text_at(item, "roleRef", "name") for item in admin.list(f"{RBAC}/clusterrolebindings")}
+    assert "system:node-bootstrapper" not in names
+    assert not [name for name in names if "nodeclient" in name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cluster-admin",
+        "system:node-bootstrapper",
+        "system:discovery",
+        "system:public-info-viewer",
+        "system:monitoring",
+        "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+        "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
+        "system:certificates.k8s.io:kube-apiserver-client-kubelet-approver",
+        "system:certificates.k8s.io:kubelet-serving-approver",
+        "system:certificates.k8s.io:kube-apiserver-client-approver",
+    ],
+)
+def test_built_in_roles_stand(admin: Client, name: str) -> None:
+    expected = {
+        "cluster-admin": {"verbs": ["*"], "nonResourceURLs": ["*"]},
+        "system:node-bootstrapper": {
+            "verbs": ["create", "get", "list", "watch"],
+            "apiGroups": ["certificates.k8s.io"],
+            "resources": ["certificatesigningrequests"],
+        },
+    }
+    rules = admin.get(f"{RBAC}/clusterroles/{name}")["rules"]
+    assert isinstance(rules, list)
+    assert rules
+    assert expected.get(name, rules[-1]) == rules[-1]
+
+
+def test_role_binding_reaches_its_namespace_only(
+    control_plane: ControlPlane, admin: Client, unique: str, namespace: str
+) -> None:
+    admin.create(
+        f"{RBAC}/namespaces/{namespace}/roles", role(unique, rule(["get"], "", ["secrets"]), namespace=namespace)
+    )
+    bound = binding(unique, unique, user(unique), namespace=namespace, cluster_role=False)
+    admin.create(f"{RBAC}/namespaces/{namespace}/rolebindings", bound)
+    client = control_plane.client(control_plane.client_kubeconfig(unique))
+
+    def is_allowed() -> None:
+        assert refusal(lambda: client.get(f"/api/v1/namespaces/{namespace}/secrets/none")).code == 404
+
+    eventually(is_allowed)
+    refused = refusal(lambda: client.get("/api/v1/namespaces/default/secrets/none"))
+    assert text_at(refused.status, "message") == (
+        f'secrets "none" is forbidden: User "{unique}" cannot get resource "secrets" in API group "" '
+        'in the namespace "default"'
+    )
+
+
+def test_rules_are_evaluated_by_verb_name_subresource_and_group(admin: Client, unique: str) -> None:
+    admin.create(
+        f"{RBAC}/clusterroles",
+        role(
+            unique,
+            rule(["get"], "", ["secrets"], ["one"]),
+            rule(["update"], "", ["nodes/status"]),
+            rule(["*"], "a.example", ["*"]),
+            rule(["list"], "", ["*/log"]),
+        ),
+    )
+    admin.create(f"{RBAC}/clusterrolebindings", binding(unique, unique, group(unique)))
+    member = (unique,)
+
+    def is_bound() -> None:
+        assert allowed(admin, "x", member, verb="get", resource="secrets", name="one")
+
+    eventually(is_bound)
+    assert not allowed(admin, "x", (), verb="get", resource="secrets", name="one")
+    assert not allowed(admin, "x", member, verb="get", resource="secrets", name="two")
+    assert not allowed(admin, "x", member, verb="list", resource="secrets")
+    assert not allowed(admin, "x", member, verb="get", resource="secrets", name="one", subresource="status")
+    assert allowed(admin, "x", member, verb="update", resource="nodes", subresource="status")
+    assert not allowed(admin, "x", member, verb="update", resource="nodes")
+    assert allowed(admin, "x", member, verb="fly", resource="kites", group="a.example", subresource="tail")
+    assert not allowed(admin, "x", member, verb="fly", resource="kites", group="b.example")
+    assert allowed(admin, "x", member, verb="list", resource="pods", subresource="log")
+    assert allowed(admin, "x", ("system:masters",), verb="fly", resource="kites")
+
+
+def test_everybody_known_may_ask_about_himself(control_plane: ControlPlane, unique: str) -> None:
+    client = control_plane.client(control_plane.client_kubeconfig(unique))
+    asked: JsonMap = {"spec": {"resourceAttributes": {"verb": "get", "resource": "secrets"}}}
+    assert map_at(client.create(SELF_REVIEW, asked), "status")["allowed"] is False
+    assert refusal(lambda: client.create(REVIEW, asked)).code == 403
+
+
+def test_self_subject_review_names_user_and_groups_where_it_is_served(
+    control_plane: ControlPlane, admin: Client, unique: str
+) -> None:
+    served = maps_at(admin.get("/apis/authentication.k8s.io/v1"), "resources")
+    if "selfsubjectreviews" not in {text_at(resource, "name") for resource in served}:
+        pytest.skip("this server has no SelfSubjectReview (before 1.28)")
+    answer = node(control_plane, unique).create("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+    who = map_at(answer, "status", "userInfo")
+    assert text_at(who, "username") == f"system:node:{unique}"
+    assert texts_at(who, "groups") == ["system:nodes", "system:authenticated"]
+
+
+def test_node_may_register_and_update_itself_only(control_plane: ControlPlane, unique: str) -> None:
+    client = node(control_plane, unique)
+    client.create("/api/v1/nodes", {"metadata": {"name": unique}, "spec": {"providerID": "x://1"}})
+    client.patch(f"/api/v1/nodes/{unique}/status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+    other = refusal(lambda: client.create("/api/v1/nodes", {"metadata": {"name": f"{unique}-b"}}))
+    assert other.code == 403
+    assert "is not allowed to modify node" in str(other)
+    assert refusal(lambda: client.delete(f"/api/v1/nodes/{unique}")).code == 403
+
+
+def test_node_may_not_take_a_reserved_label(control_plane: ControlPlane, unique: str) -> None:
+    labels: JsonMap = {"node-restriction.kubernetes.io/tier": "gold"}
+    body: JsonMap = {"metadata": {"name": unique, "labels": labels}}
+    assert "labels" in str(refusal(lambda: node(control_plane, unique).create("/api/v1/nodes", body)))
+
+
+def test_node_has_its_own_lease_only(control_plane: ControlPlane, unique: str) -> None:
+    client, leases = node(control_plane, unique), "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+    client.create(leases, {"metadata": {"name": unique}, "spec": {"holderIdentity": unique}})
+    assert text_at(client.get(f"{leases}/{unique}"), "spec", "holderIdentity") == unique
+    assert refusal(lambda: client.get(f"{leases}/other")).code == 403
+    assert refusal(lambda: client.create(leases, {"metadata": {"name": "other"}})).code == 403
+    elsewhere = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    assert refusal(lambda: client.create(elsewhere, {"metadata": {"name": unique}})).code == 403
+
+
+def test_node_reads_no_secrets_and_decides_no_requests(control_plane: ControlPlane, admin: Client, unique: str) -> None:
+    client = node(control_plane, unique)
+    assert refusal(lambda: client.get("/api/v1/namespaces/kube-system/secrets/any")).code == 403
+    assert refusal(lambda: client.get("/api/v1/namespaces/kube-system/secrets")).code == 403
+    own = client.create(CSRS, csr_object(unique))
+    assert text_at(own, "spec", "username") == f"system:node:{unique}"
+    assert refusal(lambda: client.replace(f"{CSRS}/{unique}/approval", own)).code == 403
+    assert refusal(lambda: client.patch(f"{CSRS}/{unique}", {"metadata": {"labels": {"a": "b"}}})).code == 403
+    admin.delete(f"{CSRS}/{unique}")
+
+
+def test_role_of_a_binding_is_immutable(admin: Client, unique: str) -> None:
+    value = admin.create(f"{RBAC}/clusterrolebindings", binding(unique, "system:node-bootstrapper", user(unique)))
+    map_at(value, "roleRef")["name"] = "cluster-admin"
+    assert refusal(lambda: admin.replace(f"{RBAC}/clusterrolebindings/{unique}", value)).fields == ["roleRef"]

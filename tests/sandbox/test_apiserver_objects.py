@@ -1,0 +1,341 @@
+"""Writing, reading, patching and removing objects, on the sandbox and on the real server."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from apiserver_kit import encoded, eventually, refusal
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, map_at, maps_at, text_at, value_at
+from nodeattest_sandbox.client import Client, PatchKind
+
+
+def secrets(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/secrets"
+
+
+def config_maps(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/configmaps"
+
+
+def leases(namespace: str) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+
+
+def config(name: str, labels: dict[str, str] | None = None, **data: str) -> JsonMap:
+    metadata: JsonMap = {"name": name, **({"labels": dict(labels)} if labels else {})}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}
+
+
+def names(items: list[JsonMap]) -> list[str]:
+    return [text_at(item, "metadata", "name") for item in items]
+
+
+def test_server_owns_its_metadata(admin: Client, namespace: str) -> None:
+    body = config("a")
+    map_at(body, "metadata").update(
+        {"uid": "mine", "creationTimestamp": "2001-01-01T00:00:00Z", "generation": 7, "selfLink": "/x"}
+    )
+    stored = admin.create(config_maps(namespace), body)
+    assert text_at(stored, "metadata", "uid") != "mine"
+    assert text_at(stored, "metadata", "creationTimestamp") > "2025"
+    assert text_at(stored, "metadata", "namespace") == namespace
+    assert text_at(stored, "metadata", "resourceVersion").isdigit()
+
+
+def test_second_object_of_a_name_already_exists(admin: Client, namespace: str) -> None:
+    admin.create(config_maps(namespace), config("a"))
+    refused = refusal(lambda: admin.create(config_maps(namespace), config("a")))
+    assert (refused.code, refused.reason) == (409, "AlreadyExists")
+    assert text_at(refused.status, "message") == 'configmaps "a" already exists'
+
+
+def test_generated_names_differ(admin: Client, namespace: str) -> None:
+    body: JsonMap = {"metadata": {"generateName": "g-"}}
+    made = {text_at(admin.create(config_maps(namespace), body), "metadata", "name") for _ in range(3)}
+    assert len(made) == 3
+    assert all(name.startswith("g-") and len(name) == 7 for name in made)
+
+
+def test_absent_object_is_not_found(admin: Client, namespace: str) -> None:
+    for call in (
+        lambda: admin.get(f"{secrets(namespace)}/none"),
+        lambda: admin.delete(f"{secrets(namespace)}/none"),
+        lambda: admin.patch(f"{secrets(namespace)}/none", {"data": {}}),
+        lambda: admin.replace(f"{secrets(namespace)}/none", {"metadata": {"name": "none"}}),
+    ):
+        refused = refusal(call)
+        assert (refused.code, text_at(refused.status, "message")) == (404, 'secrets "none" not found')
+
+
+def test_put_of_an_absent_lease_creates_it(admin: Client, namespace: str) -> None:
+    stored = admin.replace(f"{leases(namespace)}/new", {"metadata": {"name": "new"}, "spec": {"holderIdentity": "a"}})
+    assert text_at(stored, "spec", "holderIdentity") == "a"
+
+
+def test_absent_namespace_is_not_found(admin: Client, unique: str) -> None:
+    refused = refusal(lambda: admin.create(config_maps(f"{unique}-none"), config("a")))
+    assert (refused.code, text_at(refused.status, "message")) == (404, f'namespaces "{unique}-none" not found')
+
+
+def test_unknown_resource_is_not_found(admin: Client) -> None:
+    refused = refusal(lambda: admin.get("/api/v1/unicorns"))
+    assert text_at(refused.status, "message") == "the server could not find the requested resource"
+    assert refusal(lambda: admin.get("/apis/none.example/v1/things")).code == 404
+
+
+@pytest.mark.parametrize("name", ["Upper", "under_score", "-dash", "a..b", ""])
+def test_bad_name_is_invalid(admin: Client, namespace: str, name: str) -> None:
+    refused = refusal(lambda: admin.create(config_maps(namespace), config(name)))
+    assert (refused.code, refused.fields[0]) == (422, "metadata.name")
+
+
+def test_name_and_namespace_must_match_the_path(admin: Client, namespace: str) -> None:
+    admin.create(config_maps(namespace), config("a"))
+    assert refusal(lambda: admin.replace(f"{config_maps(namespace)}/a", config("b"))).code == 400
+    body = config("c")
+    map_at(body, "metadata")["namespace"] = "elsewhere"
+    assert refusal(lambda: admin.create(config_maps(namespace), body)).code == 400
+
+
+@pytest.mark.parametrize("change", [{"kind": "Secret"}, {"apiVersion": "v2"}])
+def test_other_kind_is_a_bad_request(admin: Client, namespace: str, change: JsonMap) -> None:
+    assert refusal(lambda: admin.create(config_maps(namespace), {**config("a"), **change})).code == 400
+
+
+def test_update_on_an_old_version_is_a_conflict(admin: Client, namespace: str) -> None:
+    old = admin.create(config_maps(namespace), config("a", x="1"))
+    admin.patch(f"{config_maps(namespace)}/a", {"data": {"x": "2"}})
+    refused = refusal(lambda: admin.replace(f"{config_maps(namespace)}/a", old))
+    assert (refused.code, refused.reason) == (409, "Conflict")
+    assert text_at(refused.status, "message") == (
+        'Operation cannot be fulfilled on configmaps "a": the object has been modified; '
+        "please apply your changes to the latest version and try again"
+    )
+    stale: JsonMap = {"metadata": {"resourceVersion": text_at(old, "metadata", "resourceVersion")}, "data": {"x": "3"}}
+    assert refusal(lambda: admin.patch(f"{config_maps(namespace)}/a", stale)).code == 409
+
+
+def test_update_for_another_uid_is_a_conflict(admin: Client, namespace: str) -> None:
+    value = admin.create(config_maps(namespace), config("a"))
+    map_at(value, "metadata")["uid"] = "11111111-2222-3333-4444-555555555555"
+    assert refusal(lambda: admin.replace(f"{config_maps(namespace)}/a", value)).code == 409
+
+
+def test_lease_update_needs_a_version(admin: Client, namespace: str) -> None:
+    value = admin.create(leases(namespace), {"metadata": {"name": "a"}, "spec": {"holderIdentity": "x"}})
+    map_at(value, "metadata").pop("resourceVersion")
+    refused = refusal(lambda: admin.replace(f"{leases(namespace)}/a", value))
+    assert (refused.code, refused.fields) == (422, ["metadata.resourceVersion"])
+
+
+def test_update_that_changes_nothing_keeps_the_version(admin: Client, namespace: str) -> None:
+    value = admin.create(config_maps(namespace), config("a", x="1"))
+    same = admin.replace(f"{config_maps(namespace)}/a", copy.deepcopy(value))
+    assert text_at(same, "metadata", "resourceVersion") == text_at(value, "metadata", "resourceVersion")
+
+
+def test_dry_run_writes_nothing(admin: Client, namespace: str) -> None:
+    admin.create(config_maps(namespace), config("a"), dryRun="All")
+    assert admin.list(config_maps(namespace)) == []
+
+
+def test_secret_text_is_encoded_and_its_type_stays(admin: Client, namespace: str) -> None:
+    stored = admin.create(secrets(namespace), {"metadata": {"name": "a"}, "stringData": {"k": "v"}})
+    assert (map_at(stored, "data"), text_at(stored, "type")) == ({"k": encoded(b"v")}, "Opaque")
+    assert "stringData" not in stored
+    assert refusal(lambda: admin.patch(f"{secrets(namespace)}/a", {"type": "other"})).fields == ["type"]
+
+
+def operation(op: str, path: str, **more: str) -> JsonMap:
+    return {"op": op, "path": path, **more}
+
+
+def noted(**changes: JsonValue) -> JsonMap:
+    return {"metadata": {"annotations": changes}}
+
+
+AT = "/metadata/annotations"
+PATCHES: list[tuple[PatchKind, JsonValue, JsonMap]] = [
+    ("merge", noted(a=None, b="2"), {"b": "2", "c/d": "0"}),
+    ("strategic", noted(a=None, b="2"), {"b": "2", "c/d": "0"}),
+    ("strategic", {"metadata": {"annotations": {"$patch": "replace", "b": "2"}}}, {"b": "2"}),
+    ("json", [operation("remove", f"{AT}/a"), operation("add", f"{AT}/b", value="2")], {"b": "2", "c/d": "0"}),
+    ("json", [operation("replace", f"{AT}/c~1d", value="9")], {"a": "1", "c/d": "9"}),
+    ("json", [operation("test", f"{AT}/a", value="1"), operation("remove", f"{AT}/a")], {"c/d": "0"}),
+    ("json", [{"op": "move", "from": f"{AT}/a", "path": f"{AT}/z"}], {"z": "1", "c/d": "0"}),
+    ("json", [{"op": "copy", "from": f"{AT}/a", "path": f"{AT}/z"}], {"a": "1", "z": "1", "c/d": "0"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "patch", "expected"), PATCHES)
+def test_patches_give_what_their_standard_says(
+    admin: Client, namespace: str, kind: PatchKind, patch: JsonValue, expected: JsonMap
+) -> None:
+    body = config("a")
+    map_at(body, "metadata")["annotations"] = {"a": "1", "c/d": "0"}
+    admin.create(config_maps(namespace), body)
+    assert map_at(admin.patch(f"{config_maps(namespace)}/a", patch, kind), "metadata", "annotations") == expected
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"op": "test", "path": "/data/a", "value": "2"},
+        {"op": "remove", "path": "/data/none"},
+        {"op": "add", "path": "/none/deep", "value": "2"},
+    ],
+    ids=str,
+)
+def test_json_patch_that_does_not_apply_changes_nothing(admin: Client, namespace: str, operation: JsonMap) -> None:
+    before = admin.create(config_maps(namespace), config("a", a="1"))
+    refused = refusal(lambda: admin.patch(f"{config_maps(namespace)}/a", [operation], "json"))
+    assert (refused.code, refused.reason) == (422, "Invalid")
+    assert admin.get(f"{config_maps(namespace)}/a") == before
+
+
+def test_strategic_patch_merges_lists_by_their_key(admin: Client, unique: str) -> None:
+    admin.create("/api/v1/nodes", {"metadata": {"name": unique}})
+    path = f"/api/v1/nodes/{unique}/status"
+    for kind, status in (("Ready", "False"), ("Disk", "True"), ("Ready", "True")):
+        admin.patch(path, {"status": {"conditions": [{"type": kind, "status": status}]}}, "strategic")
+    found = {text_at(c, "type"): text_at(c, "status") for c in maps_at(admin.get(path), "status", "conditions")}
+    assert found == {"Ready": "True", "Disk": "True"}
+
+
+def test_body_of_another_form_is_unsupported(admin: Client, namespace: str) -> None:
+    refused = refusal(lambda: admin.request("POST", config_maps(namespace), config("a"), content_type="text/plain"))
+    assert refused.code == 415
+
+
+def test_labels_select(admin: Client, namespace: str) -> None:
+    for name, labels in (("a", {"x": "1"}), ("b", {"x": "2", "y": ""}), ("c", {})):
+        admin.create(config_maps(namespace), config(name, labels))
+    expected = {
+        "x=1": ["a"],
+        "x==1": ["a"],
+        "x!=1": ["b", "c"],
+        "x in (1, 2)": ["a", "b"],
+        "x notin (1)": ["b", "c"],
+        "x": ["a", "b"],
+        "!x": ["c"],
+        "x,y": ["b"],
+        "x=2,y=": ["b"],
+    }
+    path = config_maps(namespace)
+    found = {
+        selector: [n for n in names(admin.list(path, labelSelector=selector)) if n in "abc"] for selector in expected
+    }
+    assert found == expected
+
+
+def test_bad_selectors_are_bad_requests(admin: Client, namespace: str) -> None:
+    assert refusal(lambda: admin.list(config_maps(namespace), labelSelector="x in")).code == 400
+    assert refusal(lambda: admin.list(config_maps(namespace), fieldSelector="data.x=1")).code == 400
+
+
+def test_fields_select(admin: Client, namespace: str) -> None:
+    admin.create(secrets(namespace), {"metadata": {"name": "a"}, "type": "example.com/one"})
+    admin.create(secrets(namespace), {"metadata": {"name": "b"}, "type": "example.com/two"})
+    assert names(admin.list(secrets(namespace), fieldSelector="type=example.com/two")) == ["b"]
+    assert names(admin.list(secrets(namespace), fieldSelector="metadata.name=a")) == ["a"]
+    everywhere = f"metadata.namespace={namespace},type!=example.com/one"
+    assert names(admin.list("/api/v1/secrets", fieldSelector=everywhere)) == ["b"]
+
+
+def test_items_of_built_in_lists_name_no_kind(admin: Client, namespace: str) -> None:
+    stored = admin.create(config_maps(namespace), config("a", x="1"))
+    listed = admin.get(config_maps(namespace), fieldSelector="metadata.name=a")
+    (item,) = maps_at(listed, "items")
+    assert text_at(listed, "kind") == "ConfigMapList"
+    assert {"kind", "apiVersion"} - set(item) == {"kind", "apiVersion"}
+    assert item == {key: value for key, value in stored.items() if key not in {"kind", "apiVersion"}}
+
+
+def test_pages_show_the_state_of_the_first(admin: Client, namespace: str) -> None:
+    path = secrets(namespace)
+    for number in range(5):
+        admin.create(path, {"metadata": {"name": f"s{number}"}})
+    first = admin.get(path, limit="2")
+    assert value_at(first, "metadata", "remainingItemCount") == 3
+    admin.create(path, {"metadata": {"name": "s9"}})
+    admin.delete(f"{path}/s4")
+    second = admin.get(path, limit="2", **{"continue": text_at(first, "metadata", "continue")})
+    last = admin.get(path, limit="2", **{"continue": text_at(second, "metadata", "continue")})
+    pages = [names(list(maps_at(page, "items"))) for page in (first, second, last)]
+    assert pages == [["s0", "s1"], ["s2", "s3"], ["s4"]]
+    versions = {text_at(page, "metadata", "resourceVersion") for page in (first, second, last)}
+    assert len(versions) == 1
+    assert "continue" not in map_at(last, "metadata")
+
+
+def test_unreadable_continue_token_is_a_bad_request(admin: Client, namespace: str) -> None:
+    assert refusal(lambda: admin.get(secrets(namespace), limit="1", **{"continue": "!!"})).code == 400
+
+
+def test_delete_tells_what_is_gone(admin: Client, namespace: str) -> None:
+    stored = admin.create(config_maps(namespace), config("a"))
+    answer = admin.delete(f"{config_maps(namespace)}/a")
+    assert (text_at(answer, "status"), text_at(answer, "details", "uid")) == (
+        "Success",
+        text_at(stored, "metadata", "uid"),
+    )
+
+
+def test_delete_with_preconditions_spares_another_object(admin: Client, namespace: str) -> None:
+    admin.create(config_maps(namespace), config("a"))
+    for field in ("uid", "resourceVersion"):
+        options: JsonMap = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {field: "1"}}
+        refused = refusal(lambda options=options: admin.delete(f"{config_maps(namespace)}/a", options))
+        assert (refused.code, refused.reason) == (409, "Conflict")
+
+
+def test_finalizers_hold_an_object_until_the_last_is_gone(admin: Client, namespace: str) -> None:
+    body = config("a")
+    map_at(body, "metadata")["finalizers"] = ["example.com/hold"]
+    admin.create(config_maps(namespace), body)
+    held = admin.delete(f"{config_maps(namespace)}/a")
+    assert text_at(held, "metadata", "deletionTimestamp")
+    assert text_at(admin.get(f"{config_maps(namespace)}/a"), "metadata", "deletionTimestamp")
+    admin.patch(f"{config_maps(namespace)}/a", {"metadata": {"finalizers": None}})
+    assert refusal(lambda: admin.get(f"{config_maps(namespace)}/a")).code == 404
+
+
+def test_collection_is_deleted_by_selection(admin: Client, namespace: str) -> None:
+    for name, label in (("a", "1"), ("b", "2")):
+        admin.create(secrets(namespace), {"metadata": {"name": name, "labels": {"x": label}}})
+    admin.request("DELETE", secrets(namespace), query={"labelSelector": "x=1"})
+    assert names(admin.list(secrets(namespace))) == ["b"]
+
+
+def test_basic_namespaces_stay(admin: Client) -> None:
+    refused = refusal(lambda: admin.delete("/api/v1/namespaces/kube-system"))
+    assert (
+        text_at(refused.status, "message") == 'namespaces "kube-system" is forbidden: this namespace may not be deleted'
+    )
+
+
+def test_owner_references_must_be_complete(admin: Client, namespace: str) -> None:
+    body = config("a")
+    map_at(body, "metadata")["ownerReferences"] = [{"apiVersion": "v1", "kind": "Secret", "name": "s"}]
+    refused = refusal(lambda: admin.create(config_maps(namespace), body))
+    assert refused.fields == ["metadata.ownerReferences.uid"]
+
+
+@pytest.mark.parametrize("plural", ["configmaps", "secrets"])
+def test_data_keys_are_checked(admin: Client, namespace: str, plural: str) -> None:
+    body: JsonMap = {"metadata": {"name": "a"}, "data": {"c/d": ""}}
+    assert refusal(lambda: admin.create(f"/api/v1/namespaces/{namespace}/{plural}", body)).fields == ["data[c/d]"]
+
+
+def test_events_are_selected_by_their_object(admin: Client, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/events"
+    for name in ("a", "b"):
+        involved: JsonMap = {"kind": "Secret", "name": name, "namespace": namespace}
+        admin.create(
+            path, {"metadata": {"name": f"{name}.1"}, "involvedObject": involved, "reason": "Test", "type": "Normal"}
+        )
+    found = eventually(lambda: admin.list(path, fieldSelector="involvedObject.name=b,involvedObject.kind=Secret"))
+    assert names(found) == ["b.1"]
+    assert items_at(admin.get(path, fieldSelector="reason=None"), "items") == []
