@@ -1,0 +1,145 @@
+"""Somebody who stole a bootstrap token: what the API server lets them see and file.
+
+Promises: nothing here uses more than the token, the cluster's CA and what the token may read. An attempt that is not
+refused is told as plainly as one that is.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from nodeattest_cli.demo.node_client import DemoFailure
+from nodeattest_controller.objects import condition, items, text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.binding import Binding, cluster_pin
+from nodeattest_providers.csr import PrivateKey, build_csr
+from nodeattest_providers.names import ANNOTATION_CHALLENGE, ClusterPin, SignerName
+from nodeattest_sandbox.client import Client
+
+__all__ = ["Attacker", "Verdict"]
+
+T = TypeVar("T")
+
+_REQUESTS: Final = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+_PATIENCE: Final = 30.0
+"""Seconds to wait for the controller's answer; one that waits for a Machine takes some 15."""
+_POLL: Final = 0.05
+"""Seconds."""
+_ISSUED: Final = "Issued"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The controller's answer to one request."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attacker:
+    """A stolen token and its uses."""
+
+    client: Client
+    """Authenticates with the token."""
+    token: str = field(repr=False)
+    ca_pem: bytes
+    """The cluster's CA, which everybody gets from the cluster-info ConfigMap."""
+
+    @property
+    def username(self) -> str:
+        """As the API server names the token's holder."""
+        return f"system:bootstrap:{self.token[:6]}"
+
+    @property
+    def pin(self) -> ClusterPin:
+        """The pin of the cluster's CA."""
+        ca = x509.load_pem_x509_certificate(self.ca_pem)
+        return cluster_pin(ca.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+
+    def binding(self, signer: SignerName, csr_der: bytes) -> Binding:
+        """Bind a request as an honest node does."""
+        return Binding(self.pin, signer, hashlib.sha256(csr_der).digest())
+
+    def file(self, name: str, request: bytes, signer: str) -> JsonObject:
+        """Create a CertificateSigningRequest."""
+        body: JsonObject = {
+            "apiVersion": "certificates.k8s.io/v1",
+            "kind": "CertificateSigningRequest",
+            "metadata": {"name": name},
+            "spec": {
+                "request": base64.b64encode(request).decode(),
+                "signerName": signer,
+                "usages": ["digital signature", "client auth"],
+            },
+        }
+        return self.client.create(_REQUESTS, body)
+
+    def observed(self) -> Sequence[JsonObject]:
+        """List every request, as every token may."""
+        return self.client.list(_REQUESTS)
+
+    def own_names(self) -> set[str]:
+        """Name the requests that this token filed."""
+        return {text(csr, "metadata", "name") for csr in self._own()}
+
+    def verdict(self, name: str) -> Verdict:
+        """Wait for the answer to a request."""
+        return self._await(name, _verdict, "an answer")
+
+    def verdict_besides(self, known: set[str]) -> Verdict:
+        """Wait for the answer to the newest request of this token that is not among the known ones."""
+        fresh = [csr for csr in self._own() if text(csr, "metadata", "name") not in known]
+        decided = [found for csr in fresh if (found := _verdict(csr)) is not None]
+        if decided:
+            return decided[-1]
+        if not fresh:
+            raise DemoFailure("the impostor's agent filed no request at all")
+        return self.verdict(text(fresh[-1], "metadata", "name"))
+
+    def challenge(self, name: str) -> str:
+        """Wait for the challenge on a request."""
+        return self._await(
+            name, lambda csr: text(csr, "metadata", "annotations", ANNOTATION_CHALLENGE) or None, "a challenge"
+        )
+
+    def _own(self) -> list[JsonObject]:
+        own = [csr for csr in self.observed() if text(csr, "spec", "username") == self.username]
+        return sorted(own, key=lambda csr: text(csr, "metadata", "creationTimestamp"))
+
+    def _await(self, name: str, find: Callable[[JsonObject], T | None], what: str) -> T:
+        end = time.monotonic() + _PATIENCE
+        while time.monotonic() < end:
+            found = find(self.client.get(f"{_REQUESTS}/{name}"))
+            if found is not None:
+                return found
+            time.sleep(_POLL)
+        raise DemoFailure(
+            f"the impostor's request {name} got no {what.removeprefix('a ').removeprefix('an ')} in {_PATIENCE:.0f} s"
+        )
+
+
+def new_request(node: str, provider_id: str) -> tuple[PrivateKey, bytes]:
+    """Make a fresh key and a PKCS#10 request for any name."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key, build_csr(key, node, provider_id)
+
+
+def _verdict(csr: JsonObject) -> Verdict | None:
+    conditions = items(csr, "status", "conditions")
+    if text(csr, "status", "certificate"):
+        return Verdict(_ISSUED, "the impostor got a certificate")
+    for kind in ("Denied", "Failed"):
+        found = condition(conditions, kind)
+        if found is not None:
+            return Verdict(str(found.get("reason", "")), str(found.get("message", "")))
+    return None

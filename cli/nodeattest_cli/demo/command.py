@@ -1,0 +1,158 @@
+"""``nodeattest demo``: what was typed, signals, and the way out.
+
+Exit codes: 0 everything went as it must; 1 something did not; 2 called wrongly or something is missing here;
+130 or 143 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sysconfig
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn
+
+import click
+from rich.console import Console
+
+from nodeattest_cli.demo.node_client import DemoFailure
+from nodeattest_cli.demo.results import Report
+from nodeattest_cli.demo.run import Plan, run
+from nodeattest_cli.demo.show import joined_table, make_show, plain_console, refused_table
+from nodeattest_cli.demo.tools import find_tools
+from nodeattest_cli.demo.world import World
+from nodeattest_cli.errors import UserError
+from nodeattest_providers.names import ProviderName
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.process import StartFailed
+from nodeattest_sandbox.swtpm import SoftwareTpmError
+
+__all__ = ["demo"]
+
+_PROVIDERS: Final = ("tpm", "challenge", "insecure")
+_MOST_NODES: Final = 64
+"""Each machine is a software TPM and an agent; more would measure this computer."""
+
+
+class _StoppedError(Exception):
+    """SIGTERM or SIGINT came."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(1, _MOST_NODES), default=3, show_default=True, help="Machines that join.")
+@click.option("--provider", type=click.Choice(_PROVIDERS), default="tpm", show_default=True, help="How they prove it.")
+@click.option("--real/--sandbox", default=None, help="Which API servers; real ones where KUBEBUILDER_ASSETS is set.")
+@click.option(
+    "--assets",
+    envvar="KUBEBUILDER_ASSETS",
+    type=click.Path(path_type=Path),
+    show_envvar=True,
+    help="Folder of etcd and kube-apiserver.",
+)
+@click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C, and the files after it.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, progress on standard error.")
+def demo(*, nodes: int, provider: str, real: bool | None, assets: Path | None, keep: bool, as_json: bool) -> int:
+    """Watch nodes join and impostors be refused, on this machine.
+
+    Two control planes, the real controller, and a real agent for every machine run as separate processes on loopback.
+    """
+    tools = find_tools(Path(sysconfig.get_path("scripts")), provider=provider, assets=_choose(real, assets))
+    console = Console(stderr=as_json)
+    directory = Path(tempfile.mkdtemp(prefix="nodeattest-"))
+    plan = Plan(
+        provider=ProviderName(provider), nodes=nodes, directory=directory, tools=tools, environment=_environment()
+    )
+
+    def hold(world: World, report: Report) -> None:
+        if as_json:
+            click.echo(json.dumps(report.to_json(), indent=2))
+        if keep:
+            _explain_how_to_look(console, world, directory, report)
+            with suppress(_StoppedError):
+                threading.Event().wait()
+
+    try:
+        report = _run(plan, console, hold)
+    except _StoppedError as stopped:
+        return stopped.code
+    finally:
+        if not keep:
+            shutil.rmtree(directory, ignore_errors=True)
+    return _conclude(console, report, as_json=as_json)
+
+
+def _choose(real: bool | None, assets: Path | None) -> Path | None:
+    if real and assets is None:
+        raise UserError("--real needs KUBEBUILDER_ASSETS (or --assets): a folder with etcd and kube-apiserver")
+    return None if real is False else assets
+
+
+def _environment() -> Mapping[str, str]:
+    """Hand on our environment, but for what would make an agent think that kubelet had called it."""
+    return {name: value for name, value in os.environ.items() if name != "KUBERNETES_EXEC_INFO"}
+
+
+def _run(plan: Plan, console: Console, hold: Callable[[World, Report], None]) -> Report:
+    try:
+        with _signals(), make_show(console) as show:
+            return run(plan, show, hold=hold)
+    except (StartFailed, SoftwareTpmError, DemoFailure, ApiRefusal) as failure:
+        console.print(f"the demo could not be set up: {failure}", style="bold red", markup=False, highlight=False)
+        return Report(joined=(), refused=(), problems=("set-up failed",))
+
+
+@contextmanager
+def _signals() -> Generator[None]:
+    """Turn the first SIGINT or SIGTERM into an exception of the main thread; what comes later must not stop the end."""
+
+    def stop(number: int, _frame: FrameType | None) -> NoReturn:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        raise _StoppedError(number)
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _explain_how_to_look(console: Console, world: World, directory: Path, report: Report) -> None:
+    lines = [
+        f"kept in {directory}; Ctrl-C ends the processes. Look at it from another terminal:",
+        f"  export KUBECONFIG={world.management.admin_kubeconfig}",
+        "  kubectl get machines,machineattestations -A; nodeattest machines -A",
+        f"  export KUBECONFIG={world.workload.admin_kubeconfig}",
+        "  kubectl get nodes,csr",
+    ]
+    if report.joined:
+        root = directory / "nodes" / report.joined[0].node
+        lines.append(f"  kubectl --kubeconfig {root}/etc/kubernetes/kubelet.conf get node {report.joined[0].node}")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _conclude(console: Console, report: Report, *, as_json: bool) -> int:
+    """Say how it went; tables that the live display has shown are not shown again."""
+    if not as_json and not console.is_terminal:
+        wide = plain_console(console)
+        wide.print(joined_table(list(report.joined), plain=True))
+        wide.print(refused_table(list(report.refused), plain=True))
+    for problem in report.problems:
+        console.print(f"WRONG: {problem}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+    if report.problems:
+        return 1
+    console.print(f"{len(report.joined)} joined, {len(report.refused)} refused, as it must be.", highlight=False)
+    return 0

@@ -1,0 +1,176 @@
+"""The demo from beginning to end: build the world, let machines join, let impostors try, report.
+
+Promises: everything that was started has ended when ``run`` returns or raises. Leaves the files to the caller, who may
+also look at everything while it still runs (``hold``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from nodeattest_cli.demo.attacker import Attacker
+from nodeattest_cli.demo.attempts import Scene, attempts_for, carry_out
+from nodeattest_cli.demo.children import Children
+from nodeattest_cli.demo.fleet import DemoMachine, Seat, join, plug_in, provision
+from nodeattest_cli.demo.node_client import DemoFailure
+from nodeattest_cli.demo.results import Joined, Refused, Report
+from nodeattest_cli.demo.show import Show
+from nodeattest_cli.demo.tools import Tools
+from nodeattest_cli.demo.world import World, fill, start_controller, start_planes
+from nodeattest_providers.names import ProviderName
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.swtpm import SoftwareTpm
+
+__all__ = ["Plan", "run"]
+
+_AT_ONCE: Final = 16
+"""Machines that are made or join at the same time."""
+_THINGS: Final = {"tpm": "TPMs", "challenge": "secrets", "insecure": "nothing but tokens"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What was asked for."""
+
+    provider: ProviderName
+    nodes: int
+    directory: Path
+    """For every file of the demo; it exists and is empty."""
+    tools: Tools
+    environment: Mapping[str, str] = field(repr=False)
+    """Of the programs that are started."""
+
+
+Device = tuple[Seat, SoftwareTpm | None]
+
+
+def run(plan: Plan, show: Show, *, hold: Callable[[World, Report], None]) -> Report:
+    """Run the demo; ``hold`` is called with everything still running."""
+    with ExitStack() as stack:
+        children = Children(plan.environment)
+        stack.callback(children.close)
+        world, devices = _build(plan, show, stack)
+        *seats, victims, stranger = devices
+        show.began("creating Machines, starting the controller")
+        provisioned = [provision(world, number, *device) for number, device in enumerate(seats, 1)]
+        victim = provision(world, len(seats) + 1, *victims)
+        show.done(f"{len(seats)} Machines to join, and one that has not booted yet: {victim.identity.node}")
+        controller = start_controller(world, plan.directory / "controller", plan.tools, stack)
+        show.done(f"node-attestation-controller, process {controller.pid()}, with the shipped RBAC")
+        joined, problems = _join_all(plan, show, world, children, provisioned)
+        refused: list[Refused] = []
+        if joined:
+            member = next(one for one in provisioned if one.identity.node == joined[0].node)
+            refused, more = _try_all(
+                plan, show, _scene(plan, world, children, victim=victim, member=member, stranger=stranger[0])
+            )
+            problems += more
+        show.began("")
+        report = Report(joined=joined, refused=refused, problems=problems)
+        hold(world, report)
+        return report
+
+
+def _build(plan: Plan, show: Show, stack: ExitStack) -> tuple[World, list[Device]]:
+    """Start clusters and devices side by side; the last two devices are the victim's and a stranger's."""
+    kind = (
+        "the sandbox's API server" if plan.tools.assets is None else f"etcd and kube-apiserver in {plan.tools.assets}"
+    )
+    show.began(f"starting two control planes ({kind}) and {plan.nodes + 2} machines")
+    names = [f"tpm-{number}" for number in range(1, plan.nodes + 2)] + ["stranger"]
+
+    def make_devices() -> list[Device]:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            making = [pool.submit(plug_in, plan.directory, name, plan.provider, stack) for name in names]
+            return [future.result() for future in making]
+
+    with ThreadPoolExecutor(1) as aside:
+        devices = aside.submit(make_devices)
+        management, workload = start_planes(plan.directory, assets=plan.tools.assets, stack=stack)
+        world = fill(management, workload, provider=plan.provider)
+        found = devices.result()
+    show.done(f"management cluster {management.server}, workload cluster {workload.server}: {kind}, {world.version}")
+    show.done(f"{len(found)} machines with {_THINGS.get(plan.provider, plan.provider)}")
+    return world, found
+
+
+def _join_all(
+    plan: Plan, show: Show, world: World, children: Children, machines: Sequence[DemoMachine]
+) -> tuple[list[Joined], list[str]]:
+    """Let every machine join at the same time."""
+    show.began(f"{len(machines)} machines join")
+    joined: list[Joined] = []
+    problems: list[str] = []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        try:
+            futures = [pool.submit(_join_one, plan, world, children, machine) for machine in machines]
+            for future in as_completed(futures):
+                outcome = future.result()
+                if isinstance(outcome, str):
+                    problems.append(outcome)
+                else:
+                    joined.append(outcome)
+                    show.joined(outcome)
+        except BaseException:
+            children.close()  # or the pool would wait for them
+            pool.shutdown(cancel_futures=True)
+            raise
+    return sorted(joined, key=lambda entry: _number(entry.node)), problems
+
+
+def _join_one(plan: Plan, world: World, children: Children, machine: DemoMachine) -> Joined | str:
+    node = machine.identity.node
+    try:
+        return join(world, children, plan.tools.agent, plan.directory / "nodes" / node, machine)
+    except (DemoFailure, ApiRefusal) as failure:
+        return str(failure)
+
+
+def _number(node: str) -> int:
+    return int(node.rpartition("-")[2])
+
+
+def _scene(
+    plan: Plan, world: World, children: Children, *, victim: DemoMachine, member: DemoMachine, stranger: Seat
+) -> Scene:
+    token = victim.token  # stolen from the victim's bootstrap data, before it booted
+    attacker = Attacker(
+        client=world.workload.client(world.workload.token_kubeconfig(token)),
+        token=token,
+        ca_pem=world.workload.ca_certificate.read_bytes(),
+    )
+    return Scene(
+        world=world,
+        children=children,
+        agent=plan.tools.agent,
+        directory=plan.directory / "impostors",
+        attacker=attacker,
+        victim=victim,
+        member=member,
+        stranger=stranger,
+    )
+
+
+def _try_all(plan: Plan, show: Show, scene: Scene) -> tuple[list[Refused], list[str]]:
+    """Let the impostors try, one after the other so that each answer is told apart."""
+    refused: list[Refused] = []
+    problems: list[str] = []
+    for attempt in attempts_for(plan.provider):
+        show.began(f"impostor: {attempt.name}")
+        try:
+            entry = carry_out(scene, attempt)
+        except (DemoFailure, ApiRefusal) as failure:
+            problems.append(f"{attempt.name}: {failure}")
+            continue
+        show.refused(entry)
+        refused.append(entry)
+        if not entry.is_right:
+            problems.append(
+                f"{attempt.name}: expected {' or '.join(entry.expected)}, got {entry.reason}: {entry.message}"
+            )
+    return refused, problems

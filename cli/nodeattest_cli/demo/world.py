@@ -1,0 +1,175 @@
+"""The demo's world: a management and a workload cluster, the Cluster API objects between them, and the controller.
+
+Promises: the controller runs as its own process with exactly the rights of the shipped RBAC manifests; what Cluster API
+and an infrastructure provider would have written stands in the management cluster; everything that was started ends
+with the exit stack. Leaves the machines themselves to ``fleet``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+from urllib.error import URLError
+from urllib.request import ProxyHandler, build_opener
+
+import yaml
+
+from nodeattest_cli.demo.manifests import create_all
+from nodeattest_cli.demo.tools import Tools
+from nodeattest_controller import configfile, manifests
+from nodeattest_controller.objects import mapping, text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_sandbox.child import Process, wait
+from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.fleet import create_cluster, create_namespace
+from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox
+
+__all__ = ["CLUSTER", "NAMESPACE", "World", "fill", "start_controller", "start_planes"]
+
+CLUSTER: Final = "demo"
+NAMESPACE: Final = "fleet"
+"""Where the Cluster, its Machines and its policy stand."""
+_CONTROLLER_NAMESPACE: Final = "nodeattest-system"
+_USER: Final = "node-attestation-controller"
+"""The controller's user in both clusters; the name of a service account would not fit into a certificate."""
+_BINDING: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/nodeattest:node-bootstrapper"
+_FIRST_EXEC_V1: Final = (1, 22)
+"""client-go speaks client.authentication.k8s.io/v1 from this Kubernetes version on."""
+_WAIT_LIMIT: Final = "10s"
+"""How long a request may wait for its Machine before it is refused: the shortest that the controller takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The two clusters, filled."""
+
+    management: ControlPlane
+    workload: ControlPlane
+    cluster: JsonObject
+    """The Cluster object."""
+    version: str
+    """Of the workload cluster's API server."""
+
+    @property
+    def exec_api_version(self) -> str:
+        """Which version of the exec protocol a kubelet of this cluster speaks."""
+        words = self.version.removeprefix("v").split(".")
+        numbers = tuple(int(word) for word in words[:2] if word.isdigit())
+        return "v1beta1" if numbers < _FIRST_EXEC_V1 else "v1"
+
+
+def start_planes(directory: Path, *, assets: Path | None, stack: ExitStack) -> tuple[ControlPlane, ControlPlane]:
+    """Start the management and the workload cluster."""
+
+    def start(name: str) -> ControlPlane:
+        folder = directory / name
+        plane = start_sandbox(folder, name=name) if assets is None else start_real(folder, assets, name=name)
+        stack.callback(plane.stop)  # by the thread that started it, so that none is forgotten
+        return plane
+
+    with ThreadPoolExecutor(1) as aside:
+        workload = aside.submit(start, "workload")
+        return start("management"), workload.result()
+
+
+def fill(management: ControlPlane, workload: ControlPlane, *, provider: str) -> World:
+    """Install definitions and rights, and create the Cluster with its Secrets and policy."""
+    here, there = management.client(), workload.client()
+    install_cluster_api(here)
+    install_definitions(here, manifests.crds())
+    for namespace in (_CONTROLLER_NAMESPACE, NAMESPACE):
+        create_namespace(here, namespace)
+    create_all(here, manifests.objects("rbac"), user=_USER)
+    create_all(there, manifests.objects("workload-rbac"), user=_USER)
+    cluster = create_cluster(
+        here,
+        CLUSTER,
+        kubeconfig=workload.client_kubeconfig(_USER).read_bytes(),
+        ca_certificate=workload.ca_certificate.read_bytes(),
+        ca_key=workload.ca_key.read_bytes(),
+        namespace=NAMESPACE,
+    )
+    _create_policy(here, provider)
+    return World(
+        management=management, workload=workload, cluster=cluster, version=text(there.get("/version"), "gitVersion")
+    )
+
+
+def _create_policy(client: Client, provider: str) -> None:
+    """Only this provider; which TPM is whose, the platform says on the infrastructure machines."""
+    body: JsonObject = {
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "NodeAttestationPolicy",
+        "metadata": {"name": CLUSTER},
+        "spec": {"authorizedAttestors": [provider], "clusterSelector": {}},
+    }
+    client.create(f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies", body)
+
+
+def start_controller(world: World, directory: Path, tools: Tools, stack: ExitStack) -> Process:
+    """Start ``node-attestation-controller run`` and wait until it serves the workload cluster."""
+    directory.mkdir()
+    config = directory / "config.yaml"
+    config.write_text(yaml.safe_dump(_controller_config(world)), encoding="utf-8")
+    pid_file = directory / "controller.pid"
+    leash = [sys.executable, "-m", "nodeattest_sandbox.leash", str(pid_file)]
+    process = Process(
+        "controller", [*leash, str(tools.controller), "run", "--config", str(config)], directory, pid_file
+    )
+    stack.callback(process.stop)
+    wait(process, lambda: _is_ready(process))
+    admin = world.workload.client()
+    wait(process, lambda: _exists(admin, _BINDING))  # from now on bootstrap tokens may ask
+    return process
+
+
+def _controller_config(world: World) -> dict[str, object]:
+    return {
+        "apiVersion": configfile.API_VERSION,
+        "kind": configfile.KIND,
+        "kubeconfig": str(world.management.client_kubeconfig(_USER)),
+        "namespace": _CONTROLLER_NAMESPACE,
+        "healthBindAddress": "127.0.0.1:0",
+        "metricsBindAddress": "127.0.0.1:0",
+        "waitLimit": _WAIT_LIMIT,
+    }
+
+
+def _is_ready(process: Process) -> bool:
+    """Ask /readyz at the port that the controller's log names."""
+    port = log_field(process.log, "serving health and metrics", "health_port")
+    if port is None:
+        return False
+    try:
+        # Loopback by plain HTTP, and no proxy on the way there.
+        with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+            return answer.status == HTTPStatus.OK
+    except (URLError, OSError):
+        return False
+
+
+def log_field(log: Path, message: str, field: str) -> str | None:
+    """Find a field of the first log record with this message."""
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record: object = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and mapping(record).get("msg") == message:  # pyright: ignore[reportUnknownArgumentType]
+            return str(mapping(record).get(field))  # pyright: ignore[reportUnknownArgumentType]
+    return None
+
+
+def _exists(client: Client, path: str) -> bool:
+    try:
+        client.get(path)
+    except ApiRefusal:
+        return False
+    return True
