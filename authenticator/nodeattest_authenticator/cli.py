@@ -146,8 +146,8 @@ def _evidence(options: argparse.Namespace) -> int:
     from nodeattest_authenticator import evidence, issue  # noqa: PLC0415 - cryptography is not for --help
 
     if options.provider is not None:
-        attestor = issue.attestor_for(options.provider, _provider_settings(options))
-        document: JsonObject = {"provider": options.provider} | evidence.fingerprint(attestor)
+        with issue.attestor_of(options.provider, _provider_settings(options)) as attestor:
+            document: JsonObject = {"provider": options.provider} | evidence.fingerprint(attestor)
     else:
         document = evidence.evidence(settings.load(options.config, hostname=os.uname().nodename))
     sys.stdout.write(json.dumps(document, indent=2) + "\n")

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from nodeattest_authenticator import certificate, provider_id
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.flow import Order, new_draft
-from nodeattest_authenticator.issue import make_attestor
+from nodeattest_authenticator.issue import attestor_of
 from nodeattest_authenticator.settings import Settings
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Unavailable
@@ -31,28 +31,28 @@ class HasEndorsementKey(Protocol):
 
 def evidence(settings: Settings) -> JsonObject:
     """Make the first round's evidence; raises ``Failure``."""
-    attestor = make_attestor(settings)
-    order = Order(
-        node_name=settings.node_name,
-        provider_id=provider_id.resolve(settings.provider_id, attestor),
-        signer=settings.signer,
-        ca_pem=settings.ca_pem,
-        pin=certificate.pin(settings.ca_pem),
-    )
-    draft = new_draft(order)
-    try:
-        made = attestor.attest(Binding(order.pin, order.signer, hashlib.sha256(draft.csr_der).digest()))
-    except (Denied, Unavailable) as error:
-        raise _unavailable(error) from None
-    document: JsonObject = {
-        "node": order.node_name,
-        "providerID": order.provider_id,
-        "signer": order.signer,
-        "clusterPin": order.pin,
-        "provider": f"{made.provider}/v{made.version}",
-        "data": made.data,
-    }
-    return document | fingerprint(attestor)
+    with attestor_of(settings.provider, settings.provider_settings) as attestor:
+        order = Order(
+            node_name=settings.node_name,
+            provider_id=provider_id.resolve(settings.provider_id, attestor),
+            signer=settings.signer,
+            ca_pem=settings.ca_pem,
+            pin=certificate.pin(settings.ca_pem),
+        )
+        draft = new_draft(order)
+        try:
+            made = attestor.attest(Binding(order.pin, order.signer, hashlib.sha256(draft.csr_der).digest()))
+        except (Denied, Unavailable) as error:
+            raise _unavailable(error) from None
+        document: JsonObject = {
+            "node": order.node_name,
+            "providerID": order.provider_id,
+            "signer": order.signer,
+            "clusterPin": order.pin,
+            "provider": f"{made.provider}/v{made.version}",
+            "data": made.data,
+        }
+        return document | fingerprint(attestor)
 
 
 def fingerprint(attestor: Attestor) -> JsonObject:

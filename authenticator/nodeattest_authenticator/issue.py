@@ -6,8 +6,9 @@ the certificate, the token is tried before giving up.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Protocol, runtime_checkable
 
 from nodeattest_authenticator import bootstrap_token, certificate, provider_id
 from nodeattest_authenticator.api import HttpsApi, Login, UnreachableError
@@ -23,7 +24,14 @@ from nodeattest_providers.errors import Denied
 from nodeattest_providers.interface import Attestor, JsonValue
 from nodeattest_providers.names import NODE_USER_PREFIX, ProviderName
 
-__all__ = ["attestor_for", "issue", "make_attestor"]
+__all__ = ["attestor_of", "issue"]
+
+
+@runtime_checkable
+class _Closable(Protocol):
+    """An attestor that holds a device."""
+
+    def close(self) -> None: ...
 
 
 def issue(
@@ -55,17 +63,18 @@ def issue(
         return _ask(settings, by_token, drafts=drafts, deadline=deadline, chance=chance)
 
 
-def make_attestor(settings: Settings) -> Attestor:
-    """Make the configured provider's node half; raises ``Failure`` for an unknown provider or bad settings."""
-    return attestor_for(settings.provider, settings.provider_settings)
-
-
-def attestor_for(provider: ProviderName, provider_settings: Mapping[str, JsonValue]) -> Attestor:
-    """Make a provider's node half; raises ``Failure`` for an unknown provider or bad settings."""
+@contextmanager
+def attestor_of(provider: ProviderName, provider_settings: Mapping[str, JsonValue]) -> Generator[Attestor]:
+    """Make a provider's node half and release its device at the end; raises ``Failure`` for what it does not know."""
     try:
-        return attestors.attestor(provider, provider_settings)
+        attestor = attestors.attestor(provider, provider_settings)
     except Denied as denied:
         raise invalid(f"provider: expected {denied.expected}, got {denied.got}") from None
+    try:
+        yield attestor
+    finally:
+        if isinstance(attestor, _Closable):
+            attestor.close()
 
 
 def _by_token(settings: Settings, storage: Storage) -> Login:
@@ -76,28 +85,32 @@ def _by_token(settings: Settings, storage: Storage) -> Login:
 def _ask(
     settings: Settings, login: Login, *, drafts: DraftStore, deadline: Deadline, chance: Callable[[], float]
 ) -> Credential:
-    attestor = make_attestor(settings)
-    api = HttpsApi(
-        settings.endpoint,
-        login,
-        ca_pem=settings.ca_pem,
-        deadline=deadline,
-        tls_server_name=settings.tls_server_name,
-    )
-    try:
-        server_certificate: bytes | None = None
-        if certificate.has_several(settings.ca_pem):
-            with contextlib.suppress(UnreachableError):  # obtain retries; until then the first CA is as good
-                server_certificate = api.server_certificate()
-        order = Order(
-            node_name=settings.node_name,
-            provider_id=provider_id.resolve(settings.provider_id, attestor),
-            signer=settings.signer,
+    with attestor_of(settings.provider, settings.provider_settings) as attestor:
+        api = HttpsApi(
+            settings.endpoint,
+            login,
             ca_pem=settings.ca_pem,
-            pin=certificate.pin(settings.ca_pem, server_certificate),
-            expiration_seconds=settings.expiration_seconds,
-            renewable=settings.renewable,
+            deadline=deadline,
+            tls_server_name=settings.tls_server_name,
         )
-        return obtain(order, attestor=attestor, api=api, drafts=drafts, deadline=deadline, chance=chance)
-    finally:
-        api.close()
+        try:
+            order = _order(settings, attestor, api)
+            return obtain(order, attestor=attestor, api=api, drafts=drafts, deadline=deadline, chance=chance)
+        finally:
+            api.close()
+
+
+def _order(settings: Settings, attestor: Attestor, api: HttpsApi) -> Order:
+    server_certificate: bytes | None = None
+    if certificate.has_several(settings.ca_pem):
+        with suppress(UnreachableError):  # obtain retries; until then the first CA is as good
+            server_certificate = api.server_certificate()
+    return Order(
+        node_name=settings.node_name,
+        provider_id=provider_id.resolve(settings.provider_id, attestor),
+        signer=settings.signer,
+        ca_pem=settings.ca_pem,
+        pin=certificate.pin(settings.ca_pem, server_certificate),
+        expiration_seconds=settings.expiration_seconds,
+        renewable=settings.renewable,
+    )

@@ -17,7 +17,7 @@ from nodeattest_authenticator.agent import Agent, issue_and_store, refuse_while_
 from nodeattest_authenticator.cache import Cached
 from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.errors import Failure, Fate, Local
-from nodeattest_authenticator.issue import make_attestor
+from nodeattest_authenticator.issue import attestor_of
 from nodeattest_authenticator.lock import exclusive
 from nodeattest_authenticator.settings import TOKEN_FILE, Settings, to_json
 from nodeattest_authenticator.storage import Storage, write_atomically
@@ -45,8 +45,8 @@ def join(
     options: JoinOptions, *, clock: Clock, chance: Callable[[], float], tell: Callable[[str], None]
 ) -> Cached | None:
     """Join; returns the credential, None when it was not waited for. Raises ``Failure``."""
-    make_attestor(options.settings)
-    _check_kubeconfig(options)
+    with attestor_of(options.settings.provider, options.settings.provider_settings):
+        _check_kubeconfig(options)
     with Storage(options.cache_dir) as storage:
         deadline = Deadline.after(clock, options.settings.timeout_seconds)
         with exclusive(storage, deadline):

@@ -1,0 +1,118 @@
+"""The real command, a software TPM, and the real verifier behind a loopback API server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Generator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from agent_cluster import FakeApi
+from agent_machine import Machine
+
+from nodeattest_authenticator.certificate import pin
+from nodeattest_providers.errors import ChallengeRequired, Denied
+from nodeattest_providers.interface import ClusterFacts, Facts, MachineFacts, NodeRequest, SecretBytes
+from nodeattest_providers.names import ProviderID, Purpose, SignerName
+from nodeattest_providers.tpm.verifier import TpmSigner
+from nodeattest_sandbox.swtpm import SoftwareTpm
+
+pytestmark = pytest.mark.swtpm
+PROVIDER_ID = "sandbox://machine-0"
+
+
+class Controller:
+    """Verifies as the controller does and signs what passed."""
+
+    def __init__(self, api: FakeApi, fingerprint: str) -> None:
+        self.api = api
+        self.fingerprint = fingerprint
+
+    def __call__(self, api: FakeApi, name: str) -> None:
+        request = self.parse(name)
+        first = next((self.parse(other) for other in api.objects if other != name), None)
+        facts = Facts(
+            cluster=ClusterFacts(name="c", namespace="n", uid="u", pins=frozenset({pin(api.authority.pem)})),
+            machine=MachineFacts(name="m", namespace="n", uid="mu", provider_id=ProviderID(PROVIDER_ID)),
+            settings={"endorsementKeys": [{"providerID": PROVIDER_ID, "sha256": self.fingerprint}]},
+            first_request=first,
+            challenge_keys=(SecretBytes(b"k" * 32),),
+            verified_at=datetime.now(UTC),
+        )
+        try:
+            asyncio.run(TpmSigner().verify_client_attestation_data(request, facts))
+        except ChallengeRequired as required:
+            api.annotate(name, challenge=required.challenge)
+        except Denied as denied:
+            api.deny(name, denied.reason, denied.remedy)
+        else:
+            api.sign(name)
+
+    def parse(self, name: str) -> NodeRequest:
+        item = self.api.objects[name]
+        csr, evidence = self.api.envelope(name)
+        return NodeRequest(
+            name=name,
+            uid=item["metadata"]["uid"],
+            resource_version=item["metadata"]["resourceVersion"],
+            created=datetime.fromisoformat(item["metadata"]["creationTimestamp"]),
+            signer_name=SignerName(item["spec"]["signerName"]),
+            purpose=Purpose.CLIENT,
+            username=item["spec"]["username"],
+            groups=frozenset({"system:bootstrappers"}),
+            usages=frozenset(item["spec"]["usages"]),
+            expiration_seconds=None,
+            request=base64.b64decode(item["spec"]["request"]),
+            csr=csr,
+            evidence=evidence,
+        )
+
+
+@pytest.fixture(scope="module")
+def tpm(tmp_path_factory: pytest.TempPathFactory) -> Generator[SoftwareTpm]:
+    with SoftwareTpm.create(tmp_path_factory.mktemp("tpm"), name="node-0") as running:
+        yield running
+
+
+def with_tpm(machine: Machine, tcti: str) -> Machine:
+    return machine.prepare(provider={"name": "tpm", "settings": {"tcti": tcti}})
+
+
+def test_a_node_with_a_registered_tpm_joins(machine: Machine, tpm: SoftwareTpm) -> None:
+    with_tpm(machine, tpm.tcti)
+    shown = json.loads(machine.run("evidence").stdout)
+    machine.api.on_create = Controller(machine.api, shown["endorsementFingerprint"])
+    done = machine.run()
+    assert done.returncode == 0, done.stderr
+    assert len(machine.api.requests) == 4
+    assert machine.run().stdout == done.stdout
+
+
+def test_the_fingerprint_is_shown_without_any_configuration(machine: Machine, tpm: SoftwareTpm) -> None:
+    machine.config.unlink()
+    done = machine.run("evidence", "--provider", "tpm", "--tcti", tpm.tcti)
+    assert json.loads(done.stdout) == {
+        "provider": "tpm",
+        "endorsementFingerprint": tpm.endorsement_fingerprint(),
+    }
+
+
+def test_an_unregistered_tpm_is_told_so_once(machine: Machine, tpm: SoftwareTpm) -> None:
+    with_tpm(machine, tpm.tcti)
+    machine.api.on_create = Controller(machine.api, "sha256:" + "0" * 64)
+    done = machine.run()
+    assert done.returncode == 1
+    assert "EndorsementKeyUntrusted" in done.stderr
+    assert machine.run().returncode == 1
+    assert len(machine.api.objects) == 1
+
+
+def test_a_machine_without_its_tpm_says_so(machine: Machine, tmp_path: Path) -> None:
+    with_tpm(machine, f"swtpm:path={tmp_path}/none")
+    done = machine.run()
+    assert done.returncode == 1
+    assert "AttestationUnavailable" in done.stderr
+    assert not machine.api.requests
