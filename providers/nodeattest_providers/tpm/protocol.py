@@ -116,18 +116,15 @@ def parse_evidence(data: JsonObject) -> FirstEvidence | SecondEvidence:
             required = ("phase", "first", "mac", "quote", "signature", "pcrs")
             return _second(Fields.of(data, "tpm/v1 phase 2", required))
         case _:
-            raise Denied(
-                Reason.EVIDENCE_MALFORMED,
-                expected="tpm/v1: phase 1 or 2",
-                got="another phase or none",
-                remedy="send evidence as docs/wire-format.md says",
-            )
+            raise _malformed("phase 1 or 2", "another phase or none")
 
 
 def _first(fields: Fields) -> FirstEvidence:
     fields.integer("phase", 1, 1)  # True equals 1 in a match
     certificate = fields.octets("ekCert", 1, _MAX_CERTIFICATE) if "ekCert" in fields else None
     chain = fields.octets_list("ekChain", _MAX_CHAIN, 1, _MAX_CERTIFICATE) if "ekChain" in fields else ()
+    if "ekChain" in fields and (not chain or certificate is None):  # absent is the one spelling of no chain
+        raise _malformed("ekChain with at least one certificate, beside ekCert", "an idle ekChain")
     return FirstEvidence(
         ek_public=fields.octets("ekPub", 1, _MAX_PUBLIC),
         ak_public=fields.octets("akPub", 1, _MAX_PUBLIC),
@@ -145,6 +142,15 @@ def _second(fields: Fields) -> SecondEvidence:
         quote=fields.octets("quote", 1, _MAX_ATTEST),
         signature=fields.octets("signature", 1, _MAX_SIGNATURE),
         pcrs=fields.octets_list("pcrs", MAX_PCR + 1, 1, _MAX_PCR_DIGEST),
+    )
+
+
+def _malformed(expected: str, got: str) -> Denied:
+    return Denied(
+        Reason.EVIDENCE_MALFORMED,
+        expected=f"tpm/v1: {expected}",
+        got=got,
+        remedy="send evidence as docs/wire-format.md says",
     )
 
 
