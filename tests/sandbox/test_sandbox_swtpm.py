@@ -1,0 +1,78 @@
+"""Software TPMs start fast, several at once, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from nodeattest_sandbox.swtpm import SoftwareTpm, SoftwareTpmError
+
+pytestmark = pytest.mark.swtpm
+
+
+def socket_of(tpm: SoftwareTpm) -> Path:
+    return Path(tpm.tcti.removeprefix("swtpm:path="))
+
+
+def test_tpms_made_at_the_same_time_share_one_authority_and_no_key(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        made = [pool.submit(SoftwareTpm.create, tmp_path, name=name) for name in ("a", "b", "c")]
+        tpms = [future.result() for future in made]
+    assert len({tpm.authority_pem for tpm in tpms}) == 1
+    issuer, root = x509.load_pem_x509_certificates(tpms[0].authority_pem.encode())
+    issuer.verify_directly_issued_by(root)
+    for kind in ("rsa2048", "ecc-p384"):
+        certificates = [tpm.endorsement_certificate(kind) for tpm in tpms]
+        assert len({certificate.serial_number for certificate in certificates}) == 3
+        for certificate in certificates:
+            certificate.verify_directly_issued_by(issuer)
+    fingerprints = {tpm.endorsement_fingerprint(kind) for tpm in tpms for kind in ("rsa2048", "ecc-p384")}
+    assert len(fingerprints) == 6
+
+
+def test_a_tpm_made_before_is_found_again(tmp_path: Path) -> None:
+    first = SoftwareTpm.create(tmp_path, name="a").endorsement_fingerprint()
+    assert SoftwareTpm.create(tmp_path, name="a").endorsement_fingerprint() == first
+
+
+def test_a_tpm_starts_stops_and_comes_back_after_a_power_loss(tmp_path: Path) -> None:
+    tpm = SoftwareTpm.create(tmp_path, name="a")
+    assert tpm.pid is None
+    for end in (tpm.stop, tpm.kill, tpm.stop):
+        tpm.start()
+        tpm.start()  # starting a TPM that runs changes nothing
+        pid = tpm.pid
+        assert pid is not None
+        assert socket_of(tpm).is_socket()
+        end()
+        assert tpm.pid is None
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        end()
+
+
+def test_a_folder_too_deep_for_a_socket_works_and_is_cleaned_up(tmp_path: Path) -> None:
+    deep = tmp_path / ("deep" * 20) / ("deeper" * 10)
+    with SoftwareTpm.create(deep, name="a") as tpm:
+        short = socket_of(tpm)
+        assert len(os.fsencode(short)) < 100
+        assert short.is_socket()
+    assert not short.parent.exists()
+
+
+def test_a_tpm_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:
+    tpm = SoftwareTpm.create(tmp_path, name="a")
+    state = tmp_path / "a" / "tpm2-00.permall"
+    state.write_bytes(b"no state of a TPM")
+    with pytest.raises(SoftwareTpmError, match=r"swtpm\.log"), tpm:
+        raise AssertionError("a spoilt TPM does not start")
+
+
+def test_the_authoritys_key_is_for_its_owner_only(tmp_path: Path) -> None:
+    SoftwareTpm.create(tmp_path, name="a")
+    assert (tmp_path / "ca" / "signkey.pem").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "ca").stat().st_mode & 0o077 == 0
