@@ -107,6 +107,7 @@ class Judge:
         )
         if not final:
             check_node_name(request, member, around, None)
+            _check_unanswered(request, ledger)
         first = await workload.read_request(case.ref.name) if case.ref else None
         attested = await self._verify(case, member, ledger, first)  # 5
         check_node_name(request, member, around, attested.proven_node_name)  # 6
@@ -168,6 +169,17 @@ class Judge:
         wants_secret = case.request.evidence.provider == "challenge"
         secret = await self._management.attestation_secret(member) if wants_secret else None
         return member.facts(infra=infra, secret=secret)
+
+
+def _check_unanswered(request: NodeRequest, ledger: Ledger) -> None:
+    """Close a first request whose answer was certified: the controller was killed before it could."""
+    if ledger.answered_first(request.uid):
+        raise Denied(
+            Reason.SUPERSEDED,
+            expected="a first request that nobody answered yet",
+            got="one whose second request was certified",
+            remedy="nothing to do",
+        )
 
 
 def _first_request(

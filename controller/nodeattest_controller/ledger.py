@@ -73,6 +73,10 @@ class Ledger:
         """Tell whether this very request was written down already (a retry after a crash or a conflict)."""
         return any(entry.request_uid == request.uid and entry.spki == request.csr.spki_sha256 for entry in self.issued)
 
+    def answered_first(self, uid: str) -> bool:
+        """Tell whether the challenge of this first request was answered and certified."""
+        return any(entry.first_request_uid == uid for entry in self.issued)
+
     def live(self, now: datetime) -> Entry | None:
         """Return the newest certificate that is still valid."""
         return next((entry for entry in reversed(self.issued) if entry.not_after > now), None)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -112,8 +113,7 @@ class Gate:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         call = Call(request.method, request.path, _common_name(request))
         self.calls.append(call)
-        while self.held(call) and not self._stopping.is_set():
-            await asyncio.sleep(0.02)
+        await asyncio.to_thread(self._wait_while_held, call)
         if not await asyncio.to_thread(self.before, call):
             return _drop(request)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
@@ -125,6 +125,10 @@ class Gate:
                 return _drop(request)
             return await self._pass_back(request, answer)
 
+    def _wait_while_held(self, call: Call) -> None:
+        while self.held(call) and not self._stopping.is_set():
+            time.sleep(0.02)
+
     async def _pass_back(self, request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
         response = web.StreamResponse(status=answer.status)
         for name, value in answer.headers.items():
@@ -134,7 +138,7 @@ class Gate:
         with suppress(aiohttp.ClientError, ConnectionError):
             async for chunk in answer.content.iter_any():
                 await response.write(chunk)
-        await response.write_eof()
+            await response.write_eof()
         return response
 
     def _session(self, request: web.Request) -> aiohttp.ClientSession:

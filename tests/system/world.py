@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -13,6 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar, cast
 
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
 from nodeattest_controller import manifests
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
@@ -21,7 +25,7 @@ from nodeattest_sandbox.definitions import install_cluster_api, install_definiti
 from nodeattest_sandbox.process import ControlPlane
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["Agent", "Controller", "World", "eventually"]
+__all__ = ["Agent", "Controller", "World", "eventually", "node_of"]
 
 BIN: Final = Path(sys.prefix) / "bin"
 NAMESPACE: Final = "fleet"
@@ -42,6 +46,13 @@ def eventually(read: Callable[[], T | None], *, seconds: float = 20.0, what: str
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not happen within {seconds} s")
         time.sleep(0.05)
+
+
+def node_of(request: JsonMap) -> str:
+    """Read the node name of a request, or an empty string."""
+    pem = base64.b64decode(text_at(request, "spec", "request"))
+    name = x509.load_pem_x509_csr(pem).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(name[0].value).removeprefix("system:node:") if name else ""
 
 
 class Controller:
@@ -185,8 +196,6 @@ class World:
 
     def route_workload(self, kubeconfig: bytes) -> None:
         """Let the controller reach the workload cluster by another kubeconfig."""
-        import base64  # noqa: PLC0415 - one use
-
         path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{CLUSTER}-kubeconfig"
         self.admin.patch(path, {"data": {"value": base64.b64encode(kubeconfig).decode()}})
 
@@ -233,9 +242,22 @@ class World:
         """Make a controller; it does not run yet."""
         return Controller(kubeconfig or self.management.admin_kubeconfig, self.directory / log, flags)
 
+    def await_bootstrappers(self) -> None:
+        """Wait until the controller let bootstrap tokens file requests."""
+        path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+        name = "nodeattest:node-bootstrapper"
+        eventually(
+            lambda: any(text_at(one, "metadata", "name") == name for one in self.workload_admin.list(path)),
+            what="the bootstrappers' binding",
+        )
+
     def requests(self) -> list[JsonMap]:
         """Return the workload cluster's requests."""
         return self.workload_admin.list(CSRS)
+
+    def requests_of(self, node: str) -> list[JsonMap]:
+        """Return the requests for a node's name."""
+        return [one for one in self.requests() if node_of(one) == node]
 
     def ledger(self, name: str) -> JsonMap:
         """Return the ledger of one machine, or an empty object."""
