@@ -64,14 +64,14 @@ def parse(document: JsonValue) -> Csr:
         name=metadata.required("name"),
         uid=metadata.required("uid"),
         resource_version=metadata.required("resourceVersion"),
-        request=_base64(spec.required("request")),
+        request=spec.required_octets("request"),
         signer_name=spec.required("signerName"),
         username=spec.text("username") or "",
         challenge=annotations.text(ANNOTATION_CHALLENGE),
         waiting=annotations.text(ANNOTATION_REASON),
         supported_versions=annotations.text(ANNOTATION_SUPPORTED_VERSIONS),
         refused=_refusal(status.objects("conditions")),
-        certificate=_base64(text) if (text := status.text("certificate")) else None,
+        certificate=status.octets("certificate"),
     )
 
 
@@ -101,10 +101,3 @@ def _refusal(conditions: Sequence[Fields]) -> Condition | None:
             reason, message = condition.text("reason"), condition.text("message")
             return Condition(reason or "Unspecified", message or "no message")
     return None
-
-
-def _base64(text: str) -> bytes:
-    try:
-        return binascii.a2b_base64(text, strict_mode=True)
-    except binascii.Error:
-        raise FieldsError("a field that must be base64 is not") from None

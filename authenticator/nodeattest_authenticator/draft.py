@@ -71,7 +71,7 @@ class StoredDrafts:
         try:
             data = self._storage.read(DRAFT_FILE)
             draft = _parse(data) if data is not None else None
-        except (UnsafeFileError, FieldsError, binascii.Error):
+        except (UnsafeFileError, FieldsError):
             return None
         return None if draft is None or draft.key_pem == self._used else draft
 
@@ -104,7 +104,7 @@ def _parse(data: bytes) -> Draft:
     draft = Draft(
         purpose=fields.required("purpose"),
         key_pem=fields.required("key").encode(),
-        csr_der=binascii.a2b_base64(fields.required("csr"), strict_mode=True),
+        csr_der=fields.required_octets("csr"),
         first=_filed(fields.object("first")),
         second=_filed(fields.object("second")),
     )
@@ -115,7 +115,7 @@ def _parse(data: bytes) -> Draft:
 def _filed(fields: Fields | None) -> Filed | None:
     if fields is None:
         return None
-    return Filed(fields.required("name"), binascii.a2b_base64(fields.required("request"), strict_mode=True))
+    return Filed(fields.required("name"), fields.required_octets("request"))
 
 
 def _text(data: bytes) -> str:

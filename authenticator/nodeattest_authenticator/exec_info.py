@@ -7,7 +7,6 @@ Source: client.authentication.k8s.io v1 and v1beta1; client-go plugin/pkg/client
 
 from __future__ import annotations
 
-import binascii
 import json
 import time
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ def parse(info: bytes | None) -> ExecInfo:
         raise _refused("KUBERNETES_EXEC_INFO is not set", "let kubelet or kubectl run this; try the status command")
     try:
         return _parse(info)
-    except (FieldsError, binascii.Error) as error:
+    except FieldsError as error:
         raise _refused(f"KUBERNETES_EXEC_INFO: {error}", "let kubelet or kubectl run this") from None
 
 
@@ -58,13 +57,12 @@ def _parse(info: bytes) -> ExecInfo:
     cluster = spec.object("cluster") if spec else None
     if cluster is None:
         return ExecInfo(api_version=api_version)
-    ca_data = cluster.text("certificate-authority-data")
     return ExecInfo(
         api_version=api_version,
         server=cluster.required("server"),
         tls_server_name=cluster.text("tls-server-name"),
         skips_verification=cluster.flag("insecure-skip-tls-verify"),
-        ca_pem=None if ca_data is None else binascii.a2b_base64(ca_data, strict_mode=True),
+        ca_pem=cluster.octets("certificate-authority-data"),
     )
 
 

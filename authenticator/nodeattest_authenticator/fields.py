@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import json
 from typing import Final, cast
 
@@ -41,9 +42,9 @@ class Fields:
         self._path = path
 
     def text(self, name: str) -> str | None:
-        """Take a non-empty string; None when it is absent."""
+        """Take a non-empty string of Unicode text; None when it is absent."""
         value = self._take(name)
-        if value is None or (isinstance(value, str) and value):
+        if value is None or (isinstance(value, str) and value and _is_text(value)):
             return value
         raise FieldsError(f"{self._path}{name} must be a non-empty string")
 
@@ -53,6 +54,23 @@ class Fields:
         if value is None:
             raise FieldsError(f"{self._path}{name} is missing")
         return value
+
+    def octets(self, name: str) -> bytes | None:
+        """Take base64; None when it is absent."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return binascii.a2b_base64(text, strict_mode=True)
+        except ValueError:  # binascii.Error is one; characters outside ASCII raise the plain kind
+            raise FieldsError(f"{self._path}{name} must be base64") from None
+
+    def required_octets(self, name: str) -> bytes:
+        """Take base64 that must be there."""
+        octets = self.octets(name)
+        if octets is None:
+            raise FieldsError(f"{self._path}{name} is missing")
+        return octets
 
     def number(self, name: str, *, low: int, high: int) -> int | None:
         """Take an integer within bounds; None when it is absent."""
@@ -112,3 +130,8 @@ class Fields:
     def _take(self, name: str) -> JsonValue:
         self._known.append(name)
         return self._left.pop(name, None)
+
+
+def _is_text(value: str) -> bool:
+    # JSON can spell half of a surrogate pair, which no encoding can write.
+    return not any("\ud800" <= character <= "\udfff" for character in value)

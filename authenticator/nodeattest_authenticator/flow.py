@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -22,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from cryptography.x509 import load_der_x509_csr
 
 from nodeattest_authenticator.api import UnreachableError
 from nodeattest_authenticator.cache import Credential
@@ -127,7 +129,7 @@ def obtain(
     """Get a certificate; raises ``Failure``. The caller stores the credential, then discards the draft."""
     run = _Run(order=order, attestor=attestor, api=api, drafts=drafts, deadline=deadline, chance=chance)
     draft = drafts.load()
-    if draft is None or draft.purpose != order.purpose:
+    if draft is None or draft.purpose != order.purpose or not _is_coherent(draft):
         draft = new_draft(order)
     for rounds in range(_MOST_ROUNDS):
         try:
@@ -356,6 +358,14 @@ def _loaded(key_pem: bytes) -> PrivateKey:
     if not isinstance(key, PrivateKey):
         raise TypeError("a draft holds an ECDSA or RSA key")
     return key
+
+
+def _is_coherent(draft: Draft) -> bool:
+    """Tell whether key and request belong together: a draft may have been written by hand, or half by hand."""
+    try:
+        return load_der_x509_csr(draft.csr_der).public_key() == _loaded(draft.key_pem).public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return False
 
 
 def _backoff(attempt: int, chance: Callable[[], float]) -> float:

@@ -395,6 +395,17 @@ def test_a_draft_for_another_purpose_is_not_used(bench: Bench) -> None:
     assert bench.fake.envelope(next(iter(bench.fake.objects)))[0].provider_id == "sandbox://0"
 
 
+@pytest.mark.parametrize(("key", "csr"), [(b"no key", None), (None, b"no request"), ("other", None)])
+def test_a_draft_whose_parts_do_not_belong_together_is_not_used(
+    bench: Bench, key: bytes | str | None, csr: bytes | None
+) -> None:
+    draft = new_draft(bench.order)
+    if key is not None:
+        draft = replace(draft, key_pem=new_draft(bench.order).key_pem if isinstance(key, str) else key)
+    bench.drafts.draft = draft if csr is None else replace(draft, csr_der=csr)
+    bench.obtain()
+
+
 def test_the_renewal_moment_lies_between_half_and_seventy_percent() -> None:
     for chance in (0.0, 0.3, 0.999):
         at = renewal_moment(now=1000, not_after=2000, renewable=True, chance=lambda chance=chance: chance)

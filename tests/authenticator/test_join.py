@@ -1,0 +1,278 @@
+"""``join`` and ``status``, by the real command."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_cluster import TOKEN, Authority, FakeApi
+from agent_machine import COMMAND, NODE, Machine
+from test_credential import challenge_then_sign
+
+from nodeattest_authenticator.kubeconfig import is_ours
+
+
+class Joiner:
+    """An empty machine and the words typed on it."""
+
+    def __init__(self, folder: Path, api: FakeApi) -> None:
+        self.folder = folder / "host"
+        self.folder.mkdir()
+        self.api = api
+        self.machine = Machine(self.folder, api)
+        self.kubeconfig = self.folder / "etc" / "kubelet.conf"
+        folder.joinpath("ca.crt").write_bytes(api.authority.pem)
+        folder.joinpath("token").write_text(TOKEN + "\n")
+        self.options: dict[str, str | None] = {
+            "--server": api.url,
+            "--ca-file": str(folder / "ca.crt"),
+            "--token-file": str(folder / "token"),
+            "--provider": "insecure",
+            "--provider-id": "sandbox://machine-0",
+            "--node-name": NODE,
+            "--kubeconfig": str(self.kubeconfig),
+            "--config": str(self.folder / "config.json"),
+            "--cache-dir": str(self.folder / "cache"),
+            "--timeout": "8",
+        }
+
+    def join(self, *more: str, stdin: str = "", **changes: str | None) -> subprocess.CompletedProcess[str]:
+        options = self.options | {f"--{name.replace('_', '-')}": value for name, value in changes.items()}
+        words = [word for name, value in options.items() if value is not None for word in (name, value)]
+        return subprocess.run(
+            [str(COMMAND), "join", *words, *more],
+            env=self.machine.environment(None),
+            capture_output=True,
+            text=True,
+            input=stdin,
+            timeout=60,
+            check=False,
+        )
+
+    def files(self) -> dict[str, bytes]:
+        return {
+            str(path.relative_to(self.folder)): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()
+        }
+
+
+@pytest.fixture
+def joiner(tmp_path: Path, api: FakeApi) -> Joiner:
+    return Joiner(tmp_path, api)
+
+
+def plugin(joiner: Joiner) -> dict[str, Any]:
+    return json.loads(joiner.kubeconfig.read_bytes())["users"][0]["user"]["exec"]
+
+
+def test_join_leaves_a_kubeconfig_whose_plugin_answers_without_another_request(joiner: Joiner) -> None:
+    done = joiner.join()
+    assert done.returncode == 0, done.stderr
+    assert f"node {NODE} may start kubelet" in done.stdout
+    exec_section = plugin(joiner)
+    assert exec_section["apiVersion"] == "client.authentication.k8s.io/v1"
+    assert (exec_section["interactiveMode"], exec_section["provideClusterInfo"]) == ("Never", True)
+    cluster = json.loads(joiner.kubeconfig.read_bytes())["clusters"][0]["cluster"]
+    assert base64.b64decode(cluster["certificate-authority-data"]) == joiner.api.authority.pem
+    sent = len(joiner.api.requests)
+    answer = subprocess.run(
+        [exec_section["command"], *exec_section["args"]],
+        env=joiner.machine.environment(joiner.machine.info(server=cluster["server"])),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(answer.stdout)["status"]["clientCertificateData"]
+    assert len(joiner.api.requests) == sent
+
+
+def test_join_twice_changes_nothing_and_asks_for_nothing(joiner: Joiner) -> None:
+    assert joiner.join().returncode == 0
+    before, sent = joiner.files(), len(joiner.api.requests)
+    assert joiner.join().returncode == 0
+    assert joiner.files() == before
+    assert len(joiner.api.requests) == sent
+
+
+def test_every_file_is_private_and_the_token_stands_in_one_only(joiner: Joiner) -> None:
+    joiner.join()
+    assert {path.stat().st_mode & 0o777 for path in joiner.folder.rglob("*") if path.is_file()} == {0o600}
+    assert [name for name, data in joiner.files().items() if TOKEN.encode() in data] == ["cache/bootstrap-token"]
+
+
+def test_a_token_from_standard_input_is_as_good(joiner: Joiner) -> None:
+    assert joiner.join(stdin=TOKEN, token_file="-").returncode == 0
+
+
+def test_a_denied_join_leaves_no_kubeconfig_and_a_later_one_goes_on(joiner: Joiner) -> None:
+    joiner.api.on_create = lambda api, name: api.deny(name, "MachineNotFound", "create the Machine")
+    done = joiner.join()
+    assert done.returncode == 1
+    assert "MachineNotFound" in done.stderr
+    assert not joiner.kubeconfig.exists()
+    joiner.api.on_create = lambda api, name: api.sign(name)
+    joiner.folder.joinpath("cache", "failure").unlink()
+    assert joiner.join().returncode == 0
+
+
+def test_join_with_another_token_is_tried_at_once_after_a_denial(joiner: Joiner, tmp_path: Path) -> None:
+    tmp_path.joinpath("token").write_text("zzzzzz.0123456789abcdef")
+    assert joiner.join().returncode == 1
+    tmp_path.joinpath("token").write_text(TOKEN)
+    assert joiner.join().returncode == 0
+
+
+def test_join_without_waiting_writes_the_files_and_asks_for_nothing(joiner: Joiner) -> None:
+    assert joiner.join("--no-wait").returncode == 0
+    assert is_ours(joiner.kubeconfig.read_bytes())
+    assert not joiner.api.requests
+
+
+def test_the_old_exec_version_and_provider_settings_reach_their_files(joiner: Joiner) -> None:
+    words = ["--set", "secretFile=/run/secret", "--no-wait", "--exec-api-version", "v1beta1"]
+    assert joiner.join(*words, provider="challenge").returncode == 0
+    assert plugin(joiner)["apiVersion"] == "client.authentication.k8s.io/v1beta1"
+    provider = json.loads(joiner.folder.joinpath("config.json").read_bytes())["provider"]
+    assert provider == {"name": "challenge", "settings": {"secretFile": "/run/secret"}}
+
+
+def test_a_kubeconfig_that_join_did_not_write_is_kept(joiner: Joiner) -> None:
+    joiner.kubeconfig.parent.mkdir()
+    joiner.kubeconfig.write_text("apiVersion: v1\nkind: Config\n")
+    done = joiner.join()
+    assert done.returncode == 2
+    assert "--replace-kubeconfig" in done.stderr
+    assert joiner.files() == {"etc/kubelet.conf": b"apiVersion: v1\nkind: Config\n"}
+    assert joiner.join("--replace-kubeconfig").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"server": "http://127.0.0.1"}, "https://"),
+        ({"server": "127.0.0.1:6443"}, "https://"),
+        ({"ca_file": "/nonexistent"}, "No such file"),
+        ({"token_file": "/nonexistent"}, "No such file"),
+        ({"node_name": "Node_0"}, "nodeName"),
+        ({"provider": "tmp"}, "provider"),
+        ({"provider_id": "a\u200bb"}, "providerID"),
+        ({"timeout": "0"}, "timeoutSeconds"),
+    ],
+)
+def test_a_wrong_word_is_named_and_nothing_is_written(joiner: Joiner, changes: dict[str, str], says: str) -> None:
+    done = joiner.join(**changes)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not joiner.files()
+    assert not joiner.api.requests
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(["--set", "x"], "KEY=VALUE"), (["--set", "x=1"], "settings"), (["--provider-id-file", "x"], "not allowed with")],
+)
+def test_wrong_options_are_named(joiner: Joiner, words: list[str], says: str) -> None:
+    done = joiner.join(*words)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+def test_a_token_that_is_none_is_refused_without_being_shown(joiner: Joiner) -> None:
+    done = joiner.join(stdin="hunter2-hunter2", token_file="-")
+    assert done.returncode == 2
+    assert "bootstrap token" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize("source", ["file", "command"])
+def test_the_provider_id_comes_from_a_file_or_a_command(joiner: Joiner, tmp_path: Path, source: str) -> None:
+    tmp_path.joinpath("id").write_text("sandbox://from-elsewhere\n")
+    where = str(tmp_path / "id")
+    changes = {"provider_id_file": where} if source == "file" else {"provider_id_command": f"cat '{where}'"}
+    assert joiner.join(provider_id=None, **changes).returncode == 0
+    (name,) = joiner.api.objects
+    assert joiner.api.envelope(name)[0].provider_id == "sandbox://from-elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"provider_id_file": "/nonexistent"}, "No such file"),
+        ({"provider_id_file": os.devnull}, "1 to 1024 characters"),
+        ({"provider_id_command": "/nonexistent"}, "No such file"),
+        ({"provider_id_command": "false"}, "exit code 1"),
+        ({"provider_id_command": "printf '\\377'"}, "not UTF-8"),
+        ({}, "does not know it"),
+    ],
+)
+def test_a_provider_id_that_cannot_be_had_is_told(joiner: Joiner, changes: dict[str, str], says: str) -> None:
+    done = joiner.join(provider_id=None, **changes)
+    assert done.returncode in {1, 2}
+    assert "ProviderIDUnknown" in done.stderr
+    assert says in done.stderr
+
+
+def test_another_ca_in_the_configuration_asks_for_a_new_certificate(joiner: Joiner, tmp_path: Path) -> None:
+    assert joiner.join().returncode == 0
+    tmp_path.joinpath("ca.crt").write_bytes(Authority().pem)
+    done = joiner.join()
+    assert done.returncode == 1
+    assert "ServerNotTrusted" in done.stderr
+
+
+def test_status_tells_the_certificate_in_words_and_in_json(machine: Machine) -> None:
+    machine.challenged()
+    machine.api.on_create = challenge_then_sign
+    assert machine.run("status", "--json").returncode == 1
+    machine.run()
+    done = machine.run("status", "--json")
+    assert done.returncode == 0
+    document = json.loads(done.stdout)
+    assert document["state"] == "valid"
+    assert document["node"] == NODE
+    assert document["signer"] == "cluster.x-k8s.io/kube-apiserver-client-kubelet-challenge"
+    assert document["certificate"]["subject"] == f"CN=system:node:{NODE},O=system:nodes"
+    assert (
+        document["certificate"]["notBefore"] < document["certificate"]["renewAt"] < document["certificate"]["notAfter"]
+    )
+    assert document["lastFailure"] is None
+    assert f"subject: CN=system:node:{NODE},O=system:nodes" in machine.run("status").stdout
+
+
+def test_status_tells_the_last_failure_and_makes_nothing(machine: Machine) -> None:
+    machine.api.on_create = lambda api, name: api.deny(name, "MachineDeleting", "wait")
+    machine.run()
+    sent = len(machine.api.requests)
+    document = json.loads(machine.run("status", "--json").stdout)
+    assert document["state"] == "none"
+    assert document["certificate"] is None
+    assert document["lastFailure"]["reason"] == "MachineDeleting"
+    assert "wait" in document["lastFailure"]["message"]
+    assert len(machine.api.requests) == sent
+
+
+def test_status_on_a_machine_that_never_joined_is_a_clear_error(tmp_path: Path, api: FakeApi) -> None:
+    done = Machine(tmp_path / "nothing", api).run("status")
+    assert done.returncode == 2
+    assert "No such file" in done.stderr
+
+
+def test_evidence_sends_nothing(machine: Machine) -> None:
+    document = json.loads(machine.run("evidence").stdout)
+    assert document["provider"] == "insecure/v1"
+    assert document["data"] == {}
+    assert document["node"] == NODE
+    assert not machine.api.requests
+
+
+@pytest.mark.parametrize("words", [["--help"], ["join", "--help"], ["credential", "--help"]])
+def test_help_is_given(machine: Machine, words: list[str]) -> None:
+    done = subprocess.run([str(COMMAND), *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "kubelet-authenticator" in done.stdout
+    assert machine.api.requests == []

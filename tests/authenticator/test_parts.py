@@ -1,0 +1,267 @@
+"""The small parts: locks, remembered failures, storage, PEM, addresses, drafts, time."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+from agent_cluster import Authority
+from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_authenticator import bootstrap_token, memory, pem
+from nodeattest_authenticator.clock import Clock, Deadline, chance
+from nodeattest_authenticator.draft import Draft, Filed, StoredDrafts
+from nodeattest_authenticator.endpoint import Endpoint
+from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.lock import exclusive, exclusive_if_free
+from nodeattest_authenticator.storage import Storage
+from nodeattest_authenticator.warm import UnsafeFileError
+
+
+class VirtualTime:
+    """A clock that runs when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+        self.clock = Clock(now=lambda: self.time, monotonic=lambda: self.time, sleep=self.pass_)
+
+    def pass_(self, seconds: float) -> None:
+        self.time += seconds
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    made = Storage(str(tmp_path / "state"))
+    made.close()
+    return Storage(str(tmp_path / "state"))
+
+
+# Locks
+
+
+def test_the_lock_is_held_by_one_and_waited_for_no_longer_than_the_deadline(storage: Storage) -> None:
+    virtual = VirtualTime()
+    deadline = Deadline.after(virtual.clock, 5)
+    with exclusive(storage, deadline):
+        with pytest.raises(Failure, match="LockTimeout") as caught, exclusive(storage, deadline):
+            pass
+        with exclusive_if_free(storage) as held:
+            assert not held
+    assert virtual.time == pytest.approx(1005)
+    assert caught.value.fate is Fate.TEMPORARY
+    with exclusive_if_free(storage) as held:
+        assert held
+
+
+def hold_and_die(path: str) -> None:
+    with exclusive(Storage(path), Deadline.after(Clock(), 5)):
+        os._exit(9)
+
+
+def test_the_lock_of_a_dead_process_is_free(storage: Storage) -> None:
+    process = multiprocessing.get_context("fork").Process(target=hold_and_die, args=(storage.path,))
+    process.start()
+    process.join()
+    with exclusive_if_free(storage) as held:
+        assert held
+
+
+# Remembered failures
+
+
+def denied() -> Failure:
+    return Failure("MachineNotFound", "the cluster refused", remedy="create\nit")
+
+
+def test_pauses_double_with_jitter_up_to_their_bound(storage: Storage) -> None:
+    until: list[float] = []
+    for _ in range(8):
+        remembered = memory.remember(storage, b"i", denied(), pause=memory.FIRST, now=1000, chance=lambda: 0.5)
+        until.append(remembered.until - 1000)
+    assert until == [30, 60, 120, 240, 480, 600, 600, 600]
+
+
+@pytest.mark.parametrize(("drawn", "least", "most"), [(0.0, 30, 30), (0.999, 89, 90)])
+def test_a_failed_renewal_pauses_for_thirty_to_ninety_seconds(
+    storage: Storage, drawn: float, least: int, most: int
+) -> None:
+    made = memory.remember(storage, b"i", denied(), pause=memory.RENEWAL, now=0, chance=lambda: drawn)
+    assert least <= made.until <= most
+
+
+def test_a_temporary_failure_pauses_for_seconds_only(storage: Storage) -> None:
+    failure = Failure("Timeout", "m", remedy="r", fate=Fate.TEMPORARY)
+    assert memory.remember(storage, b"i", failure, pause=memory.FIRST, now=0, chance=lambda: 0.5).until == 2
+
+
+def test_a_failure_is_loaded_under_its_own_configuration_only(storage: Storage) -> None:
+    made = memory.remember(storage, b"i", denied(), pause=memory.FIRST, now=0, chance=chance)
+    assert memory.load(storage, b"i") == made
+    assert memory.load(storage, b"j") is None
+    assert made.text == "MachineNotFound: the cluster refused; create it"
+    memory.forget(storage)
+    assert memory.load(storage, b"i") is None
+
+
+@given(
+    data=st.binary(max_size=99)
+    | st.binary(max_size=9).map(lambda tail: b"kubelet-authenticator-failure/1 5 i 1\n" + tail)
+)
+def test_any_bytes_as_a_failure_file_are_a_failure_or_none(
+    data: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with Storage(str(tmp_path_factory.mktemp("m") / "s")) as storage:
+        storage.write("failure", data, durable=False)
+        loaded = memory.load(storage, b"i")
+        assert loaded is None or loaded.until == 5
+
+
+# Storage
+
+
+def test_a_write_replaces_a_link_and_leaves_its_target_alone(storage: Storage, tmp_path: Path) -> None:
+    tmp_path.joinpath("target").write_text("precious")
+    Path(storage.path, "file").symlink_to(tmp_path / "target")
+    with pytest.raises(UnsafeFileError):
+        storage.read("file")
+    storage.write("file", b"new")
+    assert storage.read("file") == b"new"
+    assert tmp_path.joinpath("target").read_text() == "precious"
+
+
+def test_the_left_over_of_a_killed_writer_is_in_nobodys_way(storage: Storage) -> None:
+    Path(storage.path, "file.new").write_text("half")
+    storage.write("file", b"whole")
+    assert os.listdir(storage.path) == ["file"]  # noqa: PTH208 - names are what is asked
+
+
+def test_a_failed_write_leaves_the_old_content(storage: Storage) -> None:
+    storage.write("file", b"old")
+    Path(storage.path, "file.new").mkdir()
+    with pytest.raises(OSError, match=r"."):
+        storage.write("file", b"new")
+    assert storage.read("file") == b"old"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory"])
+def test_what_is_no_plain_file_is_not_read(storage: Storage, kind: str) -> None:
+    path = Path(storage.path, "file")
+    if kind == "fifo":
+        os.mkfifo(path, 0o600)
+    else:
+        path.mkdir(mode=0o700)
+    with pytest.raises(UnsafeFileError):
+        storage.read("file")
+
+
+def test_a_directory_is_made_for_its_owner_only(tmp_path: Path) -> None:
+    Storage(str(tmp_path / "a" / "b")).close()
+    assert tmp_path.joinpath("a", "b").stat().st_mode & 0o777 == 0o700
+
+
+# PEM and addresses
+
+
+def test_our_pem_is_that_of_everybody_else() -> None:
+    ca = Authority()
+    assert pem.encode(ca.certificate.public_bytes(Encoding.DER), pem.CERTIFICATE) == ca.pem
+
+
+@given(data=st.binary(max_size=99), label=st.sampled_from(["CERTIFICATE", "X"]))
+def test_pem_is_read_as_it_is_written(data: bytes, label: str) -> None:
+    assert pem.decode(b"note\n" + pem.encode(data, label) + b"\r\n" + pem.encode(b"y", "OTHER"), label) == [data]
+
+
+@given(data=st.binary(max_size=200))
+def test_any_bytes_are_pem_or_a_value_error(data: bytes) -> None:
+    text = b"-----BEGIN CERTIFICATE-----\n" + data + b"\n-----END CERTIFICATE-----\n"
+    try:
+        blocks = pem.decode(text, pem.CERTIFICATE)
+    except ValueError:
+        return
+    assert all(isinstance(block, bytes) for block in blocks)
+
+
+@pytest.mark.parametrize(
+    ("url", "canonical"),
+    [
+        ("https://Example", "https://example:443"),
+        ("https://example:6443/", "https://example:6443"),
+        ("https://[FD00::1]:6443", "https://[fd00::1]:6443"),
+        ("https://example/k8s/", "https://example:443/k8s"),
+    ],
+)
+def test_addresses_have_one_spelling(url: str, canonical: str) -> None:
+    assert Endpoint.parse(url).url == canonical
+    assert Endpoint.parse(canonical) == Endpoint.parse(url)
+
+
+@given(text=st.text(max_size=40).map(lambda tail: "https://" + tail))
+def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
+    try:
+        endpoint = Endpoint.parse(text)
+    except ValueError:
+        return
+    assert endpoint.host
+
+
+@pytest.mark.parametrize("text", ["", "abcdef", "abcdef.0123", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcdef0"])
+def test_only_bootstrap_tokens_are_tokens(text: str) -> None:
+    with pytest.raises(Failure, match="bootstrap token") as caught:
+        bootstrap_token.parse(text.encode())
+    assert not text or text not in str(caught.value)
+
+
+# Drafts
+
+
+def test_a_draft_is_kept_whole(storage: Storage) -> None:
+    drafts = StoredDrafts(storage)
+    draft = Draft(purpose="p", key_pem=b"k", csr_der=b"\x00d", first=Filed("a", b"1"), second=Filed("b", b"\xff"))
+    for kept in (Draft(purpose="p", key_pem=b"k", csr_der=b"d"), draft):
+        drafts.save(kept)
+        assert drafts.load() == kept
+    assert "b'k'" not in repr(draft)
+    drafts.discard()
+    assert drafts.load() is None
+
+
+def test_the_draft_of_the_stored_credential_is_finished(storage: Storage) -> None:
+    draft = Draft(purpose="p", key_pem=b"k", csr_der=b"d")
+    StoredDrafts(storage).save(draft)
+    assert StoredDrafts(storage, used_key_pem=b"k").load() is None
+    assert StoredDrafts(storage, used_key_pem=b"j").load() == draft
+
+
+@given(
+    document=st.fixed_dictionaries(
+        {"purpose": st.text(max_size=3), "key": st.text(max_size=3), "csr": st.text(max_size=4)},
+        optional={"first": st.dictionaries(st.sampled_from(["name", "request"]), st.text(max_size=4))},
+    )
+)
+def test_any_draft_file_is_a_draft_or_none(document: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with Storage(str(tmp_path_factory.mktemp("d") / "s")) as storage:
+        storage.write("draft", json.dumps(document).encode(), durable=False)
+        draft = StoredDrafts(storage).load()
+        assert draft is None or draft.purpose
+
+
+def test_chance_is_a_fraction() -> None:
+    drawn = {chance() for _ in range(100)}
+    assert len(drawn) > 90
+    assert all(0 <= value < 1 for value in drawn)
+
+
+def test_a_deadline_counts_down_and_never_below_zero() -> None:
+    virtual = VirtualTime()
+    deadline = Deadline.after(virtual.clock, 3)
+    deadline.sleep(2)
+    assert deadline.left == pytest.approx(1)
+    deadline.sleep(99)
+    assert deadline.passed
+    assert deadline.left == 0
