@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -19,13 +18,14 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from nodeattest_controller.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, ClusterPin, NodeName
+from nodeattest_providers.names import ClusterPin, NodeName
+from nodeattest_providers.subject import kubelet_subject
 
 __all__ = ["Authority", "Issued", "bundle_pins", "load_authority", "sign"]
 
@@ -110,7 +110,7 @@ def sign(
     certificate = (
         x509.CertificateBuilder()
         .issuer_name(ca.subject)
-        .subject_name(_subject(node_name))
+        .subject_name(kubelet_subject(node_name))
         .public_key(public_key)
         .serial_number(number)
         .not_valid_before(not_before)
@@ -124,15 +124,6 @@ def sign(
     )
     pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
     return Issued(pem=pem, serial=f"{number:x}", not_before=not_before, not_after=not_after)
-
-
-def _subject(node_name: NodeName) -> x509.Name:
-    """Build O and CN; the CN may exceed X.520's 64 characters, as Kubernetes' own do."""
-    organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, NODES_GROUP)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        common_name = x509.NameAttribute(NameOID.COMMON_NAME, NODE_USER_PREFIX + node_name, _validate=False)
-    return x509.Name([organization, common_name])
 
 
 def _hash_for(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> hashes.SHA256 | hashes.SHA384:

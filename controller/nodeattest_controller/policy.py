@@ -6,6 +6,7 @@ is honoured where the Cluster has it; it can narrow a policy's attestors, never 
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,13 @@ __all__ = ["Policy", "authorize", "parse", "policy_for"]
 
 INSECURE: Final = frozenset({ProviderName("insecure"), ProviderName("null")})
 _OWN_SECTION: Final = frozenset({"tpm", "challenge", "insecure", "aws", "azure", "gcp"})
+_FIELDS: Final = _OWN_SECTION | {
+    "authorizedAttestors",
+    "certificateLifetime",
+    "clusterSelector",
+    "enforcement",
+    "providers",
+}
 _DURATION: Final = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?\Z")
 MIN_LIFETIME: Final = 600
 """Seconds; kubernetes pkg/controller/certificates/authority clamps below ten minutes."""
@@ -82,6 +90,7 @@ def policy_for(cluster: JsonObject, policies: Iterable[JsonObject]) -> Policy:
 def parse(policy: JsonObject) -> Policy:
     """Read a policy object; raises Denied(PolicyInvalid)."""
     spec = mapping(policy, "spec")
+    _check_fields(spec)
     attestors = frozenset(ProviderName(name) for name in strings(spec, "authorizedAttestors"))
     if attestors & INSECURE and attestors - INSECURE:
         raise _invalid(
@@ -114,6 +123,15 @@ def authorize(policy: Policy, provider: ProviderName) -> None:
             got=provider,
             remedy="use an attestor that the cluster's policy names",
         )
+
+
+def _check_fields(spec: JsonObject) -> None:
+    """Refuse a field that nobody reads: a mistyped restriction must not be silently lost."""
+    for name in spec:
+        if name not in _FIELDS:
+            near = difflib.get_close_matches(name, sorted(_FIELDS), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(_FIELDS))}"
+            raise _invalid("known fields in spec", repr(name), hint)
 
 
 def _section(raw: JsonObject) -> Mapping[str, JsonValue]:

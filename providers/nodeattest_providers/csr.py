@@ -17,12 +17,13 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurv
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID, ObjectIdentifier
+from cryptography.x509.oid import ObjectIdentifier
 
 from nodeattest_providers.identifiers import node_name as checked_node_name
 from nodeattest_providers.identifiers import provider_id as checked_provider_id
 from nodeattest_providers.interface import NodeCsr
-from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, PROVIDER_ID_OID, Purpose
+from nodeattest_providers.names import PROVIDER_ID_OID, Purpose
+from nodeattest_providers.subject import kubelet_subject
 
 __all__ = ["PrivateKey", "build_csr", "parse_csr"]
 
@@ -47,12 +48,7 @@ def build_csr(
     ``Denied`` if node name or provider ID are not what the controller would accept; ``ValueError`` for an address
     that is none.
     """
-    subject = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, NODES_GROUP),
-            x509.NameAttribute(NameOID.COMMON_NAME, NODE_USER_PREFIX + checked_node_name(node_name)),
-        ]
-    )
+    subject = kubelet_subject(checked_node_name(node_name))
     payload = _utf8_string(checked_provider_id(provider_id))
     extension = x509.UnrecognizedExtension(ObjectIdentifier(provider_id_oid), payload)
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject).add_extension(extension, critical=False)

@@ -104,6 +104,13 @@ def test_lifetimes_out_of_range_or_in_another_spelling_are_denied(text: str) -> 
     assert refused.value.reason is Reason.POLICY_INVALID
 
 
+def test_a_mistyped_field_is_denied_and_the_nearest_is_named() -> None:
+    with pytest.raises(Denied) as refused:
+        parse(policy(certificateLifetme="1h"))
+    assert refused.value.reason is Reason.POLICY_INVALID
+    assert refused.value.remedy == "did you mean certificateLifetime?"
+
+
 def test_an_unknown_enforcement_is_denied() -> None:
     with pytest.raises(Denied):
         parse(policy(enforcement="Sometimes"))

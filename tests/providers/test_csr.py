@@ -615,3 +615,9 @@ def test_any_spliced_bytes_give_a_request_or_denied(der: bytes, position: int, c
     data = der[:start] + insert + der[start + cut :]
     for purpose in Purpose:
         assert isinstance(denied_reason(data, purpose), Reason) or data == der
+
+
+def test_a_node_name_longer_than_x520_allows_fits() -> None:
+    name = ".".join(["a" * 60] * 4)
+    der = build_csr(ec.generate_private_key(ec.SECP256R1()), name, "x://1")
+    assert parse_csr(der).node_name == name

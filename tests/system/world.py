@@ -262,7 +262,8 @@ class World:
     def ledger(self, name: str) -> JsonMap:
         """Return the ledger of one machine, or an empty object."""
         found = self.admin.list(f"{OWN}/machineattestations")
-        return next((one for one in found if text_at(one, "spec", "machineName") == name), {})
+        nothing: JsonMap = {}
+        return next((one for one in found if text_at(one, "spec", "machineName") == name), nothing)
 
     def denial(self, request: JsonMap) -> str:
         """Return the reason with which a request was denied, or an empty string."""
