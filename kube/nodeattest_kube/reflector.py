@@ -32,8 +32,6 @@ _RELIST_AFTER: Final = 5
 from a backup refuses versions of its future for ever (504, "Too large resource version")."""
 _NOT_ITS_FAULT: Final = frozenset({0, 429})
 """Statuses that say nothing about the version: no answer at all, and a server that has too much to do already."""
-_FAIRNESS: Final = 100
-"""Events handled before other tasks get their turn."""
 
 _Listed = dict[str, tuple[Version, JsonObject]]
 
@@ -194,13 +192,9 @@ class Reflector:
         """Follow one watch connection to its end."""
         query = {**self._query, "resourceVersion": version}
         async with aclosing(self._client.watch(self._path, query, opened=self._contact)) as events:
-            handled = 0
             async for event in events:
                 self._handle(event)
                 self._contact()
-                handled += 1
-                if handled % _FAIRNESS == 0:
-                    await asyncio.sleep(0)
 
     def _handle(self, event: WatchEvent) -> None:
         """Apply one event and remember how far we are."""

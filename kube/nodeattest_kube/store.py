@@ -60,6 +60,10 @@ class Store:
         """Return the objects that an index has under a value."""
         return [self._objects[key] for key in self._indexes[name].get(value, _NOTHING)]
 
+    def index_values(self, name: str) -> list[str]:
+        """Return the values that an index has objects under."""
+        return list(self._indexes[name])
+
     def put(self, key: str, version: Version, item: JsonObject) -> None:
         """Store a version of an object in place of any other."""
         self._leave(key)

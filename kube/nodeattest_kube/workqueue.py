@@ -128,7 +128,6 @@ class WorkQueue(Generic[K]):
             handle.cancel()
         self._later.clear()
         self._ready.clear()
-        self._again.clear()
         self._awake.set()
 
     @property

@@ -191,10 +191,13 @@ async def test_a_redirect_is_not_followed(server: Server, client: ApiClient) -> 
     assert len(server.requests) == 1
 
 
-async def test_a_cookie_is_not_kept(server: Server, client: ApiClient) -> None:
-    server.script = [answers(thing("a", 1), Set_Cookie="session=1")]
-    await client.get("/x")
-    await client.get("/x")
+async def test_a_cookie_is_not_kept(tmp_path: Path) -> None:
+    async with serving(tmp_path, "localhost") as server:  # A cookie jar would keep none of a bare address.
+        server.url = server.url.replace("127.0.0.1", "localhost")
+        server.script = [answers(thing("a", 1), Set_Cookie="session=1")]
+        async with ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+            await client.get("/x")
+            await client.get("/x")
     assert "Cookie" not in server.requests[1].headers
 
 
@@ -395,11 +398,16 @@ async def test_a_rotated_token_is_read_again_after_a_minute_and_after_a_refusal(
     assert tokens == ["one", "one", "two", "two", "three", "three"]
 
 
-async def test_a_token_file_that_never_was_is_unauthorized(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [None, b"", b"a b", b"a\r\nX-Remote-User: admin", b"\xff"])
+async def test_a_token_file_without_a_token_is_unauthorized(
+    server: Server, tmp_path: Path, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / "token").write_bytes(content)
     file = tmp_path / "kubeconfig"
-    file.write_bytes(server.kubeconfig(user={"tokenFile": "absent"}))
+    file.write_bytes(server.kubeconfig(user={"tokenFile": "token"}))
     async with ApiClient.from_kubeconfig_file(file) as client:
-        with pytest.raises(kube.Unauthorized, match="absent"):
+        with pytest.raises(kube.Unauthorized, match="service account"):
             await client.get("/x")
     assert server.requests == []
 

@@ -191,6 +191,26 @@ def test_a_leader_without_server_stops_before_its_lease_ends(way: str) -> None:
     run_virtually(main())
 
 
+def test_the_deadline_counts_from_the_beginning_of_the_last_renewal() -> None:
+    async def main() -> None:
+        leases = Leases()
+        candidate = Candidate(leases, "one")
+        task = candidate.start()
+        await asyncio.sleep(1)
+        leases.answer_delay = 4.0
+        while leases.version < 2:  # noqa: ASYNC110 - its state lies on a server
+            await asyncio.sleep(0.01)
+        stored = now()  # The server may count the lease's life from here on; we must not count from the answer.
+        await asyncio.sleep(4.1)
+        assert candidate.elector.is_leader
+        leases.hung = True
+        with pytest.raises(LostLease):
+            await task
+        assert candidate.terms[0][1] <= stored + 10 + 0.6
+
+    run_virtually(main())
+
+
 def test_a_short_outage_does_not_end_a_term() -> None:
     async def main() -> None:
         leases = Leases()

@@ -122,6 +122,17 @@ def test_retries_of_a_key_wait_longer_and_longer_until_it_is_forgotten() -> None
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 1, 1]
 
 
+def test_counts_of_lost_keys_take_bounded_memory() -> None:
+    class Never:
+        def cancel(self) -> None:
+            raise AssertionError
+
+    made: WorkQueue[int] = WorkQueue(clock=lambda: 0.0, timer=lambda _delay, _callback: Never())
+    for key in range(100_005):
+        made.retry(key)
+    assert [made.failures(key) for key in (0, 4, 5, 100_004)] == [0, 0, 1, 1]
+
+
 def test_a_bug_in_the_worker_costs_its_key_a_retry_and_others_nothing() -> None:
     bugs: list[tuple[str, float]] = []
     good: list[str] = []
