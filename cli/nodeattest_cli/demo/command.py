@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
@@ -107,7 +108,7 @@ def _run(plan: Plan, console: Console, hold: Callable[[World, Report], None]) ->
     try:
         with _signals(), make_show(console) as show:
             return run(plan, show, hold=hold)
-    except (StartFailed, SoftwareTpmError, DemoFailure, ApiRefusal) as failure:
+    except (StartFailed, SoftwareTpmError, DemoFailure, ApiRefusal, OSError, HTTPException) as failure:
         console.print(f"the demo could not be set up: {failure}", style="bold red", markup=False, highlight=False)
         return Report(joined=(), refused=(), problems=("set-up failed",))
 

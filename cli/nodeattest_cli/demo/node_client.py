@@ -25,7 +25,8 @@ __all__ = ["DemoFailure", "NodeCredential", "call_plugin", "node_client", "prove
 
 _PLUGIN_LIMIT: Final = 30.0
 """Seconds; a warm plugin takes a fortieth of one."""
-_REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_AUTHENTICATION: Final = "/apis/authentication.k8s.io/v1"
+_REVIEWS: Final = "selfsubjectreviews"
 _LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _OTHER: Final = "another-node"
 """A name that is no node's here."""
@@ -92,12 +93,13 @@ def register(client: Client, node: str, provider_id: str) -> None:
 def prove(client: Client, node: str) -> str:
     """Let the API server tell whose credential this is; returns how it told, raises ``DemoFailure``."""
     try:
+        served = client.get(_AUTHENTICATION)
+        if not any(text(resource, "name") == _REVIEWS for resource in items(served, "resources")):
+            return _prove_by_authorizer(client, node)
         review: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        answer = client.create(_REVIEWS, review)
+        answer = client.create(f"{_AUTHENTICATION}/{_REVIEWS}", review)
     except ApiRefusal as refusal:
-        if refusal.code != HTTPStatus.NOT_FOUND:
-            raise DemoFailure(f"the API server does not accept the credential of {node}: {refusal}") from None
-        return _prove_by_authorizer(client, node)
+        raise DemoFailure(f"the API server does not accept the credential of {node}: {refusal}") from None
     user, groups = text(answer, "status", "userInfo", "username"), strings(answer, "status", "userInfo", "groups")
     if user != f"system:node:{node}" or "system:nodes" not in groups:
         raise DemoFailure(f"the API server takes {node} for {user or 'nobody'} in {', '.join(groups)}")

@@ -78,10 +78,8 @@ def run(plan: Plan, show: Show, *, hold: Callable[[World, Report], None]) -> Rep
 
 def _build(plan: Plan, show: Show, stack: ExitStack) -> tuple[World, list[Device]]:
     """Start clusters and devices side by side; the last two devices are the victim's and a stranger's."""
-    kind = (
-        "the sandbox's API server" if plan.tools.assets is None else f"etcd and kube-apiserver in {plan.tools.assets}"
-    )
-    show.began(f"starting two control planes ({kind}) and {plan.nodes + 2} machines")
+    assets = plan.tools.assets
+    show.began(f"starting two control planes and {plan.nodes + 2} machines")
     names = [f"tpm-{number}" for number in range(1, plan.nodes + 2)] + ["stranger"]
 
     def make_devices() -> list[Device]:
@@ -91,10 +89,14 @@ def _build(plan: Plan, show: Show, stack: ExitStack) -> tuple[World, list[Device
 
     with ThreadPoolExecutor(1) as aside:
         devices = aside.submit(make_devices)
-        management, workload = start_planes(plan.directory, assets=plan.tools.assets, stack=stack)
-        world = fill(management, workload, provider=plan.provider)
+        planes = start_planes(plan.directory, assets=assets, stack=stack)
+        world = fill(planes, provider=plan.provider)
         found = devices.result()
-    show.done(f"management cluster {management.server}, workload cluster {workload.server}: {kind}, {world.version}")
+    if assets is not None and not planes.management_is_real:
+        show.done(f"the management cluster is a sandbox: {world.version} as built here dies of custom resources")
+    show.done(
+        f"management cluster {world.management.server}, workload cluster {world.workload.server}, {world.version}"
+    )
     show.done(f"{len(found)} machines with {_THINGS.get(plan.provider, plan.provider)}")
     return world, found
 

@@ -31,7 +31,16 @@ from nodeattest_sandbox.definitions import install_cluster_api, install_definiti
 from nodeattest_sandbox.fleet import create_cluster, create_namespace
 from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox
 
-__all__ = ["CLUSTER", "NAMESPACE", "World", "fill", "start_controller", "start_planes"]
+__all__ = [
+    "CLUSTER",
+    "NAMESPACE",
+    "Planes",
+    "World",
+    "bears_custom_resources",
+    "fill",
+    "start_controller",
+    "start_planes",
+]
 
 CLUSTER: Final = "demo"
 NAMESPACE: Final = "fleet"
@@ -42,8 +51,19 @@ _USER: Final = "node-attestation-controller"
 _BINDING: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/nodeattest:node-bootstrapper"
 _FIRST_EXEC_V1: Final = (1, 22)
 """client-go speaks client.authentication.k8s.io/v1 from this Kubernetes version on."""
+_FIRST_SOUND_REFLECTION: Final = (1, 24)
+_FIRST_NEW_MAPS: Final = (1, 18)
 _WAIT_LIMIT: Final = "10s"
 """How long a request may wait for its Machine before it is refused: the shortest that the controller takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """Two running control planes."""
+
+    management: ControlPlane
+    workload: ControlPlane
+    management_is_real: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,27 +80,46 @@ class World:
     @property
     def exec_api_version(self) -> str:
         """Which version of the exec protocol a kubelet of this cluster speaks."""
-        words = self.version.removeprefix("v").split(".")
-        numbers = tuple(int(word) for word in words[:2] if word.isdigit())
-        return "v1beta1" if numbers < _FIRST_EXEC_V1 else "v1"
+        return "v1beta1" if _numbers(self.version) < _FIRST_EXEC_V1 else "v1"
 
 
-def start_planes(directory: Path, *, assets: Path | None, stack: ExitStack) -> tuple[ControlPlane, ControlPlane]:
-    """Start the management and the workload cluster."""
+def start_planes(directory: Path, *, assets: Path | None, stack: ExitStack) -> Planes:
+    """Start the management and the workload cluster; real ones need ``assets``."""
 
-    def start(name: str) -> ControlPlane:
+    def start(name: str, assets: Path | None) -> ControlPlane:
         folder = directory / name
         plane = start_sandbox(folder, name=name) if assets is None else start_real(folder, assets, name=name)
         stack.callback(plane.stop)  # by the thread that started it, so that none is forgotten
         return plane
 
+    if assets is not None:
+        workload = start("workload", assets)
+        version = workload.client().get("/version")
+        sound = bears_custom_resources(text(version, "gitVersion"), text(version, "goVersion"))
+        return Planes(start("management", assets if sound else None), workload, management_is_real=sound)
     with ThreadPoolExecutor(1) as aside:
-        workload = aside.submit(start, "workload")
-        return start("management"), workload.result()
+        later = aside.submit(start, "workload", None)
+        return Planes(start("management", None), later.result(), management_is_real=False)
 
 
-def fill(management: ControlPlane, workload: ControlPlane, *, provider: str) -> World:
+def bears_custom_resources(kubernetes: str, go: str) -> bool:
+    """Tell whether a build of kube-apiserver survives its first custom resource.
+
+    Kubernetes before 1.24 compiled by Go 1.18 or newer does not: its reflect2 reads the runtime's maps in the old way
+    (modern-go/reflect2 issue 26).
+    """
+    return _numbers(kubernetes) >= _FIRST_SOUND_REFLECTION or _numbers(go.removeprefix("go")) < _FIRST_NEW_MAPS
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Read major and minor number."""
+    words = version.removeprefix("v").split(".")
+    return tuple(int(word) for word in words[:2] if word.isdigit())
+
+
+def fill(planes: Planes, *, provider: str) -> World:
     """Install definitions and rights, and create the Cluster with its Secrets and policy."""
+    management, workload = planes.management, planes.workload
     here, there = management.client(), workload.client()
     install_cluster_api(here)
     install_definitions(here, manifests.crds())
