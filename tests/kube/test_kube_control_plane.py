@@ -113,7 +113,9 @@ async def write(plane: ControlPlane, number: str) -> None:
         await client.merge_patch(maps("followed"), {"data": {"n": number}})
 
 
-async def test_a_reflector_follows_through_restart_and_lost_history(plane: ControlPlane, admin: ApiClient) -> None:
+async def test_a_reflector_follows_through_restart_and_lost_history(
+    plane: ControlPlane, admin: ApiClient, control_plane_kind: str
+) -> None:
     told: list[tuple[str, bool]] = []
     reflector = Reflector(
         admin,
@@ -129,7 +131,8 @@ async def test_a_reflector_follows_through_restart_and_lost_history(plane: Contr
         await asyncio.to_thread(plane.expire_history)
         await write(plane, "2")
         await until(lambda: dig_text(reflector.get("default/followed"), "data", "n") == "2")
-        await asyncio.to_thread(plane.restart)
+        if control_plane_kind == "sandbox":  # A real one was restarted to lose its history.
+            await asyncio.to_thread(plane.restart)
         await write(plane, "3")
         await until(lambda: dig_text(reflector.get("default/followed"), "data", "n") == "3")
         async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
