@@ -292,7 +292,7 @@ def _match(asked: Asked) -> Match | None:
 
 
 def _patched(kind: Kind, before: Stored, patch: JsonValue, content_type: str) -> JsonMap:
-    value = map_at(load(before.data))
+    value = map_at(load(object_body(kind, before)))
     if content_type == _PATCHES[0]:
         return json_patch(value, patch)
     if not isinstance(patch, dict):

@@ -87,7 +87,7 @@ def find(write: Write) -> Stored:
 def create(write: Write, body: JsonMap) -> Stored:
     """Write a new object."""
     kind, cluster = write.kind, write.cluster
-    value = _typed(kind, body)
+    value = _typed(write, body)
     metadata = child(value, "metadata")
     _place(write, metadata)
     if text_at(metadata, "resourceVersion"):
@@ -117,7 +117,7 @@ def create(write: Write, body: JsonMap) -> Stored:
 def update(write: Write, body: JsonMap, before: Stored) -> Stored:
     """Write a new version of an object, of which ``before`` is the present one."""
     kind, cluster = write.kind, write.cluster
-    value = _typed(kind, body)
+    value = _typed(write, body)
     metadata = child(value, "metadata")
     _place(write, metadata)
     _check_preconditions(write, metadata, before)
@@ -168,18 +168,16 @@ def delete(write: Write, before: Stored, options: JsonMap) -> tuple[Stored, bool
     return _remove(cluster, kind.collection, Key(text_at(metadata, "namespace"), name)), True
 
 
-def _typed(kind: Kind, body: JsonMap) -> JsonMap:
-    """Return the object with kind and apiVersion first, as every stored object has them."""
+def _typed(write: Write, body: JsonMap) -> JsonMap:
+    """Return the object with kind and apiVersion first, and that of storage, as every stored object has them."""
+    kind, stored_as = write.kind, write.cluster.kinds.of_collection(write.kind.collection) or write.kind
     if text_at(body, "kind") not in {"", kind.kind} or text_at(body, "apiVersion") not in {"", kind.api_version}:
         raise bad_request(
             f"{text_at(body, 'kind')} in version {text_at(body, 'apiVersion')!r} cannot be handled as a {kind.kind}: "
             f"the API version in the data does not match the expected API version ({kind.api_version})"
         )
-    return {
-        "kind": kind.kind,
-        "apiVersion": kind.api_version,
-        **{k: v for k, v in body.items() if k not in {"kind", "apiVersion"}},
-    }
+    rest = {key: value for key, value in body.items() if key not in {"kind", "apiVersion"}}
+    return {"kind": kind.kind, "apiVersion": stored_as.api_version, **rest}
 
 
 def _place(write: Write, metadata: JsonMap) -> None:

@@ -1,0 +1,233 @@
+"""Custom resources, on the sandbox and on the real server."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from apiserver_kit import DEFINITIONS, eventually, refusal
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, load, map_at, maps_at, text_at, value_at
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.definitions import install_definitions
+from nodeattest_sandbox.process import ControlPlane
+
+SCHEMA: JsonMap = {
+    "type": "object",
+    "required": ["spec"],
+    "properties": {
+        "spec": {
+            "type": "object",
+            "required": ["size"],
+            "properties": {
+                "size": {"type": "integer", "minimum": 1, "maximum": 9},
+                "colour": {"type": "string", "enum": ["red", "blue"], "default": "red"},
+                "code": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 3},
+                "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 2},
+                "limits": {"type": "object", "additionalProperties": {"type": "integer"}},
+                "open": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                "either": {"x-kubernetes-int-or-string": True},
+            },
+        },
+        "status": {"type": "object", "properties": {"phase": {"type": "string"}}},
+    },
+}
+COLUMNS: list[JsonValue] = [
+    {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
+    {"name": "Ready", "type": "string", "jsonPath": '.spec.open.conditions[?(@.type=="Ready")].status'},
+]
+BOXES = "/apis/boxes.example/v2/namespaces/default/boxes"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def boxes(control_plane: ControlPlane) -> None:
+    versions: list[JsonValue] = [
+        {
+            "name": version, "served": True, "storage": version == "v2", "schema": {"openAPIV3Schema": SCHEMA},
+            "subresources": {"status": {}}, "additionalPrinterColumns": COLUMNS,
+        }
+        for version in ("v1", "v2")
+    ]  # fmt: skip
+    definition: JsonMap = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "boxes.boxes.example"},
+        "spec": {
+            "group": "boxes.example",
+            "scope": "Namespaced",
+            "names": {"plural": "boxes", "kind": "Box", "shortNames": ["bx"]},
+            "versions": versions,
+        },
+    }
+    install_definitions(control_plane.client(), [definition])
+
+
+def box(name: str, **spec: JsonValue) -> JsonMap:
+    return {"apiVersion": "boxes.example/v2", "kind": "Box", "metadata": {"name": name}, "spec": {"size": 1, **spec}}
+
+
+def test_definition_is_established(admin: Client) -> None:
+    status = map_at(admin.get(f"{DEFINITIONS}/boxes.boxes.example"), "status")
+    conditions = {text_at(c, "type"): text_at(c, "status") for c in maps_at(status, "conditions")}
+    assert conditions["Established"] == conditions["NamesAccepted"] == "True"
+    assert text_at(status, "acceptedNames", "listKind") == "BoxList"
+
+
+def test_discovery_tells_of_the_resource(admin: Client) -> None:
+    resources = {text_at(r, "name"): r for r in maps_at(admin.get("/apis/boxes.example/v2"), "resources")}
+    assert set(resources) == {"boxes", "boxes/status"}
+    assert resources["boxes"]["shortNames"] == ["bx"]
+    group = admin.get("/apis/boxes.example")
+    assert text_at(group, "preferredVersion", "version") == "v2"
+    assert [text_at(version, "version") for version in maps_at(group, "versions")] == ["v2", "v1"]
+
+
+def test_unknown_fields_go_and_defaults_come(admin: Client, unique: str) -> None:
+    body = box(unique, unknown=1, open={"anything": [1]}, limits={"a": 1})
+    body["extra"] = "gone"
+    stored = admin.create(BOXES, body)
+    assert stored["spec"] == {"size": 1, "colour": "red", "open": {"anything": [1]}, "limits": {"a": 1}}
+    assert "extra" not in stored
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"size": 0}, "spec.size"),
+        ({"size": 10}, "spec.size"),
+        ({"size": "1"}, "spec.size"),
+        ({"size": 1.5}, "spec.size"),
+        ({"colour": "green"}, "spec.colour"),
+        ({"code": "A"}, "spec.code"),
+        ({"code": "abcd"}, "spec.code"),
+        ({"tags": ["a", "b", "c"]}, "spec.tags"),
+        ({"limits": {"a": "b"}}, "spec.limits.a"),
+        ({"open": []}, "spec.open"),
+        ({"either": True}, "spec.either"),
+    ],
+    ids=str,
+)
+def test_schema_refuses_at_the_field(admin: Client, unique: str, spec: JsonMap, field: str) -> None:
+    refused = refusal(lambda: admin.create(BOXES, box(unique, **spec)))
+    assert (refused.code, refused.fields) == (422, [field])
+
+
+def test_required_fields_are_required(admin: Client, unique: str) -> None:
+    body = box(unique)
+    map_at(body, "spec").pop("size")
+    assert refusal(lambda: admin.create(BOXES, body)).fields == ["spec.size"]
+
+
+def test_status_is_written_apart(admin: Client, unique: str) -> None:
+    body = box(unique)
+    body["status"] = {"phase": "forged"}
+    stored = admin.create(BOXES, body)
+    assert "status" not in stored
+    changed = copy.deepcopy(stored)
+    changed["status"] = {"phase": "Full"}
+    map_at(changed, "spec")["size"] = 2
+    map_at(changed, "metadata")["labels"] = {"a": "b"}
+    after_status = admin.replace(f"{BOXES}/{unique}/status", changed)
+    assert (value_at(after_status, "spec", "size"), value_at(after_status, "status", "phase")) == (1, "Full")
+    assert value_at(after_status, "metadata", "labels") is None
+    changed["status"] = {"phase": "forged"}
+    map_at(changed, "metadata")["resourceVersion"] = value_at(after_status, "metadata", "resourceVersion")
+    after_spec = admin.replace(f"{BOXES}/{unique}", changed)
+    assert (value_at(after_spec, "spec", "size"), value_at(after_spec, "status", "phase")) == (2, "Full")
+
+
+def test_generation_counts_changes_of_the_spec(admin: Client, unique: str) -> None:
+    admin.create(BOXES, box(unique))
+    changes: list[tuple[str, JsonMap]] = [
+        ("", {"metadata": {"labels": {"a": "b"}}}),
+        ("/status", {"status": {"phase": "x"}}),
+        ("", {"spec": {"size": 2}}),
+    ]
+    seen = [
+        value_at(admin.patch(f"{BOXES}/{unique}{door}", patch), "metadata", "generation") for door, patch in changes
+    ]
+    assert seen == [1, 1, 2]
+
+
+def test_update_needs_a_version(admin: Client, unique: str) -> None:
+    admin.create(BOXES, box(unique))
+    refused = refusal(lambda: admin.replace(f"{BOXES}/{unique}", box(unique, size=2)))
+    assert (refused.code, refused.fields) == (422, ["metadata.resourceVersion"])
+
+
+def test_strategic_patch_is_unsupported(admin: Client, unique: str) -> None:
+    admin.create(BOXES, box(unique))
+    assert refusal(lambda: admin.patch(f"{BOXES}/{unique}", {"spec": {"size": 2}}, "strategic")).code == 415
+
+
+def test_every_served_version_shows_the_same_object(admin: Client, unique: str) -> None:
+    stored = admin.create(BOXES, box(unique))
+    old = admin.get(f"{BOXES.replace('v2', 'v1')}/{unique}")
+    assert old == {**stored, "apiVersion": "boxes.example/v1"}
+    listed = admin.list(BOXES.replace("v2", "v1"), fieldSelector=f"metadata.name={unique}")
+    assert listed == [old]
+    changed = admin.patch(f"{BOXES.replace('v2', 'v1')}/{unique}", {"spec": {"size": 3}})
+    assert (text_at(changed, "apiVersion"), value_at(changed, "spec", "size")) == ("boxes.example/v1", 3)
+    assert value_at(admin.get(f"{BOXES}/{unique}"), "spec", "size") == 3
+    (event,) = admin.watch(BOXES.replace("v2", "v1"), fieldSelector=f"metadata.name={unique}")
+    assert text_at(event, "object", "apiVersion") == "boxes.example/v1"
+
+
+def test_tables_have_the_columns_of_the_definition(admin: Client, unique: str) -> None:
+    conditions: JsonValue = [{"type": "Other", "status": "no"}, {"type": "Ready", "status": "True"}]
+    admin.create(BOXES, box(unique, size=4, open={"conditions": conditions}))
+    accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
+    _, data = admin.send("GET", f"{BOXES}/{unique}", headers=accept)
+    shown = map_at(load(data))
+    assert [text_at(c, "name") for c in maps_at(shown, "columnDefinitions")][:3] == ["Name", "Size", "Ready"]
+    (row,) = maps_at(shown, "rows")
+    cells = row["cells"]
+    assert isinstance(cells, list)
+    assert cells[:3] == [unique, 4, "True"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("metadata.name", "wrong.boxes.example"), ("spec.versions", []), ("spec.group", "")],
+)
+def test_bad_definition_is_invalid(admin: Client, unique: str, path: str, value: JsonValue) -> None:
+    definition: JsonMap = {
+        "metadata": {"name": f"{unique}.other.example"},
+        "spec": {
+            "group": "other.example",
+            "scope": "Cluster",
+            "names": {"plural": unique, "kind": "Other"},
+            "versions": [
+                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+            ],
+        },
+    }
+    section, key = path.split(".")
+    map_at(definition, section)[key] = value
+    assert refusal(lambda: admin.create(DEFINITIONS, definition)).code == 422
+
+
+def test_removed_definition_takes_its_objects_along(admin: Client, unique: str) -> None:
+    definition: JsonMap = {
+        "metadata": {"name": f"{unique}.gone.example"},
+        "spec": {
+            "group": "gone.example",
+            "scope": "Cluster",
+            "names": {"plural": unique, "kind": "Gone"},
+            "versions": [
+                {
+                    "name": "v1", "served": True, "storage": True,
+                    "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+                }
+            ],
+        },
+    }  # fmt: skip
+    install_definitions(admin, [definition])
+    path = f"/apis/gone.example/v1/{unique}"
+    admin.create(path, {"apiVersion": "gone.example/v1", "kind": "Gone", "metadata": {"name": "a"}})
+    admin.delete(f"{DEFINITIONS}/{unique}.gone.example")
+
+    def is_gone() -> None:
+        assert refusal(lambda: admin.get(path)).code == 404
+
+    eventually(is_gone, 20)
