@@ -14,10 +14,41 @@ from typing import Literal
 
 import pytest
 
+from nodeattest_sandbox.definitions import keeps_custom_resources
 from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox
 
 ControlPlaneKind = Literal["sandbox", "real"]
 StartControlPlane = Callable[[str], ControlPlane]
+
+
+NOT_POSSIBLE = "not possible here:"
+"""How the reason of a skip begins that no setting of the machine can cure; CI lets these and no others pass."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Fail a CI run in which a test was skipped that could have run."""
+    if not os.environ.get("NODEATTEST_REQUIRE_ALL"):
+        return
+    reasons = [_reason(report) for report in terminalreporter.stats.get("skipped", [])]
+    for reason in sorted({reason for reason in reasons if not reason.startswith(NOT_POSSIBLE)}):
+        terminalreporter.write_line(f"must not be skipped: {reason}", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Turn such a run red."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if not os.environ.get("NODEATTEST_REQUIRE_ALL") or not isinstance(reporter, pytest.TerminalReporter):
+        return
+    skipped = [_reason(report) for report in reporter.stats.get("skipped", [])]
+    if session.exitstatus == 0 and any(not reason.startswith(NOT_POSSIBLE) for reason in skipped):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _reason(report: object) -> str:
+    told = getattr(report, "longrepr", None)
+    reason = str(told[2]) if isinstance(told, tuple) else str(told)  # pyright: ignore[reportUnknownArgumentType] - (file, line, reason)
+    return reason.removeprefix("Skipped: ")
 
 
 def _assets() -> Path | None:
@@ -54,3 +85,10 @@ def start_control_plane(
 def control_plane(start_control_plane: StartControlPlane) -> ControlPlane:
     """One control plane that tests share: use names of your own in it."""
     return start_control_plane("shared")
+
+
+@pytest.fixture(scope="session")
+def custom_resources(control_plane: ControlPlane) -> None:
+    """Skip where the real server does not survive a custom resource (see ``keeps_custom_resources``)."""
+    if not keeps_custom_resources(control_plane):
+        pytest.skip("this kube-apiserver dies of custom resources: Kubernetes before 1.23 built with Go 1.18 or later")

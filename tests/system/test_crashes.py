@@ -95,8 +95,7 @@ def test_a_join_survives_the_controllers_death_around_a_write(
     for gate in gates:
         gate.before, gate.after = killer.passes("before"), killer.passes("after")
     with controller, ThreadPoolExecutor(1) as pool:
-        eventually(lambda: controller.said("connected"), what="the connection")
-        world.await_bootstrappers()
+        world.await_service(controller)
         agent = world.agent(name, "tpm", tcti=tpm.tcti)
         joining = pool.submit(agent.join, world.token())
         assert killer.done.wait(20), f"no write {write!r}: {joining.result(60).stderr}"

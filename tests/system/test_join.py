@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from world import Controller, World, eventually
+from world import Controller, World
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 
@@ -14,7 +14,7 @@ from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 def controller(world: World) -> Iterator[Controller]:
     world.set_policy(authorizedAttestors=["tpm"])
     with world.controller() as running:
-        eventually(lambda: running.said("connected"), what="the connection")
+        world.await_service(running)
         yield running
 
 

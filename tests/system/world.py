@@ -242,8 +242,9 @@ class World:
         """Make a controller; it does not run yet."""
         return Controller(kubeconfig or self.management.admin_kubeconfig, self.directory / log, flags)
 
-    def await_bootstrappers(self) -> None:
-        """Wait until the controller let bootstrap tokens file requests."""
+    def await_service(self, controller: Controller) -> None:
+        """Wait until the controller serves the cluster, and bootstrap tokens may file requests."""
+        eventually(lambda: controller.said("connected"), what="the connection")
         path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
         name = "nodeattest:node-bootstrapper"
         eventually(
