@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -13,11 +14,12 @@ from hypothesis import strategies as st
 from tpm_world import PCR_VALUES, EkKind, SoftTpm, new_key, parsed, public_of
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.tpm.attest import parse_quote, parse_signature
+from nodeattest_providers.tpm.attest import parse_quote
 from nodeattest_providers.tpm.credential import make_credential
 from nodeattest_providers.tpm.endorsement import parse_endorsement_key
 from nodeattest_providers.tpm.nv import split_der
 from nodeattest_providers.tpm.public import PublicArea, parse_public
+from nodeattest_providers.tpm.signature import parse_signature
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, Reader, sized
 from nodeattest_providers.tpm.templates import AK_ATTRIBUTES, AK_TEMPLATE, EK_TEMPLATES
 
@@ -121,6 +123,13 @@ def rsa_area(modulus: int, *, bits: int = 2048, exponent: int = 0, size: int = 2
 GOOD_MODULUS = rsa.generate_private_key(65537, 2048).public_key().public_numbers().n
 
 
+def roca_modulus() -> int:
+    """A number of 2048 bits that is 1 modulo every small prime of the fingerprint, as 65537 to the power 0 is."""
+    primes = (number for number in range(3, 168) if all(number % divisor for divisor in range(2, number)))
+    step = 2 * math.prod(primes)
+    return ((1 << 2048) - 1) // step * step + 1
+
+
 @pytest.mark.parametrize(
     ("what", "raw"),
     [
@@ -128,6 +137,7 @@ GOOD_MODULUS = rsa.generate_private_key(65537, 2048).public_key().public_numbers
         ("a modulus one bit short", rsa_area(GOOD_MODULUS >> 1 | 1)),
         ("an even modulus", rsa_area(GOOD_MODULUS - 1)),
         ("the modulus 0", rsa_area(0)),
+        ("a key with CVE-2017-15361", rsa_area(roca_modulus())),
         ("exponent 1", rsa_area(GOOD_MODULUS, exponent=1)),
         ("exponent 3", rsa_area(GOOD_MODULUS, exponent=3)),
         ("a modulus of another size than keyBits", rsa_area(GOOD_MODULUS, bits=3072)),

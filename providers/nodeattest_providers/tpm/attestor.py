@@ -29,7 +29,6 @@ from nodeattest_providers.tpm.protocol import (
     proof,
     qualifying_data,
 )
-from nodeattest_providers.tpm.public import parse_public
 from nodeattest_providers.tpm.settings import closed, invalid, text
 from nodeattest_providers.tpm.templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
 
@@ -75,6 +74,8 @@ class TpmAttestor:
 
     def endorsement_fingerprint(self) -> str:
         """Return ``sha256:<hex>`` of the endorsement key in use: what an operator registers for this machine."""
+        from nodeattest_providers.tpm.public import parse_public  # noqa: PLC0415 - 30 ms that a join does not need
+
         return parse_public(
             self._open().ek.public, what="endorsement key", reason=Reason.ENDORSEMENT_KEY_MALFORMED
         ).fingerprint

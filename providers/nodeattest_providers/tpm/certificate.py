@@ -4,6 +4,8 @@ Promises: returns only when the certificate is for this very key, is an endorsem
 configured authority at the given time. Leaves to others: whose TPM it is; a chain alone never says that
 (``endorsement``). Revocation is not checked: manufacturers publish lists that hardly any machine room can reach; the
 binding of key to machine, which is always demanded besides, is what an operator withdraws.
+A certificate that cryptography cannot read (RSAES-OAEP key, SETs out of order) does not count; its key can still be
+registered.
 Source: TCG EK Credential Profile 2.5, §3.2 "X.509 ASN.1 Definitions"; RFC 5280 §6.1, §4.2.1; protocol §E5 step 4, §E9.
 """
 

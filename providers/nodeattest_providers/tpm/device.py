@@ -31,6 +31,8 @@ _HANDLES_A_CALL: Final = 64
 
 _LOCKOUT: Final = 0x921
 """TPM_RC_LOCKOUT."""
+_LAYER_SHIFT: Final = 16
+"""Above it stands the layer of the software stack that failed; 0 is the TPM itself (TSS 2.0 Overview §4)."""
 _REMEDIES: Final = {
     _LOCKOUT: ("the TPM is in lockout", "wait for the lockout to pass, or clear it with tpm2_dictionarylockout -c"),
     0x902: ("the TPM has no room for another key", "use /dev/tpmrm0, or flush stale keys with tpm2_flushcontext -t"),
@@ -137,7 +139,7 @@ class Device:
                 )
             )
         except self._tss.TSS2_Exception as error:
-            if error.error == _LOCKOUT:
+            if error.error == _LOCKOUT or error.rc >> _LAYER_SHIFT:
                 raise _unavailable("activation", error.error, error.rc) from None
             # Which error comes depends on what is wrong (§E10); all of them say that this is not for us.
             raise Denied(

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_providers.errors import Reason
+from nodeattest_providers.keys import is_roca
 from nodeattest_providers.tpm.structures import Alg, Curve, Reader, digest
 
 __all__ = ["PublicArea", "PublicKey", "parse_public"]
@@ -113,6 +114,8 @@ def _rsa_key(reader: Reader) -> rsa.RSAPublicKey:
     modulus = int.from_bytes(reader.sized("modulus", bits // 8), "big")
     if modulus.bit_length() != bits or modulus % 2 == 0:
         raise reader.wrong(f"an odd modulus of {bits} bits", f"{modulus.bit_length()} bits")
+    if is_roca(modulus):  # made by Infineon's TPMs of 2012 to 2017: anybody can compute the private key
+        raise reader.wrong("an RSA key without the weakness CVE-2017-15361", "one with it")
     try:
         return rsa.RSAPublicNumbers(_DEFAULT_EXPONENT, modulus).public_key()
     except ValueError:

@@ -26,7 +26,7 @@ from nodeattest_providers.interface import (
     NodeRequest,
 )
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, MachineName
-from nodeattest_providers.tpm.attest import Quote, parse_quote, parse_signature, signature_is_valid
+from nodeattest_providers.tpm.attest import Quote, parse_quote
 from nodeattest_providers.tpm.attestation import check_attestation_key, qualified_name
 from nodeattest_providers.tpm.boot import check_boot_state, check_clock
 from nodeattest_providers.tpm.credential import make_credential
@@ -43,6 +43,7 @@ from nodeattest_providers.tpm.protocol import (
     qualifying_data,
 )
 from nodeattest_providers.tpm.public import PublicArea, parse_public
+from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
 from nodeattest_providers.twostep import LABEL_NONCE, LABEL_SECRET, check_link, context, derive, master_keys
 
 __all__ = ["TpmSigner"]
