@@ -26,7 +26,7 @@ from rich.console import Console
 from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_cli.demo.results import Report
 from nodeattest_cli.demo.run import Plan, run
-from nodeattest_cli.demo.show import joined_table, make_show, plain_console, refused_table
+from nodeattest_cli.demo.show import Show, print_tables
 from nodeattest_cli.demo.tools import find_tools
 from nodeattest_cli.demo.world import World
 from nodeattest_cli.errors import UserError
@@ -75,22 +75,21 @@ def demo(*, nodes: int, provider: str, real: bool | None, assets: Path | None, k
         provider=ProviderName(provider), nodes=nodes, directory=directory, tools=tools, environment=_environment()
     )
 
-    def hold(world: World, report: Report) -> None:
-        if as_json:
-            click.echo(json.dumps(report.to_json(), indent=2))
+    def present(world: World, report: Report) -> None:
+        _tell(console, report, as_json=as_json)
         if keep:
             _explain_how_to_look(console, world, directory, report)
             with suppress(_StoppedError):
                 threading.Event().wait()
 
     try:
-        report = _run(plan, console, hold)
+        report = _run(plan, console, present)
     except _StoppedError as stopped:
         return stopped.code
     finally:
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
-    return _conclude(console, report, as_json=as_json)
+    return 1 if report.problems else 0
 
 
 def _choose(real: bool | None, assets: Path | None) -> Path | None:
@@ -104,13 +103,17 @@ def _environment() -> Mapping[str, str]:
     return {name: value for name, value in os.environ.items() if name != "KUBERNETES_EXEC_INFO"}
 
 
-def _run(plan: Plan, console: Console, hold: Callable[[World, Report], None]) -> Report:
+def _run(plan: Plan, console: Console, present: Callable[[World, Report], None]) -> Report:
+    show = Show(console)
     try:
-        with _signals(), make_show(console) as show:
-            return run(plan, show, hold=hold)
+        with _signals():
+            return run(plan, show, present=present)
     except (StartFailed, SoftwareTpmError, DemoFailure, ApiRefusal, OSError, HTTPException) as failure:
-        console.print(f"the demo could not be set up: {failure}", style="bold red", markup=False, highlight=False)
+        show.close()
+        _red(console, f"the demo could not be set up: {failure}")
         return Report(joined=(), refused=(), problems=("set-up failed",))
+    finally:
+        show.close()
 
 
 @contextmanager
@@ -145,15 +148,17 @@ def _explain_how_to_look(console: Console, world: World, directory: Path, report
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _conclude(console: Console, report: Report, *, as_json: bool) -> int:
-    """Say how it went; tables that the live display has shown are not shown again."""
-    if not as_json and not console.is_terminal:
-        wide = plain_console(console)
-        wide.print(joined_table(list(report.joined), plain=True))
-        wide.print(refused_table(list(report.refused), plain=True))
+def _tell(console: Console, report: Report, *, as_json: bool) -> None:
+    """Say how it went."""
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=2))
+    else:
+        print_tables(console, report.joined, report.refused)
     for problem in report.problems:
-        console.print(f"WRONG: {problem}", style="bold red", markup=False, highlight=False, soft_wrap=True)
-    if report.problems:
-        return 1
-    console.print(f"{len(report.joined)} joined, {len(report.refused)} refused, as it must be.", highlight=False)
-    return 0
+        _red(console, f"WRONG: {problem}")
+    if not report.problems:
+        console.print(f"{len(report.joined)} joined, {len(report.refused)} refused, as it must be.", highlight=False)
+
+
+def _red(console: Console, text: str) -> None:
+    console.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)

@@ -1,7 +1,7 @@
 """The demo from beginning to end: build the world, let machines join, let impostors try, report.
 
 Promises: everything that was started has ended when ``run`` returns or raises. Leaves the files to the caller, who may
-also look at everything while it still runs (``hold``).
+also look at everything while it still runs (``present``).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Plan:
 Device = tuple[Seat, SoftwareTpm | None]
 
 
-def run(plan: Plan, show: Show, *, hold: Callable[[World, Report], None]) -> Report:
-    """Run the demo; ``hold`` is called with everything still running."""
+def run(plan: Plan, show: Show, *, present: Callable[[World, Report], None]) -> Report:
+    """Run the demo; ``present`` is called with everything still running."""
     with ExitStack() as stack:
         children = Children(plan.environment)
         stack.callback(children.close)
@@ -70,9 +70,9 @@ def run(plan: Plan, show: Show, *, hold: Callable[[World, Report], None]) -> Rep
                 plan, show, _scene(plan, world, children, victim=victim, member=member, stranger=stranger[0])
             )
             problems += more
-        show.began("")
+        show.close()
         report = Report(joined=joined, refused=refused, problems=problems)
-        hold(world, report)
+        present(world, report)
         return report
 
 
