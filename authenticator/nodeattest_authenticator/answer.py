@@ -5,6 +5,8 @@ With a certificate that is still valid nothing is waited for; without one, one p
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nodeattest_authenticator import exec_info, warm
 from nodeattest_authenticator.agent import Agent, issue_and_store, refuse_while_paused, remember_answer, usable
 from nodeattest_authenticator.cache import Cached
@@ -41,9 +43,14 @@ def _first(agent: Agent, info: bytes, api_version: str) -> bytes:
         if ready is not None:
             return ready
         refuse_while_paused(agent)
-        found: Cached = usable(agent) or issue_and_store(agent, None, deadline)
+        quiet = replace(agent, tell=_already_told)
+        found: Cached = usable(quiet) or issue_and_store(agent, None, deadline)
         remember_answer(agent, found, info, api_version)
         return found.credential.answer(api_version)
+
+
+def _already_told(_message: str) -> None:
+    """Swallow what is wrong with the cache: it was told before the wait."""
 
 
 def _ready(agent: Agent, info: bytes) -> bytes | None:

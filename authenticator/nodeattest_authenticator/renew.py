@@ -28,6 +28,9 @@ _SOON: Final = 10.0
 """Seconds after which client-go is to ask for the result; up to half as much again as jitter."""
 _GRACE: Final = 10
 """Seconds that a detached process may overrun its deadline before the kernel ends it."""
+_PROBE_FILE: Final = "probe"
+_PROBE_SIZE: Final = 32 << 10
+"""Bytes: more than a credential file has."""
 _DESCRIPTORS: Final = 1024
 """Descriptors that are closed; neither kubelet nor kubectl leaves one open on purpose."""
 
@@ -50,11 +53,24 @@ def run(agent: Agent) -> None:
         found = usable(agent) if held else None
         if found is None or agent.clock.now() < found.credential.renew_at:
             return
+        if not _has_room(agent):
+            # Neither the new certificate nor the pause after a failure could be kept: each call would ask again.
+            agent.tell("the renewal waits: nothing can be written to the cache directory")
+            return
         deadline = Deadline.after(agent.clock, agent.settings.timeout_seconds)
         try:
             issue_and_store(agent, found.credential, deadline)
         except Failure as failure:
             agent.tell(f"the renewal failed: {failure}")
+
+
+def _has_room(agent: Agent) -> bool:
+    try:
+        agent.storage.write(_PROBE_FILE, bytes(_PROBE_SIZE), durable=False)
+        agent.storage.remove(_PROBE_FILE)
+    except OSError:
+        return False
+    return True
 
 
 def _detach(agent: Agent, work: Callable[[], None]) -> None:
@@ -74,11 +90,14 @@ def _detach(agent: Agent, work: Callable[[], None]) -> None:
 
 
 def _redirect(agent: Agent) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    log = os.open(LOG_FILE, flags, 0o600, dir_fd=agent.storage.directory)
-    if os.fstat(log).st_size > _LOG_LIMIT:
-        os.ftruncate(log, 0)
-    null = os.open(os.devnull, os.O_RDONLY)
+    try:
+        log = os.open(LOG_FILE, flags, 0o600, dir_fd=agent.storage.directory)
+        if os.fstat(log).st_size > _LOG_LIMIT:
+            os.ftruncate(log, 0)
+    except OSError:
+        log = null
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)

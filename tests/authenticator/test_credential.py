@@ -133,6 +133,38 @@ def test_a_call_killed_between_the_two_steps_is_taken_up(machine: Machine) -> No
     assert len(machine.api.objects) == 2
 
 
+@pytest.mark.parametrize("delay", [0.05, 0.1, 0.13, 0.16, 0.2, 0.3])
+def test_a_call_killed_at_any_moment_costs_no_second_key(machine: Machine, delay: float) -> None:
+    machine.challenged()
+
+    def slowly(api: FakeApi, name: str) -> None:
+        time.sleep(0.05)
+        challenge_then_sign(api, name)
+
+    machine.api.on_create = slowly
+    process = machine.start()
+    time.sleep(delay)
+    process.kill()
+    process.communicate()
+    done = machine.run()
+    assert done.returncode == 0, done.stderr
+    assert len({machine.api.envelope(name)[0].spki for name in machine.api.objects}) == 1
+    assert certificate(machine.run().stdout) == certificate(done.stdout)
+
+
+def test_a_due_renewal_that_could_not_be_kept_is_not_asked_for(machine: Machine) -> None:
+    machine.challenged()
+    machine.api.on_create = challenge_then_sign
+    old = machine.run().stdout
+    make_due(machine)
+    machine.cache.joinpath("probe.new").mkdir()
+    sent = machine.api.posts()
+    assert certificate(machine.run().stdout) == certificate(old)
+    log = machine.cache / "renewal.log"
+    wait_for(lambda: log.exists() and "waits" in log.read_text())
+    assert machine.api.posts() == sent
+
+
 def test_an_undecided_request_ends_at_the_deadline_and_stays_filed(machine: Machine) -> None:
     machine.prepare(timeoutSeconds=1)
     machine.api.on_create = lambda api, name: api.annotate(name, reason="MachineNotReady")

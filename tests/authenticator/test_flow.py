@@ -192,7 +192,7 @@ def test_a_superseded_request_is_asked_anew_with_a_new_key(bench: Bench) -> None
 
 def test_restarts_are_counted(bench: Bench) -> None:
     bench.fake.on_create = lambda api, name: api.deny(name, "ChallengeExpired")
-    bench.seconds = 30
+    bench.clock = Clock(sleep=lambda seconds: time.sleep(seconds / 20))
     failure = bench.refused()
     assert failure.reason == "ChallengeExpired"
     assert len(bench.fake.objects) == 5
