@@ -1,0 +1,27 @@
+"""Software TPMs of this room's tests: made once, each with its own keys, all of one authority."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from nodeattest_sandbox.swtpm import SoftwareTpm
+
+
+@pytest.fixture(scope="session")
+def tpm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tpms")
+
+
+@pytest.fixture(scope="session")
+def real_tpm(tpm_folder: Path) -> Generator[SoftwareTpm]:
+    with SoftwareTpm.create(tpm_folder, name="node-7") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def other_real_tpm(tpm_folder: Path) -> Generator[SoftwareTpm]:
+    with SoftwareTpm.create(tpm_folder, name="node-8") as running:
+        yield running
