@@ -1,0 +1,207 @@
+"""The demo as its user runs it: a process, its exit code, its one JSON object, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from nodeattest_cli.demo.attempts import attempts_for
+from nodeattest_cli.demo.world import bears_custom_resources
+from nodeattest_controller.objects import items, text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import ProviderName
+
+COMMAND = Path(sys.executable).parent / "nodeattest"
+TPM_REASONS = {
+    "stolen token, no evidence": "EnvelopeMalformed",
+    "stolen token, the insecure signer": "AttestorNotAuthorized",
+    "enrolled machine, another node's name": "NodeNameMismatch",
+    "replay of another node's proof with a new key": "Superseded",
+    "genuine TPM that nobody registered": "EndorsementKeyUntrusted",
+    "another machine's TPM": "EndorsementKeyUntrusted",
+    "forged TPM: software key and quote": "ProofInvalid",
+}
+
+
+def environment(folder: Path, **more: str) -> Mapping[str, str]:
+    """Give the demo a folder of our own for its temporary files, so that what it leaves there is seen."""
+    kept = {name: value for name, value in os.environ.items() if name != "KUBEBUILDER_ASSETS"}
+    return {**kept, "TMPDIR": str(folder), **more}
+
+
+def start(folder: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(COMMAND), "demo", *arguments],
+        env=environment(folder, **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def outcome(folder: Path, *arguments: str, **more: str) -> JsonObject:
+    """Run the demo and return its object; it must end well and leave nothing."""
+    process = start(folder, "--json", *arguments, **more)
+    output, errors = process.communicate(timeout=150)
+    assert process.returncode == 0, errors
+    assert list(folder.iterdir()) == []
+    return cast("JsonObject", json.loads(output))
+
+
+def reasons(found: JsonObject) -> dict[str, str]:
+    return {text(entry, "attempt"): text(entry, "reason") for entry in items(found, "refused")}
+
+
+def running_below(folder: Path) -> list[str]:
+    """Name the processes whose command line mentions the folder."""
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    return [line.decode(errors="replace") for line in lines if str(folder).encode() in line]
+
+
+@pytest.mark.swtpm
+def test_machines_with_tpms_join_and_every_impostor_is_refused_for_its_reason(tmp_path: Path) -> None:
+    found = outcome(tmp_path, "--nodes", "2")
+    assert [entry["node"] for entry in items(found, "joined")] == ["worker-1", "worker-2"]
+    assert {text(entry, "signer") for entry in items(found, "joined")} == {
+        "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm"
+    }
+    assert {text(entry, "provider") for entry in items(found, "joined")} == {"tpm"}
+    assert all(set(entry) == {"node", "machine", "provider", "signer", "notAfter"} for entry in items(found, "joined"))
+    assert reasons(found) == TPM_REASONS
+    assert all(set(entry) == {"attempt", "reason", "message"} and entry["message"] for entry in items(found, "refused"))
+
+
+def test_machines_with_secrets_join_and_other_secrets_do_not(tmp_path: Path) -> None:
+    found = outcome(tmp_path, "--nodes", "1", "--provider", "challenge")
+    assert [entry["machine"] for entry in items(found, "joined")] == ["demo-md-1"]
+    assert reasons(found) == {
+        "stolen token, no evidence": "EnvelopeMalformed",
+        "stolen token, the insecure signer": "AttestorNotAuthorized",
+        "enrolled machine, another node's name": "NodeNameMismatch",
+        "replay of another node's proof with a new key": "Superseded",
+        "a secret of the attacker's own": "ProofInvalid",
+        "another machine's secret": "ProofInvalid",
+        "a joined machine's secret, a second key": "SecretUsed",
+    }
+
+
+def test_the_insecure_provider_still_refuses_other_names_and_second_keys(tmp_path: Path) -> None:
+    found = outcome(tmp_path, "--nodes", "1", "--provider", "insecure")
+    assert reasons(found) == {
+        "stolen token, no evidence": "EnvelopeMalformed",
+        "another node's name": "NodeNameMismatch",
+        "a joined machine, a second key": "MachineAlreadyBound",
+        "a machine that nobody made": "MachineNotFound",
+    }
+
+
+@pytest.mark.conformance
+@pytest.mark.swtpm
+def test_the_same_happens_on_a_real_api_server(tmp_path: Path) -> None:
+    assets = os.environ.get("KUBEBUILDER_ASSETS", "")
+    if not assets:
+        pytest.skip("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver")
+    found = outcome(tmp_path, "--nodes", "2", "--real", KUBEBUILDER_ASSETS=assets)
+    assert len(items(found, "joined")) == 2
+    assert reasons(found) == TPM_REASONS
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_every_process_and_removes_every_file(tmp_path: Path, number: signal.Signals) -> None:
+    process = start(tmp_path, "--provider", "challenge")
+    end = time.monotonic() + 30
+    while not any("run" in line and "controller" in line for line in running_below(tmp_path)):
+        assert time.monotonic() < end, "the controller did not start"
+        time.sleep(0.05)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert running_below(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kept_demo_can_be_looked_at_and_ends_with_a_signal(tmp_path: Path) -> None:
+    process = start(tmp_path, "--provider", "challenge", "--nodes", "1", "--keep")
+    said = ""
+    assert process.stdout is not None
+    while "Ctrl-C" not in said:
+        line = process.stdout.readline()
+        assert line, "the demo ended instead of keeping"
+        said += line
+    (folder,) = tmp_path.iterdir()
+    kubelet = json.loads((folder / "nodes/worker-1/etc/kubernetes/kubelet.conf").read_bytes())
+    assert kubelet["users"][0]["user"]["exec"]["command"].endswith("kubelet-authenticator")
+    listed = subprocess.run(
+        [str(COMMAND), "machines", "-A", "-o", "json", "--kubeconfig", str(folder / "management/admin.kubeconfig")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert [entry["node"] for entry in json.loads(listed.stdout)["machines"]] == ["worker-1"]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert running_below(tmp_path) == []
+    assert folder.is_dir()
+
+
+def test_plain_output_ends_in_tables_without_colours(tmp_path: Path) -> None:
+    process = start(tmp_path, "--provider", "challenge", "--nodes", "1", FORCE_COLOR="", TERM="xterm")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "\x1b" not in output
+    assert "1 joined, 7 refused, as it must be." in output
+    assert output.index("joined   worker-1") < output.index("| node ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "said"),
+    [
+        (["--real"], {}, "--real needs KUBEBUILDER_ASSETS"),
+        ([], {"KUBEBUILDER_ASSETS": "/nowhere"}, "etcd and kube-apiserver in /nowhere"),
+        (["--nodes", "0"], {}, "--nodes"),
+        (["--provider", "null"], {}, "--provider"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(
+    tmp_path: Path, arguments: list[str], variables: dict[str, str], said: str
+) -> None:
+    process = start(tmp_path, *arguments, **variables)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert said in errors
+    assert errors.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "go", "bears"),
+    [
+        ("v1.20.2", "go1.15.5", True),
+        ("v1.20.2", "go1.19.8", False),
+        ("v1.23.17", "go1.18", False),
+        ("v1.24.0", "go1.18.1", True),
+        ("v1.31.0", "go1.22.5", True),
+    ],
+)
+def test_old_servers_of_new_compilers_are_not_given_custom_resources(kubernetes: str, go: str, bears: bool) -> None:
+    assert bears_custom_resources(kubernetes, go) is bears
+
+
+def test_every_expected_reason_of_an_attempt_is_one_of_the_contract() -> None:
+    for provider in ("tpm", "challenge", "insecure"):
+        attempts = attempts_for(ProviderName(provider))
+        assert len(attempts) >= 4
+        assert all(set(attempt.expected) <= set(Reason) for attempt in attempts)
+        assert len({attempt.name for attempt in attempts}) == len(attempts)
