@@ -14,8 +14,16 @@ import yaml
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.process import ControlPlane
 
-__all__ = ["BOOTSTRAP_GROUP", "CLUSTER_GROUP", "INFRASTRUCTURE_GROUP", "install_cluster_api", "install_definitions"]
+__all__ = [
+    "BOOTSTRAP_GROUP",
+    "CLUSTER_GROUP",
+    "INFRASTRUCTURE_GROUP",
+    "install_cluster_api",
+    "install_definitions",
+    "keeps_custom_resources",
+]
 
 CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 INFRASTRUCTURE_GROUP: Final = "infrastructure.cluster.x-k8s.io"
@@ -48,6 +56,25 @@ def install_definitions(client: Client, source: Path | Iterable[JsonMap]) -> Non
     installed = [_install(client, definition) for definition in given]
     for definition in installed:
         _await_served(client, definition)
+
+
+def keeps_custom_resources(plane: ControlPlane) -> bool:
+    """Tell whether the server survives a custom resource; one that died of it is started again.
+
+    Kubernetes before 1.23 vendors a reflect2 that corrupts memory when it is built with Go 1.18 or later: the first
+    custom resource ends such a kube-apiserver with "fatal error: fault", as the build of Debian 12's sources does.
+    """
+    client, name = plane.client(), "canaries"
+    install_definitions(client, [_definition("sandbox.example", name, "Canary")])
+    body: JsonMap = {"apiVersion": "sandbox.example/v1beta2", "kind": "Canary", "metadata": {"generateName": "c-"}}
+    try:
+        client.create("/apis/sandbox.example/v1beta2/namespaces/default/canaries", body)
+    except OSError:
+        plane.restart()
+        return False
+    finally:
+        plane.client().delete(f"{_DEFINITIONS}/{name}.sandbox.example")
+    return True
 
 
 def _definition(group: str, plural: str, kind: str) -> JsonMap:

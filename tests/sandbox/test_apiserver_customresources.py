@@ -40,7 +40,8 @@ BOXES = "/apis/boxes.example/v2/namespaces/default/boxes"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def boxes(control_plane: ControlPlane) -> None:
+def boxes(control_plane: ControlPlane, custom_resources: None) -> None:
+    assert custom_resources is None
     versions: list[JsonValue] = [
         {
             "name": version, "served": True, "storage": version == "v2", "schema": {"openAPIV3Schema": SCHEMA},

@@ -78,12 +78,14 @@ def test_one_object_is_watched_by_its_name(admin: Client, namespace: str) -> Non
     assert told(admin.watch(path, resourceVersion=start, fieldSelector="metadata.name=a")) == [("MODIFIED", "a")]
 
 
-def test_bookmark_comes_before_the_watch_ends(admin: Client, namespace: str) -> None:
+def test_bookmark_comes_before_the_watch_ends(admin: Client, namespace: str, control_plane_kind: str) -> None:
+    if control_plane_kind == "real":
+        pytest.skip("a real server sends bookmarks about once a minute, which is too long for a test")
     path = config_maps(namespace)
     admin.create(path, config("a"))
     start = version_of(admin.get(path))
     admin.create(f"/api/v1/namespaces/{namespace}/secrets", {"metadata": {"name": "elsewhere"}})
-    events = admin.watch(path, seconds=4, resourceVersion=start, allowWatchBookmarks="true")
+    events = admin.watch(path, seconds=1, resourceVersion=start, allowWatchBookmarks="true")
     bookmarks = [map_at(event, "object") for event in events if event["type"] == "BOOKMARK"]
     assert bookmarks
     last = bookmarks[-1]
@@ -94,7 +96,7 @@ def test_bookmark_comes_before_the_watch_ends(admin: Client, namespace: str) -> 
 
 def test_no_bookmark_unless_asked(admin: Client, namespace: str) -> None:
     start = version_of(admin.get(config_maps(namespace)))
-    assert admin.watch(config_maps(namespace), seconds=3, resourceVersion=start) == []
+    assert admin.watch(config_maps(namespace), resourceVersion=start) == []
 
 
 def test_changes_arrive_while_the_watch_runs(admin: Client, namespace: str) -> None:

@@ -1,0 +1,117 @@
+"""Control planes as processes: they start or say why not, hang when told to, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nodeattest_sandbox.apiserver.jsonvalue import text_at
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.process import ControlPlane, StartFailed, start_real, start_sandbox
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def until(done: Callable[[], bool], seconds: float = 15.0) -> bool:
+    end = time.monotonic() + seconds
+    while not done() and time.monotonic() < end:
+        time.sleep(0.05)
+    return done()
+
+
+@pytest.fixture
+def own(start_control_plane: Callable[[str], ControlPlane]) -> ControlPlane:
+    return start_control_plane("own")
+
+
+def test_every_request_is_audited_with_user_verb_and_code(control_plane: ControlPlane, admin: Client) -> None:
+    before = len(control_plane.requests())
+    admin.get("/api/v1/namespaces/kube-system")
+    assert until(lambda: len(control_plane.requests()) > before)
+    entries = [entry for entry in control_plane.requests()[before:] if entry.user == "admin"]
+    assert [(e.verb, e.resource, e.name, e.code) for e in entries] == [("get", "namespaces", "kube-system", 200)]
+    assert "system:masters" in entries[0].groups
+
+
+def test_frozen_server_hangs_and_resumes(own: ControlPlane) -> None:
+    impatient = own.client(timeout=0.5)
+    own.freeze()
+    try:
+        with pytest.raises(TimeoutError):
+            impatient.get("/version")
+    finally:
+        own.resume()
+    assert text_at(own.client().get("/version"), "major") == "1"
+
+
+def test_stopped_control_plane_leaves_no_process(own: ControlPlane) -> None:
+    pids = list(own.pids.values())
+    assert all(alive(pid) for pid in pids)
+    own.stop()
+    assert own.pids == {}
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_client_certificate_becomes_user_and_groups(control_plane: ControlPlane) -> None:
+    path = control_plane.client_kubeconfig("somebody", ("one", "two"))
+    control_plane.client(path).get("/version")
+
+    def seen() -> bool:
+        return any(
+            e.user == "somebody" and e.groups == ("one", "two", "system:authenticated")
+            for e in control_plane.requests()
+        )
+
+    assert until(seen)
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_failed_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
+    with pytest.raises(StartFailed, match="unrecognized arguments: --nonsense"):
+        start_sandbox(tmp_path, name="bad", options=["--nonsense"])
+
+
+def test_absent_binary_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StartFailed, match="etcd is not in"):
+        start_real(tmp_path / "plane", tmp_path, name="bad")
+
+
+def test_control_plane_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from nodeattest_sandbox.process import start_sandbox\n"
+        "plane = start_sandbox(Path(sys.argv[1]), name='orphan')\n"
+        "print(plane.pids['apiserver'], flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert alive(pid)
+        parent.kill()
+    assert until(lambda: not alive(pid))
+
+
+def test_leash_ends_what_does_not_heed_its_starter(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    command = [sys.executable, "-m", "nodeattest_sandbox.leash", str(pid_file), "sleep", "60"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as leash:
+        assert until(lambda: pid_file.exists() and pid_file.read_text(encoding="ascii") != "")
+        pid = int(pid_file.read_text(encoding="ascii"))
+        os.kill(pid, signal.SIGSTOP)
+        assert leash.stdin is not None
+        leash.stdin.close()
+        assert until(lambda: not alive(pid))
+        assert leash.wait(10) != 0
