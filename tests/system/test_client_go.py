@@ -1,0 +1,156 @@
+"""A real client-go process with our plugin as its credential: no request stalls while a certificate is valid.
+
+``kubectl proxy`` stands for kubelet: it keeps one client-go transport, whose lock is held while the plugin runs.
+Certificates are made short by a CA certificate that ends soon (same key and name as the cluster's): lifetimes are
+clamped to it, so nothing of the product has to be told that this is a test.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from gate import Gate
+from world import CLUSTER, NAMESPACE, World, eventually
+
+from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
+
+STALL = 2.0
+"""Seconds that a request may take while a certificate is valid."""
+
+
+def shorten_certificates(world: World, seconds: int) -> None:
+    """Let the cluster's CA end soon, hence every certificate that it signs from now on."""
+    pki = world.workload.pki
+    ca = x509.load_pem_x509_certificate(pki.ca_certificate.read_bytes())
+    key = serialization.load_pem_private_key(pki.ca_key.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(ca.subject)
+        .issuer_name(ca.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(ca.not_valid_before_utc)
+        .not_valid_after(datetime.now(UTC) + timedelta(seconds=seconds))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    )
+    pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    data = {"tls.crt": base64.b64encode(pem).decode(), "tls.key": base64.b64encode(pki.ca_key.read_bytes()).decode()}
+    world.admin.patch(f"/api/v1/namespaces/{NAMESPACE}/secrets/{CLUSTER}-ca", {"data": {**data}})
+
+
+@dataclass
+class Poller:
+    """Asks through the proxy again and again, and remembers how long it took and what was said."""
+
+    port: int
+    path: str
+    answers: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Poll until stopped."""
+        while not self._stop.wait(0.1):
+            started = time.monotonic()
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            try:
+                connection.request("GET", self.path)
+                code = connection.getresponse().status
+            except OSError:
+                code = 0
+            finally:
+                connection.close()
+            self.answers.append((time.monotonic() - started, code))
+
+    def stop(self) -> None:
+        """Stop polling."""
+        self._stop.set()
+
+    def assert_unharmed(self, *codes: int) -> None:
+        """Every answer so far came in time and was the API server's."""
+        assert self.answers
+        assert {code for _, code in self.answers} <= set(codes)
+        assert max(took for took, _ in self.answers) < STALL
+
+
+@contextmanager
+def proxy(kubectl: Path, kubeconfig: Path) -> Generator[int]:
+    """Run ``kubectl proxy`` and tell its port."""
+    command = [kubectl, "--kubeconfig", kubeconfig, "proxy", "--port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().rpartition(":")[2])
+        try:
+            yield port
+        finally:
+            process.terminate()
+
+
+@pytest.mark.swtpm
+@pytest.mark.timeout(240)
+def test_a_client_go_process_never_stalls_through_issue_renewal_denial_and_a_hung_server(world: World) -> None:
+    kubectl = Path(os.environ.get("KUBEBUILDER_ASSETS", "/nonexistent")) / "kubectl"
+    if not kubectl.exists():
+        pytest.skip("KUBEBUILDER_ASSETS names no folder with kubectl")
+    world.set_policy(authorizedAttestors=["tpm"])
+    name, tpm = "client-go", world.tpm("client-go")
+    world.machine(name, tpm=tpm)
+    with ExitStack() as stack:
+        gate = stack.enter_context(Gate(world.workload))
+        controller = stack.enter_context(world.controller("--leader-elect", "false", log="client-go.log"))
+        world.await_service(controller)
+        shorten_certificates(world, 20)
+        agent = world.agent(name, "tpm", server=gate.server, tcti=tpm.tcti)
+        joined = agent.join(world.token(), "--exec-api-version", "v1beta1")
+        assert joined.returncode == 0, joined.stderr
+        shorten_certificates(world, 50)
+        port = stack.enter_context(proxy(kubectl, agent.kubeconfig))
+        poller = Poller(port, f"/api/v1/nodes/{name}")
+        thread = threading.Thread(target=poller.run)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(poller.stop)
+
+        def issued() -> int:
+            return len(list(maps_at(world.ledger(name), "spec", "issued")))
+
+        eventually(lambda: issued() >= 2, seconds=25, what="the renewal")
+        poller.assert_unharmed(404)
+
+        world.set_policy(authorizedAttestors=[])
+        denials = {text_at(one, "metadata", "name") for one in world.requests_of(name) if world.denial(one)}
+        eventually(
+            lambda: any(
+                world.denial(one) == "AttestorNotAuthorized"
+                for one in world.requests_of(name)
+                if text_at(one, "metadata", "name") not in denials
+            ),
+            seconds=45,
+            what="the denied renewal",
+        )
+        time.sleep(1)
+        poller.assert_unharmed(404)
+
+        gate.held = lambda call: "certificatesigningrequests" in call.path
+        world.set_policy(authorizedAttestors=["tpm"])
+        shorten_certificates(world, 3600)
+        time.sleep(8)
+        poller.assert_unharmed(404)
+        gate.held = lambda _: False
+        eventually(lambda: issued() >= 3, seconds=30, what="the renewal after the hung server")
+        time.sleep(1)
+        poller.assert_unharmed(404)

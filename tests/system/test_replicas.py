@@ -1,0 +1,53 @@
+"""Two replicas: one leads, the other takes over when it is killed, and requests are answered once."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+from filing_requests import Wanted, file_request
+from world import World, eventually
+
+from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases/node-attestation-controller"
+CONFIG = """\
+apiVersion: config.nodeattest.x-k8s.io/v1alpha1
+kind: NodeAttestationControllerConfiguration
+leaseDuration: 3s
+renewDeadline: 2s
+retryPeriod: 500ms
+"""
+
+
+def test_a_second_replica_takes_over_when_the_leader_is_killed(world: World) -> None:
+    world.set_policy(authorizedAttestors=["insecure"])
+    config = world.directory / "replicas.yaml"
+    config.write_text(CONFIG)
+    with ExitStack() as stack:
+        first, second = (world.controller("--config", str(config), log=f"replica-{n}.log") for n in range(2))
+        stack.enter_context(first)
+        world.await_service(first)
+        stack.enter_context(second)
+        world.machine("before")
+        filed = file_request(world, Wanted(node="before"))
+        eventually(lambda: filed.state() == "issued", what="the leader's certificate")
+        assert second.said("connected") is None
+
+        first.kill()
+        killed = time.monotonic()
+        world.machine("after")
+        filed = file_request(world, Wanted(node="after"))
+        eventually(lambda: filed.state() == "issued", seconds=10, what="the successor's certificate")
+        assert time.monotonic() - killed < 8
+        assert len(list(maps_at(world.ledger("before"), "spec", "issued"))) == 1
+
+
+def test_a_leader_that_ends_cleanly_hands_its_lease_over_at_once(world: World) -> None:
+    world.set_policy(authorizedAttestors=["insecure"])
+    with world.controller(log="clean.log") as controller:
+        world.await_service(controller)
+        holder = text_at(world.admin.get(LEASE), "spec", "holderIdentity")
+        assert holder
+        assert controller.terminate() == 0
+    assert text_at(world.admin.get(LEASE), "spec", "holderIdentity") != holder
