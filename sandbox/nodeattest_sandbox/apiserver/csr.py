@@ -55,6 +55,9 @@ _MAX_DOMAIN: Final = 253
 _MAX_SIGNER_NAME: Final = 571
 _MIN_EXPIRATION: Final = 600  # seconds
 _CONDITIONS: Final = "status.conditions"
+_UNREADABLE: Final = (
+    ValueError, TypeError, x509.DuplicateExtension, x509.InvalidVersion, UnsupportedAlgorithm, InvalidSignature
+)  # What cryptography raises at DER that it does not take.  # fmt: skip
 
 
 def prepare_create(value: JsonMap, user: User) -> None:
@@ -141,7 +144,7 @@ def _request_problem(request: bytes) -> str:
         list(csr.extensions)
         list(csr.subject)
         signed = csr.is_signature_valid
-    except (ValueError, x509.DuplicateExtension, UnsupportedAlgorithm, InvalidSignature) as problem:
+    except _UNREADABLE as problem:
         return f"asn1: {type(problem).__name__}"
     return "" if signed else "x509: the signature does not verify"
 
@@ -224,7 +227,7 @@ def _certificate_problem(text: str) -> str:
             if block.headers:
                 return "no PEM block headers are permitted"
             x509.load_der_x509_certificate(block.body)
-    except (ValueError, binascii.Error):
+    except _UNREADABLE:
         return "x509: malformed certificate"
     return "" if blocks else "must contain at least one CERTIFICATE PEM block"
 

@@ -8,7 +8,6 @@ Source: plugin/pkg/auth/authorizer/node, plugin/pkg/admission/noderestriction.
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass
 from typing import Final
 
@@ -134,6 +133,6 @@ def _common_name(request: str) -> str | None:
     try:
         csr = x509.load_pem_x509_csr(base64.b64decode(request, validate=True))
         names = csr.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    except (ValueError, binascii.Error):
+    except (ValueError, x509.InvalidVersion):  # binascii.Error is a ValueError
         return None
     return str(names[-1].value) if names else None
