@@ -98,7 +98,8 @@ def refuse_while_paused(agent: Agent) -> None:
     last = memory.load(agent.storage, agent.identity)
     left = last.until - agent.clock.now() if last is not None else 0
     if last is not None and 0 < left <= memory.LONGEST:
-        raise Failure(last.reason, f"still refused: {last.text}", remedy=f"the next attempt is in {left:.0f} s")
+        said = last.text.removeprefix(f"{last.reason}: ")
+        raise Failure(last.reason, f"still refused: {said}", remedy=f"the next attempt is in {left:.0f} s")
 
 
 def issue_and_store(agent: Agent, current: Credential | None, deadline: Deadline) -> Cached:
@@ -143,6 +144,8 @@ def _remember(agent: Agent, failure: Failure, current: Credential | None) -> Non
     now, pause = agent.clock.now(), memory.FIRST
     if current is not None:
         # Several attempts must fit into what is left of the certificate's life.
-        pause = replace(memory.RENEWAL, most=min(memory.RENEWAL.most, (current.not_after - now) / 8))
+        first, longest = memory.RENEWAL.denied
+        bounds = (first, min(longest, (current.not_after - now) / 8))
+        pause = memory.Pause(temporary=bounds, denied=bounds)
     with contextlib.suppress(OSError):
         memory.remember(agent.storage, agent.identity, failure, pause=pause, now=now, chance=agent.chance)

@@ -54,8 +54,5 @@ def _already_told(_message: str) -> None:
 
 
 def _ready(agent: Agent, info: bytes) -> bytes | None:
-    try:
-        found = warm.lookup(agent.storage.path, agent.config, info, agent.clock.now())
-    except (OSError, ValueError, LookupError, warm.UnsafeFileError):
-        return None
+    found = warm.lookup(agent.storage.path, agent.config, info, agent.clock.now())
     return found[1] if found is not None and found[0] == 0 else None

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nodeattest_authenticator import kubeconfig, memory
-from nodeattest_authenticator.agent import Agent, issue_and_store, refuse_while_paused, usable
+from nodeattest_authenticator.agent import Agent, issue_and_store, usable
 from nodeattest_authenticator.cache import Cached
 from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.errors import Failure, Fate, Local
@@ -98,8 +98,7 @@ def _first_credential(
         deadline = Deadline.after(clock, agent.settings.timeout_seconds)
         with exclusive(agent.storage, deadline):
             found = usable(agent)
-            if found is None:
-                refuse_while_paused(agent)
+            if found is None:  # A person asks: no pause after an earlier failure is kept.
                 found = issue_and_store(agent, None, deadline)
             return found
 

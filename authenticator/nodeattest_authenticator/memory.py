@@ -26,21 +26,22 @@ _MAX_EXPONENT: Final = 20
 class Pause:
     """How long to wait after the n-th failure in a row, in seconds; the jitter is half of it up and down."""
 
-    temporary: float
-    denied: float
-    most: float
+    temporary: tuple[float, float]
+    """The first pause and the longest, after a failure that may pass by itself."""
+    denied: tuple[float, float]
+    """The same, after a refusal."""
 
     def after(self, failure: Failure, count: int, chance: Callable[[], float]) -> int:
         """Draw the pause after ``count`` failures before this one."""
-        base = self.denied if failure.fate is Fate.DENIED else self.temporary
-        return max(1, round(min(base * 2 ** min(count, _MAX_EXPONENT), self.most) * (0.5 + chance())))
+        first, longest = self.denied if failure.fate is Fate.DENIED else self.temporary
+        return max(1, round(min(first * 2 ** min(count, _MAX_EXPONENT), longest) * (0.5 + chance())))
 
 
 LONGEST: Final = 3600
 """Seconds; a pause that seems longer was written under another clock and does not count."""
-FIRST: Final = Pause(temporary=2, denied=30, most=600)
-"""Without a certificate: the node cannot work meanwhile."""
-RENEWAL: Final = Pause(temporary=60, denied=60, most=1800)
+FIRST: Final = Pause(temporary=(2, 60), denied=(30, 600))
+"""Without a certificate: the node cannot work meanwhile, and is to be back soon after the API server is."""
+RENEWAL: Final = Pause(temporary=(60, 1800), denied=(60, 1800))
 """With a certificate that is still valid, for days in the default policy: 30 to 90 s after the first failure."""
 
 

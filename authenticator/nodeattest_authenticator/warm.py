@@ -53,12 +53,9 @@ class UnsafeFileError(Exception):
 
 def main(argv: list[str]) -> int:
     """Answer from the cache, or repeat the remembered refusal, or hand over to the cold path."""
-    arguments = credential_arguments(argv)
-    if arguments is not None:
-        try:
-            answer = lookup(*arguments, os.environb[b"KUBERNETES_EXEC_INFO"], time.time())
-        except (OSError, ValueError, LookupError, UnsafeFileError):
-            answer = None  # The cold path finds out why and says so.
+    arguments, info = credential_arguments(argv), os.environb.get(b"KUBERNETES_EXEC_INFO")
+    if arguments is not None and info is not None:
+        answer = lookup(*arguments, info, time.time())
         if answer is not None:
             status, text = answer
             _write(1 if status == 0 else 2, text)
@@ -85,17 +82,25 @@ def credential_arguments(argv: list[str]) -> tuple[str, str] | None:
 
 
 def lookup(cache_dir: str, config: str, info: bytes, now: float) -> tuple[int, bytes] | None:
-    """Find what the cache holds for this call, exit status and text; None or an error that ``main`` lists otherwise."""
-    directory = open_directory(cache_dir)
+    """Find what the cache holds for this call, exit status and text; None, for whatever reason, is the cold path's."""
     try:
-        identity = config_identity(config)
+        directory = open_directory(cache_dir)
         try:
-            data = read_private(directory, CREDENTIAL_FILE)
-        except FileNotFoundError:
-            return _remembered_refusal(directory, identity, now)
-    finally:
-        os.close(directory)
+            return _found(directory, config_identity(config), info, now)
+        finally:
+            os.close(directory)
+    except (OSError, ValueError, UnsafeFileError):
+        return None
+
+
+def _found(directory: int, identity: bytes, info: bytes, now: float) -> tuple[int, bytes] | None:
+    try:
+        data = read_private(directory, CREDENTIAL_FILE)
+    except FileNotFoundError:
+        return _remembered_refusal(directory, identity, now)
     (not_before, renew_at, not_after), made_for, pairs, _ = parse_header(data)
+    if now >= not_after:
+        return _remembered_refusal(directory, identity, now)
     if made_for != identity or now >= renew_at or not is_time_valid(not_before, not_after, now):
         return None
     for start, middle, end in pairs:

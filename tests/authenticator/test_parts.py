@@ -99,6 +99,14 @@ def test_a_temporary_failure_pauses_for_seconds_only(storage: Storage) -> None:
     assert memory.remember(storage, b"i", failure, pause=memory.FIRST, now=0, chance=lambda: 0.5).until == 2
 
 
+def test_a_node_is_back_soon_after_an_api_server_that_was_long_away(storage: Storage) -> None:
+    failure = Failure("APIUnavailable", "m", remedy="r", fate=Fate.TEMPORARY)
+    pauses = [
+        memory.remember(storage, b"i", failure, pause=memory.FIRST, now=0, chance=lambda: 0.5).until for _ in range(40)
+    ]
+    assert max(pauses) == 60
+
+
 def test_a_failure_is_loaded_under_its_own_configuration_only(storage: Storage) -> None:
     made = memory.remember(storage, b"i", denied(), pause=memory.FIRST, now=0, chance=chance)
     assert memory.load(storage, b"i") == made

@@ -111,6 +111,20 @@ def test_a_header_that_does_not_fit_its_file_is_refused(data: bytes) -> None:
         parse_header(data)
 
 
+def test_a_refusal_is_repeated_warm_once_the_certificate_has_expired(machine: Machine) -> None:
+    machine.run()
+    (_, _, not_after), identity, *_ = parse_header(machine.cache.joinpath("credential").read_bytes())
+    until = not_after + 60
+    machine.write("failure", b"kubelet-authenticator-failure/1 %d %b 1\nrefused\nreason\ntext" % (until, identity))
+    where = (str(machine.cache), str(machine.config), machine.info().encode())
+    found = lookup(*where, not_after + 1)
+    assert found is not None
+    assert found[0] == 1
+    assert found[1].startswith(b"refused (next attempt in ")
+    assert lookup(*where, not_after - 1) == (0, warm(machine))
+    assert lookup(*where, until + 1) is None
+
+
 def test_a_truncated_or_longer_file_is_refused(machine: Machine) -> None:
     machine.run()
     data = machine.cache.joinpath("credential").read_bytes()
