@@ -130,14 +130,16 @@ def test_a_signal_ends_every_process_and_removes_every_file(tmp_path: Path, numb
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_kept_demo_can_be_looked_at_and_ends_with_a_signal(tmp_path: Path) -> None:
-    process = start(tmp_path, "--provider", "challenge", "--nodes", "1", "--keep")
+def test_a_kept_demo_ends_in_plain_tables_can_be_looked_at_and_ends_with_a_signal(tmp_path: Path) -> None:
+    process = start(tmp_path, "--provider", "challenge", "--nodes", "1", "--keep", TERM="xterm")
     said = ""
     assert process.stdout is not None
     while "Ctrl-C" not in said:
         line = process.stdout.readline()
         assert line, "the demo ended instead of keeping"
         said += line
+    assert "\x1b" not in said
+    assert said.index("joined   worker-1") < said.index("| node ") < said.index("1 joined, 7 refused, as it must be.")
     (folder,) = tmp_path.iterdir()
     kubelet = json.loads((folder / "nodes/worker-1/etc/kubernetes/kubelet.conf").read_bytes())
     assert kubelet["users"][0]["user"]["exec"]["command"].endswith("kubelet-authenticator")
@@ -154,15 +156,6 @@ def test_a_kept_demo_can_be_looked_at_and_ends_with_a_signal(tmp_path: Path) -> 
     assert process.returncode == 0
     assert running_below(tmp_path) == []
     assert folder.is_dir()
-
-
-def test_plain_output_ends_in_tables_without_colours(tmp_path: Path) -> None:
-    process = start(tmp_path, "--provider", "challenge", "--nodes", "1", FORCE_COLOR="", TERM="xterm")
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    assert "\x1b" not in output
-    assert "1 joined, 7 refused, as it must be." in output
-    assert output.index("joined   worker-1") < output.index("| node ")
 
 
 @pytest.mark.parametrize(

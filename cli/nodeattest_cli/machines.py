@@ -1,0 +1,171 @@
+"""``nodeattest machines``: which machines are attested, by what, until when, read from the ledger.
+
+Promises: what the MachineAttestation objects say and nothing guessed; the fleet survives an outage of its management
+cluster until the first of the newest certificates ends. Leaves out Machines without a ledger: they have never joined.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import click
+
+from nodeattest_cli.connection import Connection, ask, kubeconfig_option
+from nodeattest_controller.objects import mapping, moment, rfc3339, text
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+
+__all__ = ["Attested", "attested", "machines", "survives"]
+
+_GROUP: Final = "attestation.cluster.x-k8s.io"
+_VERSION: Final = "v1alpha1"
+_MINUTE: Final = 60
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attested:
+    """One machine of the ledger."""
+
+    namespace: str
+    cluster: str
+    node: str
+    machine: str
+    provider: str
+    provider_id: str
+    expires: datetime | None
+    """End of the newest certificate."""
+    verdict: str
+
+    def to_json(self) -> JsonObject:
+        """Return the entry of ``machines``."""
+        return {
+            "namespace": self.namespace,
+            "cluster": self.cluster,
+            "node": self.node,
+            "machine": self.machine,
+            "provider": self.provider,
+            "providerID": self.provider_id,
+            "expires": rfc3339(self.expires) if self.expires else None,
+            "lastVerdict": self.verdict,
+        }
+
+
+def attested(ledger: JsonObject) -> Attested:
+    """Read a MachineAttestation."""
+    spec = mapping(ledger, "spec")
+    return Attested(
+        namespace=text(ledger, "metadata", "namespace"),
+        cluster=text(spec, "clusterName"),
+        node=text(spec, "nodeName"),
+        machine=text(spec, "machineName"),
+        provider=text(spec, "provider"),
+        provider_id=text(spec, "providerID"),
+        expires=moment(text(spec, "expires")),
+        verdict=text(spec, "lastVerdict", "verdict"),
+    )
+
+
+def survives(found: Sequence[Attested], now: datetime) -> timedelta | None:
+    """Tell how long every node keeps a valid certificate without the controller; None where there is no node.
+
+    Negative when a certificate has ended already.
+    """
+    ends = [entry.expires for entry in found if entry.expires is not None]
+    return min(ends) - now if ends else None
+
+
+@click.command()
+@kubeconfig_option
+@click.option("--context", help="Context of the kubeconfig.")
+@click.option("-n", "--namespace", help="Namespace of the Clusters (default).")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Every namespace.")
+@click.option("--cluster", help="One workload cluster only.")
+@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", show_default=True)
+def machines(
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    cluster: str | None,
+    output: str,
+) -> None:
+    """Show which machines are attested, by what, until when.
+
+    Asks the management cluster. The last line tells how long the fleet would survive an outage of it.
+    """
+    where = None if all_namespaces else namespace or "default"
+    listed = ask(Connection(kubeconfig, context), lambda client: _list(client, where))
+    found = [entry for entry in map(attested, listed) if cluster in {None, entry.cluster}]
+    found.sort(key=lambda entry: (entry.namespace, entry.cluster, entry.node))
+    now = datetime.now(UTC)
+    click.echo(_json(found, now) if output == "json" else _table(found, now))
+
+
+async def _list(client: ApiClient, namespace: str | None) -> list[JsonObject]:
+    path = paths.collection(_GROUP, _VERSION, "machineattestations", namespace=namespace)
+    found: list[JsonObject] = []
+    async for page in client.pages(path):
+        items = page.get("items")
+        found += [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    return found
+
+
+def _json(found: Sequence[Attested], now: datetime) -> str:
+    left = survives(found, now)
+    entries: list[JsonValue] = [entry.to_json() for entry in found]
+    document: JsonObject = {
+        "machines": entries,
+        "survivesSeconds": int(left.total_seconds()) if left is not None else None,
+    }
+    return json.dumps(document, indent=2)
+
+
+def _table(found: Sequence[Attested], now: datetime) -> str:
+    if not found:
+        return "no machine is attested here"
+    rows = [("NAMESPACE", "CLUSTER", "NODE", "MACHINE", "PROVIDER", "EXPIRES", "IN", "VERDICT")]
+    rows += [_row(entry, now) for entry in found]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["   ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, "", _outlook(found, now)])
+
+
+def _row(entry: Attested, now: datetime) -> tuple[str, ...]:
+    expires = rfc3339(entry.expires) if entry.expires else "-"
+    left = _words(entry.expires - now) if entry.expires else "-"
+    words = (entry.namespace, entry.cluster, entry.node, entry.machine, entry.provider, expires, left, entry.verdict)
+    return tuple(word or "-" for word in words)
+
+
+def _outlook(found: Sequence[Attested], now: datetime) -> str:
+    left = survives(found, now)
+    first = min((entry for entry in found if entry.expires), key=lambda one: one.expires or now, default=None)
+    if left is None or first is None:
+        return f"{len(found)} machines, none with a certificate"
+    if left < timedelta(0):
+        return f"{len(found)} machines; the certificate of {first.node} ended {_words(-left)} ago"
+    return f"{len(found)} machines; without the controller every node would last {_words(left)} (first: {first.node})"
+
+
+def _words(span: timedelta) -> str:
+    """Say a time span as kubectl does: the two largest units."""
+    seconds = int(span.total_seconds())
+    if seconds < 0:
+        return f"-{_words(-span)}"
+    for size, unit, smaller, small_unit in (
+        (_DAY, "d", _HOUR, "h"),
+        (_HOUR, "h", _MINUTE, "m"),
+        (_MINUTE, "m", 1, "s"),
+    ):
+        if seconds >= size:
+            rest = seconds % size // smaller
+            return f"{seconds // size}{unit}" + (f"{rest}{small_unit}" if rest else "")
+    return f"{seconds}s"

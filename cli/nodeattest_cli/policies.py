@@ -1,0 +1,139 @@
+"""``nodeattest policy check``: a NodeAttestationPolicy judged without a cluster, by the rules that will judge it there.
+
+Promises: whatever the controller would refuse is found here, all of it and not only the first: the schema of the
+shipped CRD, unknown fields with the nearest known one, the controller's own parser, the TPM section's.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Final
+
+import click
+
+from nodeattest_cli.documents import read_objects
+from nodeattest_cli.errors import UserError
+from nodeattest_controller import manifests
+from nodeattest_controller.objects import items, mapping, strings, text
+from nodeattest_controller.policy import parse
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.tpm.policy import parse_policy
+from nodeattest_sandbox.apiserver import schema
+from nodeattest_sandbox.apiserver.kinds import Kind
+
+__all__ = ["notes", "policy", "problems"]
+
+_GROUP: Final = "attestation.cluster.x-k8s.io"
+_VERSION: Final = "v1alpha1"
+_KIND: Final = "NodeAttestationPolicy"
+_PLURAL: Final = "nodeattestationpolicies"
+_INVALID: Final = 1
+
+
+@click.group()
+def policy() -> None:
+    """Check attestation policies without a cluster."""
+
+
+@policy.command()
+@click.option("-f", "--file", "path", required=True, metavar="FILE", help="YAML or JSON; - is standard input.")
+def check(*, path: str) -> int:
+    """Check every NodeAttestationPolicy of a file.
+
+    Exit code 1 when one is invalid. An invalid policy lets nobody in.
+    """
+    found = [document for document in read_objects(path) if text(document, "kind") == _KIND]
+    if not found:
+        raise UserError(f"{path}: expected a {_KIND}, got other objects only")
+    wrong = False
+    for document in found:
+        name = text(document, "metadata", "name") or "(no name)"
+        said = list(problems(document))
+        wrong = wrong or bool(said)
+        for problem in said:
+            click.echo(f"{name}: {problem}")
+        if not said:
+            click.echo(f"{name}: valid; {_summary(document)}")
+            for note in notes(document):
+                click.echo(f"{name}: note: {note}")
+    return _INVALID if wrong else 0
+
+
+def problems(document: JsonObject) -> Iterator[str]:
+    """Yield what is wrong with a policy, one line each."""
+    if text(document, "apiVersion") != f"{_GROUP}/{_VERSION}":
+        yield f"apiVersion: expected {_GROUP}/{_VERSION}, got {text(document, 'apiVersion') or 'none'}"
+    if not text(document, "metadata", "name"):
+        yield "metadata.name: expected a name, got none"
+    shape = _schema()
+    kind = Kind(_GROUP, _VERSION, _PLURAL, _KIND, custom=True, schema=shape)
+    refused = [f"{cause.field}: {cause.message}" for cause in schema.validate(kind, document)]
+    yield from refused
+    unknown = list(_unknown(mapping(document, "spec"), mapping(shape, "properties", "spec"), "spec"))
+    yield from unknown
+    if not refused and not unknown:
+        yield from _parsed(document)
+
+
+def _parsed(document: JsonObject) -> Iterator[str]:
+    """Let the controller's parsers speak; what they say of the schema's concerns was said already."""
+    try:
+        settings = parse(document).settings(ProviderName("tpm"))
+    except Denied as denied:
+        yield f"expected {denied.expected}, got {denied.got}; {denied.remedy}"
+        return
+    try:
+        parse_policy(settings)
+    except Denied as denied:
+        yield f"expected {denied.expected}, got {denied.got}"
+
+
+def _unknown(value: JsonValue, shape: JsonObject, path: str) -> Iterator[str]:
+    """Yield fields that the schema does not name, each with the nearest that it does."""
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _unknown(item, mapping(shape, "items"), f"{path}[{number}]")
+    if not isinstance(value, dict) or "additionalProperties" in shape:
+        return
+    known = mapping(shape, "properties")
+    for name, entry in value.items():
+        if name in known:
+            yield from _unknown(entry, mapping(known, name), f"{path}.{name}")
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+        yield f"{path}.{name}: unknown field; " + (
+            f"the nearest known one is {near[0]}" if near else "none is known here"
+        )
+
+
+def _schema() -> JsonObject:
+    definition = next(one for one in manifests.crds() if text(one, "spec", "names", "kind") == _KIND)
+    version = next(one for one in items(definition, "spec", "versions") if text(one, "name") == _VERSION)
+    return mapping(version, "schema", "openAPIV3Schema")
+
+
+def _summary(document: JsonObject) -> str:
+    attestors = ", ".join(strings(document, "spec", "authorizedAttestors"))
+    lifetime = text(document, "spec", "certificateLifetime") or "the controller's default time"
+    return f"admits {attestors or 'nobody'}, certificates last {lifetime}"
+
+
+def notes(document: JsonObject) -> Iterator[str]:
+    """Yield what is allowed and may yet surprise."""
+    spec = mapping(document, "spec")
+    attestors = strings(spec, "authorizedAttestors")
+    if not attestors:
+        yield "authorizedAttestors is empty, so no node can join"
+    if "insecure" in attestors:
+        yield "insecure proves nothing: whoever holds a bootstrap token can join as a machine that has not joined yet"
+    tpm = mapping(spec, "tpm")
+    if "tpm" in attestors and not {"endorsementKeys", "endorsementCAs"} & set(tpm):
+        yield "only TPMs that the infrastructure provider names are trusted: no endorsementKeys, no endorsementCAs"
+    if tpm.get("trustOnFirstUse") is True:
+        yield "trustOnFirstUse: the first TPM that claims a Machine is believed"
+    for section in ("tpm", "challenge", "insecure"):
+        if section in spec and section not in attestors:
+            yield f"the section {section} is without effect: authorizedAttestors does not name it"
