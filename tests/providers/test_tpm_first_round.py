@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from tpm_world import (
     AK_PREFIX,
     CSR,
+    EkKey,
     SoftTpm,
     challenge_of,
     facts_of,
@@ -73,6 +74,11 @@ def ak_prefix(
     return bytes.fromhex(f"0023{name_alg}{attributes:08x}{policy}{symmetric}{scheme}{curve}{kdf}")
 
 
+def rsa_ak_prefix(bits: int) -> bytes:
+    """Write an RSA attestation key's public area up to its modulus."""
+    return bytes.fromhex("0001000b00050472" + "0000" + "0010" + "0014000b" + f"{bits:04x}" + "00000000")
+
+
 def test_the_rows_below_start_from_the_real_template() -> None:
     assert ak_prefix() == AK_PREFIX
 
@@ -109,6 +115,23 @@ def test_an_attestation_key_of_another_kind_is_denied(what: str, prefix: bytes, 
     assert denied.value.reason is Reason.ATTESTATION_KEY_NOT_ALLOWED, what
     assert denied.value.got == got
     assert denied.value.checks[-1].passed is False
+
+
+@pytest.mark.parametrize(
+    ("ak", "prefix", "got"),
+    [
+        (ec.generate_private_key(ec.SECP384R1()), ak_prefix(curve="0004"), "384 bits"),
+        (rsa.generate_private_key(65537, 3072), rsa_ak_prefix(3072), "3072 bits"),
+    ],
+    ids=["ECDSA P-384", "RSASSA-3072"],
+)
+def test_an_attestation_key_of_another_size_is_denied(ak: EkKey, prefix: bytes, got: str) -> None:
+    """Sound keys, but no agent of ours makes them: the set is closed."""
+    evil = SoftTpm(ak=ak, ak_prefix=prefix)
+    with pytest.raises(Denied) as denied:
+        verify(request_of(evil.first()), facts_of(evil.settings))
+    assert denied.value.reason is Reason.ATTESTATION_KEY_NOT_ALLOWED
+    assert denied.value.got == got
 
 
 @pytest.mark.parametrize("tail", [b"\x00", b"\x00" * 600])

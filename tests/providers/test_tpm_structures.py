@@ -244,3 +244,8 @@ def test_cutting_der_apart_never_fails_and_invents_nothing(data: bytes) -> None:
 def test_padded_and_concatenated_certificates_are_cut_apart(padding: bytes) -> None:
     short, long = b"\x30\x03abc", b"\x30\x82\x01\x00" + bytes(256)
     assert list(split_der(short + long + padding)) == [short, long]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x30", b"\x30\x05abc", b"\x30\x82\x01", b"\x31\x01a", bytes(9)])
+def test_a_truncated_certificate_is_none(data: bytes) -> None:
+    assert list(split_der(data)) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tpm_machines import attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing
-from tpm_tss import P384, activate, connected, primary, tss
+from tpm_tss import P384, activate, connected, extend_with, primary, tss
 from tpm_world import (
     CSR,
     binding_of,
@@ -79,8 +79,7 @@ def test_a_second_quote_is_newer_by_the_tpms_clock(real_tpm: SoftwareTpm) -> Non
 def extend(tpm: SoftwareTpm, pcr: int) -> bytes:
     """Extend a PCR and return its new value."""
     with connected(tpm.tcti) as esys:
-        measured = tss.TPMT_HA(hashAlg=tss.TPM2_ALG.SHA256, digest=tss.TPMU_HA(sha256=bytes(32)))
-        esys.pcr_extend(tss.ESYS_TR(pcr), tss.TPML_DIGEST_VALUES([measured]))
+        extend_with(esys, pcr)
         (value,) = [bytes(item) for item in esys.pcr_read(f"sha256:{pcr}")[2]]
         return value
 
@@ -237,6 +236,39 @@ def test_a_tpm_that_dies_between_the_rounds_is_unavailable(tpm_folder: Path) -> 
         tpm.kill()
         with pytest.raises(Unavailable):
             attestor.attest(binding_of(first), published(first, challenge_of(first, facts)))
+
+
+class RacingDevice(Device):
+    """A TPM whose PCR 23 is extended between reading and quoting, as often as ``races`` says."""
+
+    races = 0
+
+    def read_pcrs(self, selection: PcrSelection) -> tuple[bytes, ...]:
+        values = super().read_pcrs(selection)
+        if self.races:
+            self.races -= 1
+            extend_with(self._esys, 23)
+        return values
+
+
+@pytest.mark.parametrize(("races", "is_answered"), [(0, True), (2, True), (3, False)])
+def test_a_pcr_that_changes_while_it_is_quoted_is_read_again(
+    real_tpm: SoftwareTpm, races: int, *, is_answered: bool
+) -> None:
+    def connect(tcti: str) -> Device:
+        device = RacingDevice(tcti)
+        device.races = races
+        return device
+
+    with TpmAttestor({"tcti": real_tpm.tcti}, connect=connect) as attestor:
+        pcrs: JsonValue = {"selection": [0, 23]}
+        facts = facts_of({**by_allow_list(attestor.endorsement_fingerprint()), "pcrs": pcrs})
+        if is_answered:
+            joined = exchange(attestor, facts)
+            assert verify(request_of(joined.answer), joined.facts).checks
+        else:
+            with pytest.raises(Unavailable, match="keep changing"):
+                exchange(attestor, facts)
 
 
 def test_a_tpm_in_lockout_is_unavailable_and_says_so(tpm_folder: Path) -> None:

@@ -80,3 +80,8 @@ def quote(esys: Any, ak: Key, selection: bytes, extra: bytes) -> tuple[bytes, by
     selected, _ = tss.TPML_PCR_SELECTION.unmarshal(selection)
     attest, signature = esys.quote(ak.handle, selected, extra)
     return bytes(attest), bytes(signature.marshal())
+
+
+def extend_with(esys: Any, pcr: int) -> None:  # noqa: ANN401 - the same
+    measured = tss.TPMT_HA(hashAlg=tss.TPM2_ALG.SHA256, digest=tss.TPMU_HA(sha256=bytes(32)))
+    esys.pcr_extend(tss.ESYS_TR(pcr), tss.TPML_DIGEST_VALUES([measured]))

@@ -10,7 +10,7 @@ Source: reference protocol §E3, §E4 (steps 1, 7, 8), §E10 (6, 16); docs/wire-
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -57,7 +57,7 @@ class TpmAttestor:
     versions: tuple[int, ...] = (VERSION,)
     two_step = True
 
-    def __init__(self, settings: Mapping[str, JsonValue]) -> None:
+    def __init__(self, settings: Mapping[str, JsonValue], *, connect: Callable[[str], Device] = Device) -> None:
         """Read the settings ``tcti`` and ``endorsementKey``; the TPM is opened at the first use."""
         closed(settings, "tpm", ("tcti", "endorsementKey"))
         self._tcti = text(settings.get("tcti", DEFAULT_TCTI), "tpm.tcti")
@@ -65,6 +65,7 @@ class TpmAttestor:
         known = (AUTO, *(template.name for template in EK_TEMPLATES))
         if self._wanted not in known:
             raise invalid("tpm.endorsementKey", f"one of {', '.join(known)}", repr(self._wanted))
+        self._connect = connect
         self._opened: _Opened | None = None
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
@@ -94,7 +95,7 @@ class TpmAttestor:
 
     def _open(self) -> _Opened:
         if self._opened is None:
-            device = Device(self._tcti)
+            device = self._connect(self._tcti)
             try:
                 template = choose_template(device, self._wanted)
                 ek = device.create(template.creation(read_nonce(device, template)), "the endorsement key")
