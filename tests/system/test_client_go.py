@@ -110,6 +110,7 @@ def test_a_client_go_process_never_stalls_through_issue_renewal_denial_and_a_hun
     name, tpm = "client-go", world.tpm("client-go")
     world.machine(name, tpm=tpm)
     with ExitStack() as stack:
+        stack.callback(world.reset_authority)
         gate = stack.enter_context(Gate(world.workload))
         controller = stack.enter_context(world.controller("--leader-elect", "false", log="client-go.log"))
         world.await_service(controller)

@@ -199,6 +199,13 @@ class World:
         path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{CLUSTER}-kubeconfig"
         self.admin.patch(path, {"data": {"value": base64.b64encode(kubeconfig).decode()}})
 
+    def reset_authority(self) -> None:
+        """Give the cluster's CA Secret its own certificate and key again."""
+        pki = self.workload.pki
+        parts = {"tls.crt": pki.ca_certificate, "tls.key": pki.ca_key}
+        data: JsonMap = {name: base64.b64encode(path.read_bytes()).decode() for name, path in parts.items()}
+        self.admin.patch(f"/api/v1/namespaces/{NAMESPACE}/secrets/{CLUSTER}-ca", {"data": data})
+
     def token(self) -> str:
         """Make a bootstrap token."""
         self._tokens += 1
