@@ -54,6 +54,7 @@ WRONG: list[tuple[str, dict[str, JsonValue], str]] = [
     ("short fingerprint", {"endorsementKeys": [{**ENTRY, "sha256": KEY[:-1]}]}, "64 lower-case hex"),
     ("fingerprint with a newline", {"endorsementKeys": [{**ENTRY, "sha256": KEY + "\n"}]}, "64 lower-case hex"),
     ("empty provider ID", {"endorsementKeys": [{**ENTRY, "providerID": ""}]}, "a string"),
+    ("a description that is no text", {"endorsementKeys": [{**ENTRY, "description": 7}]}, ".description: a string"),
     ("entries that are no array", {"endorsementKeys": {}}, "an array"),
     ("an entry that is no object", {"endorsementKeys": [KEY]}, "an object"),
     ("CAs that are no text", {"endorsementCAs": []}, "a string"),

@@ -94,8 +94,8 @@ def _endorsement_keys(
         where = f"spec.tpm.endorsementKeys[{number}]"
         entry = mapping(item, where)
         closed(entry, where, ("providerID", "sha256", "description"), ("providerID", "sha256"))
-        if "description" in entry:
-            text(entry["description"], f"{where}.description")
+        if not isinstance(entry.get("description", ""), str):
+            raise invalid(f"{where}.description", "a string", "another value")
         machine = ProviderID(text(entry["providerID"], f"{where}.providerID"))
         fingerprint = text(entry["sha256"], f"{where}.sha256")
         if not _FINGERPRINT.fullmatch(fingerprint):

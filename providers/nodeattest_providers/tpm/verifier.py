@@ -13,10 +13,11 @@ import hmac
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
+from nodeattest_providers.evidence import check_block, check_parsed
 from nodeattest_providers.interface import (
     AttestedNode,
     BootState,
@@ -47,8 +48,6 @@ from nodeattest_providers.tpm.signature import parse_signature, signature_is_val
 from nodeattest_providers.twostep import LABEL_NONCE, LABEL_SECRET, check_link, context, derive, master_keys
 
 __all__ = ["TpmSigner"]
-
-_T = TypeVar("_T")
 
 _START_OVER: Final = "file a new first request and answer its own challenge"
 _START_OVER_OR_PIN: Final = (
@@ -124,20 +123,8 @@ class TpmSigner:
 
 def _evidence(checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvidence:
     """Read the evidence block, cheapest test first (protocol §E5, steps 2 and 9)."""
-    for name, reason, expected, got in (
-        ("provider", Reason.PROVIDER_MISMATCH, PROVIDER, evidence.provider),
-        ("version", Reason.EVIDENCE_VERSION_UNSUPPORTED, str(VERSION), str(evidence.version)),
-    ):
-        checks.require(
-            expected == got,
-            f"evidence {name}",
-            section="wire format, Evidence",
-            reason=reason,
-            expected=expected,
-            got=got,
-            remedy=f"send tpm/v{VERSION}",
-        )
-    return _parsed(checks, "evidence schema", "wire format, tpm/v1", lambda: parse_evidence(evidence.data))
+    check_block(checks, evidence, PROVIDER, (VERSION,))
+    return check_parsed(checks, "evidence schema", "wire format, tpm/v1", lambda: parse_evidence(evidence.data))
 
 
 def _first_round(checks: Checks, evidence: FirstEvidence, facts: Facts, policy: TpmPolicy) -> _Keys:
@@ -149,9 +136,9 @@ def _first_round(checks: Checks, evidence: FirstEvidence, facts: Facts, policy: 
     4. The endorsement key is this Machine's (§E5, step 4).
     """
     # 1
-    ek = _parsed(checks, "endorsement key template", "tpm over CSR §E10.10", lambda: _ek(evidence))
+    ek = check_parsed(checks, "endorsement key template", "tpm over CSR §E10.10", lambda: _ek(evidence))
     # 2
-    ak = _parsed(checks, "attestation key public area", "tpm over CSR §E5, step 4b", lambda: _ak(evidence))
+    ak = check_parsed(checks, "attestation key public area", "tpm over CSR §E5, step 4b", lambda: _ak(evidence))
     check_attestation_key(checks, ak, ek)
     # 3
     for pin, reason, got in (
@@ -204,8 +191,8 @@ def _second_round(
     keys = _first_round(checks, first_evidence, facts, policy)
     # 3
     section = "tpm over CSR §E5, step 11"
-    quote = _parsed(checks, "quote structure", section, lambda: parse_quote(evidence.quote))
-    signature = _parsed(checks, "signature structure", section, lambda: parse_signature(evidence.signature))
+    quote = check_parsed(checks, "quote structure", section, lambda: parse_quote(evidence.quote))
+    signature = check_parsed(checks, "signature structure", section, lambda: parse_signature(evidence.signature))
     # 4
     _check_answer(checks, evidence.mac, quote, _answers(request, facts, first, keys.context(facts, first)))
     # 5
@@ -294,31 +281,3 @@ def _attested(
         first_request=evidence.first,
         checks=checks.record(),
     )
-
-
-def _parsed(checks: Checks, name: str, section: str, parse: Callable[[], _T]) -> _T:
-    """Parse, and record how it went: a parser's refusal is the last check of the record."""
-    try:
-        value = parse()
-    except Denied as denied:
-        checks.require(
-            False,  # noqa: FBT003 - the parser has just refused
-            name,
-            section=section,
-            reason=denied.reason,
-            expected=denied.expected,
-            got=denied.got,
-            remedy=denied.remedy,
-        )
-        raise
-    expected = "a well-formed value"
-    checks.require(
-        True,  # noqa: FBT003 - the parser has just accepted
-        name,
-        section=section,
-        reason=Reason.EVIDENCE_MALFORMED,
-        expected=expected,
-        got=expected,
-        remedy="",
-    )
-    return value
