@@ -80,7 +80,7 @@ def test_one_object_is_watched_by_its_name(admin: Client, namespace: str) -> Non
 
 def test_bookmark_comes_before_the_watch_ends(admin: Client, namespace: str, control_plane_kind: str) -> None:
     if control_plane_kind == "real":
-        pytest.skip("a real server sends bookmarks about once a minute, which is too long for a test")
+        pytest.skip("not possible here: a real server sends a bookmark about once a minute, too late for a test")
     path = config_maps(namespace)
     admin.create(path, config("a"))
     start = version_of(admin.get(path))

@@ -105,7 +105,7 @@ def test_pool_lists_its_instances(admin: Client, unique: str) -> None:
 
 def test_removed_cluster_takes_its_machines_along(admin: Client, unique: str, control_plane_kind: str) -> None:
     if control_plane_kind == "real":
-        pytest.skip("collecting garbage is the work of kube-controller-manager")
+        pytest.skip("not possible here: collecting garbage is the work of kube-controller-manager")
     cluster = cluster_of(admin, unique, "v1beta1")
     create_machine(admin, "m", cluster=cluster, provider_id="demo:///m")
     admin.delete(f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{unique}/clusters/{unique}")

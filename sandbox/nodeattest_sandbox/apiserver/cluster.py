@@ -29,6 +29,7 @@ class Cluster:
     store: Store
     kinds: Kinds
     authenticator: Authenticator
+    rbac: Rbac
     authorizer: Authorizer
     now: Callable[[], datetime]
     random: Callable[[int], bytes]
@@ -38,7 +39,8 @@ class Cluster:
         cls, store: Store, *, now: Callable[[], datetime], random: Callable[[int], bytes], snapshot: JsonValue = None
     ) -> Cluster:
         """Make a cluster over the store: from the snapshot, or with the objects of a first start."""
-        cluster = cls(store, Kinds(), Authenticator(store, now), NodeAuthorizer(Rbac(store)), now, random)
+        rbac = Rbac(store)
+        cluster = cls(store, Kinds(), Authenticator(store, now), rbac, NodeAuthorizer(rbac), now, random)
         if snapshot is None:
             for collection, value in default_objects(cluster.new_metadata):
                 store.put(collection, value)

@@ -110,10 +110,11 @@ class Rbac:
         """Tell whether a role bound to the user or one of its groups covers what is asked."""
         if "system:masters" in attributes.user.groups:
             return True
-        self._refresh()
-        return rules_allow(self._rules_for(attributes.user, attributes.namespace), attributes)
+        return rules_allow(self.rules_for(attributes.user, attributes.namespace), attributes)
 
-    def _rules_for(self, user: User, namespace: str) -> Iterator[Rule]:
+    def rules_for(self, user: User, namespace: str) -> Iterator[Rule]:
+        """Yield the rules that are bound to the user, in the namespace and cluster-wide."""
+        self._refresh()
         for subject in _subjects_of(user):
             yield from self._cluster_wide.get(subject, ())
             if namespace:
@@ -127,20 +128,21 @@ class Rbac:
         self._cluster_wide, self._namespaced = {}, {}
         for stored in self._store.list(_CLUSTER_BINDINGS):
             for subject in _subjects(stored.value, ""):
-                self._cluster_wide.setdefault(subject, []).extend(self._role(stored.value, ""))
+                self._cluster_wide.setdefault(subject, []).extend(self.role(stored.value, "") or ())
         for stored in self._store.list(_BINDINGS):
             namespace = text_at(stored.value, "metadata", "namespace")
             for subject in _subjects(stored.value, namespace):
-                self._namespaced.setdefault((namespace, subject), []).extend(self._role(stored.value, namespace))
+                self._namespaced.setdefault((namespace, subject), []).extend(self.role(stored.value, namespace) or ())
 
-    def _role(self, binding: JsonMap, namespace: str) -> tuple[Rule, ...]:
+    def role(self, binding: JsonMap, namespace: str) -> tuple[Rule, ...] | None:
+        """Return the rules of the role that a binding refers to, or None when it is not there."""
         reference = map_at(binding, "roleRef")
         name = text_at(reference, "name")
         if text_at(reference, "kind") == "ClusterRole":
             found = self._store.get(_CLUSTER_ROLES, Key("", name))
         else:
             found = self._store.get(_ROLES, Key(namespace, name)) if namespace else None
-        return read_rules(found.value) if found else ()
+        return read_rules(found.value) if found else None
 
 
 def _subjects_of(user: User) -> Iterator[str]:

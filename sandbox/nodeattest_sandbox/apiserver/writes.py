@@ -14,6 +14,7 @@ from typing import Final
 from nodeattest_sandbox.apiserver import crd, schema, strategies
 from nodeattest_sandbox.apiserver.admission import admit
 from nodeattest_sandbox.apiserver.cluster import Cluster
+from nodeattest_sandbox.apiserver.escalation import refuse_escalation
 from nodeattest_sandbox.apiserver.jsonvalue import (
     JsonMap,
     JsonValue,
@@ -107,6 +108,7 @@ def create(write: Write, body: JsonMap) -> Stored:
     ]
     _refuse(write, name, [*causes, *schema.validate(kind, value)])
     admit(cluster.authorizer, write.user, write.info, value, None)
+    refuse_escalation(cluster.rbac, write.user, write.info, value, None)
     if kind.namespaced and cluster.store.get("/namespaces", Key("", text_at(metadata, "namespace"))) is None:
         raise not_found("", "namespaces", text_at(metadata, "namespace"))
     if cluster.store.get(kind.collection, Key(text_at(metadata, "namespace"), name)) is not None:
@@ -133,6 +135,7 @@ def update(write: Write, body: JsonMap, before: Stored) -> Stored:
     metadata = child(value, "metadata")
     _refuse(write, write.info.name, [*_metadata_causes(kind, metadata), *causes, *schema.validate(kind, value)])
     admit(cluster.authorizer, write.user, write.info, value, before.value)
+    refuse_escalation(cluster.rbac, write.user, write.info, value, before.value)
     if value == before.value:
         return before
     if "generation" in metadata and _content(kind, value) != _content(kind, before.value):
