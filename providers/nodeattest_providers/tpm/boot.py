@@ -23,6 +23,8 @@ from nodeattest_providers.tpm.structures import PcrSelection, digest_size
 __all__ = ["check_boot_state", "check_clock"]
 
 _SECTION: Final = "tpm over CSR §E5, step 12"
+_QUOTE_ANEW: Final = "file a new first request and quote the PCRs of its challenge: the policy's may have changed"
+_BOOT_OTHERWISE: Final = "boot the machine into a state that the policy's spec.tpm.pcrs allows, or extend the policy"
 
 
 def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], policy: TpmPolicy) -> BootState:
@@ -93,5 +95,5 @@ def _require(checks: Checks, passed: bool, name: str, reason: Reason, compared: 
         reason=reason,
         expected=compared[0],
         got=compared[1],
-        remedy="boot the machine into a state that the policy's spec.tpm.pcrs allows, or extend the policy",
+        remedy=_QUOTE_ANEW if reason is Reason.PCR_SELECTION_MISMATCH else _BOOT_OTHERWISE,
     )
