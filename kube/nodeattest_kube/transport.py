@@ -8,6 +8,7 @@ This is the only module that imports ``kubernetes`` and the aiohttp client.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import socket
@@ -15,9 +16,10 @@ import ssl
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import IO, Final
 from urllib.parse import unquote, urlsplit
+from weakref import WeakSet
 
 import aiohttp
 from kubernetes.aio.client.configuration import Configuration
@@ -37,6 +39,9 @@ _READ_BUFFER: Final = 1 << 18
 """Bytes read ahead of us from one connection before the peer is slowed down."""
 _BODY_LIMIT: Final = 64 << 20
 """Bytes of one answer: 500 CSRs of the largest request (128 KiB in base64) would just fit."""
+_GOODBYE: Final = 0.25
+"""Seconds in which connections may close in order when the client is closed."""
+_GOODBYE_STEPS: Final = 50
 _DEAD_PEER: Final = 30
 """Seconds without any TCP acknowledgement until a connection counts as dead (client-go: HTTP/2 ping after 30 s)."""
 
@@ -72,12 +77,16 @@ class Answer:
 
 
 class _Pool(RESTClientObject):
-    """The library's pool with the session that an API client needs."""
+    """The library's pool with the session that an API client needs; knows its sockets, to see them closed."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        super().__init__(configuration)
+        self._sockets: WeakSet[socket.socket] = WeakSet()
 
     def _create_pool_manager(self) -> aiohttp.ClientSession:
         """Build the session: no cookies, no decompression bombs, no environment (aiohttp would also read ~/.netrc)."""
         connector = aiohttp.TCPConnector(
-            limit=_CONNECTIONS, ssl=self.ssl_context, keepalive_timeout=_KEEP_ALIVE, socket_factory=_socket
+            limit=_CONNECTIONS, ssl=self.ssl_context, keepalive_timeout=_KEEP_ALIVE, socket_factory=self._socket
         )
         return aiohttp.ClientSession(
             connector=connector,
@@ -92,6 +101,33 @@ class _Pool(RESTClientObject):
         if self.pool_manager is None:
             self.pool_manager = self._create_pool_manager()
         return self.pool_manager
+
+    async def close(self) -> None:
+        """Close the session and every socket of it.
+
+        aiohttp waits for pooled connections only: one that a server asked to close may still be saying its TLS goodbye.
+        """
+        if self.pool_manager is not None:
+            await self.pool_manager.close()
+        if not await self._are_closed():
+            for left in self._sockets:
+                with suppress(OSError):
+                    left.shutdown(socket.SHUT_RDWR)
+            await self._are_closed()
+
+    async def _are_closed(self) -> bool:
+        """Give open sockets a moment to close."""
+        for _ in range(_GOODBYE_STEPS):
+            if all(each.fileno() == -1 for each in self._sockets):
+                return True
+            await asyncio.sleep(_GOODBYE / _GOODBYE_STEPS)
+        return False
+
+    def _socket(self, address: tuple[object, ...]) -> socket.socket:
+        """Open a socket that is known here."""
+        opened = _socket(address)
+        self._sockets.add(opened)
+        return opened
 
 
 class Transport:
@@ -132,9 +168,7 @@ class Transport:
     async def close(self) -> None:
         """Close every connection and let their TLS goodbyes leave."""
         self._closed = True
-        session = self._pool.pool_manager
-        if session is not None:
-            await session.close()
+        await self._pool.close()
 
 
 def _pool(endpoint: Endpoint) -> _Pool:

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import gzip
 import json
 import socket
 import ssl
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -156,23 +158,58 @@ async def test_a_compressed_answer_is_not_unpacked(server: Server, client: ApiCl
     ids=lambda raw: repr(raw[-12:]),
 )
 async def test_what_is_no_http_is_an_api_error(tmp_path: Path, raw: bytes) -> None:
+    async with speaking(tmp_path, raw) as config, ApiClient.from_kubeconfig(config, request_timeout=2.0) as client:
+        with pytest.raises(kube.ApiError):
+            await client.get("/x")
+
+
+@pytest.mark.parametrize("goodbye", [True, False])
+async def test_a_closed_client_leaves_no_socket_open(tmp_path: Path, *, goodbye: bool) -> None:
+    raw = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+    async with speaking(tmp_path, raw, goodbye=goodbye) as config:
+        async with ApiClient.from_kubeconfig(config) as client:
+            await client.get("/x")
+            port = int(client.server.rpartition(":")[2])
+        assert _sockets_to(port) == []
+
+
+def _sockets_to(port: int) -> list[socket.socket]:
+    """List this process's open client sockets to a port."""
+    found: list[socket.socket] = []
+    for each in gc.get_objects():
+        if isinstance(each, socket.socket) and each.family == socket.AF_INET and each.fileno() != -1:
+            with suppress(OSError):
+                found += [each] if each.getpeername()[1] == port else []
+    return found
+
+
+@asynccontextmanager
+async def speaking(folder: Path, raw: bytes, *, goodbye: bool = True) -> AsyncGenerator[bytes]:
+    """Run a TLS server that answers any request with these bytes, and ends the connection or does not."""
+    ended = asyncio.Event()
+
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(raw)
         await writer.drain()
-        writer.close()
+        if not goodbye:
+            writer.transport.pause_reading()  # type: ignore[attr-defined] - a stream's transport reads, too
+            await ended.wait()
+        writer.transport.abort()
 
     authority = Authority()
     pair = authority.issue("odd", "127.0.0.1")
-    (tmp_path / "odd.pem").write_bytes(pair.certificate + pair.key)
+    (folder / "odd.pem").write_bytes(pair.certificate + pair.key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tmp_path / "odd.pem")
+    context.load_cert_chain(folder / "odd.pem")
     odd = await asyncio.start_server(speak, "127.0.0.1", 0, ssl=context)
     url = f"https://127.0.0.1:{odd.sockets[0].getsockname()[1]}"
     config = kubeconfig({"server": url, "certificate-authority-data": _base64(authority.pem)}, {})
-    async with odd, ApiClient.from_kubeconfig(config, request_timeout=2.0) as client:
-        with pytest.raises(kube.ApiError):
-            await client.get("/x")
+    try:
+        async with odd:
+            yield config
+    finally:
+        ended.set()
 
 
 async def test_a_message_cannot_forge_or_flood_a_log(server: Server, client: ApiClient) -> None:
