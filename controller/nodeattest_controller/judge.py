@@ -193,11 +193,13 @@ def _first_request(
     stored = peek(first) if first is not None else None
     if first is None or stored is None:
         return None
-    if stored.state is not RequestState.PENDING and ledger.entry_for(request.csr.spki_sha256) is None:
+    found = parse(first, provider_id_oid=provider_id_oid)
+    same = found.csr.der == request.csr.der  # otherwise the link check says what is wrong
+    if same and stored.state is not RequestState.PENDING and ledger.entry_for(request.csr.spki_sha256) is None:
         raise Denied(
             Reason.SUPERSEDED if stored.denial_reason == Reason.SUPERSEDED else Reason.FIRST_REQUEST_MISMATCH,
             expected="a first request that is still pending",
             got=f"{key_of(first)} is {stored.state}",
             remedy="file a new first request",
         )
-    return parse(first, provider_id_oid=provider_id_oid)
+    return found

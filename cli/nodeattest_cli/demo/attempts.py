@@ -208,7 +208,7 @@ _COMMON: Final = (
     Attempt(
         name="replay of another node's proof with a new key",
         # The answered first request is closed; while it is still open, it has another key.
-        expected=(Reason.SUPERSEDED, Reason.FIRST_REQUEST_MISMATCH),
+        expected=(Reason.FIRST_REQUEST_MISMATCH,),
         act=_replay,
     ),
 )
