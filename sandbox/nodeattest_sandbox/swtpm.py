@@ -174,16 +174,23 @@ class SoftwareTpm:
     def _socket(self) -> Path:
         """Choose the socket's path: in the state folder, or in a short one where that path is too long."""
         path = self._state / "tpm"
-        if len(os.fsencode(path)) + len(_CONTROL_SUFFIX) <= _MAX_SOCKET_PATH:
+        if _fits(path):
             return path
         if self._short is None:
-            self._short = Path(tempfile.mkdtemp(prefix="tpm-", dir="/tmp"))  # the shortest path there is
-        return self._short / "tpm"
+            self._short = Path(tempfile.mkdtemp(prefix="tpm-"))
+        path = self._short / "tpm"
+        if not _fits(path):
+            raise SoftwareTpmError(f"{path} is too long for a socket; set TMPDIR to a shorter folder")
+        return path
 
     def _remove_sockets(self) -> None:
         if self._short is not None:
             shutil.rmtree(self._short, ignore_errors=True)
             self._short = None
+
+
+def _fits(path: Path) -> bool:
+    return len(os.fsencode(path)) + len(_CONTROL_SUFFIX) <= _MAX_SOCKET_PATH
 
 
 def _program(name: str) -> str:
