@@ -1,0 +1,1 @@
+"""``nodeattest explain``: a stored request judged again, offline, check by check."""

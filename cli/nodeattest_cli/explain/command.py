@@ -1,0 +1,115 @@
+"""``nodeattest explain``: reads the request and whatever else was given, prints the explanation."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import click
+
+from nodeattest_cli.connection import Connection, ask, kubeconfig_option
+from nodeattest_cli.documents import read_objects
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.explain.model import Explanation, Outcome, Step
+from nodeattest_cli.explain.replay import explain_request, first_request_name
+from nodeattest_controller.objects import text
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["explain"]
+
+_KIND: Final = "CertificateSigningRequest"
+_REFUSED: Final = 1
+_MARKS: Final = {Outcome.PASSED: "pass", Outcome.FAILED: "FAIL", Outcome.NOT_CHECKED: "  ? "}
+
+
+@click.command()
+@click.option("-f", "--file", "path", metavar="FILE", help="The stored request, YAML or JSON; - is standard input.")
+@click.option("--csr", "name", metavar="NAME", help="Read the request from the workload cluster instead.")
+@click.option(
+    "--with",
+    "more",
+    multiple=True,
+    metavar="FILE",
+    help="What it is judged by: NodeAttestationPolicy, Cluster, Machine, infrastructure machine, MachineAttestation, "
+    "first request, Secrets. As many files as you like.",
+)
+@kubeconfig_option
+@click.option("--context", help="Context of the kubeconfig.")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+def explain(
+    *,
+    path: str | None,
+    name: str | None,
+    more: tuple[str, ...],
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+) -> int:
+    """Judge a stored request again, check by check.
+
+    Works without a cluster on a CertificateSigningRequest that was kept. A check that lacks an object is shown as not
+    checked. Exit code 1 when a check refuses the request.
+    """
+    if (path is None) == (name is None):
+        raise UserError("say which request: either -f FILE or --csr NAME")
+    documents = [document for file in more for document in read_objects(file)]
+    if path is not None:
+        found = [document for document in read_objects(path) if text(document, "kind") == _KIND]
+        if len(found) != 1:
+            raise UserError(f"{path}: expected one {_KIND}, got {len(found)}")
+        csr = found[0]
+    else:
+        csr, first = ask(Connection(kubeconfig, context), lambda client: _fetch(client, name or ""))
+        documents += [first] if first else []
+    explanation = explain_request(csr, documents)
+    click.echo(json.dumps(explanation.to_json(), indent=2) if output == "json" else _words(explanation))
+    return _REFUSED if explanation.failed else 0
+
+
+async def _fetch(client: ApiClient, name: str) -> tuple[JsonObject, JsonObject | None]:
+    """Read a request, and the first request that it answers."""
+    csr = await _get(client, name)
+    if csr is None:
+        raise UserError(f"{client.server} has no {_KIND} {name}")
+    first = first_request_name(csr)
+    return csr, await _get(client, first) if first else None
+
+
+async def _get(client: ApiClient, name: str) -> JsonObject | None:
+    try:
+        found = await client.get(paths.named("certificates.k8s.io", "v1", "certificatesigningrequests", name))
+    except NotFound:
+        return None
+    return {"kind": _KIND, **found}
+
+
+def _words(explanation: Explanation) -> str:
+    width = max(len(name) for name, _ in explanation.facts)
+    lines = [f"{name.ljust(width)}  {value}" for name, value in explanation.facts]
+    lines.append("")
+    for step in explanation.steps:
+        lines += _step(step)
+    refusal = next((step for step in explanation.steps if step.outcome is Outcome.FAILED), None)
+    unchecked = sum(step.outcome is Outcome.NOT_CHECKED for step in explanation.steps)
+    lines.append("")
+    if refusal is not None:
+        lines.append(f"refused: {refusal.reason or refusal.name}")
+    elif unchecked:
+        lines.append(f"nothing refuses it so far; {unchecked} could not be checked without more objects (--with)")
+    else:
+        lines.append("nothing refuses it")
+    return "\n".join(lines)
+
+
+def _step(step: Step) -> list[str]:
+    lines = [f"{_MARKS[step.outcome]}  {step.name}  [{step.section}]"]
+    match step.outcome:
+        case Outcome.PASSED:
+            pass
+        case Outcome.FAILED:
+            lines += [f"      expected  {step.expected}", f"      got       {step.got}"]
+        case Outcome.NOT_CHECKED:
+            lines.append(f"      {step.got}")
+    return lines

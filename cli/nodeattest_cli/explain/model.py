@@ -1,0 +1,70 @@
+"""What an explanation consists of: facts that were read, steps that were judged. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.checks import Check
+
+__all__ = ["Explanation", "Outcome", "Step", "from_check"]
+
+
+class Outcome(StrEnum):
+    """How a step went."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_CHECKED = "not checked"
+    """Something that it needs was not given; ``got`` says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One check of the replay."""
+
+    name: str
+    section: str
+    expected: str
+    got: str
+    outcome: Outcome
+    reason: str = ""
+    """The Reason of a refusal."""
+
+    def to_json(self) -> JsonObject:
+        """Return the entry of ``checks``."""
+        entry: JsonObject = {
+            "name": self.name,
+            "section": self.section,
+            "outcome": self.outcome,
+            "expected": self.expected,
+            "got": self.got,
+        }
+        return entry | ({"reason": self.reason} if self.reason else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Everything that can be said of a request."""
+
+    facts: Sequence[tuple[str, str]]
+    """What the request says, name and value; never a secret, never evidence bytes."""
+    steps: Sequence[Step]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a check refuses the request."""
+        return any(step.outcome is Outcome.FAILED for step in self.steps)
+
+    def to_json(self) -> JsonObject:
+        """Return the one object of ``-o json``."""
+        checks: list[JsonValue] = [step.to_json() for step in self.steps]
+        return {"facts": dict[str, JsonValue](self.facts), "checks": checks, "refused": self.failed}
+
+
+def from_check(check: Check) -> Step:
+    """Take over a check of a verification's record."""
+    outcome = Outcome.PASSED if check.passed else Outcome.FAILED
+    return Step(check.name, check.section, check.expected, check.got, outcome)

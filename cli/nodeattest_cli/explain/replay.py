@@ -1,0 +1,261 @@
+"""Judge a stored request again: the controller's own functions, on documents instead of an API.
+
+Promises: a check that fails here for want of a document is "not checked", never "failed"; certificates are judged at
+the request's creation, so an old request gives the answer of its day. Leaves out what only live reads can tell (the
+Node of that name, whether the token still exists) and what other requests did (the ledger's compare-and-swap).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from cryptography.hazmat.primitives.serialization import load_der_public_key
+
+from nodeattest_cli.explain.model import Explanation, Outcome, Step, from_check
+from nodeattest_cli.explain.surroundings import Given, pick
+from nodeattest_cli.explain.tpm import check_keys, check_signature, tpm_facts
+from nodeattest_controller import ledger as ledgers
+from nodeattest_controller.objects import condition, items, text
+from nodeattest_controller.policy import authorize
+from nodeattest_controller.policy import parse as parse_policy
+from nodeattest_controller.request import parse
+from nodeattest_controller.review import Surroundings, check_binding, check_node_name, find_member, names_of
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers import signers
+from nodeattest_providers.checks import Check, Checks
+from nodeattest_providers.errors import ChallengeRequired, Denied, Unavailable
+from nodeattest_providers.identifiers import shown
+from nodeattest_providers.interface import (
+    ChallengeSigner,
+    ClusterAPISigner,
+    Facts,
+    JsonValue,
+    MachineFacts,
+    NodeRequest,
+    SecretBytes,
+)
+
+__all__ = ["explain_request", "first_request_name"]
+
+_NO_KEYS: Final = (SecretBytes(bytes(32)),)
+"""Stands in for challenge keys that were not given; what depends on them is reported as not checked."""
+_DERIVED: Final = frozenset({"known challenge", "activated secret", "quote binding", "challenge answered"})
+"""Checks against values that are derived again from the challenge keys and the context."""
+
+
+def first_request_name(csr: JsonObject) -> str | None:
+    """Tell which first request a stored one answers; None when none, or when it cannot be read."""
+    try:
+        return _first_name(parse(csr))
+    except Denied:
+        return None
+
+
+def explain_request(csr: JsonObject, documents: Sequence[JsonObject]) -> Explanation:
+    """Judge a stored request as far as the documents allow.
+
+    1. It is well-formed; 2. the policy admits the provider; 3. the Machine may have this node name; 4. the provider's
+    own verification.
+    """
+    facts = list(_stored_facts(csr))
+    try:  # 1
+        request = parse(csr)
+        first_name = _first_name(request)
+    except Denied as denied:
+        return Explanation(facts=facts, steps=[_refusal("well-formed request", "wire format", denied)])
+    steps = [_passed("well-formed request", "wire format", "a kubelet's request in the canonical envelope")]
+    facts += _request_facts(request)
+    given = pick(documents, request, first_name)
+    steps += _policy_steps(request, given)  # 2
+    steps += _identity_steps(request, given)  # 3
+    steps += _provider_steps(request, given)  # 4
+    return Explanation(facts=facts, steps=steps)
+
+
+def _first_name(request: NodeRequest) -> str | None:
+    signer = signers.signer(request.evidence.provider)
+    ref = signer.first_request(request) if isinstance(signer, ChallengeSigner) else None
+    return ref.name if ref else None
+
+
+# Facts
+
+
+def _stored_facts(csr: JsonObject) -> Iterator[tuple[str, str]]:
+    yield "request", text(csr, "metadata", "name") or "(no name)"
+    yield "signer", shown(text(csr, "spec", "signerName"))[1:-1]
+    yield "requester", shown(text(csr, "spec", "username"))[1:-1]
+    yield "created", text(csr, "metadata", "creationTimestamp") or "(no time)"
+    conditions = items(csr, "status", "conditions")
+    for kind in ("Approved", "Denied", "Failed"):
+        found = condition(conditions, kind)
+        if found is not None:
+            yield "verdict of the day", f"{kind}: {found.get('reason', '')}: {found.get('message', '')}"
+    yield "certificate", "issued" if text(csr, "status", "certificate") else "none"
+
+
+def _request_facts(request: NodeRequest) -> Iterator[tuple[str, str]]:
+    yield "node", request.csr.node_name
+    yield "provider ID", request.csr.provider_id
+    key = load_der_public_key(request.csr.spki)
+    yield (
+        "key",
+        f"{type(key).__name__.removesuffix('PublicKey')}-{getattr(key, 'key_size', 0)}, {request.csr.spki_sha256}",
+    )
+    yield "usages", ", ".join(sorted(request.usages))
+    yield "asks for", f"{request.expiration_seconds} s" if request.expiration_seconds else "the signer's lifetime"
+    yield "evidence", f"{request.evidence.provider}/v{request.evidence.version}"
+    if request.evidence.provider == "tpm":
+        yield from tpm_facts(request)
+
+
+# Steps
+
+
+def _policy_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
+    name, section = "attestor authorized", "identity rule 0"
+    if given.policy is None:
+        yield _not_checked(name, section, "the NodeAttestationPolicy")
+        return
+    policy = given.policy
+    yield _attempt(name, section, lambda: authorize(parse_policy(policy), request.evidence.provider))
+
+
+def _identity_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
+    if not given.members:
+        yield _not_checked("one Machine", "identity rule 1", f"a Machine with provider ID {request.csr.provider_id}")
+        return
+    member = given.members[0]
+    yield _attempt("one Machine, alive and ready", "identity rule 1", lambda: find_member(request, given.members))
+    name = request.csr.node_name
+    around = Surroundings(claimants=[one for one in given.claimants if name in names_of(one)], holders=[])
+    yield _attempt("the Machine's node name", "identity rule 2", lambda: check_node_name(request, member, around, None))
+    ledger = given.ledger or ledgers.empty(member)
+    secure = signers.signer(request.evidence.provider).secure
+    yield _attempt(
+        "not bound otherwise", "identity rules 3 and 4", lambda: check_binding(request, member, ledger, secure=secure)
+    )
+
+
+def _provider_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
+    """Let the provider verify; what its own record cannot show is judged besides."""
+    try:
+        first = parse(given.first) if given.first is not None else None
+    except Denied as denied:
+        yield _refusal("first request", "wire format", denied)
+        return
+    checks, denied = _verify(signers.signer(request.evidence.provider), request, _facts(request, given, first))
+    for check in checks:
+        missing = "" if check.passed else _missing(check.name, given)
+        step = from_check(check)
+        if missing:
+            yield _not_checked(check.name, check.section, missing)
+        elif denied is not None and not check.passed:
+            yield _refusal(check.name, check.section, denied)
+        else:
+            yield step
+    if denied is not None and not checks:
+        yield _refusal("provider's verification", "provider", denied)
+    if request.evidence.provider == "tpm":
+        yield from _tpm_steps(request, first, {check.name for check in checks})
+
+
+def _verify(signer: ClusterAPISigner, request: NodeRequest, facts: Facts) -> tuple[Sequence[Check], Denied | None]:
+    try:
+        return asyncio.run(signer.verify_client_attestation_data(request, facts)).checks, None
+    except Denied as denied:
+        return denied.checks, denied
+    except ChallengeRequired:
+        done = Check("first request", "provider", "a sound first request", "one that gets a challenge", passed=True)
+        return (done,), None
+    except Unavailable as unavailable:
+        waits = Check(
+            "facts at hand", "provider", "everything that the provider needs", unavailable.detail, passed=False
+        )
+        return (waits,), None
+
+
+def _facts(request: NodeRequest, given: Given, first: NodeRequest | None) -> Facts:
+    if given.members:
+        machine = given.members[0].facts(infra=given.infra, secret=given.attestation_secret)
+    else:
+        machine = MachineFacts(name="", namespace="", uid="", provider_id=request.csr.provider_id)
+    facts = Facts(
+        cluster=given.cluster_facts,
+        machine=machine,
+        settings=_settings(request, given),
+        first_request=first,
+        challenge_keys=given.challenge_keys or _NO_KEYS,
+        verified_at=request.created,
+    )
+    return replace(facts, ledger=given.ledger.facts(request)) if given.ledger else facts
+
+
+def _settings(request: NodeRequest, given: Given) -> Mapping[str, JsonValue]:
+    """Read the provider's section; an invalid policy was refused by a step of its own."""
+    try:
+        return parse_policy(given.policy).settings(request.evidence.provider) if given.policy is not None else {}
+    except Denied:
+        return {}
+
+
+def _missing(check: str, given: Given) -> str:
+    """Tell which documents a check that failed would have needed; empty when it had them all."""
+    wanted: list[tuple[str, bool]] = []
+    if check.startswith("endorsement key:"):
+        infra = bool(given.members) and (given.infra is not None or given.members[0].infra is None)
+        wanted = [
+            ("NodeAttestationPolicy", given.policy is not None),
+            ("Machine with its infrastructure machine", infra),
+        ]
+    elif check == "first request exists":
+        wanted = [("first request", given.first is not None)]
+    elif check == "the Machine's secret":
+        wanted = [("Secret <machine>-attestation", given.attestation_secret is not None)]
+    elif check in _DERIVED:
+        wanted = [
+            ("Cluster", given.cluster is not None),
+            ("Machine", bool(given.members)),
+            ("Secret <cluster>-ca", bool(given.pins)),
+            ("Secret node-attestation-challenge-keys", bool(given.challenge_keys)),
+        ]
+    return ", ".join(name for name, is_given in wanted if not is_given)
+
+
+def _tpm_steps(request: NodeRequest, first: NodeRequest | None, done: set[str]) -> Iterator[Step]:
+    """Judge the keys of a first request, and the quote's signature where the verification did not come so far."""
+    checks = Checks()
+    try:
+        check_keys(checks, request)
+        if first is not None and "quote signature" not in done:
+            check_signature(checks, request, first)
+    except Denied as denied:
+        for check in checks.record():
+            yield from_check(check) if check.passed else _refusal(check.name, check.section, denied)
+        return
+    yield from (from_check(check) for check in checks.record() if check.name not in done)
+
+
+def _attempt(name: str, section: str, judge: Callable[[], object]) -> Step:
+    try:
+        judge()
+    except Denied as denied:
+        return _refusal(name, section, denied)
+    except Unavailable as unavailable:
+        return Step(name, section, "a Machine that is ready", unavailable.detail, Outcome.FAILED, unavailable.reason)
+    return _passed(name, section, "as the rule demands")
+
+
+def _passed(name: str, section: str, expected: str) -> Step:
+    return Step(name, section, expected, expected, Outcome.PASSED)
+
+
+def _refusal(name: str, section: str, denied: Denied) -> Step:
+    return Step(name, section, denied.expected, denied.got, Outcome.FAILED, denied.reason)
+
+
+def _not_checked(name: str, section: str, missing: str) -> Step:
+    return Step(name, section, "", f"not given: {missing}", Outcome.NOT_CHECKED)

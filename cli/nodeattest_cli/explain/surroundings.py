@@ -1,0 +1,110 @@
+"""The objects that a request is judged by, as far as they were given: picked by kind out of a heap of documents.
+
+Promises: what is absent is told apart from what is empty. A Secret's content goes where it is needed and nowhere else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nodeattest_controller.authority import bundle_pins
+from nodeattest_controller.clusterapi import Member, machine_members
+from nodeattest_controller.ledger import Ledger
+from nodeattest_controller.ledger import parse as parse_ledger
+from nodeattest_controller.objects import mapping, text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.interface import ClusterFacts, NodeRequest, SecretBytes
+from nodeattest_providers.names import ClusterPin, MachineName
+
+__all__ = ["Given", "pick"]
+
+_CHALLENGE_KEYS = "node-attestation-challenge-keys"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What was given for one request; None and empty mean that it was not."""
+
+    cluster: JsonObject | None = None
+    policy: JsonObject | None = None
+    members: tuple[Member, ...] = ()
+    """Those with the request's provider ID."""
+    claimants: tuple[Member, ...] = ()
+    """Every Machine of the cluster."""
+    infra: JsonObject | None = None
+    ledger: Ledger | None = None
+    first: JsonObject | None = None
+    """The first request of a challenge."""
+    pins: frozenset[ClusterPin] = frozenset()
+    challenge_keys: tuple[SecretBytes, ...] = ()
+    attestation_secret: SecretBytes | None = field(default=None, repr=False)
+
+    @property
+    def cluster_facts(self) -> ClusterFacts:
+        """The value that providers see; its pins are empty where the CA was not given."""
+        cluster = self.cluster or {}
+        return ClusterFacts(
+            name=text(cluster, "metadata", "name"),
+            namespace=text(cluster, "metadata", "namespace"),
+            uid=text(cluster, "metadata", "uid"),
+            pins=self.pins,
+        )
+
+
+def pick(documents: Sequence[JsonObject], request: NodeRequest, first_name: str | None) -> Given:
+    """Pick what belongs to a request."""
+    everyone = tuple(member for one in _of_kind(documents, "Machine") for member in machine_members(one))
+    members = tuple(member for member in everyone if member.provider_id == request.csr.provider_id)
+    cluster = _one(_of_kind(documents, "Cluster"), members[0].cluster_name if members else None)
+    cluster_name = text(cluster or {}, "metadata", "name")
+    ledgers = [parse_ledger(one) for one in _of_kind(documents, "MachineAttestation")]
+    infra = members[0].infra if members else None
+    machine = MachineName(members[0].name) if members else MachineName("")
+    return Given(
+        cluster=cluster,
+        policy=_one(_of_kind(documents, "NodeAttestationPolicy"), None),
+        members=members,
+        claimants=everyone,
+        infra=_one(_of_kind(documents, infra.kind), infra.name) if infra else None,
+        ledger=next((one for one in ledgers if one.provider_id == request.csr.provider_id), None),
+        first=_one(_of_kind(documents, "CertificateSigningRequest"), first_name) if first_name else None,
+        pins=_pins(_one(_of_kind(documents, "Secret"), f"{cluster_name}-ca")) if cluster else frozenset(),
+        challenge_keys=_values(_one(_of_kind(documents, "Secret"), _CHALLENGE_KEYS), "current", "previous"),
+        attestation_secret=next(
+            iter(_values(_one(_of_kind(documents, "Secret"), f"{machine}-attestation"), "secret")), None
+        ),
+    )
+
+
+def _of_kind(documents: Sequence[JsonObject], kind: str) -> list[JsonObject]:
+    return [document for document in documents if text(document, "kind") == kind]
+
+
+def _one(found: Sequence[JsonObject], name: str | None) -> JsonObject | None:
+    """Return the object of a name; without a name, the only one."""
+    if name is None:
+        return found[0] if len(found) == 1 else None
+    return next((one for one in found if text(one, "metadata", "name") == name), None)
+
+
+def _values(secret: JsonObject | None, *names: str) -> tuple[SecretBytes, ...]:
+    data = mapping(secret or {}, "data")
+    try:
+        return tuple(SecretBytes(base64.b64decode(text(data, name), validate=True)) for name in names if name in data)
+    except (binascii.Error, ValueError):
+        return ()
+
+
+def _pins(secret: JsonObject | None) -> frozenset[ClusterPin]:
+    from cryptography import x509  # noqa: PLC0415 - 50 ms that only this needs
+
+    found: frozenset[ClusterPin] = frozenset()
+    for value in _values(secret, "tls.crt"):
+        try:
+            found = bundle_pins(x509.load_pem_x509_certificates(value.reveal()))
+        except ValueError:
+            continue
+    return found

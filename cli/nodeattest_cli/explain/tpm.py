@@ -1,0 +1,90 @@
+"""What TPM evidence says, in words: keys, attributes, the quote's state. Facts only, but for what needs nobody's word.
+
+Promises: fingerprints, Names, clocks and PCR digests, never the proof or the challenge's content; evidence that does
+not parse gives no facts, since the verification says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.tpm.attest import parse_quote
+from nodeattest_providers.tpm.attestation import check_attestation_key
+from nodeattest_providers.tpm.endorsement import parse_endorsement_key
+from nodeattest_providers.tpm.protocol import FirstEvidence, SecondEvidence, parse_evidence
+from nodeattest_providers.tpm.public import PublicArea, PublicKey, parse_public
+from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
+from nodeattest_providers.tpm.templates import EK_TEMPLATES
+
+__all__ = ["check_keys", "check_signature", "tpm_facts"]
+
+
+def tpm_facts(request: NodeRequest) -> Iterator[tuple[str, str]]:
+    """Tell what a request's TPM evidence says."""
+    try:
+        evidence = parse_evidence(request.evidence.data)
+        match evidence:
+            case FirstEvidence():
+                yield from _key_facts(evidence)
+            case SecondEvidence():
+                yield from _quote_facts(evidence)
+    except Denied:
+        return
+
+
+def _key_facts(evidence: FirstEvidence) -> Iterator[tuple[str, str]]:
+    ek = parse_endorsement_key(evidence.ek_public)
+    template = next(one.tcg_name for one in EK_TEMPLATES if evidence.ek_public.startswith(one.prefix))
+    yield "endorsement key", f"{_kind(ek.key)}, TCG template {template}, {ek.fingerprint}"
+    size = len(evidence.ek_certificate or b"")
+    yield "endorsement certificate", f"{size} bytes, {len(evidence.ek_chain)} intermediates" if size else "none"
+    ak = _attestation_key(evidence)
+    yield "attestation key", f"{_kind(ak.key)}, attributes 0x{ak.attributes:08x}, Name {ak.name.hex()}"
+
+
+def _quote_facts(evidence: SecondEvidence) -> Iterator[tuple[str, str]]:
+    yield "answers", f"request {evidence.first.name}, UID {evidence.first.uid}"
+    quote = parse_quote(evidence.quote)
+    state = "safe" if quote.safe else "not safe (normal after a power loss)"
+    yield "TPM clock", f"{quote.clock} ms, {quote.reset_count} resets, {quote.restart_count} restarts, {state}"
+    for selection in quote.selections:
+        yield "quoted PCRs", f"{selection.bank.name} {', '.join(map(str, selection.pcrs))}"
+    yield "PCR digest", quote.pcr_digest.hex()
+
+
+def check_keys(checks: Checks, request: NodeRequest) -> None:
+    """Check the keys of a first request; raises ``Denied``. Whose TPM it is, the verification tells."""
+    evidence = parse_evidence(request.evidence.data)
+    if isinstance(evidence, FirstEvidence):
+        check_attestation_key(checks, _attestation_key(evidence), parse_endorsement_key(evidence.ek_public))
+
+
+def check_signature(checks: Checks, request: NodeRequest, first: NodeRequest) -> None:
+    """Check the quote's signature by the key of the first request; raises ``Denied``."""
+    evidence, claimed = parse_evidence(request.evidence.data), parse_evidence(first.evidence.data)
+    if not isinstance(evidence, SecondEvidence) or not isinstance(claimed, FirstEvidence):
+        return
+    quote = parse_quote(evidence.quote)
+    valid = signature_is_valid(_attestation_key(claimed), parse_signature(evidence.signature), quote.raw)
+    checks.require(
+        valid,
+        "quote signature, alone",
+        section="tpm over CSR §E5, step 11",
+        reason=Reason.QUOTE_SIGNATURE_INVALID,
+        expected="a signature by the first request's attestation key",
+        got="such a signature" if valid else "another",
+        remedy="",
+    )
+
+
+def _attestation_key(evidence: FirstEvidence) -> PublicArea:
+    return parse_public(evidence.ak_public, what="attestation key", reason=Reason.ATTESTATION_KEY_NOT_ALLOWED)
+
+
+def _kind(key: PublicKey) -> str:
+    return f"RSA-{key.key_size}" if isinstance(key, rsa.RSAPublicKey) else f"ECC P-{key.key_size}"
