@@ -88,7 +88,7 @@ def test_machines_with_secrets_join_and_other_secrets_do_not(tmp_path: Path) -> 
         "stolen token, no evidence": "EnvelopeMalformed",
         "stolen token, the insecure signer": "AttestorNotAuthorized",
         "enrolled machine, another node's name": "NodeNameMismatch",
-        "replay of another node's proof with a new key": "FirstRequestMismatch",
+        "replay of another node's proof with a new key": "SecretUsed",
         "a secret of the attacker's own": "ProofInvalid",
         "another machine's secret": "ProofInvalid",
         "a joined machine's secret, a second key": "SecretUsed",

@@ -207,8 +207,8 @@ _COMMON: Final = (
     ),
     Attempt(
         name="replay of another node's proof with a new key",
-        # The answered first request is closed; while it is still open, it has another key.
-        expected=(Reason.FIRST_REQUEST_MISMATCH,),
+        # The first request has another key; and a secret that served a first join serves no second key.
+        expected=(Reason.FIRST_REQUEST_MISMATCH, Reason.SECRET_USED),
         act=_replay,
     ),
 )
