@@ -91,6 +91,5 @@ def control_plane(start_control_plane: StartControlPlane) -> ControlPlane:
 def custom_resources(control_plane: ControlPlane) -> None:
     """Skip where the real server does not survive a custom resource (see ``keeps_custom_resources``)."""
     if not keeps_custom_resources(control_plane):
-        pytest.skip(
-            f"{NOT_POSSIBLE} this kube-apiserver dies of custom resources: Kubernetes before 1.23 built with Go 1.18 or later"
-        )
+        cause = "Kubernetes before 1.23 built with Go 1.18 or later"
+        pytest.skip(f"{NOT_POSSIBLE} this kube-apiserver dies of custom resources: {cause}")
