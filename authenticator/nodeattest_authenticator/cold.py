@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from nodeattest_authenticator.clock import Clock, chance
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.errors import Failure, Fate
 from nodeattest_authenticator.warm import credential_arguments
 
 __all__ = ["main", "report", "tell"]
-
-_GRACE: Final = 5
-"""Seconds that a call may overrun its deadline, where no timeout reaches, before it is ended."""
 
 
 def main(argv: list[str]) -> int:
@@ -48,21 +44,17 @@ def report(failure: Failure) -> int:
 
 
 def _credential(cache_dir: str, config: str) -> NoReturn:
-    from nodeattest_authenticator.agent import Agent  # noqa: PLC0415 - cli needs this module's other names only
+    from nodeattest_authenticator import watchdog  # noqa: PLC0415 - cli needs this module's other names only
+    from nodeattest_authenticator.agent import Agent  # noqa: PLC0415 - the same
     from nodeattest_authenticator.answer import credential  # noqa: PLC0415 - the same
 
     agent = Agent.open(config, cache_dir, hostname=os.uname().nodename, clock=Clock(), chance=chance, tell=tell)
     with agent.storage:
-        signal.signal(signal.SIGALRM, _too_late)
-        signal.alarm(agent.settings.timeout_seconds + _GRACE)
-        answer = credential(agent, os.environb.get(b"KUBERNETES_EXEC_INFO"))
-        signal.alarm(0)
+        watchdog.start(agent.settings.timeout_seconds)
+        try:
+            answer = credential(agent, os.environb.get(b"KUBERNETES_EXEC_INFO"))
+        finally:
+            watchdog.stop()
     sys.stdout.buffer.write(answer)
     sys.stdout.buffer.flush()
     os._exit(0)  # Everything is closed and flushed; taking the interpreter down in good order costs 15 ms of CPU.
-
-
-def _too_late(_signal: int, _frame: object) -> NoReturn:
-    raise Failure(
-        Local.TIMEOUT, "the deadline has passed", remedy="see which part hangs with status", fate=Fate.TEMPORARY
-    )

@@ -8,11 +8,10 @@ gives up at the deadline. Source: DESIGN "The node agent"; client-go exec.go (ku
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from typing import Final
 
-from nodeattest_authenticator import memory
+from nodeattest_authenticator import memory, watchdog
 from nodeattest_authenticator.agent import Agent, issue_and_store, usable
 from nodeattest_authenticator.cache import Credential
 from nodeattest_authenticator.clock import Deadline
@@ -26,8 +25,6 @@ _LOG_LIMIT: Final = 64 << 10
 """Bytes after which the log starts afresh."""
 _SOON: Final = 10.0
 """Seconds after which client-go is to ask for the result; up to half as much again as jitter."""
-_GRACE: Final = 10
-"""Seconds that a detached process may overrun its deadline before the kernel ends it."""
 _PROBE_FILE: Final = "probe"
 _PROBE_SIZE: Final = 32 << 10
 """Bytes: more than a credential file has."""
@@ -75,6 +72,7 @@ def _has_room(agent: Agent) -> bool:
 
 def _detach(agent: Agent, work: Callable[[], None]) -> None:
     """Run ``work`` in a grandchild that belongs to init and to no session, and return at once."""
+    watchdog.stop()
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -83,7 +81,7 @@ def _detach(agent: Agent, work: Callable[[], None]) -> None:
         os.setsid()
         if os.fork() == 0:
             _redirect(agent)
-            signal.alarm(agent.settings.timeout_seconds + _GRACE)
+            watchdog.start(agent.settings.timeout_seconds)
             work()
     finally:
         os._exit(0)

@@ -116,6 +116,7 @@ class FakeApi:
         self.ahead = 0.0
         self.hangs = False
         self.watch_limit: int | None = None
+        self.hides_deletions = False
         self.refuses: dict[str, int] = {}
         self.not_accepted: set[str] = set()
         self.requests: list[str] = []
@@ -216,7 +217,7 @@ class FakeApi:
                     continue
                 version = fresh[-1][0]
             for _, kind, item in fresh:
-                if item["metadata"]["name"] == name:
+                if item["metadata"]["name"] == name and not (self.hides_deletions and kind == "DELETED"):
                     if self.watch_limit is not None and sent >= self.watch_limit:
                         return
                     sent += 1

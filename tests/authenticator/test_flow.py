@@ -278,7 +278,10 @@ def test_a_deleted_request_is_filed_anew(bench: Bench) -> None:
     bench.obtain()
 
 
-def test_an_object_that_was_made_anew_by_somebody_is_not_answered(bench: Bench) -> None:
+@pytest.mark.parametrize("deletion_is_seen", [True, False])
+def test_an_object_that_was_made_anew_by_somebody_is_not_answered(bench: Bench, *, deletion_is_seen: bool) -> None:
+    bench.fake.hides_deletions = not deletion_is_seen
+
     def swaps(api: FakeApi, name: str) -> None:
         item = api.objects[name]
         if api.posts() == 1:

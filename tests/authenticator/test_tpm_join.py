@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
+import signal
+import time
 from collections.abc import Generator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,6 +111,20 @@ def test_an_unregistered_tpm_is_told_so_once(machine: Machine, tpm: SoftwareTpm)
     assert "EndorsementKeyUntrusted" in done.stderr
     assert machine.run().returncode == 1
     assert len(machine.api.objects) == 1
+
+
+def test_a_tpm_that_hangs_ends_the_call_soon_after_its_deadline(machine: Machine, tpm: SoftwareTpm) -> None:
+    with_tpm(machine, tpm.tcti)
+    machine.prepare(provider={"name": "tpm", "settings": {"tcti": tpm.tcti}}, timeoutSeconds=1)
+    pid = tpm.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        assert machine.run().returncode == 1
+        assert time.monotonic() - begin < 8
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def test_a_machine_without_its_tpm_says_so(machine: Machine, tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""The last resort against hanging: a process ends soon after its deadline, wherever it is stuck.
+
+Every wait of ours has a time limit, but a slow drip of bytes or a TPM library that blocks in C has none. First a signal
+raises ``Failure`` (remembered, told in one line); where Python code no longer runs, a thread of faulthandler ends the
+process and shows where it stood, without any values.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+from typing import Final, NoReturn
+
+from nodeattest_authenticator.errors import Failure, Fate, Local
+
+__all__ = ["start", "stop"]
+
+_GRACE: Final = 2
+"""Seconds by which the deadline may be overrun, once for each of the two steps."""
+
+
+def start(seconds: int) -> None:
+    """End this process soon after ``seconds``, unless ``stop`` comes first. For the main thread of a short process."""
+    signal.signal(signal.SIGALRM, _too_late)
+    signal.alarm(seconds + _GRACE)
+    faulthandler.dump_traceback_later(seconds + 2 * _GRACE, exit=True)
+
+
+def stop() -> None:
+    """Let the process live; before a fork too, which must not find a second thread."""
+    signal.alarm(0)
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _too_late(_signal: int, _frame: object) -> NoReturn:
+    raise Failure(
+        Local.TIMEOUT,
+        "something did not answer until the deadline, mostly the TPM or a metadata service",
+        remedy="see whether kubelet-authenticator evidence works",
+        fate=Fate.TEMPORARY,
+    )
