@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Final
@@ -27,6 +27,7 @@ from nodeattest_providers import signers
 __all__ = ["run"]
 
 _LOG: Final = logging.getLogger(__name__)
+_VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 def _now() -> datetime:
@@ -79,7 +80,7 @@ class _Controller:
             wait_limit=settings.wait_limit,
             now=_now,
         )
-        connect = partial(ApiClient.from_kubeconfig, request_timeout=settings.request_timeout)
+        connect = partial(_connect, settings=settings, metrics=metrics)
         fleet = Fleet(management, reconciler, metrics=metrics, connect=connect, now=_now)
         self._management = management
         try:
@@ -96,6 +97,17 @@ class _Controller:
             await events.drain()
 
 
+def _count(metrics: Metrics) -> Callable[[str, int | None], None]:
+    """Count requests by Kubernetes' verbs; a list or a watch is a ``get`` here."""
+    return lambda method, status: metrics.api_request(_VERBS.get(method, method), status)
+
+
+def _connect(kubeconfig: bytes, *, settings: Settings, metrics: Metrics) -> ApiClient:
+    client = ApiClient.from_kubeconfig(kubeconfig, request_timeout=settings.request_timeout)
+    client.on_request = _count(metrics)
+    return client
+
+
 def _client(settings: Settings, environment: Mapping[str, str]) -> ApiClient:
     if settings.kubeconfig is None:
         return ApiClient.in_cluster(environment, request_timeout=settings.request_timeout)
@@ -109,6 +121,7 @@ async def run(settings: Settings, environment: Mapping[str, str]) -> int:
     """
     metrics = Metrics()
     async with _client(settings, environment) as client:
+        client.on_request = _count(metrics)
         controller = _Controller(settings, client, metrics)
         async with HealthServer(settings, metrics, {"caches": controller.health}):
             if not settings.leader_elect:

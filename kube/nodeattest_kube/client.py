@@ -105,6 +105,8 @@ class ApiClient:
         """``watch_silence``: seconds without a line until a watch counts as hung; bookmarks come each minute."""
         self.server = endpoint.server
         self.requests = 0
+        self.on_request: Callable[[str, int | None], None] = _ignore
+        """Told the method and the status of each answer; None where none came. For metrics."""
         self._transport = Transport(endpoint)
         self._token = TokenSource(endpoint.token, endpoint.token_file, clock=clock)
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
@@ -245,14 +247,27 @@ class ApiClient:
             headers["Authorization"] = f"Bearer {token}"
         if data is not None:
             headers["Content-Type"] = content_type
-        async with self._transport.request(
-            method, target, headers=headers, data=data, limits=limits or self._limits
-        ) as answer:
-            if not 200 <= answer.status < 300:  # noqa: PLR2004 - HTTP's success class
-                if answer.status == 401:  # noqa: PLR2004 - HTTP's number
-                    self._token.refused()
-                raise await _refusal(answer, f"{method} {target.partition('?')[0]}")
-            yield answer
+        status: int | None = None
+        try:
+            async with self._transport.request(
+                method, target, headers=headers, data=data, limits=limits or self._limits
+            ) as answer:
+                status = answer.status
+                await self._check(answer, f"{method} {target.partition('?')[0]}")
+                yield answer
+        finally:
+            self.on_request(method, status)
+
+    async def _check(self, answer: Answer, where: str) -> None:
+        """Raise the refusal where the server did not grant the request."""
+        if not 200 <= answer.status < 300:  # noqa: PLR2004 - HTTP's success class
+            if answer.status == 401:  # noqa: PLR2004 - HTTP's number
+                self._token.refused()
+            raise await _refusal(answer, where)
+
+
+def _ignore(_method: str, _status: int | None) -> None:
+    """Nobody counts."""
 
 
 def _with_proxy(endpoint: Endpoint, trust_env: bool) -> Endpoint:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from world import World
 
+from nodeattest_sandbox.definitions import keeps_custom_resources
 from nodeattest_sandbox.process import ControlPlane, start_sandbox
-from nodeattest_sandbox.versions import why_no_custom_resources
 
 
 @pytest.fixture(scope="session")
@@ -18,12 +18,11 @@ def world(
     start_control_plane: Callable[[str], ControlPlane], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[World]:
     directory: Path = tmp_path_factory.mktemp("world")
-    workload = start_control_plane("workload")
     with ExitStack() as stack:
-        if why_no_custom_resources(workload.client()):
+        management = start_control_plane("management")
+        if not keeps_custom_resources(management):  # some builds die of them; such a one can be a workload cluster
+            management.stop()
             management = stack.enter_context(start_sandbox(directory / "management", name="management"))
-        else:
-            management = start_control_plane("management")
-        built = World(directory, management, workload)
+        built = World(directory, management, start_control_plane("workload"))
         stack.callback(built.close)
         yield built
