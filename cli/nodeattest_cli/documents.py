@@ -26,7 +26,13 @@ _DEPTH: Final = 64
 
 
 class _Loader(yaml.SafeLoader):
-    """A SafeLoader with JSON's values only, that refuses a repeated key."""
+    """A SafeLoader with JSON's values only, that refuses repeated keys, and aliases, which can grow without bounds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose a node that stands there itself."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem="an alias, which JSON has not", problem_mark=self.get_mark())
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         """Build a mapping of distinct keys."""
@@ -34,7 +40,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             word = str(key.value)
             if word in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {word!r} stands twice", key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"the key {word!r} stands twice", problem_mark=key.start_mark)
             seen.add(word)
         return super().construct_mapping(node, deep)
 

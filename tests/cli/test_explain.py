@@ -1,0 +1,250 @@
+"""A stored request judged again offline: what passes, what fails and why, what lacks a document, what stays secret."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+from stored import EK_ANNOTATION, MACHINE, MASTER, NODE, PROVIDER_ID, Join, changed, stored_csr, without
+
+from nodeattest_cli.explain.model import Explanation, Outcome
+from nodeattest_cli.explain.replay import explain_request, first_request_name
+from nodeattest_cli.main import main
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers import envelope, pem
+from nodeattest_providers.canonical import b64encode
+from nodeattest_providers.csr import build_csr
+from nodeattest_sandbox.pki import ClusterPki
+
+
+@pytest.fixture(scope="module")
+def join(tmp_path_factory: pytest.TempPathFactory) -> Join:
+    return Join(ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue"))
+
+
+def outcomes(explanation: Explanation) -> set[Outcome]:
+    return {step.outcome for step in explanation.steps}
+
+
+def refusal(explanation: Explanation) -> tuple[str, str]:
+    """Return name and reason of the first check that failed."""
+    return next((step.name, step.reason) for step in explanation.steps if step.outcome is Outcome.FAILED)
+
+
+def test_a_sound_join_passes_every_check_when_everything_is_given(join: Join) -> None:
+    first, second = join.round()
+    explanation = explain_request(second, [*join.documents(), first])
+    assert outcomes(explanation) == {Outcome.PASSED}
+    names = [step.name for step in explanation.steps]
+    assert {"activated secret", "quote binding", "quote signature", "PCR digest", "the Machine's node name"} <= set(
+        names
+    )
+    assert all(step.section for step in explanation.steps)
+
+
+def test_a_sound_first_request_passes_every_check(join: Join) -> None:
+    assert outcomes(explain_request(join.first, join.documents())) == {Outcome.PASSED}
+
+
+def test_without_documents_nothing_fails_and_what_is_missing_is_named(join: Join) -> None:
+    _, second = join.round()
+    explanation = explain_request(second, [])
+    assert not explanation.failed
+    missing = " ".join(step.got for step in explanation.steps if step.outcome is Outcome.NOT_CHECKED)
+    assert "NodeAttestationPolicy" in missing
+    assert PROVIDER_ID in missing
+    assert "first request" in missing
+
+
+def test_without_the_challenge_keys_the_rest_is_still_judged(join: Join) -> None:
+    first, second = join.round()
+    documents = [one for one in join.documents() if one["kind"] != "Secret"]
+    explanation = explain_request(second, [*documents, first])
+    assert not explanation.failed
+    unchecked = [step for step in explanation.steps if step.outcome is Outcome.NOT_CHECKED]
+    assert [step.name for step in unchecked] == ["known challenge"]
+    assert "node-attestation-challenge-keys" in unchecked[0].got
+    assert "quote signature, alone" in [step.name for step in explanation.steps]
+
+
+@dataclass(frozen=True)
+class Spoilt:
+    """One field of one document set, and the check that must notice."""
+
+    kind: str
+    path: tuple[str, ...]
+    value: JsonValue
+    name: str
+    reason: str
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        Spoilt(
+            "DevMachine",
+            ("metadata", "annotations", EK_ANNOTATION),
+            "sha256:00",
+            "endorsement key: named by the platform",
+            "EndorsementKeyUntrusted",
+        ),
+        Spoilt(
+            "Machine",
+            ("status", "addresses"),
+            [{"type": "Hostname", "address": "x"}],
+            "the Machine's node name",
+            "NodeNameMismatch",
+        ),
+        Spoilt(
+            "Machine",
+            ("metadata", "deletionTimestamp"),
+            "2026-05-04T00:00:00Z",
+            "one Machine, alive and ready",
+            "MachineDeleting",
+        ),
+        Spoilt("Machine", ("status", "bootstrapReady"), None, "one Machine, alive and ready", "MachineNotReady"),
+        Spoilt(
+            "NodeAttestationPolicy",
+            ("spec", "authorizedAttestors"),
+            ["challenge"],
+            "attestor authorized",
+            "AttestorNotAuthorized",
+        ),
+        Spoilt(
+            "NodeAttestationPolicy",
+            ("spec", "tpm"),
+            {"pcrs": {"selection": [1]}},
+            "PCR selection",
+            "PCRSelectionMismatch",
+        ),
+        Spoilt("Cluster", ("metadata", "uid"), "another", "known challenge", "ChallengeUnknown"),
+    ],
+    ids=lambda spoilt: f"{spoilt.kind}-{spoilt.path[-1]}",
+)
+def test_the_check_that_refuses_is_named_with_its_reason(join: Join, spoilt: Spoilt) -> None:
+    first, second = join.round()
+    documents = changed(join.documents(), spoilt.kind, *spoilt.path, value=spoilt.value)
+    assert refusal(explain_request(second, [*documents, first])) == (spoilt.name, spoilt.reason)
+
+
+def test_a_guessed_proof_is_refused_as_on_the_day(join: Join) -> None:
+    first, second = join.round(mac=bytes(32))
+    assert refusal(explain_request(second, [*join.documents(), first])) == ("activated secret", "ProofInvalid")
+
+
+def test_a_request_without_evidence_fails_at_the_envelope(join: Join) -> None:
+    der = build_csr(join.key, NODE, PROVIDER_ID)
+    csr = stored_csr("plain", pem.encode([(envelope.LABEL_CSR, der)]))
+    assert refusal(explain_request(csr, join.documents())) == ("well-formed request", "EnvelopeMalformed")
+
+
+def test_facts_name_keys_and_clock_and_the_verdict_of_the_day(join: Join) -> None:
+    first, second = join.round()
+    denied: JsonObject = {"conditions": [{"type": "Denied", "reason": "Superseded", "message": "nothing to do"}]}
+    facts = dict(explain_request({**first, "status": denied}, []).facts)
+    assert facts["node"] == NODE
+    assert join.fingerprint in facts["endorsement key"]
+    assert "0x00050472" in facts["attestation key"]
+    assert facts["verdict of the day"] == "Denied: Superseded: nothing to do"
+    assert "1 resets" in dict(explain_request(second, []).facts)["TPM clock"]
+
+
+def test_no_secret_and_no_proof_is_shown(join: Join) -> None:
+    mac = bytes(range(32))
+    first, second = join.round(mac=mac)
+    said = json.dumps(explain_request(second, [*join.documents(), first]).to_json())
+    for hidden in (mac, MASTER):
+        assert hidden.hex() not in said
+        assert b64encode(hidden) not in said
+        assert base64.b64encode(hidden).decode() not in said
+
+
+def test_the_first_request_of_a_second_is_found(join: Join) -> None:
+    first, second = join.round()
+    assert first_request_name(second) == "first"
+    assert first_request_name(first) is None
+    assert first_request_name({}) is None
+
+
+@given(request=st.binary(max_size=200), signer=st.text(max_size=20))
+def test_any_stored_bytes_give_an_explanation(request: bytes, signer: str) -> None:
+    csr = stored_csr("any", request, signerName=signer)
+    assert explain_request(csr, []).failed
+
+
+def write(path: Path, *documents: JsonObject) -> str:
+    path.write_text(yaml.safe_dump_all(documents))
+    return str(path)
+
+
+def test_the_command_explains_a_file_and_tells_by_its_exit_code(
+    join: Join, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = join.round()
+    facts = write(tmp_path / "facts.yaml", {"kind": "List", "items": [*join.documents(), first]})
+    assert main(["explain", "-f", write(tmp_path / "csr.yaml", second), "--with", facts]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith("nothing refuses it\n")
+    assert "pass  quote binding  [tpm over CSR §E5, step 11]" in said
+    spoilt = write(tmp_path / "spoilt.yaml", join.round(mac=bytes(32))[1])
+    assert main(["explain", "-f", spoilt, "--with", facts, "-o", "json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["refused"] is True
+    assert {"name", "section", "outcome", "expected", "got"} <= set(document["checks"][0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "either -f FILE or --csr NAME"),
+        (["-f", "a", "--csr", "b"], "either -f FILE or --csr NAME"),
+        (["-f", "/nowhere"], "/nowhere: No such file"),
+        (["--csr", "x", "--kubeconfig", "/nowhere"], "no kubeconfig at /nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *arguments]) == 2
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "expected a Kubernetes object, got none"),
+        ("[1]", "expected a Kubernetes object, got a list"),
+        ("kind: Pod", "expected one CertificateSigningRequest, got 0"),
+        ("kind: a\nkind: b", "the key 'kind' stands twice"),
+        ("a: [", "expected YAML or JSON"),
+        ("a: !!python/object:os.system {}", "expected YAML or JSON"),
+        ("a: &x [1]\nb: *x", "an alias"),
+    ],
+)
+def test_a_file_that_is_no_request_is_told(
+    tmp_path: Path, content: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file"
+    path.write_text(content)
+    assert main(["explain", "-f", str(path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_machine_that_is_not_given_leaves_its_rules_unchecked(join: Join) -> None:
+    explanation = explain_request(join.first, without(join.documents(), "Machine"))
+    assert not explanation.failed
+    assert MACHINE not in json.dumps(explanation.to_json())
+
+
+def test_keys_of_p_384_are_explained(tmp_path: Path) -> None:
+    join = Join(ClusterPki.make(tmp_path, "blue"), key=ec.generate_private_key(ec.SECP384R1()))
+    assert dict(explain_request(join.first, []).facts)["key"].startswith("EC-384")

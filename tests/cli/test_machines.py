@@ -1,0 +1,83 @@
+"""The ledger as a table: who is attested, until when, and how long the fleet would last."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from nodeattest_cli.machines import attested, survives
+from nodeattest_cli.main import main
+from nodeattest_controller import manifests
+from nodeattest_controller.objects import rfc3339
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.definitions import install_definitions
+from nodeattest_sandbox.process import start_sandbox
+
+NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+
+def ledger(node: str, *, cluster: str = "blue", expires: datetime | None = None) -> JsonObject:
+    spec: JsonObject = {"clusterName": cluster, "nodeName": node, "machineName": f"m-{node}", "provider": "tpm"}
+    spec["providerID"] = f"metal://{node}"
+    if expires is not None:
+        spec["expires"] = rfc3339(expires)
+        spec["lastVerdict"] = {"verdict": "Approved", "reason": "Attested", "time": rfc3339(NOW)}
+    return {
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "MachineAttestation",
+        "metadata": {"name": f"{cluster}-{node}"},
+        "spec": spec,
+    }
+
+
+def test_the_fleet_survives_until_the_first_certificate_ends() -> None:
+    found = [attested(ledger(node, expires=NOW + timedelta(hours=hours))) for node, hours in (("a", 5), ("b", 3))]
+    assert survives([*found, attested(ledger("c"))], NOW) == timedelta(hours=3)
+    assert survives([attested(ledger("c"))], NOW) is None
+    assert survives([], NOW) is None
+
+
+def test_a_certificate_that_has_ended_is_told_as_such() -> None:
+    assert survives([attested(ledger("a", expires=NOW - timedelta(hours=1)))], NOW) == timedelta(hours=-1)
+
+
+def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with start_sandbox(tmp_path, name="management") as plane:
+        client = plane.client()
+        install_definitions(client, manifests.crds())
+        _fill(client)
+        access = ["--kubeconfig", str(plane.admin_kubeconfig)]
+        assert main(["machines", *access]) == 0
+        table = capsys.readouterr().out.splitlines()
+        assert table[0].split() == ["NAMESPACE", "CLUSTER", "NODE", "MACHINE", "PROVIDER", "EXPIRES", "IN", "VERDICT"]
+        assert [line.split()[2] for line in table[1:4]] == ["a", "b", "c"]
+        assert "3 machines; without the controller every node would last 1d23h (first: a)" in table
+        assert main(["machines", *access, "--cluster", "green", "-o", "json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert [entry["node"] for entry in document["machines"]] == ["c"]
+        assert document["survivesSeconds"] > 86400 * 2
+        assert main(["machines", *access, "-n", "nowhere"]) == 0
+        assert capsys.readouterr().out == "no machine is attested here\n"
+
+
+def _fill(client: Client) -> None:
+    path = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/machineattestations"
+    now = datetime.now(UTC)
+    for body in (
+        ledger("b", expires=now + timedelta(days=9)),
+        ledger("a", expires=now + timedelta(days=2)),
+        ledger("c", cluster="green", expires=now + timedelta(days=3)),
+    ):
+        client.create(path, body)
+
+
+def test_a_server_that_refuses_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with start_sandbox(tmp_path, name="management") as plane:
+        assert main(["machines", "--kubeconfig", str(plane.token_kubeconfig("abcdef.0123456789abcdef"))]) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("nodeattest: 401")
+    assert errors.count("\n") == 1

@@ -1,0 +1,103 @@
+"""Policies judged without a cluster: everything that the controller would refuse is found, all of it at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nodeattest_cli.main import main
+from nodeattest_cli.policies import notes, problems
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+
+KEY = "sha256:" + "0a" * 32
+
+
+def made(**spec: JsonValue) -> JsonObject:
+    return {
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "NodeAttestationPolicy",
+        "metadata": {"name": "blue"},
+        "spec": {"authorizedAttestors": ["tpm"], **spec},
+    }
+
+
+def test_a_full_policy_is_valid() -> None:
+    policy = made(
+        certificateLifetime="336h",
+        enforcement="Enforce",
+        clusterSelector={"matchLabels": {"tier": "gold"}},
+        tpm={
+            "endorsementKeys": [{"providerID": "metal://1", "sha256": KEY, "description": "rack 1"}],
+            "trustOnFirstUse": False,
+            "pcrs": {"bank": "sha256", "selection": [0, 7], "values": {"7": ["ab" * 32]}},
+        },
+        providers={"example": {"anything": [1, 2]}},
+    )
+    assert list(problems(policy)) == []
+    assert list(notes(policy)) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (
+            made(certificateLifetim="1h"),
+            "spec.certificateLifetim: unknown field; the nearest known one is certificateLifetime",
+        ),
+        (
+            made(tpm={"endorsmentKeys": []}),
+            "spec.tpm.endorsmentKeys: unknown field; the nearest known one is endorsementKeys",
+        ),
+        (made(tpm={"pcrs": {"valeus": {}}}), "spec.tpm.pcrs.valeus: unknown field; the nearest known one is values"),
+        (made(clusterSelector={"matchLabel": {}}), "spec.clusterSelector.matchLabel: unknown field; the nearest"),
+        (made(challenge={"x": 1}), "spec.challenge.x: unknown field; none is known here"),
+        (made(authorizedAttestors=["tpm", "insecure"]), "expected secure attestors alone, or insecure alone"),
+        (made(authorizedAttestors="tpm"), "spec.authorizedAttestors in body must be of type array"),
+        (made(authorizedAttestors=None), "spec.authorizedAttestors"),
+        (made(certificateLifetime="1m"), "certificateLifetime from 10m to 8760h"),
+        (made(enforcement="Warn"), "spec.enforcement"),
+        (made(tpm={"endorsementKeys": [{"providerID": "a", "sha256": "0a"}]}), "spec.tpm.endorsementKeys[0].sha256"),
+        (made(tpm={"endorsementKeys": [{"sha256": KEY}]}), "spec.tpm.endorsementKeys[0].providerID"),
+        (made(tpm={"endorsementCAs": "no certificate"}), "spec.tpm.endorsementCAs: PEM certificates"),
+        (made(tpm={"pcrs": {"selection": [0], "values": {"7": ["ab" * 32]}}}), "PCRs of the selection [0]"),
+        ({**made(), "apiVersion": "v1"}, "apiVersion: expected attestation.cluster.x-k8s.io/v1alpha1, got v1"),
+        ({**made(), "metadata": {}}, "metadata.name: expected a name"),
+        ({"kind": "NodeAttestationPolicy"}, "spec: Required"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(policy: JsonObject, said: str) -> None:
+    assert any(said in problem for problem in problems(policy)), list(problems(policy))
+
+
+def test_all_problems_are_told_not_only_the_first() -> None:
+    found = list(problems(made(enforcement="Warn", tpm={"trustonFirstUse": True, "pcr": {}})))
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (made(authorizedAttestors=[]), "no node can join"),
+        (made(authorizedAttestors=["insecure"]), "insecure proves nothing"),
+        (made(tpm={}), "only TPMs that the infrastructure provider names"),
+        (made(tpm={"trustOnFirstUse": True, "endorsementKeys": []}), "the first TPM that claims a Machine is believed"),
+        (made(authorizedAttestors=["challenge"], tpm={"endorsementKeys": []}), "the section tpm is without effect"),
+    ],
+)
+def test_what_may_surprise_is_noted(policy: JsonObject, said: str) -> None:
+    assert list(problems(policy)) == []
+    assert any(said in note for note in notes(policy))
+
+
+def test_the_command_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "policies.yaml"
+    path.write_text(yaml.safe_dump_all([made(), {"kind": "ConfigMap"}]))
+    assert main(["policy", "check", "-f", str(path)]) == 0
+    assert "blue: valid; admits tpm" in capsys.readouterr().out
+    path.write_text(yaml.safe_dump_all([made(), made(enforcement="Warn")]))
+    assert main(["policy", "check", "-f", str(path)]) == 1
+    path.write_text("kind: ConfigMap")
+    assert main(["policy", "check", "-f", str(path)]) == 2
+    assert "expected a NodeAttestationPolicy" in capsys.readouterr().err
