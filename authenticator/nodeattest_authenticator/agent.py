@@ -102,10 +102,13 @@ def refuse_while_paused(agent: Agent) -> None:
         raise Failure(last.reason, f"still refused: {said}", remedy=f"the next attempt is in {left:.0f} s")
 
 
-def issue_and_store(agent: Agent, current: Credential | None, deadline: Deadline) -> Cached:
+def issue_and_store(
+    agent: Agent, current: Credential | None, deadline: Deadline, *, call: tuple[bytes, str] | None = None
+) -> Cached:
     """Get a new credential and store it; ``current`` is the valid one to be renewed. Hold the lock.
 
-    Raises ``Failure``, which is remembered with its pause.
+    ``call`` is the exec info and its version to be answered warm from now on. Raises ``Failure``, which is remembered
+    with its pause.
     """
     from nodeattest_authenticator.draft import StoredDrafts  # noqa: PLC0415 - not needed by waiting processes
     from nodeattest_authenticator.issue import issue  # noqa: PLC0415 - the same
@@ -120,6 +123,8 @@ def issue_and_store(agent: Agent, current: Credential | None, deadline: Deadline
             _remember(agent, failure, current)
         raise
     made = Cached(credential=credential, identity=agent.identity)
+    if call is not None:
+        made = made.with_answer(*call)
     try:
         cache.save(agent.storage, made)
         memory.forget(agent.storage)

@@ -44,7 +44,7 @@ def _first(agent: Agent, info: bytes, api_version: str) -> bytes:
             return ready
         refuse_while_paused(agent)
         quiet = replace(agent, tell=_already_told)
-        found: Cached = usable(quiet) or issue_and_store(agent, None, deadline)
+        found: Cached = usable(quiet) or issue_and_store(agent, None, deadline, call=(info, api_version))
         remember_answer(agent, found, info, api_version)
         return found.credential.answer(api_version)
 

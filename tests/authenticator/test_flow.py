@@ -221,6 +221,14 @@ def test_watches_that_end_early_are_opened_again(bench: Bench) -> None:
     assert sum("watch=1" in line for line in bench.fake.requests) >= 2
 
 
+def test_watches_that_end_at_once_cause_no_storm(bench: Bench) -> None:
+    bench.fake.refuses = {"WATCH": 410}
+    bench.fake.on_create = lambda _, __: None
+    bench.seconds = 2
+    assert bench.refused().reason == "Timeout"
+    assert len(bench.fake.requests) < 12
+
+
 def test_a_server_error_is_tried_again_and_files_one_object(bench: Bench) -> None:
     bench.fake.refuses = {"POST": 503}
     threading.Timer(0.4, bench.fake.refuses.clear).start()
