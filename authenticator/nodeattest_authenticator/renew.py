@@ -71,7 +71,7 @@ def _has_room(agent: Agent) -> bool:
 
 
 def _detach(agent: Agent, work: Callable[[], None]) -> None:
-    """Run ``work`` in a grandchild that belongs to init and to no session, and return at once."""
+    """Run ``work`` in a grandchild that belongs to init, in a Unix session of its own, and return at once."""
     watchdog.stop()
     child = os.fork()
     if child:
