@@ -252,10 +252,9 @@ def render(ledger: Ledger, member: Member, signer_name: str) -> JsonObject:
 
 
 def _render_entry(entry: Entry) -> JsonObject:
-    return {
+    body: JsonObject = {
         "requestName": entry.request_name,
         "requestUID": entry.request_uid,
-        "firstRequestUID": entry.first_request_uid,
         "spki": entry.spki,
         "serial": entry.serial,
         "notBefore": rfc3339(entry.not_before),
@@ -263,3 +262,6 @@ def _render_entry(entry: Entry) -> JsonObject:
         "issuedAt": rfc3339(entry.issued_at),
         "certificate": entry.certificate,
     }
+    if entry.first_request_uid:  # absent rather than empty: some API servers' schema checks take "" for null
+        body["firstRequestUID"] = entry.first_request_uid
+    return body
