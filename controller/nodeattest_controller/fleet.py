@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -67,11 +67,13 @@ class Fleet:
         self._connections: dict[ClusterKey, _Connection] = {}
         self._dirty: set[ClusterKey] = set()
         self._wake = asyncio.Event()
+        self._changes: Counter[ClusterKey] = Counter()
         self._waiting: defaultdict[ClusterKey, set[str]] = defaultdict(set)
         self._queue: WorkQueue[RequestKey] = WorkQueue()
 
     def changed(self, cluster: ClusterKey) -> None:
         """Something about a cluster changed in the management cluster: connect anew, wake what waits for it."""
+        self._changes[cluster] += 1
         self._dirty.add(cluster)
         self._wake.set()
         for name in self._waiting.pop(cluster, ()):
@@ -95,6 +97,7 @@ class Fleet:
         if connection is None:
             self._queue.forget(key)
             return
+        seen = self._changes[cluster]
         try:
             outcome = await self._reconciler.reconcile(connection.workload, name)
         except ApiError as error:
@@ -105,6 +108,9 @@ class Fleet:
             )
             return
         self._queue.forget(key)
+        if outcome.waiting and seen != self._changes[cluster]:
+            self._queue.add(key)  # what it waits for may have come while it was judged
+            return
         if outcome.waiting:
             self._waiting[cluster].add(name)
         if outcome.again_after is not None:
