@@ -40,7 +40,7 @@ conformance: venv
 	@$(BIN)/python -m pytest -m conformance $(ARGS)
 
 bench: venv
-	@$(BIN)/nodeattest bench $(ARGS)
+	@$(BIN)/python -m bench $(ARGS)
 
 lock: venv
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --no-emit-index-url --no-emit-find-links \

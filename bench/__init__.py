@@ -1,0 +1,1 @@
+"""Measurements: ``python -m bench``. Targets are printed beside the results and never asserted."""

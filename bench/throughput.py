@@ -1,0 +1,103 @@
+"""Many TPM joins through one controller, as fast as they go: the agent's own code in threads, TPMs in software."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from bench.figures import Figure
+from bench.scene import Scene, cpu_seconds
+from bench.software_tpm import SoftwareAttestor
+from nodeattest_authenticator import certificate
+from nodeattest_authenticator.api import HttpsApi, Login
+from nodeattest_authenticator.clock import Clock, Deadline, chance
+from nodeattest_authenticator.draft import Draft
+from nodeattest_authenticator.endpoint import Endpoint
+from nodeattest_authenticator.flow import Order, obtain
+from nodeattest_cli.demo.fleet import new_token
+from nodeattest_providers.names import (
+    ANNOTATION_TPM_ENDORSEMENT_KEY,
+    NodeName,
+    ProviderID,
+    ProviderName,
+    Purpose,
+    signer_for,
+)
+from nodeattest_sandbox.fleet import create_bootstrap_token, create_machine
+
+NODES = 40
+AT_ONCE = 20
+PATIENCE = 120.0
+
+
+class NoDrafts:
+    """Keeps nothing: the measurement is not interrupted."""
+
+    def load(self) -> Draft | None:
+        return None
+
+    def save(self, draft: Draft) -> None:
+        pass
+
+    def discard(self) -> None:
+        pass
+
+
+def measure(scene: Scene) -> list[Figure]:
+    token = create_bootstrap_token(scene.world.workload.client(), new_token())
+    fleet = [_machine(scene, number) for number in range(1000, 1000 + NODES)]
+    servers = [pid for plane in (scene.world.management, scene.world.workload) for pid in plane.pids.values()]
+    time.sleep(1)
+    before = scene.controller_cpu(), sum(map(cpu_seconds, servers)), _own_cpu()
+    start = time.perf_counter()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for done in [pool.submit(_join, scene, token, order, attestor) for order, attestor in fleet]:
+            done.result()
+    seconds = time.perf_counter() - start
+    after = scene.controller_cpu(), sum(map(cpu_seconds, servers)), _own_cpu()
+    controller, server, nodes = (1000 * (now - then) / NODES for now, then in zip(after, before, strict=True))
+    spread = f"{NODES} nodes, {AT_ONCE} at once, {os.cpu_count()} cores"
+    return [
+        Figure("TPM joins a second, one controller", NODES / seconds, "/s", ">= 50", spread),
+        Figure("controller CPU a TPM join", controller, "ms", "", f"alone on one core {1000 / controller:.0f} joins/s"),
+        Figure("API servers' CPU a TPM join", server, "ms", "", "management and workload together"),
+        Figure("nodes' CPU a TPM join", nodes, "ms", "", "the agent's flow in threads, TPMs in software"),
+    ]
+
+
+def _own_cpu() -> float:
+    times = os.times()
+    return times.user + times.system
+
+
+def _machine(scene: Scene, number: int) -> tuple[Order, SoftwareAttestor]:
+    attestor = SoftwareAttestor()
+    node, provider_id = f"worker-{number}", f"demo://rack-2/{number}"
+    create_machine(
+        scene.world.management.client(),
+        f"demo-md-{number}",
+        cluster=scene.world.cluster,
+        provider_id=provider_id,
+        addresses=[("Hostname", node)],
+        infrastructure_annotations={ANNOTATION_TPM_ENDORSEMENT_KEY: attestor.fingerprint},
+    )
+    ca_pem = scene.world.workload.ca_certificate.read_bytes()
+    order = Order(
+        node_name=NodeName(node),
+        provider_id=ProviderID(provider_id),
+        signer=signer_for(ProviderName("tpm"), Purpose.CLIENT),
+        ca_pem=ca_pem,
+        pin=certificate.pin(ca_pem),
+    )
+    return order, attestor
+
+
+def _join(scene: Scene, token: str, order: Order, attestor: SoftwareAttestor) -> None:
+    deadline = Deadline.after(Clock(), PATIENCE)
+    login = Login(username=f"system:bootstrap:{token[:6]}", token=token)
+    api = HttpsApi(Endpoint.parse(scene.world.workload.server), login, ca_pem=order.ca_pem, deadline=deadline)
+    try:
+        obtain(order, attestor=attestor, api=api, drafts=NoDrafts(), deadline=deadline, chance=chance)
+    finally:
+        api.close()
