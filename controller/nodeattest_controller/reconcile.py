@@ -132,7 +132,9 @@ class Reconciler:
         if known is not None and known.not_after - _REUSE_MARGIN > now and ledger.node_name == request.csr.node_name:
             return known
         holders = self._management.inventory.key_holders(workload.key, request.csr.spki_sha256)
-        if known is not None or holders:
+        # This machine's own ledger may have got the key while we verified: then the write below conflicts, and the
+        # next try finds the entry.
+        if known is not None or any(holder.provider_id != proven.member.provider_id for holder in holders):
             raise Denied(
                 Reason.KEY_REUSED,
                 expected="a key that was never certified",
