@@ -1,4 +1,4 @@
-"""The kubeconfig that a command was given, read as kubectl reads it.
+"""The kubeconfig that a command was given: of several in KUBECONFIG the first that exists, as a whole.
 
 Promises: ``UserError`` with one clear line for everything that is wrong with it or with the answer of its server.
 """
@@ -6,6 +6,7 @@ Promises: ``UserError`` with one clear line for everything that is wrong with it
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -26,7 +27,8 @@ class Connection:
     """Which cluster to ask, as whom."""
 
     def __init__(self, kubeconfig: str | None, context: str | None) -> None:
-        self._path = Path(kubeconfig or _DEFAULT).expanduser()
+        paths = [Path(path).expanduser() for path in (kubeconfig or _DEFAULT).split(os.pathsep) if path]
+        self._path = next((path for path in paths if path.is_file()), paths[0] if paths else Path(_DEFAULT))
         self._context = context
 
     def client(self) -> ApiClient:

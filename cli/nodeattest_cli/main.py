@@ -1,11 +1,13 @@
 """``nodeattest``: the operator's tool, also ``kubectl nodeattest``.
 
 Promises: a user's mistake is one line on standard error and exit code 2, never a traceback; each command is imported
-only when it runs, so ``--help`` is quick. The environment is read here, by click, and nowhere below.
+only when it runs, so ``--help`` is quick. The environment is read by the commands' options
+and by the demo's command, and nowhere below.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Final
@@ -66,7 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (click.exceptions.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; there is nobody to tell
+        # The reader of our output has gone; Python must not stumble over it once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (click.ClickException, UserError) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)

@@ -15,6 +15,7 @@ from typing import cast
 import pytest
 
 from nodeattest_cli.demo.attempts import attempts_for
+from nodeattest_cli.demo.results import Refused
 from nodeattest_cli.demo.world import bears_custom_resources
 from nodeattest_controller.objects import items, text
 from nodeattest_kube.jsontypes import JsonObject
@@ -116,7 +117,7 @@ def test_the_same_happens_on_a_real_api_server(tmp_path: Path) -> None:
     assert reasons(found) == TPM_REASONS
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_every_process_and_removes_every_file(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path, "--provider", "challenge")
     end = time.monotonic() + 30
@@ -176,6 +177,29 @@ def test_what_is_missing_is_said_in_one_line(
     assert said in errors
     assert errors.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_set_up_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    assets, temporary = tmp_path / "assets", tmp_path / "tmp"
+    for folder in (assets, temporary):
+        folder.mkdir()
+    for name in ("etcd", "kube-apiserver"):
+        (assets / name).write_text("#!/bin/sh\necho no such luck >&2\nexit 3\n")
+        (assets / name).chmod(0o755)
+    process = start(temporary, "--provider", "challenge", "--assets", str(assets))
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the demo could not be set up" in output
+    assert "no such luck" in output
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_right"), [("ProofInvalid", True), ("Issued", False), ("EnvelopeMalformed", False), ("", False)]
+)
+def test_only_the_expected_reason_is_right(reason: str, is_right: bool) -> None:
+    entry = Refused(attempt="a", expected=(Reason.PROOF_INVALID,), reason=reason, message="")
+    assert entry.is_right is is_right
 
 
 @pytest.mark.parametrize(

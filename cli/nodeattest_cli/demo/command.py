@@ -40,10 +40,12 @@ __all__ = ["demo"]
 _PROVIDERS: Final = ("tpm", "challenge", "insecure")
 _MOST_NODES: Final = 64
 """Each machine is a software TPM and an agent; more would measure this computer."""
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C, a service manager, a terminal that was closed."""
 
 
 class _StoppedError(Exception):
-    """SIGTERM or SIGINT came."""
+    """A signal to end came."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -118,14 +120,14 @@ def _run(plan: Plan, console: Console, present: Callable[[World, Report], None])
 
 @contextmanager
 def _signals() -> Generator[None]:
-    """Turn the first SIGINT or SIGTERM into an exception of the main thread; what comes later must not stop the end."""
+    """Turn the first signal to end into an exception of the main thread; what comes later must not stop the end."""
 
     def stop(number: int, _frame: FrameType | None) -> NoReturn:
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in _ENDING:
             signal.signal(each, signal.SIG_IGN)
         raise _StoppedError(number)
 
-    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, stop) for each in _ENDING}
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -55,6 +56,9 @@ _FIRST_SOUND_REFLECTION: Final = (1, 24)
 _FIRST_NEW_MAPS: Final = (1, 18)
 _WAIT_LIMIT: Final = "10s"
 """How long a request may wait for its Machine before it is refused: the shortest that the controller takes."""
+_LEASH_LIMIT: Final = 5.0
+_LEASH_POLL: Final = 0.02
+"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +166,19 @@ def start_controller(world: World, directory: Path, tools: Tools, stack: ExitSta
     process = Process(
         "controller", [*leash, str(tools.controller), "run", "--config", str(config)], directory, pid_file
     )
-    stack.callback(process.stop)
+    stack.callback(_stop, process, pid_file)
     wait(process, lambda: _is_ready(process))
     admin = world.workload.client()
     wait(process, lambda: _exists(admin, _BINDING))  # from now on bootstrap tokens may ask
     return process
+
+
+def _stop(process: Process, pid_file: Path) -> None:
+    """End the controller. Its leash passes signals on only from the moment in which it has written the pid file."""
+    end = time.monotonic() + _LEASH_LIMIT
+    while process.popen.poll() is None and not pid_file.exists() and time.monotonic() < end:
+        time.sleep(_LEASH_POLL)
+    process.stop()
 
 
 def _controller_config(world: World) -> dict[str, object]:

@@ -1,7 +1,8 @@
 """Judge a stored request again: the controller's own functions, on documents instead of an API.
 
-Promises: a check that fails here for want of a document is "not checked", never "failed"; certificates are judged at
-the request's creation, so an old request gives the answer of its day. Leaves out what only live reads can tell (the
+Promises: a check that lacks a document is "not checked", neither passed nor failed; certificates are judged at the
+request's creation, so an old request gives the answer of its day. Without a MachineAttestation the machine counts as
+one that has never joined. Leaves out what only live reads can tell (the
 Node of that name, whether the token still exists) and what other requests did (the ledger's compare-and-swap).
 """
 
@@ -44,6 +45,8 @@ _NO_KEYS: Final = (SecretBytes(bytes(32)),)
 """Stands in for challenge keys that were not given; what depends on them is reported as not checked."""
 _DERIVED: Final = frozenset({"known challenge", "activated secret", "quote binding", "challenge answered"})
 """Checks against values that are derived again from the challenge keys and the context."""
+_EMPTY_HANDED: Final = frozenset({"endorsement key: on no other machine's entry"})
+"""Checks that pass when there is nothing to compare with."""
 
 
 def first_request_name(csr: JsonObject) -> str | None:
@@ -149,7 +152,7 @@ def _provider_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
         return
     checks, denied = _verify(signers.signer(request.evidence.provider), request, _facts(request, given, first))
     for check in checks:
-        missing = "" if check.passed else _missing(check.name, given)
+        missing = "" if check.passed and check.name not in _EMPTY_HANDED else _missing(check.name, given)
         step = from_check(check)
         if missing:
             yield _not_checked(check.name, check.section, missing)
