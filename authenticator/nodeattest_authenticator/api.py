@@ -28,7 +28,7 @@ from nodeattest_authenticator.errors import Failure, Local
 from nodeattest_authenticator.fields import Fields, FieldsError, parse_object
 from nodeattest_providers.interface import JsonObject
 
-__all__ = ["HttpsApi", "Login", "UnreachableError", "client_context"]
+__all__ = ["ForbiddenError", "HttpsApi", "Login", "UnreachableError", "client_context"]
 
 _PATH: Final = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 _BODY_LIMIT: Final = 4 << 20
@@ -45,6 +45,10 @@ class UnreachableError(Exception):
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class ForbiddenError(Failure):
+    """The API server knows who asks and does not let it. Right after a cluster's start that may still change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +277,7 @@ def _object(status: int, body: bytes) -> JsonObject:
         )
     if status == http.HTTPStatus.FORBIDDEN:
         remedy = "bind system:node-bootstrapper to the group of the bootstrap token (the controller does this)"
-        raise Failure(Local.REQUEST_REFUSED, f"the API server forbids it: {said}", remedy=remedy)
+        raise ForbiddenError(Local.REQUEST_REFUSED, f"the API server forbids it: {said}", remedy=remedy)
     raise Failure(Local.REQUEST_REFUSED, f"the API server refuses the request: {said}", remedy="see its message")
 
 

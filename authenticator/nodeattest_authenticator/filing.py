@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
-from nodeattest_authenticator.api import UnreachableError
+from nodeattest_authenticator.api import ForbiddenError, UnreachableError
 from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.csr_object import Condition, Csr, manifest
 from nodeattest_authenticator.draft import Filed
@@ -32,12 +32,14 @@ _MOST_NAMES: Final = 5
 _RETRY_FIRST: Final = 0.25
 _RETRY_MOST: Final = 5.0
 """Seconds between attempts to reach the API server, doubling, with jitter."""
+_FORBIDDEN_FOR: Final = 5
+"""Attempts: some seven seconds, in which the controller of a new cluster lets bootstrap tokens file requests."""
 _SHOWN: Final = 300
 """Characters of the cluster's words that are repeated."""
 
 _SAME_KEY: Final = frozenset({Reason.CHALLENGE_EXPIRED, Reason.CHALLENGE_UNKNOWN, Reason.FIRST_REQUEST_MISSING})
-_NEW_KEY: Final = frozenset({Reason.SUPERSEDED})
-"""Refusals that a new first request cures (§E10.14); a key that another one superseded is done for."""
+_NEW_KEY: Final = frozenset({Reason.SUPERSEDED, Reason.KEY_REUSED})
+"""Refusals that a new first request cures; a key that was superseded or certified before is done for."""
 
 _T = TypeVar("_T")
 
@@ -177,8 +179,12 @@ def _reach(desk: Desk, request: Callable[[], _T]) -> _T:
                     remedy="nothing to do here if it comes back",
                     fate=Fate.TEMPORARY,
                 ) from None
-            desk.deadline.sleep(pause)
-            attempt += 1
+        except ForbiddenError:
+            pause = backoff(attempt, desk.chance)
+            if attempt >= _FORBIDDEN_FOR or desk.deadline.left <= pause:
+                raise
+        desk.deadline.sleep(pause)
+        attempt += 1
 
 
 def _refusal(condition: Condition, versions: str | None) -> Exception:

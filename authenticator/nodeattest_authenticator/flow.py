@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
+    PublicFormat,
     load_pem_private_key,
 )
 from cryptography.x509 import load_der_x509_csr
@@ -177,7 +178,9 @@ def _answered(run: _Run, draft: Draft, first: Csr) -> bytes | Evidence:
         if isinstance(outcome, bytes):
             return outcome
         digest = hashlib.sha256(draft.csr_der).digest()
-        published = PublishedChallenge(name=first.name, uid=first.uid, csr_sha256=digest, text=outcome)
+        published = PublishedChallenge(
+            name=first.name, uid=first.uid, csr_sha256=digest, text=outcome, spki_sha256=_spki_sha256(draft)
+        )
         try:
             return _attest(run, draft, published)
         except Failure as failure:
@@ -221,6 +224,11 @@ def _accept(run: _Run, draft: Draft, certificate: bytes) -> Credential:
 def _refused_here(denied: Denied) -> Failure:
     message = f"expected {denied.expected}, got {denied.got}"
     return Failure(denied.reason, message, remedy=denied.remedy)
+
+
+def _spki_sha256(draft: Draft) -> str:
+    spki = _loaded(draft.key_pem).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return "sha256:" + hashlib.sha256(spki).hexdigest()
 
 
 def _loaded(key_pem: bytes) -> PrivateKey:

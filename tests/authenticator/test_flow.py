@@ -384,6 +384,16 @@ def test_a_refused_request_shows_the_servers_message(bench: Bench, code: int, sa
     assert says in str(failure)
 
 
+def test_a_node_that_is_before_its_clusters_binding_is_let_in_when_it_comes(bench: Bench) -> None:
+    bench.fake.refuses = {"POST": 403}
+    begin = time.monotonic()
+    timer = threading.Timer(0.4, bench.fake.refuses.clear)
+    timer.start()
+    bench.obtain()
+    timer.join()
+    assert time.monotonic() - begin > 0.3
+
+
 def test_a_server_of_another_ca_gets_nothing(bench: Bench) -> None:
     bench.order = replace(bench.order, ca_pem=Authority().pem)
     assert bench.refused().reason == "ServerNotTrusted"
