@@ -57,7 +57,13 @@ class Wanted:
 
 
 def file_request(
-    world: World, wanted: Wanted, *, token: str = "", annotations: dict[str, str] | None = None, **spec: JsonValue
+    world: World,
+    wanted: Wanted,
+    *,
+    token: str = "",
+    name: str = "",
+    annotations: dict[str, str] | None = None,
+    **spec: JsonValue,
 ) -> Filed:
     """File a request with a bootstrap token."""
     der = csr.build_csr(wanted.key, wanted.node, wanted.provider_id or f"sandbox://{wanted.node}")
@@ -65,7 +71,7 @@ def file_request(
     body: JsonMap = {
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
-        "metadata": {"name": f"r-{uuid4().hex[:12]}", "annotations": {**(annotations or {})}},
+        "metadata": {"name": name or f"r-{uuid4().hex[:12]}", "annotations": {**(annotations or {})}},
         "spec": {
             "signerName": CLIENT_SIGNER_PREFIX + wanted.provider,
             "usages": ["digital signature", "client auth"],
