@@ -22,14 +22,15 @@ _GRACE: Final = 10.0  # seconds between SIGTERM and SIGKILL
 def main(arguments: list[str]) -> int:
     """Run the command."""
     pid_file, *command = arguments
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    # Before the command runs: a stop in its first moments must not leave it behind.
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as child:
-        stopping = threading.Event()
-
-        def stop(_number: int, _frame: FrameType | None) -> None:
-            stopping.set()
-
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
         Path(pid_file).write_text(str(child.pid), encoding="ascii")
         threading.Thread(target=_watch_input, args=(stopping,), daemon=True).start()
         while child.poll() is None:
