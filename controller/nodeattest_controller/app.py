@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Final
 
+from nodeattest_controller.ages import Ages
 from nodeattest_controller.challenge_keys import ChallengeKeys
 from nodeattest_controller.events import EventRecorder
 from nodeattest_controller.fleet import Fleet
 from nodeattest_controller.health import HealthServer
 from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.issue import Issuer
 from nodeattest_controller.judge import Judge
 from nodeattest_controller.logs import fields
 from nodeattest_controller.management import Management
@@ -64,20 +67,28 @@ class _Controller:
         events = EventRecorder(self._client, now=_now, instance=settings.identity)
         fleet: Fleet
 
-        def changed(cluster: ClusterKey) -> None:
-            fleet.changed(cluster)
+        def changed(cluster: ClusterKey, provider_ids: frozenset[str] | None) -> None:
+            fleet.changed(cluster, provider_ids)
 
         management = Management(self._client, namespace=settings.watch_namespace, on_change=changed)
         judge = Judge(
             management, keys, signer=cache(signers.signer), provider_id_oid=settings.provider_id_oid, now=_now
         )
-        reconciler = Reconciler(
+        issuer = Issuer(
             management,
-            judge,
             events=events,
             metrics=metrics,
             certificate_lifetime=int(settings.certificate_lifetime),
+            now=_now,
+        )
+        reconciler = Reconciler(
+            management,
+            judge,
+            issuer,
+            events=events,
+            metrics=metrics,
             wait_limit=settings.wait_limit,
+            ages=Ages(_now, time.monotonic),
             now=_now,
         )
         connect = partial(_connect, settings=settings, metrics=metrics)

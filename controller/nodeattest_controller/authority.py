@@ -94,15 +94,20 @@ def sign(
     spki: bytes,
     lifetime: int,
     now: datetime,
+    created: datetime | None = None,
     serial: Callable[[], int] = x509.random_serial_number,
 ) -> Issued:
-    """Make a kubelet client certificate; ``lifetime`` in seconds from now, clamped to the CA's own end."""
+    """Make a kubelet client certificate; ``lifetime`` in seconds from now, clamped to the CA's own end.
+
+    ``created`` is the request's time by the API server's clock: valid from then on also where our clock is ahead.
+    """
     public_key = serialization.load_der_public_key(spki)
     if not isinstance(public_key, (ec.EllipticCurvePublicKey, rsa.RSAPublicKey)):
         raise TypeError("the envelope lets only RSA and ECDSA keys through")
     now = now.replace(microsecond=0)
     ca = authority.certificate
-    not_before = max(now - BACKDATE, ca.not_valid_before_utc)
+    begin = min(now, created) if created is not None else now
+    not_before = max(begin - BACKDATE, ca.not_valid_before_utc)
     not_after = min(now + timedelta(seconds=lifetime), ca.not_valid_after_utc)
     if not_after <= now:
         raise _unavailable("the cluster's CA has expired", "renew the cluster's CA")

@@ -20,8 +20,7 @@ from nodeattest_controller.inventory import ClusterKey
 from nodeattest_controller.logs import fields
 from nodeattest_controller.management import Management
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.objects import mapping, text
-from nodeattest_controller.policy import policy_for
+from nodeattest_controller.objects import mapping
 from nodeattest_controller.reconcile import Reconciler
 from nodeattest_controller.workload import Workload
 from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
@@ -68,16 +67,20 @@ class Fleet:
         self._dirty: set[ClusterKey] = set()
         self._wake = asyncio.Event()
         self._changes: Counter[ClusterKey] = Counter()
-        self._waiting: defaultdict[ClusterKey, set[str]] = defaultdict(set)
+        self._waiting: defaultdict[ClusterKey, dict[str, str]] = defaultdict(dict)
+        """Names of requests, and the provider ID that each waits for."""
         self._queue: WorkQueue[RequestKey] = WorkQueue()
 
-    def changed(self, cluster: ClusterKey) -> None:
-        """Something about a cluster changed in the management cluster: connect anew, wake what waits for it."""
+    def changed(self, cluster: ClusterKey, provider_ids: frozenset[str] | None) -> None:
+        """Wake what waits for a change in the management cluster; None: everything, and connect anew if need be."""
         self._changes[cluster] += 1
-        self._dirty.add(cluster)
-        self._wake.set()
-        for name in self._waiting.pop(cluster, ()):
+        waiting = self._waiting[cluster]
+        for name in [n for n, wanted in waiting.items() if provider_ids is None or wanted in provider_ids]:
+            del waiting[name]
             self._queue.add((cluster, name))
+        if provider_ids is None:
+            self._dirty.add(cluster)
+            self._wake.set()
 
     async def run(self, workers: int) -> None:
         """Serve until cancelled; closes every connection."""
@@ -107,12 +110,16 @@ class Fleet:
                 extra=fields(cluster=cluster, csr=name, error=error.reason, message_=error.message, delay=delay),
             )
             return
+        if outcome.retry:
+            self._queue.retry(key)
+            return
         self._queue.forget(key)
+        self._waiting[cluster].pop(name, None)
         if outcome.waiting and seen != self._changes[cluster]:
             self._queue.add(key)  # what it waits for may have come while it was judged
             return
         if outcome.waiting:
-            self._waiting[cluster].add(name)
+            self._waiting[cluster][name] = outcome.provider_id
         if outcome.again_after is not None:
             self._queue.add_after(key, outcome.again_after)
 
@@ -165,7 +172,7 @@ class Fleet:
 
     def _opted_in(self, cluster: JsonObject) -> bool:
         try:
-            policy_for(cluster, self._management.policies(text(cluster, "metadata", "namespace")))
+            self._management.policy_of(cluster)
         except Unavailable:
             return False
         except Denied:

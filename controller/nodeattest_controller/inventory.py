@@ -97,6 +97,10 @@ class Inventory:
         """Return the ledgers of a cluster that issued for this key."""
         return self._ledgers.find((cluster, "spki", spki))
 
+    def fingerprint_holders(self, cluster: ClusterKey, kind: str, value: str) -> list[Ledger]:
+        """Return the ledgers of a cluster that pin this fingerprint."""
+        return self._ledgers.find((cluster, "fingerprint", kind, value))
+
 
 def _member_keys(member: Member) -> Iterable[Hashable]:
     cluster = cluster_key(member.namespace, member.cluster_name)
@@ -112,3 +116,5 @@ def _ledger_keys(ledger: Ledger) -> Iterable[Hashable]:
         yield (cluster, "name", ledger.node_name)
     for entry in ledger.issued:
         yield (cluster, "spki", entry.spki)
+    for kind, value in ledger.fingerprints.items():
+        yield (cluster, "fingerprint", kind, value)

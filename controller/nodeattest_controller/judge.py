@@ -15,12 +15,13 @@ from nodeattest_controller.challenge_keys import ChallengeKeys
 from nodeattest_controller.clusterapi import Member
 from nodeattest_controller.ledger import Ledger, empty
 from nodeattest_controller.management import Management
-from nodeattest_controller.objects import key_of, text
-from nodeattest_controller.policy import Policy, authorize, policy_for
+from nodeattest_controller.objects import key_of
+from nodeattest_controller.policy import Policy, authorize
 from nodeattest_controller.request import RequestState, parse, peek
 from nodeattest_controller.review import (
     Surroundings,
     check_binding,
+    check_fingerprints,
     check_no_hijack,
     check_node_name,
     find_member,
@@ -40,6 +41,9 @@ from nodeattest_providers.interface import (
 from nodeattest_providers.names import ProviderName, Purpose
 
 __all__ = ["Judge", "Proven"]
+
+_NO_PLATFORM = frozenset({"challenge", "insecure"})
+"""Providers that ask nothing of the platform, so that their machines need not wait for an infrastructure object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,7 @@ class Judge:
         around = Surroundings(
             claimants=inventory.claimants(workload.key, request.csr.node_name),
             holders=inventory.holders(workload.key, request.csr.node_name),
+            is_alive=lambda ledger: bool(inventory.members(workload.key, ledger.provider_id)),
         )
         if not final:
             check_node_name(request, member, around, None)
@@ -111,6 +116,7 @@ class Judge:
         first = await workload.read_request(case.ref.name) if case.ref else None
         attested = await self._verify(case, member, ledger, first)  # 5
         check_node_name(request, member, around, attested.proven_node_name)  # 6
+        check_fingerprints(member, around, self._holders_of(workload, attested))
         check_no_hijack(member, around, await workload.read_node(request.csr.node_name))
         return Proven(
             request=request,
@@ -129,13 +135,18 @@ class Judge:
         except Denied:
             return None
 
+    def _holders_of(self, workload: Workload, attested: AttestedNode) -> list[Ledger]:
+        inventory = self._management.inventory
+        found = [inventory.fingerprint_holders(workload.key, *pair) for pair in attested.fingerprints.items()]
+        return [ledger for holders in found for ledger in holders]
+
     def _open(self, workload: Workload, request: NodeRequest) -> _Case:
         cluster = self._management.cluster(workload.key)
         if cluster is None or self._management.is_paused(cluster):
             raise Unavailable(
                 Reason.MACHINE_NOT_READY, "the Cluster is paused or going away", remedy="resume the Cluster"
             )
-        policy = policy_for(cluster, self._management.policies(text(cluster, "metadata", "namespace")))
+        policy = self._management.policy_of(cluster)
         authorize(policy, request.evidence.provider)
         signer = self._signer(request.evidence.provider)  # looked up by name, so only after the policy named it
         if request.purpose is Purpose.SERVING:
@@ -157,7 +168,7 @@ class Judge:
             cluster=self._management.facts_of(case.cluster),
             machine=await self._machine_facts(case, member),
             settings=case.policy.settings(case.request.evidence.provider),
-            ledger=ledger.facts(case.request),
+            ledger=ledger.facts(case.request, case.ref.uid if case.ref else ""),
             first_request=_first_request(first, ledger, case.request, self._oid),
             challenge_keys=self._challenge_keys.keys() if isinstance(case.signer, ChallengeSigner) else (),
             verified_at=self._now(),
@@ -165,8 +176,9 @@ class Judge:
         return await case.signer.verify_client_attestation_data(case.request, facts)
 
     async def _machine_facts(self, case: _Case, member: Member) -> MachineFacts:
-        infra = await self._management.infra_of(member)
-        wants_secret = case.request.evidence.provider == "challenge"
+        provider = case.request.evidence.provider
+        infra = None if provider in _NO_PLATFORM else await self._management.infra_of(member)
+        wants_secret = provider == "challenge"
         secret = await self._management.attestation_secret(member) if wants_secret else None
         return member.facts(infra=infra, secret=secret)
 

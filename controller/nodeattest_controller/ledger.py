@@ -69,9 +69,17 @@ class Ledger:
         """Return the certificate issued for a key."""
         return next((entry for entry in reversed(self.issued) if entry.spki == spki), None)
 
-    def answered(self, request: NodeRequest) -> bool:
-        """Tell whether this very request was written down already (a retry after a crash or a conflict)."""
-        return any(entry.request_uid == request.uid and entry.spki == request.csr.spki_sha256 for entry in self.issued)
+    def answered(self, request: NodeRequest, first_uid: str = "") -> bool:
+        """Tell whether this request was written down already: a retry, or a copy of it that was handled first.
+
+        A copy answers the same first request with the same key; it holds no private key, so it gains nothing, and the
+        honest request must not be refused for the clock that its own quote left in the ledger.
+        """
+        spki = request.csr.spki_sha256
+        return any(
+            entry.spki == spki and (entry.request_uid == request.uid or entry.first_request_uid == first_uid != "")
+            for entry in self.issued
+        )
 
     def answered_first(self, uid: str) -> bool:
         """Tell whether the challenge of this first request was answered and certified."""
@@ -81,13 +89,13 @@ class Ledger:
         """Return the newest certificate that is still valid."""
         return next((entry for entry in reversed(self.issued) if entry.not_after > now), None)
 
-    def facts(self, request: NodeRequest) -> LedgerFacts:
+    def facts(self, request: NodeRequest, first_uid: str = "") -> LedgerFacts:
         """Make the value that providers see."""
         return LedgerFacts(
             fingerprints=self.fingerprints,
             clock=self.boot.clock if self.boot else None,
             reset_count=self.boot.reset_count if self.boot else None,
-            answered=self.answered(request),
+            answered=self.answered(request, first_uid),
             bound_spkis=frozenset(entry.spki for entry in self.issued),
         )
 

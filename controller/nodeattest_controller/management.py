@@ -27,7 +27,9 @@ from nodeattest_controller.clusterapi import (
 )
 from nodeattest_controller.inventory import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.logs import fields
-from nodeattest_controller.objects import flag, key_of, mapping, text, text_map
+from nodeattest_controller.objects import flag, key_of, mapping, strings, text, text_map
+from nodeattest_controller.policy import Policy, policy_for
+from nodeattest_controller.policy import parse as parse_policy
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -35,7 +37,10 @@ from nodeattest_kube.reflector import Reflector
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.interface import ClusterFacts, SecretBytes
 
-__all__ = ["Management"]
+__all__ = ["Changed", "Management"]
+
+Changed = Callable[[ClusterKey, frozenset[str] | None], None]
+"""Told what changed: a cluster, and the provider IDs of the machines concerned; None where all may be."""
 
 _LOG: Final = logging.getLogger(__name__)
 CLUSTER_GROUP: Final = "cluster.x-k8s.io"
@@ -46,22 +51,24 @@ _OPTIONAL: Final = frozenset({"machinepools"})
 _KEPT_SECRETS: Final = ("-kubeconfig", "-ca")
 START_RETRY: Final = 2.0
 """Seconds."""
-SYNC_TIMEOUT: Final = 30.0
-"""Seconds to wait for a new infrastructure kind's first list."""
+SYNC_TIMEOUT: Final = 1.0
+"""Seconds to wait for a new infrastructure kind's first list; after that the request waits, not its worker."""
+_INFRA: Final = "infra:"
 SECRET_SUFFIX: Final = "-attestation"  # noqa: S105 - a Secret's name, not a secret
 
 
 class Management:
     """Caches and the few live reads of the management cluster."""
 
-    def __init__(self, client: ApiClient, *, namespace: str | None, on_change: Callable[[ClusterKey], None]) -> None:
+    def __init__(self, client: ApiClient, *, namespace: str | None, on_change: Changed) -> None:
         self.client = client
         self.inventory = Inventory()
         self._namespace = namespace
         self._on_change = on_change
         self._reflectors: dict[str, Reflector] = {}
-        self._infra: dict[tuple[str, str], Reflector | None] = {}
+        self._infra: dict[tuple[str, str], Reflector] = {}
         self._infra_locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._policies: dict[str, tuple[str, Policy]] = {}
         self._authorities: dict[ClusterKey, tuple[str, Authority]] = {}
         self._versions: dict[str, str] = {}
         self._tasks = asyncio.TaskGroup()
@@ -89,8 +96,11 @@ class Management:
 
     def unhealthy(self) -> str | None:
         """Say what keeps the caches from being complete; None when nothing does."""
-        late = sorted(name for name, reflector in self._reflectors.items() if not reflector.synced)
-        late = [name for name in late if name not in _OPTIONAL]
+        late = sorted(
+            name
+            for name, reflector in self._reflectors.items()
+            if not reflector.synced and name not in _OPTIONAL and not name.startswith(_INFRA)
+        )
         if not self._reflectors:
             return "not started"
         return f"waiting for {', '.join(late)}" if late else None
@@ -109,6 +119,19 @@ class Management:
         """Return the policies beside a namespace's clusters."""
         found = self._reflectors["policies"].values()
         return [policy for policy in found if text(policy, "metadata", "namespace") == namespace]
+
+    def policy_of(self, cluster: JsonObject) -> Policy:
+        """Return the one policy of a cluster; raises Denied or Unavailable."""
+        return policy_for(cluster, self.policies(text(cluster, "metadata", "namespace")), self._parsed_policy)
+
+    def _parsed_policy(self, policy: JsonObject) -> Policy:
+        """Parse a policy once a version: its settings keep their identity, by which providers keep what they read."""
+        key, version = key_of(policy), text(policy, "metadata", "uid") + text(policy, "metadata", "resourceVersion")
+        known = self._policies.get(key)
+        if known is None or known[0] != version:
+            known = (version, parse_policy(policy))
+            self._policies[key] = known
+        return known[1]
 
     def kubeconfig(self, key: ClusterKey) -> bytes | None:
         """Return the workload cluster's kubeconfig, or None while its Secret is absent or unreadable."""
@@ -158,16 +181,24 @@ class Management:
         return next((m for m in members if m.uid == member.uid and m.provider_id == member.provider_id), None)
 
     async def infra_of(self, member: Member) -> JsonObject | None:
-        """Return the infrastructure object of a Machine, from a cache that starts with its kind."""
+        """Return the infrastructure object of a Machine, from a cache that starts with its kind.
+
+        None only where the Machine names none: what the platform says must be known before anything else is believed,
+        so an object that cannot be read raises Unavailable. Nobody waits here for longer than a moment.
+        """
         if member.infra is None:
             return None
         reference = member.infra
         kind = (reference.group, reference.kind)
         async with self._infra_locks.setdefault(kind, asyncio.Lock()):
-            if kind not in self._infra:
-                self._infra[kind] = await self._watch_infra(reference)
-        reflector = self._infra[kind]
-        return reflector.get(f"{member.namespace}/{reference.name}") if reflector else None
+            reflector = self._infra.get(kind) or await self._watch_infra(reference)
+            self._infra[kind] = reflector
+        if not await reflector.wait_synced(SYNC_TIMEOUT):
+            raise _no_platform(f"cannot list {reference.kind} in {reference.group}")
+        found = reflector.get(f"{member.namespace}/{reference.name}")
+        if found is None:
+            raise _no_platform(f"{reference.kind} {reference.name} is not there")
+        return found
 
     async def attestation_secret(self, member: Member) -> SecretBytes | None:
         """Read the ``challenge`` provider's per-Machine secret: Secret ``<machine>-attestation``, key ``secret``."""
@@ -217,44 +248,42 @@ class Management:
         found = await self.client.get(f"/apis/{group}")
         return text(found, "preferredVersion", "version")
 
-    async def _watch_infra(self, reference: InfraRef) -> Reflector | None:
-        version = reference.version or await self._preferred_version(reference.group)
-        served = await self.client.get(f"/apis/{reference.group}/{version}")
+    async def _watch_infra(self, reference: InfraRef) -> Reflector:
+        try:
+            version = reference.version or await self._preferred_version(reference.group)
+            served = await self.client.get(f"/apis/{reference.group}/{version}")
+        except ApiError as error:
+            raise _no_platform(f"cannot tell what {reference.group} serves: {error.reason}") from error
         resource = next((name for name, kind in _resources(served) if kind == reference.kind), None)
         if resource is None:
-            _LOG.warning("no such infrastructure kind", extra=fields(group=reference.group, kind=reference.kind))
-            return None
+            raise _no_platform(f"{reference.group}/{version} serves no {reference.kind}")
         path = paths.collection(reference.group, version, resource, namespace=self._namespace)
-        name = f"infra:{reference.group}/{reference.kind}"
-        reflector = self._reflectors.get(name) or self._start(name, path, _ignore, keep=_slim_infra)
-        if not await reflector.wait_synced(SYNC_TIMEOUT):
-            raise Unavailable(
-                Reason.API_UNAVAILABLE,
-                f"cannot list {resource}.{reference.group}",
-                remedy=f"let the controller get, list and watch {resource}.{reference.group}",
-            )
-        return reflector
+        return self._start(f"{_INFRA}{reference.group}/{reference.kind}", path, _ignore, keep=_slim_infra)
 
     def _cluster_changed(self, key: str, _cluster: JsonObject | None) -> None:
-        self._on_change(ClusterKey(key))
+        self._on_change(ClusterKey(key), None)
 
     def _machine_changed(self, key: str, machine: JsonObject | None) -> None:
         self.inventory.put_machine(key, machine)
-        self._member_changed(machine)
+        if machine is not None:
+            self._member_changed(machine, [text(machine, "spec", "providerID")])
 
     def _pool_changed(self, key: str, pool: JsonObject | None) -> None:
         self.inventory.put_pool(key, pool)
-        self._member_changed(pool)
+        if pool is not None:
+            self._member_changed(pool, strings(pool, "spec", "providerIDList"))
 
-    def _member_changed(self, member: JsonObject | None) -> None:
-        if member is not None:
-            self._on_change(cluster_key(text(member, "metadata", "namespace"), cluster_of(member)))
+    def _member_changed(self, member: JsonObject, provider_ids: Iterable[str]) -> None:
+        cluster = cluster_key(text(member, "metadata", "namespace"), cluster_of(member))
+        self._on_change(cluster, frozenset(provider_ids))
 
-    def _policy_changed(self, key: str, _policy: JsonObject | None) -> None:
+    def _policy_changed(self, key: str, policy: JsonObject | None) -> None:
+        if policy is None:
+            self._policies.pop(key, None)
         namespace = key.partition("/")[0]
         for cluster in list(self._reflectors["clusters"].values()):
             if text(cluster, "metadata", "namespace") == namespace:
-                self._on_change(ClusterKey(key_of(cluster)))
+                self._on_change(ClusterKey(key_of(cluster)), None)
 
     def _ledger_changed(self, key: str, ledger: JsonObject | None) -> None:
         self.inventory.put_ledger(key, ledger)
@@ -262,9 +291,17 @@ class Management:
     def _secret_changed(self, key: str, secret: JsonObject | None) -> None:
         for suffix in _KEPT_SECRETS:
             if key.endswith(suffix):
-                self._on_change(ClusterKey(key.removesuffix(suffix)))
+                self._on_change(ClusterKey(key.removesuffix(suffix)), None)
         if secret is None:
             self._authorities.pop(ClusterKey(key.removesuffix("-ca")), None)
+
+
+def _no_platform(detail: str) -> Unavailable:
+    return Unavailable(
+        Reason.PLATFORM_UNAVAILABLE,
+        detail,
+        remedy="let the controller get, list and watch the cluster's infrastructure objects, and see that they exist",
+    )
 
 
 async def _if_served(reflector: Reflector, client: ApiClient, path: str) -> None:

@@ -90,9 +90,9 @@ def moment(value: str) -> datetime | None:
     """Read an RFC 3339 time as the API server writes it; None when it is none."""
     try:
         parsed = datetime.fromisoformat(value)
-    except ValueError:
+        return parsed.astimezone(UTC) if parsed.tzinfo else None
+    except (ValueError, OverflowError):  # OverflowError: an offset that leaves the calendar
         return None
-    return parsed.astimezone(UTC) if parsed.tzinfo else None
 
 
 def rfc3339(value: datetime) -> str:

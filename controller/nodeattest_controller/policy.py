@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -56,8 +56,13 @@ class Policy:
         return self.sections.get(provider, {})
 
 
-def policy_for(cluster: JsonObject, policies: Iterable[JsonObject]) -> Policy:
-    """Find the one policy of a cluster; raises Denied when it is unreadable or not one, Unavailable when none."""
+def policy_for(
+    cluster: JsonObject, policies: Iterable[JsonObject], read: Callable[[JsonObject], Policy] | None = None
+) -> Policy:
+    """Find the one policy of a cluster; raises Denied when it is unreadable or not one, Unavailable when none.
+
+    ``read`` replaces ``parse`` where parsed policies are kept.
+    """
     labels = text_map(cluster, "metadata", "labels")
     chosen = [policy for policy in policies if _selects(mapping(policy, "spec", "clusterSelector"), labels)]
     if not chosen:
@@ -73,7 +78,7 @@ def policy_for(cluster: JsonObject, policies: Iterable[JsonObject]) -> Policy:
             ", ".join(sorted(text(policy, "metadata", "name") for policy in chosen)),
             "narrow their clusterSelectors so that one remains",
         )
-    policy = parse(chosen[0])
+    policy = (read or parse)(chosen[0])
     security = mapping(cluster, "spec", "security")
     if "authorizedAttestors" not in security:
         return policy

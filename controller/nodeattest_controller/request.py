@@ -42,6 +42,9 @@ _SERVING_USAGES: Final = (
     frozenset({"digital signature", "server auth"}),
     frozenset({"digital signature", "key encipherment", "server auth"}),
 )
+_MAX_NAME: Final = 253
+_MAX_UID: Final = 64
+"""Characters; a UID is an RFC 4122 UUID of 36 (apimachinery pkg/types/uid.go)."""
 _MAX_BASE64: Final = 4 * (envelope.MAX_SIZE // 3 + 1)
 
 
@@ -129,6 +132,7 @@ def parse(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) -> NodeReq
             got=f"a request for {NODE_USER_PREFIX}{node_csr.node_name}",
             remedy="a node may only ask for its own name; join with a bootstrap token to get another",
         )
+    _check_metadata(text(csr, "metadata", "name"), text(csr, "metadata", "uid"))
     created = moment(text(csr, "metadata", "creationTimestamp"))
     if created is None:
         raise Denied(Reason.CSR_MALFORMED, expected="a creationTimestamp", got="none", remedy="file the request anew")
@@ -147,6 +151,17 @@ def parse(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) -> NodeReq
         csr=node_csr,
         evidence=evidence,
     )
+
+
+def _check_metadata(name: str, uid: str) -> None:
+    """Bound what goes into the ledger: an API server lets names be anything that fits a path."""
+    if not 0 < len(name) <= _MAX_NAME or not name.isprintable() or not 0 < len(uid) <= _MAX_UID:
+        raise Denied(
+            Reason.CSR_MALFORMED,
+            expected=f"a printable name of at most {_MAX_NAME} characters and a UID",
+            got=f"a name of {len(name)} characters and a UID of {len(uid)}",
+            remedy="file the request under an ordinary name",
+        )
 
 
 def _check_requester(username: str, groups: frozenset[str]) -> None:

@@ -6,7 +6,7 @@ that the machine may have this *name* in this cluster.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nodeattest_controller.clusterapi import Member
@@ -17,7 +17,15 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.interface import NodeRequest
 from nodeattest_providers.names import NodeName
 
-__all__ = ["Surroundings", "check_binding", "check_no_hijack", "check_node_name", "find_member", "names_of"]
+__all__ = [
+    "Surroundings",
+    "check_binding",
+    "check_fingerprints",
+    "check_no_hijack",
+    "check_node_name",
+    "find_member",
+    "names_of",
+]
 
 _NAME_ADDRESSES = frozenset({"Hostname", "InternalDNS"})
 
@@ -30,6 +38,8 @@ class Surroundings:
     """Members of the cluster whose own name sources give the requested node name."""
     holders: Sequence[Ledger]
     """Ledgers of the cluster that bound the requested node name to a machine."""
+    is_alive: Callable[[Ledger], bool] = lambda _ledger: True
+    """Whether a ledger's machine still exists; a ledger without one is about to be collected."""
 
 
 def find_member(request: NodeRequest, candidates: Sequence[Member]) -> Member:
@@ -88,7 +98,7 @@ def check_node_name(request: NodeRequest, member: Member, around: Surroundings, 
             got=request.csr.node_name,
             remedy="let the node use its own Machine's name",
         )
-    others = [other for other in around.claimants if other.provider_id != member.provider_id]
+    others = [o for o in around.claimants if o.provider_id != member.provider_id and not o.deleting]
     if others:
         raise Denied(
             Reason.MACHINE_AMBIGUOUS,
@@ -101,8 +111,10 @@ def check_node_name(request: NodeRequest, member: Member, around: Surroundings, 
 def check_no_hijack(member: Member, around: Surroundings, node: JsonObject | None) -> None:
     """Rule 3: nobody else already has the name, neither as a Node nor in the ledger."""
     holders = [holder for holder in around.holders if holder.provider_id != member.provider_id]
-    if holders:
+    if any(around.is_alive(holder) for holder in holders):
         raise _taken("another Machine is bound to this node name", "delete the other Machine first")
+    if holders:
+        raise _not_ready("the ledger of the name's former machine is not collected yet", "wait")
     if node is None:
         return
     node_provider_id, node_uid = text(node, "spec", "providerID"), text(node, "metadata", "uid")
@@ -115,6 +127,20 @@ def check_no_hijack(member: Member, around: Surroundings, node: JsonObject | Non
             "the Node of this name has no provider ID and is not the Machine's nodeRef",
             "set the Node's provider ID, or delete the stale Node",
         )
+
+
+def check_fingerprints(member: Member, around: Surroundings, holders: Sequence[Ledger]) -> None:
+    """Rule 3: what a machine proves itself by (its TPM, its secret) proves no other Machine of the cluster."""
+    others = [holder for holder in holders if holder.provider_id != member.provider_id]
+    if any(around.is_alive(other) for other in others):
+        raise Denied(
+            Reason.MACHINE_AMBIGUOUS,
+            expected="a TPM or secret of this Machine alone",
+            got="one that another Machine is bound to",
+            remedy="register each machine's own TPM or secret; a cloned one is refused",
+        )
+    if others:
+        raise _not_ready("the ledger of this hardware's former machine is not collected yet", "wait")
 
 
 def check_binding(request: NodeRequest, member: Member, ledger: Ledger, *, secure: bool) -> None:

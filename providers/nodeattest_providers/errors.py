@@ -87,6 +87,7 @@ class Reason(StrEnum):
     AUTHORITY_UNAVAILABLE = "AuthorityUnavailable"
     API_UNAVAILABLE = "APIUnavailable"
     PLATFORM_UNAVAILABLE = "PlatformUnavailable"
+    INTERNAL_ERROR = "InternalError"
 
 
 class Denied(Exception):  # noqa: N818 - the contract's name for the verdict

@@ -163,3 +163,11 @@ def test_what_is_wrong_with_the_secret_is_said_and_waited_for() -> None:
 
 def test_the_authoritys_key_shows_in_no_repr(authority: Authority) -> None:
     assert "PrivateKey" not in repr(authority)
+
+
+def test_a_certificate_is_valid_from_the_requests_time_also_where_our_clock_is_ahead(authority: Authority) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    created = NOW - timedelta(minutes=10)
+    issued = sign(authority, node_name=NODE, spki=spki(key), lifetime=3600, now=NOW, created=created)
+    assert issued.not_before == created - timedelta(minutes=5)
+    assert issued.not_after == NOW + timedelta(hours=1)

@@ -65,6 +65,15 @@ def test_the_same_key_is_found_again() -> None:
     assert ledger.entry_for("sha256:other") is None
 
 
+def test_a_copy_that_was_handled_first_counts_as_the_request_itself() -> None:
+    request = make_request()
+    ledger = joined(replace(request, uid="copy"))
+    assert not ledger.answered(request)
+    assert ledger.answered(request, "u-1")
+    assert not ledger.answered(request, "other-first")
+    assert not ledger.answered(make_request(), "u-1")
+
+
 def test_one_answered_challenge_certifies_one_key() -> None:
     ledger = joined(make_request())
     with pytest.raises(Denied) as refused:

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodeattest_controller.objects import mapping
 from nodeattest_controller.request import RequestState, parse, peek
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import csr, envelope
@@ -85,6 +86,23 @@ def test_what_breaks_a_rule_is_denied(spec: JsonObject, reason: Reason) -> None:
     with pytest.raises(Denied) as refused:
         parse(csr_object(**spec))
     assert refused.value.reason is reason
+
+
+@pytest.mark.parametrize("change", [{"name": "a" * 254}, {"name": "a\nb"}, {"uid": "u" * 65}, {"uid": ""}])
+def test_metadata_that_would_not_fit_the_ledger_is_denied(change: JsonObject) -> None:
+    body = csr_object()
+    body["metadata"] = {**mapping(body, "metadata"), **change}
+    with pytest.raises(Denied) as refused:
+        parse(body)
+    assert refused.value.reason is Reason.CSR_MALFORMED
+
+
+@pytest.mark.parametrize("stamp", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "", "soon"])
+def test_a_time_that_leaves_the_calendar_is_denied(stamp: str) -> None:
+    body = csr_object()
+    body["metadata"] = {**mapping(body, "metadata"), "creationTimestamp": stamp}
+    with pytest.raises(Denied):
+        parse(body)
 
 
 def test_the_order_of_usages_does_not_matter() -> None:

@@ -13,6 +13,7 @@ from nodeattest_controller.ledger import Entry, Ledger, empty
 from nodeattest_controller.review import (
     Surroundings,
     check_binding,
+    check_fingerprints,
     check_no_hijack,
     check_node_name,
     find_member,
@@ -147,6 +148,31 @@ def test_a_node_of_that_name_must_be_the_machines_own(
     with pytest.raises(Denied) as refused:
         check_no_hijack(make_member(**member), NOBODY, node)
     assert refused.value.reason is Reason.NODE_NAME_TAKEN
+
+
+def test_a_machine_that_is_going_away_claims_no_name() -> None:
+    other = make_member(name="other", provider_id=ProviderID("sandbox://other"), deleting=True)
+    check_node_name(make_request(), make_member(), Surroundings(claimants=[other], holders=()), None)
+
+
+def test_the_ledger_of_a_machine_that_is_gone_is_waited_out() -> None:
+    other = bound(make_member(provider_id=ProviderID("sandbox://other")))
+    gone = Surroundings(claimants=(), holders=[other], is_alive=lambda _: False)
+    for check in (
+        lambda: check_no_hijack(make_member(), gone, None),
+        lambda: check_fingerprints(make_member(), gone, [other]),
+    ):
+        with pytest.raises(Unavailable) as refused:
+            check()
+        assert refused.value.reason is Reason.MACHINE_NOT_READY
+
+
+def test_one_tpm_or_secret_serves_one_machine() -> None:
+    other = bound(make_member(provider_id=ProviderID("sandbox://other")))
+    with pytest.raises(Denied) as refused:
+        check_fingerprints(make_member(), NOBODY, [other])
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+    check_fingerprints(make_member(), NOBODY, [bound(make_member())])
 
 
 # Rules 3 and 4: bound machines

@@ -24,7 +24,6 @@ def counted(calls: list[Call]) -> list[str]:
 @pytest.mark.swtpm
 def test_a_join_with_a_tpm_costs_four_requests_on_the_node_and_nine_in_the_controller(world: World) -> None:
     world.set_policy(authorizedAttestors=["tpm"])
-    tpm = world.tpm("costs")
     with ExitStack() as stack:
         management, workload, node = (
             stack.enter_context(Gate(plane)) for plane in (world.management, world.workload, world.workload)
@@ -37,6 +36,7 @@ def test_a_join_with_a_tpm_costs_four_requests_on_the_node_and_nine_in_the_contr
         with controller:
             world.await_service(controller)
             for name in ("costs-0", "costs-1"):  # the first join fills caches that the second finds full
+                tpm = world.tpm(name)
                 world.machine(name, tpm=tpm)
                 time.sleep(0.5)
                 for gate in (management, workload, node):

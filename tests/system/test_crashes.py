@@ -87,7 +87,7 @@ def test_a_join_survives_the_controllers_death_around_a_write(
 ) -> None:
     management, workload = gates
     name = f"crash-{write}-{moment}"
-    tpm = world.tpm("crash")
+    tpm = world.tpm(name)
     world.machine(name, tpm=tpm)
     kubeconfig = management.kubeconfig(world.management.admin_kubeconfig, world.directory / "gated.kubeconfig")
     controller = world.controller(*FLAGS, kubeconfig=kubeconfig, log=f"{name}.log")
