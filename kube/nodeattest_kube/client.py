@@ -67,6 +67,7 @@ _WATCH_SECONDS: Final = (240, 480)
 """How long a watch is asked to last, drawn anew each time so that a fleet's watches do not end together."""
 _LINE_LIMIT: Final = 8 << 20
 """Bytes of one watch event; etcd takes objects of 1.5 MiB, which JSON escapes can multiply."""
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 _LIST_PATIENCE: Final = 6.0
 """How many request time limits one page of a list may take; silence within it is limited as everywhere."""
 
@@ -225,7 +226,7 @@ class ApiClient:
         limits: ClientTimeout | None = None,
     ) -> JsonObject:
         """Send one request and parse its answer."""
-        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        data = None if body is None else _ENCODER.encode(body).encode()
         async with self._answer(method, target, data=data, content_type=content_type, limits=limits) as answer:
             return _parsed(await answer.body(), f"{method} {target.partition('?')[0]}", answer)
 

@@ -7,6 +7,7 @@ Leaves to others: what the objects mean. Source: RFC 8259; api-conventions.md of
 from __future__ import annotations
 
 import json
+import re
 from typing import Final, NoReturn, cast
 
 __all__ = ["JsonObject", "JsonValue", "dig", "dig_text", "key_of", "parse_json", "version_of"]
@@ -15,14 +16,14 @@ JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "Jso
 JsonObject = dict[str, JsonValue]
 
 # The only spellings in which a lone UTF-16 surrogate can enter a Python string out of well-formed UTF-8.
-_SURROGATE_ESCAPES: Final = (b"\\ud", b"\\uD")
+_SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD]")
 
 
 def parse_json(body: bytes) -> JsonObject:
     """Parse one JSON object; every other input is a ``ValueError`` that quotes none of it."""
     try:
-        value = cast("JsonValue", json.loads(body.decode(), parse_constant=_refuse_constant))
-        if any(escape in body for escape in _SURROGATE_ESCAPES):
+        value = cast("JsonValue", _DECODER.decode(body.decode()))
+        if _SURROGATE_ESCAPE.search(body):
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:  # UnicodeError and JSONDecodeError are ValueErrors
         raise ValueError(f"not a JSON document ({type(error).__name__})") from None
@@ -34,6 +35,9 @@ def parse_json(body: bytes) -> JsonObject:
 def _refuse_constant(_name: str) -> NoReturn:
     """Refuse NaN and the infinities, which JSON has not (RFC 8259 §6)."""
     raise ValueError("not a JSON number")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def dig(value: JsonValue, *path: str) -> JsonValue:

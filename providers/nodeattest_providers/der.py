@@ -11,6 +11,7 @@ Source: X.690 §8 (encoding), §10-11 (what makes it distinguished).
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final, cast
 
 from pyasn1.codec.der import decoder, encoder
@@ -90,8 +91,9 @@ def boolean(data: bytes) -> bool:
     return bool(_decode(data, univ.Boolean()))
 
 
+@lru_cache(maxsize=64)
 def oid(data: bytes) -> Oid:
-    """Read an OBJECT IDENTIFIER."""
+    """Read an OBJECT IDENTIFIER; all honest requests have the same few."""
     return tuple(int(arc) for arc in _decode(data, univ.ObjectIdentifier()))
 
 
