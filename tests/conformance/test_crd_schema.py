@@ -180,7 +180,6 @@ def test_a_minimal_policy_gets_the_defaults(api: Client) -> None:
         "authorizedAttestors": [],
         "clusterSelector": {},
         "enforcement": "Enforce",
-        "certificateLifetime": "336h",
     }
 
 

@@ -131,10 +131,11 @@ def test_the_admission_policy_reserves_exactly_our_output_annotations() -> None:
 
 def test_the_policy_s_defaults_are_the_code_s() -> None:
     properties = mapping(schema_of("NodeAttestationPolicy"), "properties", "spec", "properties")
-    assert mapping(properties, "certificateLifetime")["default"] == "336h"
+    # No default here: absent means the controller's setting, and the in-tree year for the insecure provider.
+    assert "default" not in mapping(properties, "certificateLifetime")
     assert Settings(identity="replica-a").certificate_lifetime == 336 * 3600
-    parsed = policy.parse({"spec": {"authorizedAttestors": ["tpm"], "certificateLifetime": "336h"}})
-    assert (parsed.lifetime, parsed.enforce) == (336 * 3600, True)
+    parsed = policy.parse({"spec": {"authorizedAttestors": ["tpm"]}})
+    assert (parsed.lifetime, parsed.enforce) == (None, True)
     assert mapping(properties, "enforcement")["default"] == "Enforce"
 
 
