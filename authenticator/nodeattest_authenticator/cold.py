@@ -6,10 +6,10 @@ Exit codes: 0 done; 1 refused or failed; 2 called wrongly.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
-from typing import NoReturn
 
 from nodeattest_authenticator.clock import Clock, chance
 from nodeattest_authenticator.errors import Failure, Fate
@@ -19,17 +19,19 @@ __all__ = ["main", "report", "tell"]
 
 
 def main(argv: list[str]) -> int:
-    """Run a command; returns the exit code, or ends the process once a credential is written."""
+    """Run a command, then end the process; a code is returned for refusals, and when stdout is a closed pipe."""
     gc.disable()  # Two hundred milliseconds of life make no garbage worth collecting: 5 ms of CPU.
     arguments = credential_arguments(argv)
     if arguments is None:
         from nodeattest_authenticator.cli import main as cli_main  # noqa: PLC0415 - argparse is not for the exec path
 
-        return cli_main(argv)
+        return _leave(cli_main(argv))
     try:
-        _credential(*arguments)
+        answer = _credential(*arguments)
     except Failure as failure:
         return report(failure)
+    sys.stdout.buffer.write(answer)
+    return _leave(0)
 
 
 def tell(message: str) -> None:
@@ -43,7 +45,15 @@ def report(failure: Failure) -> int:
     return 2 if failure.fate is Fate.USAGE else 1
 
 
-def _credential(cache_dir: str, config: str) -> NoReturn:
+def _leave(status: int) -> int:
+    """End the process at once: by now every file and device is closed, and good order costs 20 ms of CPU."""
+    with contextlib.suppress(OSError):  # a closed pipe; the interpreter says so in its own way
+        sys.stdout.flush()
+        os._exit(status)
+    return status
+
+
+def _credential(cache_dir: str, config: str) -> bytes:
     from nodeattest_authenticator import watchdog  # noqa: PLC0415 - cli needs this module's other names only
     from nodeattest_authenticator.agent import Agent  # noqa: PLC0415 - the same
     from nodeattest_authenticator.answer import credential  # noqa: PLC0415 - the same
@@ -52,9 +62,6 @@ def _credential(cache_dir: str, config: str) -> NoReturn:
     with agent.storage:
         watchdog.start(agent.settings.timeout_seconds)
         try:
-            answer = credential(agent, os.environb.get(b"KUBERNETES_EXEC_INFO"))
+            return credential(agent, os.environb.get(b"KUBERNETES_EXEC_INFO"))
         finally:
             watchdog.stop()
-    sys.stdout.buffer.write(answer)
-    sys.stdout.buffer.flush()
-    os._exit(0)  # Everything is closed and flushed; taking the interpreter down in good order costs 15 ms of CPU.
