@@ -26,7 +26,7 @@ from nodeattest_authenticator.csr_object import parse as parse_csr
 from nodeattest_authenticator.endpoint import Endpoint
 from nodeattest_authenticator.errors import Failure, Local
 from nodeattest_authenticator.fields import Fields, FieldsError, parse_object
-from nodeattest_providers.interface import JsonObject
+from nodeattest_providers.exchange import JsonObject
 
 __all__ = ["ForbiddenError", "HttpsApi", "Login", "UnreachableError", "client_context"]
 

@@ -20,7 +20,7 @@ from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.fields import FieldsError
 from nodeattest_authenticator.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_API_VERSIONS
 from nodeattest_authenticator.warm import DEFAULT_CACHE_DIR, DEFAULT_CONFIG
-from nodeattest_providers.interface import JsonObject, JsonValue
+from nodeattest_providers.exchange import JsonObject, JsonValue
 
 __all__ = ["main", "parser"]
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nodeattest_authenticator.fields import Fields, FieldsError
-from nodeattest_providers.interface import JsonObject, JsonValue
+from nodeattest_providers.exchange import JsonObject, JsonValue
 from nodeattest_providers.names import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_REASON,

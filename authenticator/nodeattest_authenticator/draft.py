@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from nodeattest_authenticator.fields import Fields, FieldsError, parse_object
 from nodeattest_authenticator.storage import Storage
 from nodeattest_authenticator.warm import UnsafeFileError
-from nodeattest_providers.interface import JsonObject
+from nodeattest_providers.exchange import JsonObject
 
 __all__ = ["DRAFT_FILE", "Draft", "DraftStore", "Filed", "StoredDrafts"]
 

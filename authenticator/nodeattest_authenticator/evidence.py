@@ -15,7 +15,7 @@ from nodeattest_authenticator.issue import attestor_of
 from nodeattest_authenticator.settings import Settings
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.interface import Attestor, JsonObject
+from nodeattest_providers.exchange import Attestor, JsonObject
 
 __all__ = ["HasEndorsementKey", "evidence", "fingerprint"]
 

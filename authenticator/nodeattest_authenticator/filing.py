@@ -20,7 +20,7 @@ from nodeattest_authenticator.csr_object import Condition, Csr, manifest
 from nodeattest_authenticator.draft import Filed
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.interface import JsonObject
+from nodeattest_providers.exchange import JsonObject
 from nodeattest_providers.names import SignerName
 
 __all__ = ["CsrApi", "Desk", "RestartError", "backoff", "follow", "name_of", "submit"]

@@ -37,7 +37,7 @@ from nodeattest_providers import envelope
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.csr import PrivateKey, build_csr
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.interface import Attestor, Evidence, PublishedChallenge
+from nodeattest_providers.exchange import Attestor, Evidence, PublishedChallenge
 from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, SignerName
 
 __all__ = ["USAGES", "Order", "new_draft", "obtain", "renewal_moment"]

@@ -21,7 +21,7 @@ from nodeattest_authenticator.settings import Settings, invalid
 from nodeattest_authenticator.storage import Storage
 from nodeattest_providers import attestors
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.interface import Attestor, JsonValue
+from nodeattest_providers.exchange import Attestor, JsonValue
 from nodeattest_providers.names import NODE_USER_PREFIX, ProviderName
 
 __all__ = ["attestor_of", "issue"]

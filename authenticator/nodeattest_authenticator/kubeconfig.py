@@ -13,7 +13,7 @@ from typing import Final
 from nodeattest_authenticator.exec_info import API_VERSIONS
 from nodeattest_authenticator.fields import FieldsError, parse_object
 from nodeattest_authenticator.settings import Settings
-from nodeattest_providers.interface import JsonObject
+from nodeattest_providers.exchange import JsonObject
 
 __all__ = ["DEFAULT_EXEC_API_VERSION", "EXEC_API_VERSIONS", "is_ours", "render"]
 

@@ -7,8 +7,8 @@ from typing import Final, Protocol, runtime_checkable
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.settings import ProviderIdSource
 from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.exchange import Attestor
 from nodeattest_providers.identifiers import provider_id as checked
-from nodeattest_providers.interface import Attestor
 from nodeattest_providers.names import ProviderID
 
 __all__ = ["KnowsProviderId", "resolve"]

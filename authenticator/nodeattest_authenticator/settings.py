@@ -17,9 +17,9 @@ from nodeattest_authenticator.endpoint import Endpoint
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.fields import Fields, FieldsError, parse_object
 from nodeattest_providers.errors import Denied
+from nodeattest_providers.exchange import JsonObject, JsonValue
 from nodeattest_providers.identifiers import node_name as checked_node_name
 from nodeattest_providers.identifiers import provider_id as checked_provider_id
-from nodeattest_providers.interface import JsonObject, JsonValue
 from nodeattest_providers.names import NodeName, ProviderName, Purpose, SignerName, signer_for
 
 __all__ = [

@@ -9,7 +9,7 @@ from nodeattest_authenticator import memory
 from nodeattest_authenticator.agent import Agent, usable
 from nodeattest_authenticator.certificate import subject
 from nodeattest_authenticator.errors import Failure
-from nodeattest_providers.interface import JsonObject, JsonValue
+from nodeattest_providers.exchange import JsonObject, JsonValue
 
 __all__ = ["moment", "status", "to_text"]
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final, cast
 
 from nodeattest_providers import catalog
-from nodeattest_providers.interface import Attestor, JsonValue
+from nodeattest_providers.exchange import Attestor, JsonValue
 from nodeattest_providers.names import ProviderName
 
 __all__ = ["ENTRY_POINTS", "IN_TREE", "attestor"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import JsonObject, JsonValue
+from nodeattest_providers.exchange import JsonObject, JsonValue
 
 __all__ = ["MAX_DEPTH", "MAX_SIZE", "Fields", "b64decode", "b64encode", "dumps", "loads"]
 

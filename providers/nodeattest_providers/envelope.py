@@ -15,7 +15,7 @@ from typing import Final
 from nodeattest_providers import canonical, pem
 from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import Evidence, NodeCsr
+from nodeattest_providers.exchange import Evidence, NodeCsr
 from nodeattest_providers.names import PROVIDER_ID_OID, ProviderName, Purpose
 
 __all__ = ["LABELS", "LABEL_CSR", "LABEL_DATA", "LABEL_PROVIDER", "MAX_SIZE", "decode", "encode"]

@@ -7,7 +7,6 @@ instead of a bare error, which cannot say "wait".
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,6 +14,16 @@ from typing import Protocol, runtime_checkable
 
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.checks import Check
+from nodeattest_providers.exchange import (
+    Attestor,
+    Evidence,
+    FirstRequestRef,
+    JsonObject,
+    JsonValue,
+    NodeCsr,
+    PublishedChallenge,
+    SecretBytes,
+)
 from nodeattest_providers.names import (
     ClusterPin,
     MachineName,
@@ -44,64 +53,6 @@ __all__ = [
     "PublishedChallenge",
     "SecretBytes",
 ]
-
-_Scalar = str | int | bool | None
-JsonValue = _Scalar | list["JsonValue"] | dict[str, "JsonValue"]
-JsonObject = dict[str, JsonValue]
-
-
-class SecretBytes:
-    """Bytes that never show in a repr, a log or a traceback; ``reveal()`` is the only way to them."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: bytes) -> None:
-        self._value = value
-
-    def reveal(self) -> bytes:
-        """Return the bytes."""
-        return self._value
-
-    def __repr__(self) -> str:
-        return "SecretBytes(***)"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCsr:
-    """The closed record of a PKCS#10 request: all that the rules allow it to hold."""
-
-    der: bytes
-    """The whole CertificationRequest in DER; equal to the bytes of the PEM block."""
-    node_name: NodeName
-    """CN without ``system:node:``."""
-    provider_id: ProviderID
-    spki: bytes
-    """SubjectPublicKeyInfo in DER."""
-    dns_names: tuple[str, ...] = ()
-    """Only in serving requests."""
-    ip_addresses: tuple[str, ...] = ()
-    """Only in serving requests; normalised text form."""
-
-    @property
-    def sha256(self) -> bytes:
-        """SHA-256 of the DER."""
-        return hashlib.sha256(self.der).digest()
-
-    @property
-    def spki_sha256(self) -> str:
-        """``sha256:<hex>`` of the public key."""
-        return "sha256:" + hashlib.sha256(self.spki).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What stands in the two attestation blocks: ``<provider>/v<version>`` and one JSON object."""
-
-    provider: ProviderName
-    version: int
-    """1 for ``tpm/v1``."""
-    data: JsonObject = field(repr=False)
-    """Closed schema per provider, version and phase; checked by the provider, not by the envelope."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,14 +165,6 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstRequestRef:
-    """Which first request a second request answers. Claimed, so read live and compared."""
-
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttestedNode:
     """What a verification proved. Exists only when key, evidence, cluster and signer are bound together."""
 
@@ -270,32 +213,4 @@ class ChallengeSigner(Protocol):
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedChallenge:
-    """What the node read back from its own first request."""
-
-    name: str
-    uid: str
-    csr_sha256: bytes
-    """SHA-256 of the first request's PKCS#10 DER."""
-    text: str = field(repr=False)
-    """The challenge annotation's value."""
-    spki_sha256: str | None = None
-    """``sha256:<hex>`` of the node's own key, for challenges that name it; the PKCS#10 digest covers it already."""
-
-
-class Attestor(Protocol):
-    """The node half of a provider."""
-
-    provider: ProviderName
-    versions: tuple[int, ...]
-    """Evidence versions it can make, newest first."""
-    two_step: bool
-    """Whether a second request with an answered challenge follows the first."""
-
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        """Make the evidence for a CSR; raises Unavailable (device, metadata service) or Denied (foreign challenge)."""
         ...

@@ -16,7 +16,7 @@ from nodeattest_providers import canonical
 from nodeattest_providers.binding import lp
 from nodeattest_providers.canonical import Fields, b64encode
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import FirstRequestRef, JsonObject, SecretBytes
+from nodeattest_providers.exchange import FirstRequestRef, JsonObject, SecretBytes
 from nodeattest_providers.names import ProviderName
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.exchange import Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.names import ProviderName
 
 __all__ = ["InsecureAttestor"]

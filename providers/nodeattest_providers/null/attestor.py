@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.interface import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.exchange import Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.names import ProviderName
 
 __all__ = ["NullAttestor"]

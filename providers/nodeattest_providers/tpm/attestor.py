@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
+from nodeattest_providers.exchange import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.attest import parse_quote
 from nodeattest_providers.tpm.device import Device, Key
 from nodeattest_providers.tpm.nv import AUTO, choose_template, read_certificate, read_chain, read_nonce

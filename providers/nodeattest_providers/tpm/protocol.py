@@ -17,7 +17,7 @@ from nodeattest_providers import canonical
 from nodeattest_providers.binding import lp
 from nodeattest_providers.canonical import Fields, b64encode
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import FirstRequestRef, JsonObject
+from nodeattest_providers.exchange import FirstRequestRef, JsonObject
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, PcrSelection
 

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Collection, Mapping
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.exchange import JsonValue
 
 __all__ = ["boolean", "closed", "invalid", "items", "mapping", "text"]
 
