@@ -134,4 +134,8 @@ class Fields:
 
 def _is_text(value: str) -> bool:
     # JSON can spell half of a surrogate pair, which no encoding can write.
-    return not any("\ud800" <= character <= "\udfff" for character in value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -69,6 +69,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
+    """What every round works with."""
+
     order: Order
     attestor: Attestor
     desk: Desk

@@ -294,3 +294,23 @@ def test_help_is_given(words: list[str]) -> None:
     done = in_process(*words)
     assert done.returncode == 0
     assert "kubelet-authenticator" in done.stdout
+
+
+def test_a_process_of_its_own_keeps_the_exit_code(machine: Machine) -> None:
+    assert machine.run("status").returncode == 1
+    machine.run()
+    assert machine.run("status").returncode == 0
+
+
+def test_output_that_nobody_reads_is_a_failure(machine: Machine) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    try:
+        done = subprocess.run(
+            machine.arguments("evidence"), env=environment, stdout=write, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(write)
+    assert done.returncode != 0
+    assert b"Broken pipe" in done.stderr

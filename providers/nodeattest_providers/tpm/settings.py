@@ -5,7 +5,6 @@ Leaves to others: what the settings mean (``policy`` in the controller, ``attest
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 
 from nodeattest_providers.errors import Denied, Reason
@@ -23,6 +22,8 @@ def closed(values: Mapping[str, JsonValue], where: str, known: Collection[str], 
     """Refuse unknown and missing keys."""
     for key in values:
         if key not in known:
+            import difflib  # noqa: PLC0415 - 1 ms that only a mistake costs
+
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
             raise invalid(where, f"one of {', '.join(known)}", f"{key!r}; did you mean {near[0]!r}?")
     for key in required:
