@@ -28,7 +28,7 @@ from nodeattest_providers.names import (
     split_signer,
 )
 
-__all__ = ["RequestState", "StoredRequest", "parse", "peek"]
+__all__ = ["MAX_BASE64", "RequestState", "StoredRequest", "parse", "peek"]
 
 BOOTSTRAP_GROUP: Final = "system:bootstrappers"
 _BOOTSTRAP_USER: Final = re.compile(r"system:bootstrap:[a-z0-9]{6}\Z")
@@ -45,7 +45,7 @@ _SERVING_USAGES: Final = (
 _MAX_NAME: Final = 253
 _MAX_UID: Final = 64
 """Characters; a UID is an RFC 4122 UUID of 36 (apimachinery pkg/types/uid.go)."""
-_MAX_BASE64: Final = 4 * (envelope.MAX_SIZE // 3 + 1)
+MAX_BASE64: Final = 4 * (envelope.MAX_SIZE // 3 + 1)
 
 
 class RequestState(StrEnum):
@@ -192,7 +192,7 @@ def _usages(csr: JsonObject, purpose: Purpose) -> frozenset[str]:
 
 
 def _request_bytes(encoded: str) -> bytes:
-    if len(encoded) > _MAX_BASE64:
+    if len(encoded) > MAX_BASE64:
         raise Denied(
             Reason.ENVELOPE_TOO_LARGE,
             expected=f"at most {envelope.MAX_SIZE} bytes",

@@ -16,19 +16,27 @@ from typing import Final
 
 from nodeattest_controller.inventory import ClusterKey
 from nodeattest_controller.logs import fields
-from nodeattest_controller.objects import items, mapping, metadata, rfc3339, text
-from nodeattest_controller.request import RequestState, peek
+from nodeattest_controller.objects import items, mapping, metadata, rfc3339, text, text_map
+from nodeattest_controller.request import MAX_BASE64, RequestState, peek
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.reflector import Reflector
-from nodeattest_providers.names import NodeName
+from nodeattest_providers.names import (
+    ANNOTATION_CHALLENGE,
+    ANNOTATION_REASON,
+    ANNOTATION_SUPPORTED_VERSIONS,
+    NodeName,
+)
 
 __all__ = ["Workload"]
 
 _LOG: Final = logging.getLogger(__name__)
 _CSR: Final = ("certificates.k8s.io", "v1", "certificatesigningrequests")
 _RBAC: Final = ("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
+MAX_ANNOTATIONS: Final = 32 * 1024
+"""Characters; the API server would take 256 KiB."""
+OUR_ANNOTATIONS: Final = frozenset({ANNOTATION_CHALLENGE, ANNOTATION_REASON, ANNOTATION_SUPPORTED_VERSIONS})
 BOOTSTRAP_BINDING: Final = "nodeattest:node-bootstrapper"
 KUBEADM_BINDING: Final = "kubeadm:kubelet-bootstrap"
 _OPEN: Final = frozenset({RequestState.PENDING, RequestState.APPROVED})
@@ -165,16 +173,32 @@ class Workload:
 
 
 def _slim_request(request: JsonObject) -> JsonObject:
-    """Keep open requests whole; of settled and foreign ones only what tells them apart (they average 4.5 KB)."""
+    """Keep open requests, within bounds; of others only what tells them apart (settled ones average 4.5 KB)."""
     stored = peek(request)
     if stored is not None and stored.state in _OPEN:
-        return request
+        return _bounded(request)
     status: JsonObject = {"conditions": [dict(entry) for entry in items(request, "status", "conditions")]}
     if text(request, "status", "certificate"):
         status["certificate"] = "kept on the server"
     meta = metadata(request)
     kept: JsonObject = {name: meta[name] for name in ("name", "uid", "resourceVersion") if name in meta}
     return {"metadata": kept, "spec": {"signerName": text(request, "spec", "signerName")}, "status": status}
+
+
+def _bounded(request: JsonObject) -> JsonObject:
+    """Leave out what no honest request has: half a megabyte of annotations, or an envelope that is refused anyway.
+
+    A request without its envelope is denied as malformed. Writing it back changes nothing in its spec (the API server
+    restores that), and takes the oversized annotations away.
+    """
+    meta, spec = metadata(request), mapping(request, "spec")
+    annotations = text_map(meta, "annotations")
+    if sum(len(key) + len(value) for key, value in annotations.items()) > MAX_ANNOTATIONS:
+        ours: dict[str, JsonValue] = {key: value for key, value in annotations.items() if key in OUR_ANNOTATIONS}
+        request = {**request, "metadata": {**meta, "annotations": ours}}
+    if len(text(spec, "request")) > MAX_BASE64:
+        request = {**request, "spec": {**spec, "request": ""}}
+    return request
 
 
 def _bootstrap_binding() -> JsonObject:

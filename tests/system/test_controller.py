@@ -201,3 +201,14 @@ def test_many_requests_for_one_key_at_once_get_one_certificate(world: World) -> 
         becomes(one, "issued", seconds=20)
     assert len({text_at(one.read(), "status", "certificate") for one in filed}) == 1
     assert len(list(maps_at(world.ledger("crowd"), "spec", "issued"))) == 1
+
+
+def test_fat_requests_are_ended_and_honest_ones_served_beside_them(world: World) -> None:
+    fat = {f"fat-{number}": "x" * 20_000 for number in range(10)}
+    token = world.token()
+    filed = [file_request(world, Wanted(node="fat"), token=token, annotations=fat) for _ in range(20)]
+    world.machine("slim")
+    becomes(file_request(world, Wanted(node="slim"), token=token), "issued")
+    for one in filed:
+        waits_for(one, "MachineNotFound")
+        world.workload_admin.delete(f"{CSRS}/{one.name}")
