@@ -191,8 +191,9 @@ class Management:
         reference = member.infra
         kind = (reference.group, reference.kind)
         async with self._infra_locks.setdefault(kind, asyncio.Lock()):
-            reflector = self._infra.get(kind) or await self._watch_infra(reference)
-            self._infra[kind] = reflector
+            reflector = self._infra.get(kind)
+            if reflector is None:
+                reflector = self._infra[kind] = await self._watch_infra(reference)
         if not await reflector.wait_synced(SYNC_TIMEOUT):
             raise _no_platform(f"cannot list {reference.kind} in {reference.group}")
         found = reflector.get(f"{member.namespace}/{reference.name}")

@@ -104,9 +104,6 @@ class Reflector:
         """Return the cached objects that an index has under a value."""
         return self._store.by_index(name, value)
 
-    def __len__(self) -> int:
-        return len(self._store)
-
     async def run(self) -> None:
         """List and watch until cancelled; server trouble is waited out, other exceptions (bugs) come out."""
         while True:
