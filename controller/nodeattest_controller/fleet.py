@@ -57,7 +57,9 @@ class Fleet:
         metrics: Metrics,
         connect: Callable[[bytes], ApiClient],
         now: Callable[[], datetime],
+        per_cluster: int,
     ) -> None:
+        """``per_cluster``: how many requests of one cluster are worked on at the same time."""
         self._management = management
         self._reconciler = reconciler
         self._metrics = metrics
@@ -69,7 +71,7 @@ class Fleet:
         self._changes: Counter[ClusterKey] = Counter()
         self._waiting: defaultdict[ClusterKey, dict[str, str]] = defaultdict(dict)
         """Names of requests, and the provider ID that each waits for."""
-        self._queue: WorkQueue[RequestKey] = WorkQueue()
+        self._queue: WorkQueue[RequestKey] = WorkQueue(group=_cluster_of, per_group=per_cluster)
 
     def changed(self, cluster: ClusterKey, provider_ids: frozenset[str] | None) -> None:
         """Wake what waits for a change in the management cluster; None: everything, and connect anew if need be."""
@@ -190,6 +192,11 @@ class Fleet:
         await connection.workload.client.close()
         self._metrics.forget_cluster(key)
         _LOG.info("disconnected", extra=fields(cluster=key))
+
+
+def _cluster_of(key: RequestKey) -> ClusterKey:
+    """Clusters take turns: one whose API server hangs, or that is flooded, delays no other."""
+    return key[0]
 
 
 async def _allow_bootstrappers(workload: Workload) -> None:

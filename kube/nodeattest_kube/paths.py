@@ -1,13 +1,19 @@
 """API paths, built so that no name can leave its segment.
 
-Promises: every segment is quoted, and none is empty, ``.`` or ``..``. Source: Kubernetes API concepts, "Resource URIs".
+Promises: every segment is quoted, and none is empty, ``.`` or ``..``.
+Source: Kubernetes API concepts, "Resource URIs"; apimachinery pkg/api/validation/path (names may hold a backslash:
+kube-apiserver takes any name of a CertificateSigningRequest that is one segment).
 """
 
 from __future__ import annotations
 
+from typing import Final
 from urllib.parse import quote
 
-__all__ = ["collection", "core", "named"]
+__all__ = ["collection", "core", "is_segment", "named"]
+
+_QUOTED: Final = 80
+"""Characters of a refused name that a message repeats."""
 
 
 def collection(group: str, version: str, resource: str, *, namespace: str | None = None) -> str:
@@ -36,9 +42,14 @@ def core(
     return named("", "v1", resource, name, namespace=namespace, subresource=subresource)
 
 
+def is_segment(name: str) -> bool:
+    """Whether a name can be one segment of a path: it holds no slash and is no dot segment (RFC 3986 §5.2.4)."""
+    return name not in {"", ".", ".."} and "/" not in name
+
+
 def _join(*segments: str) -> str:
-    """Quote each segment; refuse what a proxy or server may read as another path (RFC 3986 §5.2.4)."""
+    """Quote each segment, a backslash too, which some proxies read as a slash."""
     for segment in segments:
-        if segment in {"", ".", ".."} or "/" in segment or "\\" in segment:
-            raise ValueError(f"expected a name, got {segment!r}; a path segment holds no slash and is no dot segment")
+        if not is_segment(segment):
+            raise ValueError(f"expected a name, got {segment[:_QUOTED]!r}; a path segment has no slash and is no dots")
     return "".join("/" + quote(segment, safe="") for segment in segments)

@@ -1,7 +1,8 @@
 """A queue of keys: what to look at again, never what happened.
 
 Promises: a key is handed to one worker at a time; adding it meanwhile hands it out once more afterwards; adding it
-twice is adding it once; memory grows with distinct keys only. Leaves to others: persistence (a restart lists again).
+twice is adding it once; groups of keys take turns, so that none delays another; memory grows with distinct keys only.
+Leaves to others: persistence (a restart lists again).
 Source: client-go util/workqueue (queue.go, delaying_queue.go, default_rate_limiters.go).
 """
 
@@ -10,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random as random_module
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
 from nodeattest_kube.backoff import BackoffPolicy
+from nodeattest_kube.turns import Turns
 
 __all__ = ["RETRY", "Timer", "TimerHandle", "WorkQueue"]
 
@@ -55,14 +58,17 @@ class WorkQueue(Generic[K]):
         random: Callable[[], float] = random_module.random,
         timer: Timer = _loop_timer,
         on_bug: Callable[[K, Exception], None] | None = None,
+        group: Callable[[K], Hashable] | None = None,
+        per_group: int = sys.maxsize,
     ) -> None:
+        """``per_group``: how many keys of one group may be worked on at the same time; by default all are one group."""
         """``on_bug`` hears of a worker's exception, logged by default; the key is tried again in any case."""
         self.retries = 0
         """How often a key was added with back-off, for metrics."""
         self._backoff, self._clock, self._random, self._timer = backoff, clock, random, timer
         self._on_bug = on_bug or _log_bug
-        self._ready: OrderedDict[K, float] = OrderedDict()
-        """Keys nobody works on, and since when they wait. Not a dict: taking from its front is quadratic."""
+        self._ready: Turns[K] = Turns(group or _one_group, per_group)
+        """Keys nobody works on, and since when they wait."""
         self._working: set[K] = set()
         self._again: set[K] = set()
         """Keys added while a worker has them."""
@@ -78,7 +84,7 @@ class WorkQueue(Generic[K]):
         if key in self._working:
             self._again.add(key)
             return
-        self._ready[key] = self._clock()
+        self._ready.add(key, self._clock())
         self._awake.set()
 
     def add_after(self, key: K, delay: float) -> None:
@@ -148,7 +154,8 @@ class WorkQueue(Generic[K]):
     @property
     def oldest(self) -> float:
         """Seconds that the first key has been waiting for a worker; 0 when none waits."""
-        return self._clock() - next(iter(self._ready.values())) if self._ready else 0.0
+        since = self._ready.oldest()
+        return 0.0 if since is None else self._clock() - since
 
     def _due(self, key: K) -> None:
         """Add a key whose time has come."""
@@ -158,11 +165,11 @@ class WorkQueue(Generic[K]):
     async def _work(self, worker: Callable[[K], Awaitable[None]]) -> None:
         """Take key after key."""
         while not self._stopped:
-            if not self._ready:
+            key = self._ready.take()
+            if key is None:
                 self._awake.clear()
                 await self._awake.wait()
                 continue
-            key, _since = self._ready.popitem(last=False)
             await self._work_on(key, worker)
 
     async def _work_on(self, key: K, worker: Callable[[K], Awaitable[None]]) -> None:
@@ -175,9 +182,15 @@ class WorkQueue(Generic[K]):
             self.retry(key)
         finally:
             self._working.discard(key)
+            self._ready.done(key)
+            self._awake.set()  # a group that had its share in hand may have one more
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)
+
+
+def _one_group(_key: Hashable) -> None:
+    """Put all keys into one group."""
 
 
 def _log_bug(key: Hashable, error: Exception) -> None:

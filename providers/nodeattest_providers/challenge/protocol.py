@@ -18,6 +18,7 @@ from nodeattest_providers.canonical import Fields, b64encode
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.exchange import FirstRequestRef, JsonObject, SecretBytes
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.reference import MAX_UID, first_reference
 
 __all__ = [
     "MAX_SECRET",
@@ -44,10 +45,6 @@ _LABEL_PROOF: Final = b"nodeattest/v1/challenge"
 _LABEL_FINGERPRINT: Final = b"nodeattest/v1/challenge-secret"
 _DIGEST: Final = 32
 """Bytes of a SHA-256 digest, an HMAC-SHA256 and a nonce."""
-_MAX_NAME: Final = 253
-"""Characters (RFC 1123 subdomain)."""
-_MAX_UID: Final = 64
-"""Characters; Kubernetes makes UUIDs of 36."""
 _SPKI: Final = len("sha256:") + 64
 
 
@@ -98,7 +95,7 @@ def _second(fields: Fields) -> SecondEvidence:
     fields.integer("phase", 2, 2)
     first = fields.nested("first", ("name", "uid"))
     return SecondEvidence(
-        first=FirstRequestRef(name=first.text("name", 1, _MAX_NAME), uid=first.text("uid", 1, _MAX_UID)),
+        first=first_reference(first),
         mac=fields.octets("mac", _DIGEST, _DIGEST),
     )
 
@@ -132,7 +129,7 @@ class Challenge:
         fields = Fields.of(value, "challenge/v1 challenge", ("v", "uid", "spki", "n"))
         fields.integer("v", VERSION, VERSION)
         return cls(
-            uid=fields.text("uid", 1, _MAX_UID),
+            uid=fields.text("uid", 1, MAX_UID),
             spki_sha256=fields.text("spki", _SPKI, _SPKI),
             nonce=fields.octets("n", _DIGEST, _DIGEST),
         )

@@ -19,6 +19,7 @@ from nodeattest_providers.canonical import Fields, b64encode
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.exchange import FirstRequestRef, JsonObject
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.reference import MAX_UID, first_reference
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, PcrSelection
 
 __all__ = [
@@ -50,8 +51,6 @@ _MAX_ATTEST: Final = 1024
 """Bytes of a TPMS_ATTEST; a quote of one bank has 145."""
 _MAX_SIGNATURE: Final = 1024
 _MAX_PCR_DIGEST: Final = 64
-_MAX_NAME: Final = 253
-_MAX_UID: Final = 64
 _MAX_SPKI: Final = len("sha256:") + 64
 _MAX_BLOB: Final = 256
 """Bytes of a TPMS_ID_OBJECT; with SHA-384 it has 84."""
@@ -137,7 +136,7 @@ def _second(fields: Fields) -> SecondEvidence:
     fields.integer("phase", 2, 2)
     first = fields.nested("first", ("name", "uid"))
     return SecondEvidence(
-        first=FirstRequestRef(name=first.text("name", 1, _MAX_NAME), uid=first.text("uid", 1, _MAX_UID)),
+        first=first_reference(first),
         mac=fields.octets("mac", _DIGEST, _DIGEST),
         quote=fields.octets("quote", 1, _MAX_ATTEST),
         signature=fields.octets("signature", 1, _MAX_SIGNATURE),
@@ -193,7 +192,7 @@ class Challenge:
         fields = Fields.of(value, "tpm/v1 challenge", ("v", "uid", "spki", "n", "blob", "secret", "pcrs"))
         fields.integer("v", VERSION, VERSION)
         return cls(
-            uid=fields.text("uid", 1, _MAX_UID),
+            uid=fields.text("uid", 1, MAX_UID),
             spki_sha256=fields.text("spki", _MAX_SPKI, _MAX_SPKI),
             nonce=fields.octets("n", _DIGEST, _DIGEST),
             blob=fields.octets("blob", 1, _MAX_BLOB),

@@ -1,0 +1,31 @@
+"""The name of a first request, as a second one claims it: well-formed enough to be looked up, nothing more."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from nodeattest_providers.canonical import Fields
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.exchange import FirstRequestRef
+from nodeattest_providers.identifiers import is_dns_name, shown
+
+__all__ = ["MAX_UID", "first_reference"]
+
+MAX_NAME: Final = 253
+MAX_UID: Final = 64
+"""Characters; a UID is an RFC 4122 UUID (apimachinery pkg/types/uid.go)."""
+_UID: Final = re.compile(r"[0-9A-Za-z-]+", re.ASCII)
+
+
+def first_reference(fields: Fields) -> FirstRequestRef:
+    """Read ``{"name", "uid"}``; the name becomes part of a URL, so it is a DNS name as our agent writes them."""
+    name, uid = fields.text("name", 1, MAX_NAME), fields.text("uid", 1, MAX_UID)
+    if not is_dns_name(name) or _UID.fullmatch(uid) is None:
+        raise Denied(
+            Reason.EVIDENCE_MALFORMED,
+            expected="the first request's name (RFC 1123 subdomain) and UID",
+            got=f"{shown(name)} and {shown(uid)}",
+            remedy="file the request with the agent, which names its requests so",
+        )
+    return FirstRequestRef(name=name, uid=uid)
