@@ -16,6 +16,7 @@ from aiohttp import web
 from scripted import Authority, Handler, Server, answers, cut, kubeconfig, listing, refuses, serving, streams, thing
 
 from nodeattest_kube import client as kube
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.kubeconfig import parse_kubeconfig, read_kubeconfig
 
@@ -261,6 +262,12 @@ async def test_a_server_that_does_not_answer_is_unreachable_in_time(server: Serv
     async with ApiClient.from_kubeconfig(server.kubeconfig(), request_timeout=0.2) as client:
         with pytest.raises(kube.Unreachable, match="time limit"):
             await client.get("/x")
+
+
+async def test_a_name_with_a_backslash_arrives_as_it_is(server: Server, client: ApiClient) -> None:
+    server.script = [answers(thing("a", 1))]
+    await client.replace(paths.core("things", "a\\b", subresource="approval"), thing("a\\b", 1))
+    assert server.requests[0].raw_path == "/api/v1/things/a%5Cb/approval"
 
 
 async def test_a_closed_port_is_unreachable() -> None:
