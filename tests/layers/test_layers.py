@@ -1,0 +1,74 @@
+"""Each import contract is shown red once: a copy of the tree with one forbidden import must fail the linter."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).parents[2]
+ROOMS = ("providers", "kube", "discovery", "identity", "authenticator", "controller", "sandbox", "cli")
+LINTER = Path(sys.prefix) / "bin" / "lint-imports"
+
+BREACHES = [
+    ("Rooms are layers", "providers/nodeattest_providers/names.py", "import nodeattest_controller.objects"),
+    ("The sandbox stands alone", "sandbox/nodeattest_sandbox/pki.py", "import nodeattest_providers.names"),
+    (
+        "Providers are independent of each other",
+        "providers/nodeattest_providers/tpm/policy.py",
+        "import nodeattest_providers.challenge.protocol",
+    ),
+    (
+        "The controller never imports a node half",
+        "controller/nodeattest_controller/judge.py",
+        "import nodeattest_providers.tpm.attestor",
+    ),
+    (
+        "The agent never imports a controller half, the kube room or a heavy library",
+        "authenticator/nodeattest_authenticator/flow.py",
+        "import nodeattest_providers.tpm.verifier",
+    ),
+    ("Only the kube room talks to API servers", "controller/nodeattest_controller/app.py", "import kubernetes"),
+]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("tree")
+    for room in ROOMS:
+        shutil.copytree(TREE / room, target / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(TREE / "pyproject.toml", target)
+    return target
+
+
+def lint(tree: Path) -> subprocess.CompletedProcess[str]:
+    paths = ":".join(str(tree / room) for room in ROOMS)
+    environment = {"PYTHONPATH": paths, "PATH": "/usr/bin:/bin"}
+    return subprocess.run(
+        [LINTER, "--no-cache"], cwd=tree, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_tree_as_it_is_keeps_every_contract(copy: Path) -> None:
+    found = lint(copy)
+    assert found.returncode == 0, found.stdout
+    for name, _, _ in BREACHES:
+        assert f"{name} KEPT" in found.stdout
+
+
+@pytest.mark.parametrize(("contract", "module", "line"), BREACHES, ids=[name for name, _, _ in BREACHES])
+def test_a_breach_turns_its_contract_red(copy: Path, contract: str, module: str, line: str) -> None:
+    path = copy / module
+    before = path.read_text()
+    path.write_text(
+        before.replace("from __future__ import annotations\n", f"from __future__ import annotations\n{line}\n")
+    )
+    try:
+        found = lint(copy)
+    finally:
+        path.write_text(before)
+    assert found.returncode != 0
+    assert f"{contract} BROKEN" in found.stdout
