@@ -13,8 +13,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlencode
@@ -31,17 +30,20 @@ from nodeattest_kube.errors import (
     KubeconfigError,
     Malformed,
     NotFound,
+    TooLarge,
     TooManyRequests,
     Unauthorized,
     Unreachable,
     error_from_status,
 )
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text, parse_json
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, dig_text, parse_json
 from nodeattest_kube.kubeconfig import Endpoint, check_proxy_url, in_cluster_endpoint, parse_kubeconfig, read_kubeconfig
 from nodeattest_kube.lines import LineAssembler
+from nodeattest_kube.paging import OBJECT, REFUSAL, ROW_HEADERS, ROW_QUERY, Limits, PageSize
 from nodeattest_kube.proxies import environment_proxy
 from nodeattest_kube.tokens import TokenSource
 from nodeattest_kube.transport import Answer, Transport
+from nodeattest_kube.watching import WatchEvent, WatchType, event_of, lines_of
 
 __all__ = [
     "AlreadyExists",
@@ -56,6 +58,7 @@ __all__ = [
     "KubeconfigError",
     "Malformed",
     "NotFound",
+    "TooLarge",
     "TooManyRequests",
     "Unauthorized",
     "Unreachable",
@@ -65,29 +68,10 @@ __all__ = [
 
 _WATCH_SECONDS: Final = (240, 480)
 """How long a watch is asked to last, drawn anew each time so that a fleet's watches do not end together."""
-_LINE_LIMIT: Final = 8 << 20
-"""Bytes of one watch event; etcd takes objects of 1.5 MiB, which JSON escapes can multiply."""
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 _LIST_PATIENCE: Final = 6.0
 """How many request time limits one page of a list may take; silence within it is limited as everywhere."""
-
-
-class WatchType(StrEnum):
-    """What happened to the object of a watch event."""
-
-    ADDED = "ADDED"
-    MODIFIED = "MODIFIED"
-    DELETED = "DELETED"
-    BOOKMARK = "BOOKMARK"
-    """Nothing but a newer ``metadata.resourceVersion`` to go on from."""
-
-
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
-    """One line of a watch."""
-
-    type: WatchType
-    object: JsonObject = field(repr=False)
 
 
 class ApiClient:
@@ -111,11 +95,11 @@ class ApiClient:
         self._transport = Transport(endpoint)
         self._token = TokenSource(endpoint.token, endpoint.token_file, clock=clock)
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
-        self._limits = ClientTimeout(total=request_timeout)
-        self._list_limits = ClientTimeout(
+        self._timeouts = ClientTimeout(total=request_timeout)
+        self._list_timeouts = ClientTimeout(
             total=request_timeout * _LIST_PATIENCE, sock_connect=request_timeout, sock_read=request_timeout
         )
-        self._watch_limits = ClientTimeout(total=None, sock_connect=request_timeout, sock_read=watch_silence)
+        self._watch_timeouts = ClientTimeout(total=None, sock_connect=request_timeout, sock_read=watch_silence)
         self._randint = randint
 
     @classmethod
@@ -172,14 +156,25 @@ class ApiClient:
         await self._exchange("DELETE", path, body=body)
 
     async def pages(
-        self, path: str, query: Mapping[str, str] | None = None, limit: int = 500
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        limit: int | PageSize = 500,
+        *,
+        skipped: Callable[[], None] | None = None,
     ) -> AsyncGenerator[JsonObject]:
-        """Yield a consistent list page by page; ``Gone`` when the token expires between pages; 0 is no limit."""
-        asked = {**(query or {}), **({"limit": str(limit)} if limit else {})}
+        """Yield a consistent list page by page; ``Gone`` when the token expires between pages.
+
+        ``limit`` is how many objects to ask for at most, 0 for all; give a ``PageSize`` to remember what fitted.
+        ``skipped`` is called for each object that is too large alone, and is left out; without it that is ``TooLarge``.
+        """
+        size = limit if isinstance(limit, PageSize) else PageSize(limit)
+        asked = dict(query or {})
         following = ""
         while True:
-            now_asked = {**asked, "continue": following} if following else asked
-            page = await self._exchange("GET", _target(path, now_asked), limits=self._list_limits)
+            if following:
+                asked["continue"] = following
+            page = await self._page(path, asked, size, skipped)
             yield page
             following, previous = dig_text(page, "metadata", "continue"), following
             if not following:
@@ -187,22 +182,61 @@ class ApiClient:
             if following == previous:
                 raise Malformed(200, "MalformedAnswer", f"GET {path}: the list continues at itself")
 
+    async def _page(
+        self, path: str, asked: Mapping[str, str], size: PageSize, skipped: Callable[[], None] | None
+    ) -> JsonObject:
+        """Read one page, of as many objects as fit."""
+        while True:
+            now_asked = {**asked, "limit": str(size.now)} if size.now else asked
+            try:
+                page, length = await self._read(
+                    "GET", _target(path, now_asked), timeouts=self._list_timeouts, limits=size.limits
+                )
+            except TooLarge:
+                if size.shrink():
+                    continue
+                if skipped is None:
+                    raise
+                page = await self._row(path, asked)
+                skipped()
+                return page
+            if dig_text(page, "metadata", "continue"):  # A last page may be small for want of objects.
+                size.fitted(length)
+            return page
+
+    async def _row(self, path: str, asked: Mapping[str, str]) -> JsonObject:
+        """Read the next object as a row without the object, and make it an empty page that continues behind it."""
+        table, _length = await self._read(
+            "GET", _target(path, {**asked, **ROW_QUERY}), headers=ROW_HEADERS, timeouts=self._list_timeouts
+        )
+        if dig_text(table, "kind") != "Table":
+            raise Malformed(200, "MalformedAnswer", f"GET {path}: one object is too large, and there is no table of it")
+        return {"metadata": table.get("metadata"), "items": []}
+
     async def watch(
-        self, path: str, query: Mapping[str, str] | None = None, *, opened: Callable[[], None] | None = None
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        opened: Callable[[], None] | None = None,
+        skipped: Callable[[], None] | None = None,
     ) -> AsyncGenerator[WatchEvent]:
         """Yield the events of one watch connection until the server ends it; wrap it in ``contextlib.aclosing``.
 
-        Bookmarks are asked for; ``opened`` is called once the server granted the watch. Raises what the server's ERROR
-        event says (``Gone``: list again), and ``Unreachable`` when the connection breaks or falls silent.
+        Bookmarks are asked for; ``opened`` is called once the server granted the watch; ``skipped`` for each event
+        that is too large, and is left out; without it that is ``TooLarge``. Raises what the server's ERROR event says
+        (``Gone``: list again), and ``Unreachable`` when the connection breaks or falls silent.
         """
         asked = {"allowWatchBookmarks": "true", "timeoutSeconds": str(self._randint(*_WATCH_SECONDS)), **(query or {})}
-        assembler = LineAssembler(_LINE_LIMIT)
-        async with self._answer("GET", _target(path, {**asked, "watch": "1"}), limits=self._watch_limits) as answer:
+        assembler = LineAssembler(OBJECT.bytes, skipped)
+        async with self._answer("GET", _target(path, {**asked, "watch": "1"}), timeouts=self._watch_timeouts) as answer:
             if opened is not None:
                 opened()
             while chunk := await answer.chunk():
-                for line in _lines(assembler, chunk, path):
-                    yield _event(line, path)
+                for line in lines_of(assembler, chunk, path):
+                    event = event_of(line, path, skipped)
+                    if event is not None:
+                        yield event
         if assembler.incomplete:
             raise Unreachable(f"GET {path}: the watch ended within an event")
 
@@ -223,12 +257,27 @@ class ApiClient:
         *,
         body: JsonObject | list[JsonObject] | None = None,
         content_type: str = "application/json",
-        limits: ClientTimeout | None = None,
     ) -> JsonObject:
-        """Send one request and parse its answer."""
-        data = None if body is None else _ENCODER.encode(body).encode()
-        async with self._answer(method, target, data=data, content_type=content_type, limits=limits) as answer:
-            return _parsed(await answer.body(), f"{method} {target.partition('?')[0]}", answer)
+        """Send one request about one object and parse its answer."""
+        if body is None:
+            return (await self._read(method, target))[0]
+        data = _encoded(body, f"{method} {target}")
+        return (await self._read(method, target, data=data, headers={"Content-Type": content_type}))[0]
+
+    async def _read(
+        self,
+        method: str,
+        target: str,
+        *,
+        data: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        timeouts: ClientTimeout | None = None,
+        limits: Limits = OBJECT,
+    ) -> tuple[JsonObject, int]:
+        """Send one request; return its answer, parsed, and how many bytes it was."""
+        async with self._answer(method, target, data=data, headers=headers, timeouts=timeouts) as answer:
+            body = await answer.body(limits.bytes)
+            return _parsed(body, f"{method} {target.partition('?')[0]}", answer, limits), len(body)
 
     @asynccontextmanager
     async def _answer(
@@ -237,21 +286,19 @@ class ApiClient:
         target: str,
         *,
         data: bytes | None = None,
-        content_type: str = "application/json",
-        limits: ClientTimeout | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        timeouts: ClientTimeout | None = None,
     ) -> AsyncGenerator[Answer]:
         """Send a request and hand out its answer if the server granted it; raise its refusal otherwise."""
         self.requests += 1
-        headers = dict(self._headers)
+        sent = {**self._headers, **headers}
         token = self._token.current()
         if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
-        if data is not None:
-            headers["Content-Type"] = content_type
+            sent["Authorization"] = f"Bearer {token}"
         status: int | None = None
         try:
             async with self._transport.request(
-                method, target, headers=headers, data=data, limits=limits or self._limits
+                method, target, headers=sent, data=data, limits=timeouts or self._timeouts
             ) as answer:
                 status = answer.status
                 await self._check(answer, f"{method} {target.partition('?')[0]}")
@@ -284,10 +331,20 @@ def _target(path: str, query: Mapping[str, str] | None) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
-def _parsed(body: bytes, where: str, answer: Answer) -> JsonObject:
+def _encoded(body: JsonObject | list[JsonObject], where: str) -> bytes:
+    """Write JSON; an object read from a server may be nested as deep as could just be read."""
+    try:
+        return _ENCODER.encode(body).encode()
+    except (ValueError, RecursionError) as error:
+        raise Malformed(0, "MalformedObject", f"{where}: cannot be written ({type(error).__name__})") from None
+
+
+def _parsed(body: bytes, where: str, answer: Answer, limits: Limits) -> JsonObject:
     """Parse a granted request's answer."""
     try:
-        return parse_json(body)
+        return parse_json(body, limits.values)
+    except TooManyValues as error:
+        raise TooLarge(answer.status, f"{where}: {error}") from None
     except ValueError as error:
         detail = f"{where}: expected a JSON object, got {answer.content_type or 'no content type'}: {error}"
         raise Malformed(answer.status, "MalformedAnswer", detail) from None
@@ -296,30 +353,8 @@ def _parsed(body: bytes, where: str, answer: Answer) -> JsonObject:
 async def _refusal(answer: Answer, where: str) -> ApiError:
     """Read a refusal: a ``Status`` object, or whatever a proxy on the way wrote, of which only the type is kept."""
     try:
-        status = parse_json(await answer.body())
-    except ValueError:
+        status = parse_json(await answer.body(REFUSAL.bytes), REFUSAL.values)
+    except (ValueError, TooLarge):
         status: JsonObject = {"message": f"{where}: HTTP {answer.status} {answer.phrase} without a Status object"}
     fallback = answer.phrase or f"HTTP {answer.status}"
     return error_from_status(answer.status, status, fallback=fallback, retry_after=answer.retry_after)
-
-
-def _lines(assembler: LineAssembler, chunk: bytes, path: str) -> list[bytes]:
-    """Cut a chunk into lines."""
-    try:
-        return assembler.feed(chunk)
-    except ValueError as error:
-        raise Malformed(200, "MalformedAnswer", f"GET {path}: {error} in a watch") from None
-
-
-def _event(line: bytes, path: str) -> WatchEvent:
-    """Parse one watch event (metav1.WatchEvent); raise what an ERROR event says."""
-    try:
-        event = parse_json(line)
-        kind, subject = dig_text(event, "type"), dig(event, "object")
-        if kind != "ERROR" and isinstance(subject, dict):
-            return WatchEvent(WatchType(kind), subject)
-    except ValueError as error:
-        raise Malformed(200, "MalformedAnswer", f"GET {path}: no watch event: {error}") from None
-    status = subject if isinstance(subject, dict) else {}
-    code = dig(status, "code")
-    raise error_from_status(code if isinstance(code, int) else 500, status, fallback="WatchError")

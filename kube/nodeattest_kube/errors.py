@@ -20,6 +20,7 @@ __all__ = [
     "KubeconfigError",
     "Malformed",
     "NotFound",
+    "TooLarge",
     "TooManyRequests",
     "Unauthorized",
     "Unreachable",
@@ -91,6 +92,13 @@ class TooManyRequests(ApiError):  # noqa: N818 - the server's own word
 
 class Malformed(ApiError):  # noqa: N818 - says what the answer is
     """The answer is no Kubernetes JSON (a proxy's page, a cut body); whether a write happened is unknown."""
+
+
+class TooLarge(Malformed):
+    """The answer is larger than we are willing to hold; whether a write happened is unknown."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, "TooLarge", message)
 
 
 class Unreachable(ApiError):  # noqa: N818 - says what the server is

@@ -1,26 +1,40 @@
 """The types of raw JSON, and the one parser that turns an API server's bytes into them.
 
-Promises: bytes give a value or ``ValueError``, whatever they are (a workload cluster's API server may be hostile).
+Promises: bytes give a value or ``ValueError``, whatever they are (a workload cluster's API server may be hostile);
+every number fits where Kubernetes would put it (int64, a finite float), so that converting one cannot fail.
 Leaves to others: what the objects mean. Source: RFC 8259; api-conventions.md of Kubernetes.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Final, NoReturn, cast
 
-__all__ = ["JsonObject", "JsonValue", "dig", "dig_text", "key_of", "parse_json", "version_of"]
+__all__ = ["JsonObject", "JsonValue", "TooManyValues", "dig", "dig_text", "key_of", "parse_json", "version_of"]
 
 JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
 JsonObject = dict[str, JsonValue]
+
+_INTEGER_LENGTH: Final = 20
+"""Characters of the longest int64 or uint64."""
 
 # The only spellings in which a lone UTF-16 surrogate can enter a Python string out of well-formed UTF-8.
 _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD]")
 
 
-def parse_json(body: bytes) -> JsonObject:
-    """Parse one JSON object; every other input is a ``ValueError`` that quotes none of it."""
+class TooManyValues(ValueError):  # noqa: N818 - says what the document has
+    """A document that may hold more values than its reader wants to have in memory."""
+
+
+def parse_json(body: bytes, max_values: int | None = None) -> JsonObject:
+    """Parse one JSON object; every other input is a ``ValueError`` that quotes none of it.
+
+    ``max_values`` bounds time and memory: it is held against the brackets and commas, so commas in texts count too.
+    """
+    if max_values is not None and len(body) > max_values < 1 + sum(body.count(each) for each in (b",", b"{", b"[")):
+        raise TooManyValues(f"a JSON document of more than {max_values} values")
     try:
         value = cast("JsonValue", _DECODER.decode(body.decode()))
         if _SURROGATE_ESCAPE.search(body):
@@ -37,7 +51,22 @@ def _refuse_constant(_name: str) -> NoReturn:
     raise ValueError("not a JSON number")
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+def _integer(text: str) -> int:
+    """Read an integer; Go's decoders have none of more than 64 bits."""
+    if len(text) > _INTEGER_LENGTH:
+        raise ValueError("not a 64-bit integer")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    """Read any other number; Go refuses what a float64 cannot hold."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("not a 64-bit float")
+    return value
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_integer, parse_float=_number)
 
 
 def dig(value: JsonValue, *path: str) -> JsonValue:

@@ -1,19 +1,27 @@
 """Cuts a stream of chunks into lines in linear time, whatever the chunks' sizes.
 
-Promises: a line longer than the limit is refused before it is held. Source: the watch stream is newline-delimited
-JSON (Kubernetes API concepts, "Efficient detection of changes").
+Promises: a line longer than the limit is refused, or passed over, before it is held.
+Source: the watch stream is newline-delimited JSON (Kubernetes API concepts, "Efficient detection of changes").
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 __all__ = ["LineAssembler"]
+
+_ENDLESS: Final = 8
+"""A line of more than so many times the limit is not waited for."""
 
 
 class LineAssembler:
     """Collects chunks until a newline comes; joins each line once."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, skipped: Callable[[], None] | None = None) -> None:
+        """``skipped`` is called when a line was too long, in place of the error that ends all."""
         self._limit = limit
+        self._skipped = skipped
         self._pending: list[bytes] = []
         self._size = 0
 
@@ -23,7 +31,10 @@ class LineAssembler:
         self._hold(head)
         lines: list[bytes] = []
         for piece in rest:
-            lines.append(b"".join(self._pending))
+            if self._size <= self._limit:
+                lines.append(b"".join(self._pending))
+            elif self._skipped is not None:
+                self._skipped()
             self._pending, self._size = [], 0
             self._hold(piece)
         return [line for line in lines if line.strip()]
@@ -36,6 +47,8 @@ class LineAssembler:
     def _hold(self, piece: bytes) -> None:
         self._size += len(piece)
         if self._size > self._limit:
-            raise ValueError(f"a line of more than {self._limit} bytes")
-        if piece:
+            self._pending = []
+            if self._skipped is None or self._size > self._limit * _ENDLESS:
+                raise ValueError(f"a line of more than {self._limit} bytes")
+        elif piece:
             self._pending.append(piece)

@@ -26,7 +26,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from yarl import URL
 
-from nodeattest_kube.errors import KubeconfigError, Unreachable
+from nodeattest_kube.errors import KubeconfigError, TooLarge, Unreachable
 from nodeattest_kube.kubeconfig import Endpoint
 
 __all__ = ["Answer", "Transport"]
@@ -37,8 +37,6 @@ _KEEP_ALIVE: Final = 60.0
 """Seconds an idle connection is kept: below kube-apiserver's idle limit of 90 s (Go's http.DefaultTransport)."""
 _READ_BUFFER: Final = 1 << 18
 """Bytes read ahead of us from one connection before the peer is slowed down."""
-_BODY_LIMIT: Final = 64 << 20
-"""Bytes of one answer: 500 CSRs of the largest request (128 KiB in base64) would just fit."""
 _GOODBYE: Final = 0.25
 """Seconds in which connections may close in order when the client is closed."""
 _GOODBYE_STEPS: Final = 50
@@ -57,14 +55,14 @@ class Answer:
         self.content_type = response.content_type
         self.retry_after = response.headers.get("Retry-After", "")
 
-    async def body(self) -> bytes:
-        """Read the whole body; ``Unreachable`` when it is cut or larger than any honest answer."""
+    async def body(self, limit: int) -> bytes:
+        """Read the whole body; ``Unreachable`` when it is cut, ``TooLarge`` as soon as it is over ``limit`` bytes."""
         parts: list[bytes] = []
         size = 0
         while chunk := await self.chunk():
             size += len(chunk)
-            if size > _BODY_LIMIT:
-                raise Unreachable(f"{self._where}: the answer is larger than {_BODY_LIMIT} bytes")
+            if size > limit:
+                raise TooLarge(self.status, f"{self._where}: the answer is larger than {limit} bytes")
             parts.append(chunk)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -160,7 +158,8 @@ class Transport:
                 proxy=self._proxy,
                 proxy_headers=self._proxy_headers,
             )
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        # ValueError: a host name that IDNA or TLS cannot take, such as one with a label of 64 characters.
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             raise Unreachable(f"{where}: {_explain(error)}") from None
         async with response:
             yield Answer(response, where)

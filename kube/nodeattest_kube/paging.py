@@ -1,0 +1,75 @@
+"""How many objects to ask for at once, and how much of an answer to hold.
+
+Promises: a collection of any objects can be listed: a page that is too large is asked for again with half as many
+objects, and of one object that is too large alone the name only is read, as a row of a table, and it is passed over.
+Leaves to others: the requests (``client``). Source: Kubernetes API concepts, "Retrieving large results sets in chunks"
+(the limit may change from page to page) and "Receiving resources as Tables"; etcd --max-request-bytes (1.5 MiB).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["OBJECT", "PAGE", "REFUSAL", "ROW_HEADERS", "ROW_QUERY", "Limits", "PageSize"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one JSON document may hold."""
+
+    bytes: int
+    values: int
+    """JSON values, counted before they are parsed: ``{}`` takes 3 bytes on the way and 72 in memory."""
+
+
+OBJECT: Final = Limits(bytes=3 << 20, values=250_000)
+"""One object: etcd takes 1.5 MiB, which base64 and honest escapes do not double."""
+PAGE: Final = Limits(bytes=16 << 20, values=1_000_000)
+"""A page of a list, of however many objects."""
+REFUSAL: Final = Limits(bytes=1 << 18, values=10_000)
+"""A ``Status``: 512 characters of it are kept."""
+ROW_HEADERS: Final[Mapping[str, str]] = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+ROW_QUERY: Final[Mapping[str, str]] = {"limit": "1", "includeObject": "None"}
+_MOST: Final = 500
+"""Objects (client-go's default page)."""
+_ROOM: Final = 4
+"""A page that fills less than this part of its limit may be twice as large next time."""
+
+
+class PageSize:
+    """How many objects to ask for at once; kept from list to list, it stays where objects are fat."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        """``most``: 0 asks for everything at once, for as long as that fits."""
+        self._most = most
+        self._paged = most or _MOST
+        self.now = most
+        """How many to ask for; 0 for all."""
+
+    @property
+    def limits(self) -> Limits:
+        """What the next page may hold."""
+        count = self.now or _MOST
+        return Limits(min(PAGE.bytes, count * OBJECT.bytes), min(PAGE.values, count * OBJECT.values))
+
+    def shrink(self) -> bool:
+        """Ask for less, since the page was too large; False when it was of one object."""
+        if self.now == 1:
+            return False
+        self._paged = self.now = max((self.now or self._paged) // 2, 1)
+        return True
+
+    def fitted(self, size: int) -> None:
+        """Ask for more next time if a page of so many bytes left much room."""
+        if self.now and size * _ROOM <= self.limits.bytes:
+            self._paged = self.now = min(self.now * 2, self._most or _MOST)
+
+    def all_at_once(self) -> None:
+        """Ask for everything next time, since pages expire before the list is read (client-go's pager)."""
+        self.now = 0
+
+    def listed(self) -> None:
+        """Go back to pages, now that a list was read."""
+        self.now = self._paged if self._most else 0

@@ -1,0 +1,229 @@
+"""Answers that are larger than what we hold: fat collections are read all the same, and nothing hostile is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import Server, answers, event, kubeconfig, refuses, streams, thing
+
+from nodeattest_kube.client import ApiClient, ApiError, Forbidden, Malformed, TooLarge, Unreachable
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, dig_text, parse_json
+from nodeattest_kube.lines import LineAssembler
+from nodeattest_kube.paging import OBJECT, PAGE, PageSize
+
+BOMB = b'{"a":[' + b"{}," * 900_000 + b"{}]}"
+"""Less than 3 MiB, and 65 MB once parsed."""
+
+
+class Collection:
+    """A collection that is listed as a real API server lists it: chunked, and as tables."""
+
+    def __init__(self, *items: JsonObject) -> None:
+        self.items = [json.dumps(item) for item in items]
+        self.names = [dig_text(item, "metadata", "name") for item in items]
+        self.limits: list[int] = []
+        self.rows: list[str] = []
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        """Answer one list request."""
+        limit, start = int(request.query.get("limit", "0")), int(request.query.get("continue", "0"))
+        end = min(start + limit, len(self.items)) if limit else len(self.items)
+        follows = str(end) if end < len(self.items) else ""
+        head = {"resourceVersion": "9", "continue": follows}
+        if "as=Table" in request.headers["Accept"]:
+            assert request.query["includeObject"] == "None"
+            self.rows += self.names[start:end]
+            rows = [{"cells": [name]} for name in self.names[start:end]]
+            return web.json_response({"kind": "Table", "metadata": head, "rows": rows})
+        self.limits.append(limit)
+        body = f'{{"kind":"ThingList","apiVersion":"v1","metadata":{json.dumps(head)},"items":['
+        return web.Response(text=body + ",".join(self.items[start:end]) + "]}", content_type="application/json")
+
+
+def things(count: int, size: int, *, start: int = 0) -> list[JsonObject]:
+    return [thing(f"t{number:03}", number + 1, fat="x" * size) for number in range(start, start + count)]
+
+
+async def names_in(client: ApiClient, size: PageSize, skipped: Callable[[], None] | None = None) -> list[str]:
+    found: list[str] = []
+    async for page in client.pages("/x", limit=size, skipped=skipped):
+        items = page["items"]
+        assert isinstance(items, list)
+        found += [dig_text(item, "metadata", "name") for item in items]
+    return found
+
+
+async def test_a_collection_larger_than_an_answer_may_be_is_listed_in_smaller_pages(
+    server: Server, client: ApiClient
+) -> None:
+    collection = Collection(*things(40, 500_000))
+    server.script = [collection]
+    size = PageSize()
+    assert await names_in(client, size) == collection.names
+    assert collection.limits == [500, 250, 125, 62, 31, 31]
+    await names_in(client, size)
+    assert collection.limits[6:] == [31, 31]  # What fitted is remembered.
+    assert not collection.rows
+
+
+async def test_pages_grow_again_where_objects_are_slim(server: Server, client: ApiClient) -> None:
+    collection = Collection(*things(90, 10))
+    server.script = [collection]
+    size = PageSize()
+    size.now = 2
+    assert await names_in(client, size) == collection.names
+    assert collection.limits == [2, 4, 8, 16, 32, 64]
+
+
+@pytest.mark.parametrize("bad", [{"fat": "x" * PAGE.bytes}, {"fat": "," * PAGE.values}], ids=["bytes", "values"])
+async def test_an_object_that_is_too_large_alone_is_passed_over(
+    server: Server, client: ApiClient, bad: dict[str, str]
+) -> None:
+    collection = Collection(*things(5, 10), thing("t005-bad", 6, **bad), *things(5, 10, start=6))
+    server.script = [collection]
+    told: list[int] = []
+    honest = [name for name in collection.names if name != "t005-bad"]
+    size = PageSize(4)
+    assert await names_in(client, size, lambda: told.append(1)) == honest
+    assert (told, collection.rows) == ([1], ["t005-bad"])
+    with pytest.raises(TooLarge):
+        await names_in(client, size)
+
+
+async def test_one_too_large_object_of_a_server_without_tables_is_told(server: Server, client: ApiClient) -> None:
+    server.script = [*[answers(BOMB)] * 9, answers({"kind": "ThingList", "metadata": {}, "items": []})]
+    with pytest.raises(Malformed, match="table"):
+        await names_in(client, PageSize(256), lambda: None)
+
+
+async def test_a_server_that_ignores_limits_is_asked_a_few_times_only(server: Server, client: ApiClient) -> None:
+    server.script = [answers({"a": "x" * PAGE.bytes})]
+    with pytest.raises(TooLarge):
+        await names_in(client, PageSize(4), lambda: None)
+    assert len(server.requests) == 4
+
+
+def test_everything_at_once_gives_way_to_pages_when_it_does_not_fit() -> None:
+    size = PageSize()
+    assert size.shrink()
+    size.all_at_once()
+    assert (size.now, size.limits) == (0, PAGE)
+    assert size.shrink()
+    assert size.now == 125
+    size.all_at_once()
+    size.listed()
+    assert size.now == 125
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, PAGE.bytes)), max_size=60), st.integers(1, 600))
+def test_a_page_is_of_one_object_at_least_and_never_more_than_was_asked(steps: list[int | None], most: int) -> None:
+    size = PageSize(most)
+    for step in steps:
+        before = size.now
+        if step is None:
+            assert size.shrink() == (before > 1)
+        else:
+            size.fitted(step)
+        assert 1 <= size.now <= most
+        assert OBJECT.bytes <= size.limits.bytes <= PAGE.bytes
+        assert size.limits.bytes <= size.now * OBJECT.bytes
+
+
+async def test_an_answer_of_too_many_values_is_refused_before_it_is_parsed(server: Server, client: ApiClient) -> None:
+    server.script = [answers(BOMB)]
+    for ask in (client.get("/x"), client.create("/x", {})):
+        with pytest.raises(TooLarge, match="250000 values"):
+            await ask
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 9) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=4),
+)
+
+
+@given(st.dictionaries(st.text(max_size=2), VALUES, max_size=4))
+def test_no_document_has_more_values_than_were_counted(document: JsonObject) -> None:
+    body = json.dumps(document, separators=(",", ":")).encode()
+    count = _count(document)
+    if count > 1:
+        with pytest.raises(TooManyValues):
+            parse_json(body, count - 1)
+    assert parse_json(body, len(body)) == document
+
+
+def _count(value: JsonValue) -> int:
+    if isinstance(value, dict):
+        return 1 + sum(_count(each) for each in value.values())
+    return 1 + sum(_count(each) for each in value) if isinstance(value, list) else 1
+
+
+@pytest.mark.parametrize(
+    "large",
+    [event("ADDED", thing("b", 3, fat="x" * OBJECT.bytes)), b'{"type":"ADDED","object":' + BOMB + b"}\n"],
+    ids=["bytes", "values"],
+)
+async def test_a_watch_event_that_is_too_large_is_passed_over(server: Server, client: ApiClient, large: bytes) -> None:
+    script = streams(event("ADDED", thing("a", 2)), large + event("ADDED", thing("c", 4)))
+    server.script = [script]
+    told: list[int] = []
+    seen = [each.object async for each in client.watch("/x", skipped=lambda: told.append(1))]
+    assert seen == [thing("a", 2), thing("c", 4)]
+    assert told == [1]
+    with pytest.raises(TooLarge):
+        async for _event in client.watch("/x"):
+            pass
+
+
+def test_a_line_that_never_ends_is_not_waited_for() -> None:
+    told: list[int] = []
+    assembler = LineAssembler(10, lambda: told.append(1))
+    assert assembler.feed(b"x" * 70 + b"\nok\n") == [b"ok"]
+    assert told == [1]
+    with pytest.raises(ValueError, match="10 bytes"):
+        assembler.feed(b"x" * 90)
+
+
+async def test_a_refusal_with_an_endless_text_keeps_its_type(server: Server, client: ApiClient) -> None:
+    server.script = [refuses(403, "Forbidden", "x" * (1 << 20))]
+    with pytest.raises(Forbidden) as caught:
+        await client.get("/x")
+    assert caught.value.status == 403
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"9" * 400, b"-" + b"9" * 21])
+async def test_a_number_that_kubernetes_has_not_is_malformed(server: Server, client: ApiClient, number: bytes) -> None:
+    server.script = [answers(b'{"a":' + number + b"}")]
+    with pytest.raises(Malformed):
+        await client.get("/x")
+
+
+async def test_an_object_too_deep_to_be_written_back_is_an_api_error(client: ApiClient) -> None:
+    deep: JsonObject = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    with pytest.raises(ApiError, match="RecursionError"):
+        await client.replace("/x", deep)
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".test", "a..test", ".test", "999.999.999.999"])
+async def test_a_host_name_that_cannot_be_looked_up_is_unreachable(host: str) -> None:
+    async with ApiClient.from_kubeconfig(kubeconfig({"server": f"https://{host}"}, {}), request_timeout=2.0) as client:
+        with pytest.raises(Unreachable):
+            await client.get("/x")
+
+
+@pytest.mark.parametrize("code", [10**18, -1, 0, 200, True, "410", None])
+async def test_an_error_event_with_a_strange_code_is_an_error_of_the_server(
+    server: Server, client: ApiClient, code: JsonValue
+) -> None:
+    server.script = [streams(event("ERROR", {"kind": "Status", "code": code}))]
+    with pytest.raises(ApiError) as caught:
+        async for _event in client.watch("/x"):
+            pass
+    assert caught.value.status == 500
