@@ -3,7 +3,8 @@
 cryptography answers "the extensions" and hides that there were two lists of them; Go merges both. Promises: bytes in,
 plain values out, or ``NotDer``; a length has its one shortest spelling, a value is encoded again and compared, and
 nothing may follow an element, so BER and trailing bytes do not pass. Elements are told apart here, since pyasn1 takes
-1 ms for those of one request; what a value means pyasn1 says, and this is the only module that touches it.
+1 ms for those of one request, and never more of them than the reader has use for; what a value means pyasn1 says, and
+this is the only module that touches it.
 Leaves to others: what may stand where (``pkcs10``), signatures and curves (cryptography).
 Source: X.690 §8 (encoding), §10-11 (what makes it distinguished).
 """
@@ -26,6 +27,8 @@ _LONG_FORM: Final = 0x80
 """Bit of a length octet that says how many octets of length follow (X.690 §8.1.3.5)."""
 _TAG_NUMBER: Final = 0x1F
 """Bits of the identifier octet (X.690 §8.1.2); all of them set: the number follows in more octets."""
+_MAX_OID: Final = 66
+"""Bytes, tag and length included; those in use have about ten. pyasn1's time grows with the square of the arcs."""
 _END_OF_CONTENTS: Final = (0x00, 0x20)
 """Reserved for BER's indefinite form (X.690 §8.1.5)."""
 
@@ -56,11 +59,16 @@ def tag_of(data: bytes) -> int:
     return data[0] if data else 0
 
 
-def elements(data: bytes, kind: Tag) -> tuple[bytes, ...]:
-    """Open a constructed element; returns the DER of each element inside, none of them opened."""
+def elements(data: bytes, kind: Tag, *, at_most: int) -> tuple[bytes, ...]:
+    """Open a constructed element; returns the DER of each element inside, none of them opened.
+
+    One element too many is as bad as a thousand, and is not looked at.
+    """
     start, end = _only(data, kind)
     found: list[bytes] = []
     while start < end:
+        if len(found) == at_most:
+            raise NotDer(f"more than {at_most} elements")
         _, stop = _span(data, start, end)
         found.append(data[start:stop])
         start = stop
@@ -94,6 +102,8 @@ def boolean(data: bytes) -> bool:
 @lru_cache(maxsize=64)
 def oid(data: bytes) -> Oid:
     """Read an OBJECT IDENTIFIER; all honest requests have the same few."""
+    if len(data) > _MAX_OID:
+        raise NotDer("an object identifier longer than any in use")
     return tuple(int(arc) for arc in _decode(data, univ.ObjectIdentifier()))
 
 

@@ -77,8 +77,8 @@ def _roca_residues() -> tuple[tuple[int, frozenset[int]], ...]:
 def _rsa_numbers(spki: bytes) -> tuple[int, int]:
     """Read modulus and exponent of an RSA SubjectPublicKeyInfo (RFC 8017 §A.1.1)."""
     try:
-        algorithm, key = der.elements(spki, Tag.SEQUENCE)
-        modulus, exponent = der.elements(der.bit_string(key), Tag.SEQUENCE)
+        algorithm, key = der.elements(spki, Tag.SEQUENCE, at_most=2)
+        modulus, exponent = der.elements(der.bit_string(key), Tag.SEQUENCE, at_most=2)
         if algorithm == _RSA_ALGORITHM:
             return der.integer(modulus), der.integer(exponent)
     except ValueError:  # NotDer, or another number of elements

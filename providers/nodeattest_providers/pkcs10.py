@@ -1,7 +1,8 @@
 """The one reading of a PKCS#10 request: a closed record, or ``Denied``.
 
 Promises: what passes has nothing that another parser could read otherwise or that nobody reads: each RDN, attribute,
-value and extension is counted, each element is DER, and the set of what may stand there is closed.
+value and extension is counted, each element is DER, and the set of what may stand there is closed. No list is read
+beyond the length that it may have, so that the costliest request costs little more than an honest one.
 Leaves to others: whose names these are (the controller's review), usages and signer (``NodeRequest``).
 Source: RFC 2986 §4; docs/wire-format.md, "The certificate request"; parser differences of the reference, §C13.
 """
@@ -33,6 +34,8 @@ MAX_SIZE: Final = 16 * 1024
 """Bytes of the whole request; RSA-4096 with the longest provider ID needs 6 KiB, ``MAX_NAMES`` names 8 KiB more."""
 MAX_NAMES: Final = 32
 """DNS names and addresses in a serving request."""
+_MAX_EXTENSIONS: Final = 3
+"""One more than any request may have, so that a refusal can still tell the wrong one from the missing one."""
 
 _KEPT: Final = 256
 """Records kept, of 4 MiB at most: a join in two steps shows the same bytes three times. Refusals are never kept."""
@@ -88,8 +91,8 @@ def _open(request: bytes) -> _Parts:
     if len(request) > MAX_SIZE:
         raise _malformed(f"at most {MAX_SIZE} bytes", f"{len(request)} bytes")
     with _denying(Reason.CSR_MALFORMED, "a CertificationRequest in DER"):
-        info, algorithm, signature = der.elements(request, Tag.SEQUENCE)
-        version, subject, spki, attributes = der.elements(info, Tag.SEQUENCE)
+        info, algorithm, signature = der.elements(request, Tag.SEQUENCE, at_most=3)
+        version, subject, spki, attributes = der.elements(info, Tag.SEQUENCE, at_most=4)
         if version != _VERSION_1:
             raise NotDer("another version")
         der.bit_string(signature)  # its content is verified below, by a library that overlooks its unused bits
@@ -100,10 +103,10 @@ def _subject(subject: bytes) -> NodeName:
     """Read the node's name out of a subject that holds nothing else."""
     with _denying(Reason.SUBJECT_NOT_ALLOWED, "one CN and one O, each alone in its RDN"):
         values: dict[Oid, str] = {}
-        rdns = der.elements(subject, Tag.SEQUENCE)
+        rdns = der.elements(subject, Tag.SEQUENCE, at_most=2)
         for rdn in rdns:
-            (attribute,) = der.elements(rdn, Tag.SET)
-            kind, value = der.elements(attribute, Tag.SEQUENCE)
+            (attribute,) = der.elements(rdn, Tag.SET, at_most=1)
+            kind, value = der.elements(attribute, Tag.SEQUENCE, at_most=2)
             values[der.oid(kind)] = _directory_string(value)
         if len(rdns) != len(values) or values.keys() != {_COMMON_NAME, _ORGANIZATION}:
             raise NotDer("other attributes")
@@ -128,12 +131,12 @@ def _directory_string(value: bytes) -> str:
 def _extension_request(attributes: bytes) -> tuple[bytes, ...]:
     """Return the extensions of the one extensionRequest; a second one would be merged by Go and unseen by others."""
     with _denying(Reason.EXTENSION_NOT_ALLOWED, "one extensionRequest attribute with one value"):
-        (attribute,) = der.elements(attributes, Tag.ATTRIBUTES)
-        kind, values = der.elements(attribute, Tag.SEQUENCE)
-        (value,) = der.elements(values, Tag.SET)
+        (attribute,) = der.elements(attributes, Tag.ATTRIBUTES, at_most=1)
+        kind, values = der.elements(attribute, Tag.SEQUENCE, at_most=2)
+        (value,) = der.elements(values, Tag.SET, at_most=1)
         if der.oid(kind) != _EXTENSION_REQUEST:
             raise NotDer("another attribute")
-        return der.elements(value, Tag.SEQUENCE)
+        return der.elements(value, Tag.SEQUENCE, at_most=_MAX_EXTENSIONS)
 
 
 def _closed_set(purpose: Purpose, provider_id_oid: str) -> tuple[Oid, ...]:
@@ -145,9 +148,11 @@ def _closed_set(purpose: Purpose, provider_id_oid: str) -> tuple[Oid, ...]:
 def _extensions(extensions: tuple[bytes, ...], expected: tuple[Oid, ...]) -> tuple[bytes, ...]:
     """Return the values of the expected extensions, in the order of ``expected``."""
     values: dict[Oid, bytes] = {}
-    for extension in extensions[: len(expected) + 1]:  # one too many is as bad as a thousand
+    for extension in extensions:
         with _denying(Reason.EXTENSION_NOT_ALLOWED, "non-critical extensions in DER"):
-            kind, value = der.elements(extension, Tag.SEQUENCE)  # critical FALSE is the default, not written in DER
+            kind, value = der.elements(
+                extension, Tag.SEQUENCE, at_most=2
+            )  # critical FALSE is the default, not written in DER
             values[der.oid(kind)] = der.octets(value, Tag.OCTET_STRING)
     if expected[0] not in values:
         raise _provider_id_denied("the provider ID extension", "none")
@@ -171,9 +176,9 @@ def _provider_id(value: bytes) -> ProviderID:
 def _subject_alt_name(value: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Read DNS names and addresses, each kind in the order of the request."""
     with _denying(Reason.EXTENSION_NOT_ALLOWED, "dNSName and iPAddress only"):
-        names = der.elements(value, Tag.SEQUENCE)
-        if not 1 <= len(names) <= MAX_NAMES or len(set(names)) != len(names):
-            raise NotDer("none, too many or one of them twice")
+        names = der.elements(value, Tag.SEQUENCE, at_most=MAX_NAMES)
+        if not names or len(set(names)) != len(names):
+            raise NotDer("none, or one of them twice")
         dns = [name for name in names if der.tag_of(name) == Tag.DNS_NAME]
         addresses = [name for name in names if der.tag_of(name) != Tag.DNS_NAME]
         return tuple(map(_dns_name, dns)), tuple(map(_address, addresses))
