@@ -1,7 +1,8 @@
 """Canonical JSON, base64url and closed schemas: the one spelling in which evidence and challenges travel.
 
 Promises: any bytes give a value or ``Denied``; a value has exactly one spelling, so decoding then encoding gives the
-same bytes. Linear in time; size and depth are bounded. Messages name fields of ours and lengths, never content.
+same bytes. Linear in time; size, depth and number of values are bounded, so that the largest text costs a few
+milliseconds. Messages name fields of ours and lengths, never content.
 Leaves to others: what the fields mean (each provider's ``protocol``).
 Source: docs/wire-format.md, "Canonical JSON"; strings are escaped as in RFC 8785 §3.2.2.2, keys are sorted by code
 point, numbers are int64 only (so that RFC 8785's number formatting never matters), base64url is RFC 4648 §5 without
@@ -19,12 +20,17 @@ from typing import Final, NoReturn
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.exchange import JsonObject, JsonValue
 
-__all__ = ["MAX_DEPTH", "MAX_SIZE", "Fields", "b64decode", "b64encode", "dumps", "loads"]
+__all__ = ["MAX_DEPTH", "MAX_SIZE", "MAX_VALUES", "Fields", "b64decode", "b64encode", "dumps", "loads"]
 
 MAX_SIZE: Final = 256 * 1024
 """Bytes of one JSON text; the whole envelope is no larger (docs/wire-format.md, "Limits")."""
 MAX_DEPTH: Final = 8
 """Levels of arrays and objects, the outermost included; the deepest schema of ours has 3."""
+MAX_VALUES: Final = 4096
+"""Objects, arrays, strings, numbers and literals of one JSON text, in all; evidence of ours has 35 at most.
+
+Bytes in strings are cheap; 256 KiB of one-digit numbers took 40 ms.
+"""
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _INT64_CHARS: Final = 20
@@ -49,7 +55,7 @@ def loads(data: bytes) -> JsonObject:
 
 def dumps(value: JsonObject) -> bytes:
     """Write the canonical spelling; a value that has none (float, lone surrogate, too deep) is a ``ValueError``."""
-    _check(value, depth=1)
+    _check(value)
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
     try:
         return text.encode()
@@ -60,11 +66,12 @@ def dumps(value: JsonObject) -> bytes:
 def _parse(data: bytes) -> JsonObject:
     if len(data) > MAX_SIZE:
         raise _NotCanonicalError(f"{len(data)} bytes")
+    budget = _Budget()
     try:
         value: JsonValue = json.loads(
             data.decode(),  # never bytes: json.loads would guess UTF-16 and UTF-32
-            object_pairs_hook=_object,
-            parse_int=_integer,
+            object_pairs_hook=budget.object,
+            parse_int=budget.integer,
             parse_float=_no_float,
             parse_constant=_no_float,
         )
@@ -81,44 +88,67 @@ def _parse(data: bytes) -> JsonObject:
     return value
 
 
-def _object(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise _NotCanonicalError("a duplicate key")
-    return value
+class _Budget:
+    """Counts the values that cost a call each while they are read; ``_check`` counts all."""
 
+    __slots__ = ("_left",)
 
-def _integer(digits: str) -> int:
-    if len(digits) > _INT64_CHARS:
-        raise _NotCanonicalError("an integer beyond 64 bits")
-    return int(digits)
+    def __init__(self) -> None:
+        self._left = MAX_VALUES
+
+    def object(self, pairs: list[tuple[str, JsonValue]]) -> JsonObject:
+        self._take()
+        value = dict(pairs)
+        if len(value) != len(pairs):
+            raise _NotCanonicalError("a duplicate key")
+        return value
+
+    def integer(self, digits: str) -> int:
+        self._take()
+        if len(digits) > _INT64_CHARS:
+            raise _NotCanonicalError("an integer beyond 64 bits")
+        return int(digits)
+
+    def _take(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _NotCanonicalError(f"more than {MAX_VALUES} values")
 
 
 def _no_float(_: str) -> NoReturn:
     raise _NotCanonicalError("a number that is not an integer")
 
 
-def _check(value: JsonValue, *, depth: int) -> None:
-    """Refuse what has no canonical spelling, in values of ours as in bytes of others."""
+def _check(value: JsonObject) -> None:
+    """Refuse what has no canonical spelling, in values of ours as in bytes of others; level by level."""
+    level: list[JsonValue] = [value]
+    count = depth = 0
+    while level:
+        depth += 1
+        count += len(level)
+        if count > MAX_VALUES:
+            raise _NotCanonicalError(f"more than {MAX_VALUES} values")
+        containers = [inner for inner in map(_inside, level) if inner is not None]
+        if containers and depth > MAX_DEPTH:
+            raise _NotCanonicalError(f"nesting deeper than {MAX_DEPTH}")
+        level = [each for inner in containers for each in inner]
+
+
+def _inside(value: JsonValue) -> Iterable[JsonValue] | None:
+    """Return the values of an array or object; None for a scalar."""
     match value:
         case None | bool() | str():
-            return
+            return None
         case int():
             if not _INT64_MIN <= value <= _INT64_MAX:
                 raise _NotCanonicalError("an integer beyond 64 bits")
+            return None
         case list():
-            _check_all(value, depth=depth)
+            return value
         case dict():
-            _check_all(value.values(), depth=depth)
+            return value.values()
         case _:  # a caller that broke the type: json would write a float
             raise _NotCanonicalError("a value that is not JSON of integers")
-
-
-def _check_all(values: Iterable[JsonValue], *, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise _NotCanonicalError(f"nesting deeper than {MAX_DEPTH}")
-    for value in values:
-        _check(value, depth=depth + 1)
 
 
 def b64encode(data: bytes) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from work import lines_run
 
 from nodeattest_providers import canonical
 from nodeattest_providers.canonical import Fields
@@ -100,6 +101,43 @@ def test_another_spelling_is_denied(data: bytes) -> None:
 def test_the_deepest_allowed_nesting_passes() -> None:
     data = b'{"a":' + b"[" * 7 + b"]" * 7 + b"}"
     assert canonical.dumps(canonical.loads(data)) == data
+
+
+def _array(unit: bytes, times: int) -> bytes:
+    return b'{"a":[' + b",".join([unit] * times) + b"]}"
+
+
+@pytest.mark.parametrize("unit", [b"1", b"[]", b"{}", b'""', b"null", b"true"])
+def test_the_number_of_values_is_bounded_both_ways(unit: bytes) -> None:
+    most = canonical.loads(_array(unit, canonical.MAX_VALUES - 2))
+    assert canonical.dumps(most) == _array(unit, canonical.MAX_VALUES - 2)
+    with pytest.raises(Denied, match="more than 4096 values"):
+        canonical.loads(_array(unit, canonical.MAX_VALUES - 1))
+    with pytest.raises(ValueError, match="more than 4096 values"):
+        canonical.dumps(json.loads(_array(unit, canonical.MAX_VALUES - 1)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _array(b"1", 90_000),
+        _array(b"[]", 60_000),
+        _array(b"{}", 60_000),
+        _array(b'{"a":1}', 20_000),
+        _array(b'""', 60_000),
+        b"{" + b",".join(b'"%05x":1' % number for number in range(18_000)) + b"}",
+        b'{"a":[' + b"[" * 900 + b"]" * 900 + b"]}",
+    ],
+    ids=["numbers", "arrays", "objects", "full objects", "strings", "keys", "levels"],
+)
+def test_the_costliest_text_costs_no_more_than_the_most_values_allowed(text: bytes) -> None:
+    most = lines_run(lambda: canonical.loads(_array(b"1", canonical.MAX_VALUES - 2)))
+
+    def refuse() -> None:
+        with pytest.raises(Denied):
+            canonical.loads(text)
+
+    assert lines_run(refuse) < 2 * most
 
 
 def test_the_bounds_of_int64_pass() -> None:

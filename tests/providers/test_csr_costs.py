@@ -6,11 +6,8 @@ Each list that PKCS#10 has is filled with as many elements as 16 KiB hold; so is
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
-from typing import TYPE_CHECKING
 
 import pytest
 from handmade import (
@@ -35,14 +32,12 @@ from handmade import (
     utf8,
     with_san,
 )
+from work import lines_run
 
 from nodeattest_providers import der, pkcs10
 from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import PROVIDER_ID_OID, Purpose
-
-if TYPE_CHECKING:
-    from _typeshed import TraceFunction
 
 HONEST = {
     Purpose.CLIENT: Made().der(),
@@ -98,37 +93,28 @@ PLACES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def lines_run(request: bytes, purpose: Purpose) -> int:
-    """Count the lines of Python that a first reading runs, those of libraries included."""
-    ran = 0
-
-    def count(_frame: FrameType, event: str, _argument: object) -> TraceFunction:
-        nonlocal ran
-        ran += event == "line"
-        return count
-
-    pkcs10._parsed.cache_clear()  # pyright: ignore[reportPrivateUsage] - a first reading is what is measured
+def first_reading(request: bytes, purpose: Purpose) -> int:
+    """Count the lines that reading a request runs when nothing is remembered."""
+    pkcs10._parsed.cache_clear()  # pyright: ignore[reportPrivateUsage] - what is remembered would cost nothing
     der.oid.cache_clear()
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
-        with suppress(Denied):
-            parse_csr(request, purpose=purpose)
-    finally:
-        sys.settrace(before)
-    return ran
+    return lines_run(lambda: _read(request, purpose))
+
+
+def _read(request: bytes, purpose: Purpose) -> None:
+    with suppress(Denied):
+        parse_csr(request, purpose=purpose)
 
 
 @pytest.mark.parametrize("purpose", Purpose)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_request_swollen_in_one_place_costs_little_more_than_an_honest_one(place: str, purpose: Purpose) -> None:
-    honest = lines_run(HONEST[purpose], purpose)
+    honest = first_reading(HONEST[purpose], purpose)
     for name, unit in UNITS.items():
         bomb = PLACES[place](unit * (ROOM // len(unit)))
         assert ROOM - 600 < len(bomb) <= pkcs10.MAX_SIZE, name
         with pytest.raises(Denied):
             parse_csr(bomb, purpose=purpose)
-        assert lines_run(bomb, purpose) < 1.5 * honest, name
+        assert first_reading(bomb, purpose) < 1.5 * honest, name
 
 
 def test_a_thousand_names_in_the_subject_cost_less_than_an_honest_request() -> None:
@@ -137,4 +123,4 @@ def test_a_thousand_names_in_the_subject_cost_less_than_an_honest_request() -> N
     with pytest.raises(Denied) as denied:
         parse_csr(bomb)
     assert denied.value.reason is Reason.SUBJECT_NOT_ALLOWED
-    assert lines_run(bomb, Purpose.CLIENT) < lines_run(named("system:node:n-0").der(), Purpose.CLIENT)
+    assert first_reading(bomb, Purpose.CLIENT) < first_reading(named("system:node:n-0").der(), Purpose.CLIENT)
