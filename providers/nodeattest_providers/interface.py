@@ -142,7 +142,8 @@ class LedgerFacts:
     clock: int | None = None
     reset_count: int | None = None
     answered: bool = False
-    """Whether the ledger already holds this very request: then the clock check is skipped (its own value is there)."""
+    """Whether the ledger holds this request already, or a copy of it: same key, same first request. Then the clock of
+    its quote is the ledger's own, and does not count as an old one."""
     bound_spkis: frozenset[str] = frozenset()
     """``sha256:<hex>`` of the keys that were issued to this machine."""
 

@@ -260,6 +260,15 @@ async def test_a_lost_response_is_asked_for_again(state: LedgerFacts) -> None:
     assert await SIGNER.verify_client_attestation_data(request, dataclasses.replace(LIVE, ledger=state))
 
 
+async def test_a_copy_that_was_handled_first_does_not_get_the_honest_answer_denied() -> None:
+    honest = answering(FIRST, await answer())
+    copy = await SIGNER.verify_client_attestation_data(dataclasses.replace(honest, name="copy", uid="u-copy"), LIVE)
+    seen = LedgerFacts(fingerprints=copy.fingerprints, bound_spkis=frozenset({honest.csr.spki_sha256}))
+    for answered in (True, False):
+        state = dataclasses.replace(seen, answered=answered)
+        assert await SIGNER.verify_client_attestation_data(honest, dataclasses.replace(LIVE, ledger=state))
+
+
 async def test_a_renewal_proves_the_secret_again_with_a_new_key() -> None:
     node = {"username": "system:node:n-0", "groups": frozenset({"system:nodes"})}
     first = dataclasses.replace(FIRST, **node)  # pyright: ignore[reportArgumentType] - two fields of their types

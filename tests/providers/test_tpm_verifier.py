@@ -201,6 +201,32 @@ def test_a_newer_clock_a_reset_or_an_answer_already_in_the_ledger_pass(sound: Ro
     assert sound.verify(ledger=seen).boot is not None
 
 
+def test_a_copy_that_was_handled_first_does_not_get_the_honest_answer_denied(sound: Round) -> None:
+    """Every holder of the token can read the second request and file its bytes again; the clock is the quote's own."""
+    honest = request_of(sound.second())
+    copy = verify(replace(honest, name="copy", uid="uid-of-the-copy"), sound.facts)
+    assert copy.boot is not None
+    seen = ledger(
+        fingerprints=copy.fingerprints,
+        clock=copy.boot.clock,
+        reset_count=copy.boot.reset_count,
+        bound_spkis=frozenset({honest.csr.spki_sha256}),
+    )
+    assert verify(honest, replace(sound.facts, ledger=replace(seen, answered=True))).boot == copy.boot
+    with pytest.raises(Denied) as denied:
+        verify(honest, replace(sound.facts, ledger=seen))
+    assert denied.value.reason is Reason.TPM_CLOCK_REVERSED
+
+
+@pytest.mark.parametrize(("clock", "reset_count"), [(5_001, 3), (5_000, 4), (0, 4)])
+def test_an_answer_in_the_ledger_excuses_no_older_quote_than_the_ledger_s(
+    sound: Round, clock: int, reset_count: int
+) -> None:
+    with pytest.raises(Denied) as denied:
+        sound.verify(ledger=ledger(clock=clock, reset_count=reset_count, answered=True))
+    assert denied.value.reason is Reason.TPM_CLOCK_REVERSED
+
+
 def test_a_previous_master_key_and_a_previous_ca_still_count(sound: Round) -> None:
     keys = (SecretBytes(b"the newest master key, unused yet"), MASTER)
     assert sound.verify(challenge_keys=keys, cluster=cluster(OTHER_PIN, PIN)).checks

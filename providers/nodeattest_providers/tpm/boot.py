@@ -63,17 +63,17 @@ def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], poli
 def check_clock(checks: Checks, boot: BootState, ledger: LedgerFacts) -> None:
     """Check that the quote is newer than the newest that the ledger saw.
 
-    1. A request that the ledger holds already is not compared with its own value (§E10.2).
-    2. resetCount never falls; only TPM2_Clear zeroes it, and then an operator resets the ledger entry (§E10.5).
-    3. Within one resetCount the clock is strictly newer.
+    1. resetCount never falls; only TPM2_Clear zeroes it, and then an operator resets the ledger entry (§E10.5).
+    2. Within one resetCount the clock is strictly newer.
+    3. But for the very quote that the ledger holds, where the ledger says that this answer is written down already
+       (§E10.2): a retry, or a copy of the request that was handled first.
     """
-    # 1
-    if ledger.answered or ledger.clock is None or ledger.reset_count is None:
+    if ledger.clock is None or ledger.reset_count is None:
         return
-    # 2, 3
     seen, now = (ledger.reset_count, ledger.clock), (boot.reset_count, boot.clock)
+    is_written_down = ledger.answered and now == seen  # 3
     checks.require(
-        now > seen,
+        now > seen or is_written_down,  # 1, 2
         "TPM clock goes forward",
         section=_SECTION,
         reason=Reason.TPM_CLOCK_REVERSED,
