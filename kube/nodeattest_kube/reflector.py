@@ -2,14 +2,16 @@
 
 Promises: a consistent paged list, then a watch from its resourceVersion with bookmarks; 410 lists again; every
 connection that was short or failed is followed by jittered back-off, so that no answer of a server makes us storm it;
-``on_change`` is called after the cache changed, once a version of an object. Leaves to others: a queue, so that
-``on_change`` returns at once; what a stale cache means (``last_contact``).
+``on_change`` is called after the cache changed, once a version of an object; what is too large is passed over, in a
+list, in a watch and in memory, and never keeps the others from being followed; trouble is logged, once a minute.
+Leaves to others: a queue, so that ``on_change`` returns at once; what a stale cache means (``last_contact``).
 Source: client-go tools/cache/reflector.go; Kubernetes API concepts, "Efficient detection of changes".
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random as random_module
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -17,14 +19,15 @@ from contextlib import aclosing
 from typing import Final
 
 from nodeattest_kube.backoff import RECONNECT, BackoffPolicy
-from nodeattest_kube.client import ApiClient, ApiError, Gone, Malformed, WatchEvent, WatchType
+from nodeattest_kube.client import ApiClient, ApiError, Gone, Malformed, Unreachable, WatchEvent, WatchType
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, key_of, version_of
+from nodeattest_kube.paging import PageSize
+from nodeattest_kube.paths import is_segment
+from nodeattest_kube.ration import Ration, weigh
 from nodeattest_kube.store import IndexFunction, Store, Version
 
 __all__ = ["Reflector"]
 
-_PAGE: Final = 500
-"""Objects asked for at once (client-go's default page)."""
 _HEALTHY: Final = 10.0
 """Seconds that a watch must have lasted for the server to count as well again."""
 _RELIST_AFTER: Final = 5
@@ -32,6 +35,13 @@ _RELIST_AFTER: Final = 5
 from a backup refuses versions of its future for ever (504, "Too large resource version")."""
 _NOT_ITS_FAULT: Final = frozenset({0, 429})
 """Statuses that say nothing about the version: no answer at all, and a server that has too much to do already."""
+
+_LONGEST_NAME: Final = 1024
+"""Characters of a name or namespace; Kubernetes has 253, but takes a request of any length for a name."""
+_LOG_PERIOD: Final = 60.0
+"""Seconds between two log lines of one kind about one collection."""
+
+_log = logging.getLogger(__name__)
 
 _Listed = dict[str, tuple[Version, JsonObject]]
 
@@ -48,6 +58,7 @@ class Reflector:
         query: Mapping[str, str] | None = None,
         transform: Callable[[JsonObject], JsonObject] | None = None,
         max_objects: int = 100_000,
+        max_bytes: int = 1 << 30,
         backoff: BackoffPolicy = RECONNECT,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
@@ -56,8 +67,11 @@ class Reflector:
         """``query`` holds selectors; ``transform`` may drop what nobody reads; ``clock`` is monotonic seconds.
 
         ``on_change``, ``transform`` and index functions get whatever the server sent, so they must be total. A server
-        that tells of more than ``max_objects`` is not believed.
+        that tells of more than ``max_objects`` is not believed. Objects are kept in ``max_bytes`` of memory, as they
+        are after ``transform``; one that weighs more than a 64th of what is left is passed over.
         """
+        self.passed_over = 0
+        """How often an object was not taken for its size or its name, for metrics."""
         self.last_error: ApiError | None = None
         self.last_contact = float("-inf")
         """When the server last said anything useful, on ``clock``."""
@@ -67,13 +81,18 @@ class Reflector:
         self._on_change = on_change
         self._transform = transform
         self._max_objects = max_objects
+        self._max_bytes = max_bytes
+        self._ration = Ration(max_bytes)
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
         self._store = Store()
         self._synced = asyncio.Event()
         self._version: str | None = None
         """Where the next watch starts; None to list first."""
-        self._page = _PAGE
+        self._page_size = PageSize()
+        self._outdated = False
+        """Whether a change was too large to be read: whose it was shows the next list."""
         self._failures = 0
+        self._log_again: dict[str, float] = {}
 
     @property
     def synced(self) -> bool:
@@ -108,6 +127,8 @@ class Reflector:
         """List and watch until cancelled; server trouble is waited out, other exceptions (bugs) come out."""
         while True:
             error, lasted = await self._follow()
+            if self._outdated:
+                self._version = None
             if lasted >= _HEALTHY:
                 self._failures = 0
                 if error is None:
@@ -116,6 +137,7 @@ class Reflector:
             wish = 0.0
             if error is not None:
                 wish = error.retry_after or 0.0
+                self._complain(error)
                 if isinstance(error, Gone) or (
                     self._failures % _RELIST_AFTER == 0 and error.status not in _NOT_ITS_FAULT
                 ):
@@ -138,25 +160,31 @@ class Reflector:
     async def _list(self) -> None:
         """Read the whole collection and take it over."""
         listed: _Listed = {}
-        version = ""
+        ration = Ration(self._max_bytes)
+        version, count = "", 0
+        pages = self._client.pages(self._path, self._query, self._page_size, skipped=self._too_large)
         try:
-            async with aclosing(self._client.pages(self._path, self._query, self._page)) as pages:
+            async with aclosing(pages):
                 async for page in pages:
                     version = dig_text(page, "metadata", "resourceVersion")
-                    self._read_page(page, listed)
+                    count += 1
+                    self._bound(count)  # Pages may be empty, but not without end.
+                    self._read_page(page, listed, ration)
                     self._contact()
         except Gone:
             # The list took longer than the server keeps its snapshot: without pages it needs none (client-go pager).
-            self._page = 0
+            self._page_size.all_at_once()
             raise
         if not version:
             raise self._malformed("a list without a resourceVersion")
-        self._page = _PAGE
+        self._page_size.listed()
+        self._ration = ration
         self._take_over(listed)
         self._version = version
+        self._outdated = False
         self._synced.set()
 
-    def _read_page(self, page: JsonObject, listed: _Listed) -> None:
+    def _read_page(self, page: JsonObject, listed: _Listed, ration: Ration) -> None:
         """Collect the objects of a page; give them the kind and apiVersion that items of a list lack, unlike events."""
         items = page.get("items") or []
         if not isinstance(items, list):
@@ -167,9 +195,11 @@ class Reflector:
             if kind:
                 found.setdefault("kind", kind)
                 found.setdefault("apiVersion", page.get("apiVersion"))
-            if not self._store.has(key, version):
-                found = self._transform(found) if self._transform is not None else found
-            listed[key] = version, found
+            known = self._store.get(key) if self._store.has(key, version) else None
+            kept = self._kept(found) if known is None else known
+            weight = weigh(key, version, kept) if known is None else self._ration.of(key)
+            if self._is_usable(found) and self._has_room(ration, key, weight):
+                listed[key] = version, kept
             self._bound(len(listed))
 
     def _take_over(self, listed: _Listed) -> None:
@@ -188,7 +218,8 @@ class Reflector:
     async def _watch(self, version: str) -> None:
         """Follow one watch connection to its end."""
         query = {**self._query, "resourceVersion": version}
-        async with aclosing(self._client.watch(self._path, query, opened=self._contact)) as events:
+        watch = self._client.watch(self._path, query, opened=self._contact, skipped=self._too_large)
+        async with aclosing(watch) as events:
             async for event in events:
                 self._handle(event)
                 self._contact()
@@ -198,17 +229,32 @@ class Reflector:
         if event.type is not WatchType.BOOKMARK:
             key, version, item = self._identify(event.object)
             if event.type is WatchType.DELETED:
-                if self._store.remove(key):
-                    self._on_change(key, None)
-            elif not self._store.has(key, version):
+                self._drop(key)
+            elif self._is_usable(item) and not self._store.has(key, version):
                 self._bound(len(self._store))
-                item = self._transform(item) if self._transform is not None else item
-                self._store.put(key, version, item)
-                self._on_change(key, item)
+                self._put(key, version, self._kept(item))
         reached = dig_text(event.object, "metadata", "resourceVersion")
         if not reached:
             raise self._malformed("an event without a resourceVersion")
         self._version = reached
+
+    def _put(self, key: str, version: Version, item: JsonObject) -> None:
+        """Keep an object if there is room; an older version of it is not kept in its place."""
+        if self._has_room(self._ration, key, weigh(key, version, item)):
+            self._store.put(key, version, item)
+            self._on_change(key, item)
+        else:
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        """Forget an object."""
+        self._ration.give_back(key)
+        if self._store.remove(key):
+            self._on_change(key, None)
+
+    def _kept(self, item: JsonObject) -> JsonObject:
+        """Return of an object what is kept."""
+        return item if self._transform is None else self._transform(item)
 
     def _identify(self, item: JsonValue) -> tuple[str, Version, JsonObject]:
         """Name an object and its version."""
@@ -220,6 +266,50 @@ class Reflector:
         """Refuse to be filled without end by a hostile server."""
         if count > self._max_objects:
             raise self._malformed(f"more than {self._max_objects} objects")
+
+    def _is_usable(self, item: JsonObject) -> bool:
+        """Whether an object can be asked for by its name, and its name be kept in queues and logs."""
+        name, namespace = dig_text(item, "metadata", "name"), dig_text(item, "metadata", "namespace")
+        if is_segment(name) and (is_segment(namespace) or not namespace) and len(name + namespace) <= _LONGEST_NAME:
+            return True
+        self._pass_over("its name is too long, or none for a path")
+        return False
+
+    def _has_room(self, ration: Ration, key: str, weight: int) -> bool:
+        """Whether there is memory for an object; it has it then."""
+        if ration.take(key, weight):
+            return True
+        self._pass_over(f"it would take {weight} bytes where {ration.left} are left")
+        return False
+
+    def _too_large(self) -> None:
+        """Note an object or an event that was too large to be read."""
+        self._outdated = True
+        self._pass_over("it is larger than an answer may be")
+
+    def _pass_over(self, why: str) -> None:
+        """Count an object that is not taken."""
+        self.passed_over += 1
+        if self._may_log("passed over"):
+            where = f"{self._client.server}{self._path}"
+            _log.warning("passed over an object of %s: %s (%d in all)", where, why, self.passed_over)
+
+    def _complain(self, error: ApiError) -> None:
+        """Log trouble, in our own words; a first Gone is none."""
+        if isinstance(error, Gone) and self._failures == 1:
+            return
+        if self._may_log("trouble"):
+            ours = isinstance(error, Malformed | Unreachable)
+            where = f"{self._client.server}{self._path}"
+            _log.warning("cannot follow %s: %s", where, error if ours else f"{error.status} {error.reason}")
+
+    def _may_log(self, kind: str) -> bool:
+        """Whether it is time for another line of this kind."""
+        now = self._clock()
+        if now < self._log_again.get(kind, now):
+            return False
+        self._log_again[kind] = now + _LOG_PERIOD
+        return True
 
     def _contact(self) -> None:
         """Note that the server answers."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from collections.abc import Callable
 
 import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import Server, answers, event, kubeconfig, refuses, streams, thing
+from scripted import Handler, Server, answers, event, kubeconfig, listing, refuses, streams, thing
 
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, Malformed, TooLarge, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, dig_text, parse_json
 from nodeattest_kube.lines import LineAssembler
 from nodeattest_kube.paging import OBJECT, PAGE, PageSize
+from nodeattest_kube.ration import Ration, weigh
+from nodeattest_kube.reflector import Reflector
 
 BOMB = b'{"a":[' + b"{}," * 900_000 + b"{}]}"
 """Less than 3 MiB, and 65 MB once parsed."""
@@ -30,7 +34,9 @@ class Collection:
         self.rows: list[str] = []
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        """Answer one list request."""
+        """Answer one list request; watches end at once."""
+        if "watch" in request.query:
+            return web.Response()
         limit, start = int(request.query.get("limit", "0")), int(request.query.get("continue", "0"))
         end = min(start + limit, len(self.items)) if limit else len(self.items)
         follows = str(end) if end < len(self.items) else ""
@@ -227,3 +233,169 @@ async def test_an_error_event_with_a_strange_code_is_an_error_of_the_server(
         async for _event in client.watch("/x"):
             pass
     assert caught.value.status == 500
+
+
+class Follower:
+    """A reflector on virtual time that stops at its n-th wait."""
+
+    def __init__(self, client: ApiClient, *, max_bytes: int = 1 << 30, max_objects: int = 1000) -> None:
+        self.now = 0.0
+        self.told: list[tuple[str, bool]] = []
+        self.waits = 0
+        self.reflector = Reflector(
+            client,
+            "/api/v1/things",
+            on_change=lambda key, item: self.told.append((key, item is not None)),
+            clock=lambda: self.now,
+            random=lambda: 0.0,
+            sleep=self._sleep,
+            max_bytes=max_bytes,
+            max_objects=max_objects,
+        )
+
+    async def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.waits -= 1
+        if self.waits <= 0:
+            await asyncio.Event().wait()
+
+    async def follow(self, server: Server, *script: Handler, waits: int = 1) -> list[str]:
+        """Run until the n-th wait; return the names that are in the cache."""
+        server.script, self.waits = list(script), waits
+        running = asyncio.create_task(self.reflector.run())
+        async with asyncio.timeout(10):
+            while self.waits > 0:  # noqa: ASYNC110 - its end lies in the reflector
+                await asyncio.sleep(0.002)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return sorted(dig_text(item, "metadata", "name") for item in self.reflector.values())
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    assert all(record.levelno == logging.WARNING for record in caplog.records)
+    return [record.getMessage() for record in caplog.records if record.name == "nodeattest_kube.reflector"]
+
+
+async def test_a_reflector_follows_a_collection_of_fat_objects_and_remembers_their_pages(
+    server: Server, client: ApiClient
+) -> None:
+    collection = Collection(*things(40, 500_000))
+    follower = Follower(client)
+    assert await follower.follow(server, collection) == collection.names
+    asked = [request.query.get("limit") for request in server.requests if "watch" not in request.query]
+    assert asked == ["500", "250", "125", "62", "31", "31"]
+    server.requests.clear()
+    gone = refuses(410, "Expired")
+    await follower.follow(server, gone, *[collection] * 2, streams(), waits=2)
+    asked = [request.query.get("limit") for request in server.requests if "watch" not in request.query]
+    assert asked == ["31", "31"]
+
+
+async def test_a_reflector_tells_the_log_what_it_passes_over_and_never_what_is_in_it(
+    server: Server, client: ApiClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = [thing(f"{name}-bad", 5, fat="x" * PAGE.bytes) for name in "ac"]
+    collection = Collection(bad[0], thing("b", 6), bad[1], thing("d", 7))
+    follower = Follower(client)
+    assert await follower.follow(server, *[collection] * 30) == ["b", "d"]
+    assert follower.reflector.passed_over == 2
+    assert logged(caplog) == [
+        f"passed over an object of {server.url}/api/v1/things: it is larger than an answer may be (1 in all)"
+    ]
+
+
+async def test_a_reflector_that_fails_says_so_once_a_minute_in_its_own_words(
+    server: Server, client: ApiClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower = Follower(client)
+    where = f"cannot follow {server.url}/api/v1/things: "
+    await follower.follow(server, refuses(403, "Forbidden", "secret words"), waits=6)
+    assert follower.now < 60
+    assert logged(caplog) == [where + "403 Forbidden"]
+    await follower.follow(server, answers(b"<html>secret words"), waits=2)
+    assert follower.now > 60
+    assert len(logged(caplog)) == 2
+    assert logged(caplog)[1].startswith(where + "200 MalformedAnswer: GET /api/v1/things: expected a JSON object")
+    assert "secret" not in caplog.text
+
+
+async def test_a_history_that_is_gone_is_no_trouble_the_first_time(
+    server: Server, client: ApiClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower = Follower(client)
+    await follower.follow(server, answers(listing(1)), refuses(410, "Expired"))
+    assert logged(caplog) == []
+    await follower.follow(server, refuses(410, "Expired"), waits=2)
+    assert len(logged(caplog)) == 1
+
+
+async def test_fat_objects_leave_room_for_slim_ones(server: Server, client: ApiClient) -> None:
+    fat = [thing(f"fat{number:03}", number + 1, fat="x" * 20_000) for number in range(400)]
+    slim = [thing(f"slim{number:03}", number + 900) for number in range(100)]
+    follower = Follower(client, max_bytes=4 << 20)
+    names = await follower.follow(server, answers(listing(999, *fat)), streams(*[event("ADDED", it) for it in slim]))
+    assert [name for name in names if name.startswith("slim")] == [f"slim{number:03}" for number in range(100)]
+    kept = sum(weigh("", ("", ""), item) for item in follower.reflector.values())
+    assert (1 << 20) < kept < (4 << 20)
+    assert follower.reflector.passed_over == 400 - (len(names) - 100)
+
+
+async def test_an_object_that_grew_too_heavy_is_dropped_and_one_that_goes_makes_room(
+    server: Server, client: ApiClient
+) -> None:
+    heavy = thing("a", 3, fat="x" * 1000)
+    follower = Follower(client, max_bytes=100_000)
+    changes = streams(event("ADDED", thing("a", 2)), event("MODIFIED", heavy), event("MODIFIED", heavy))
+    assert await follower.follow(server, answers(listing(1)), changes) == []
+    assert follower.told == [("a", True), ("a", False)]
+    turnover = [
+        line for n in range(3, 600, 2) for line in (event("ADDED", thing("b", n)), event("DELETED", thing("b", n)))
+    ]
+    await follower.follow(server, streams(*turnover))
+    assert follower.told[2:] == [("b", True), ("b", False)] * 299
+
+
+async def test_after_an_event_that_was_too_large_the_collection_is_listed_again(
+    server: Server, client: ApiClient
+) -> None:
+    large = event("MODIFIED", thing("a", 3, fat="x" * OBJECT.bytes))
+    follower = Follower(client)
+    script = (answers(listing(1, thing("a", 1))), streams(large + event("ADDED", thing("b", 4))))
+    names = await follower.follow(server, *script, answers(listing(9, thing("b", 4))), streams(), waits=2)
+    assert names == ["b"]
+    assert follower.told == [("a", True), ("b", True), ("a", False)]
+    assert ["watch" in request.query for request in server.requests] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "../x", "n" * 1025])
+async def test_an_object_that_no_path_can_name_is_passed_over(
+    server: Server, client: ApiClient, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower = Follower(client)
+    objects = [thing(name, 2), thing("a", 3, namespace=name), thing("c\\d", 4)]
+    changes = [event("ADDED", item) for item in objects] + [event("DELETED", objects[0])]
+    assert await follower.follow(server, answers(listing(1, *objects)), streams(*changes)) == ["c\\d"]
+    assert follower.told == [("c\\d", True)]
+    assert len(logged(caplog)[0]) < 300
+
+
+async def test_a_list_of_empty_pages_ends(server: Server, client: ApiClient) -> None:
+    pages = [answers(listing(1, continues=f"t{number}")) for number in range(20)]
+    follower = Follower(client, max_objects=9)
+    await follower.follow(server, *pages)
+    assert isinstance(follower.reflector.last_error, Malformed)
+    assert len(server.requests) == 10
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 2000)), max_size=50))
+def test_no_more_is_shared_out_than_there_is(steps: list[tuple[str, int]]) -> None:
+    ration = Ration(10_000)
+    shares: dict[str, int] = {}
+    for key, weight in steps:
+        shares.pop(key, None)
+        left = 10_000 - sum(shares.values())
+        assert ration.take(key, weight) == (weight * 64 <= left)
+        if weight * 64 <= left:
+            shares[key] = weight
+        assert ration.left == 10_000 - sum(shares.values()) >= 0
+    assert {key: ration.of(key) for key in shares} == shares
