@@ -94,12 +94,31 @@ def test_the_same_settings_are_parsed_once_and_equal_ones_again() -> None:
     assert cache.get(dict(settings)) is not cache.get(settings)
 
 
-def test_the_cache_is_bounded_and_never_answers_for_other_settings() -> None:
+def settings_of(number: int) -> dict[str, JsonValue]:
+    return {"endorsementKeys": [{"providerID": MACHINE, "sha256": f"sha256:{number:064x}"}]}
+
+
+def test_the_cache_never_answers_for_other_settings_that_took_an_old_place_in_memory() -> None:
     cache = PolicyCache()
     for number in range(600):
-        fingerprint = f"sha256:{number:064x}"
-        entry: dict[str, JsonValue] = {"providerID": MACHINE, "sha256": fingerprint}
-        assert fingerprint in cache.get({"endorsementKeys": [entry]}).owners
+        assert cache.get(settings_of(number)).listed == {f"sha256:{number:064x}"}
+
+
+def test_the_cache_holds_sixteen_policies_and_lets_go_of_the_one_that_was_not_asked_for_longest() -> None:
+    cache, asked, idle = PolicyCache(), settings_of(0), settings_of(1)
+    others = [settings_of(number) for number in range(2, 17)]
+    first, forgotten = cache.get(asked), cache.get(idle)
+    held = [(cache.get(settings), cache.get(asked)) for settings in others]
+    assert all(again is first for _, again in held)
+    assert all(cache.get(settings) is policy for settings, (policy, _) in zip(others, held, strict=True))
+    assert cache.get(idle) is not forgotten
+
+
+def test_settings_that_say_nothing_crowd_out_none_that_do() -> None:
+    cache, settings = PolicyCache(), settings_of(0)
+    policy = cache.get(settings)
+    assert all(not cache.get({}).listed for _ in range(100))
+    assert cache.get(settings) is policy
 
 
 json_values = st.recursive(

@@ -64,7 +64,7 @@ def check_trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence, facts: 
     if registered is not None:
         _require(checks, got in registered, "on the allow-list", " or ".join(sorted(registered)), got)
         return
-    is_another = got in policy.owners
+    is_another = got in policy.listed
     _require(checks, not is_another, "on no other machine's entry", "a key of this machine", "a key of another machine")
     # 3
     bound = facts.machine.annotations.get(MACHINE_ANNOTATION)

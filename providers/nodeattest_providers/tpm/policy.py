@@ -30,8 +30,8 @@ __all__ = ["PolicyCache", "TpmPolicy", "parse_policy"]
 _FINGERPRINT: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _DEFAULT_SELECTION: Final = PcrSelection(Alg.SHA256, (0, 7))
 """Firmware code and secure-boot policy: recorded in the ledger even where no value is demanded."""
-_CACHED_POLICIES: Final = 256
-"""One for each cluster whose policy is in use; the oldest goes first."""
+_CACHED_POLICIES: Final = 16
+"""Policies in use at a time; one with 10 000 keys has 4 MiB. The one that was not asked for longest goes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,8 @@ class TpmPolicy:
 
     registered: Mapping[ProviderID, frozenset[str]] = field(repr=False)
     """Allow-list: the endorsement key fingerprints of each machine."""
-    owners: Mapping[str, frozenset[ProviderID]] = field(repr=False)
-    """The allow-list the other way round."""
+    listed: frozenset[str] = field(repr=False)
+    """Every fingerprint of the allow-list, whosever it is."""
     anchors: Store | None = field(repr=False)
     """Every certificate of the bundle is a trust anchor, roots and intermediates alike."""
     trust_on_first_use: bool
@@ -50,34 +50,40 @@ class TpmPolicy:
 
 
 class PolicyCache:
-    """Remembers parsed policies by the identity of their settings, which are frozen: parsing 10 000 keys costs."""
+    """Remembers parsed policies by the identity of their settings, which nobody changes: parsing 10 000 keys costs.
+
+    An entry holds its settings, so that no others get their identity while it stands.
+    """
 
     def __init__(self) -> None:
         self._parsed: dict[int, tuple[Mapping[str, JsonValue], TpmPolicy]] = {}
+        self._defaults = parse_policy({})
 
     def get(self, settings: Mapping[str, JsonValue]) -> TpmPolicy:
         """Return the parsed policy; ``Denied`` when it is invalid."""
-        held = self._parsed.get(id(settings))
-        if held is not None and held[0] is settings:
-            return held[1]
-        policy = parse_policy(settings)
-        if len(self._parsed) >= _CACHED_POLICIES:
+        if not settings:  # made anew for each request of a cluster without settings: they must not crowd out others
+            return self._defaults
+        key = id(settings)
+        held = self._parsed.pop(key, None)
+        if held is None or held[0] is not settings:
+            held = (settings, parse_policy(settings))
+        self._parsed[key] = held  # at the end: asked for last
+        if len(self._parsed) > _CACHED_POLICIES:
             del self._parsed[next(iter(self._parsed))]
-        self._parsed[id(settings)] = (settings, policy)  # holding the settings keeps their id theirs
-        return policy
+        return held[1]
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
     """Read the settings; unknown keys are errors that name the nearest known one."""
     closed(settings, "spec.tpm", ("endorsementKeys", "endorsementCAs", "trustOnFirstUse", "pcrs"))
-    registered, owners = _endorsement_keys(settings.get("endorsementKeys", []))
+    registered = _endorsement_keys(settings.get("endorsementKeys", []))
     bundle = settings.get("endorsementCAs")
     anchors = None if bundle is None else _anchors(text(bundle, "spec.tpm.endorsementCAs"))
     first_use = boolean(settings.get("trustOnFirstUse", False), "spec.tpm.trustOnFirstUse")
     selection, allowed = _pcrs(mapping(settings.get("pcrs", {}), "spec.tpm.pcrs"))
     return TpmPolicy(
         registered=registered,
-        owners=owners,
+        listed=frozenset[str]().union(*registered.values()),
         anchors=anchors,
         trust_on_first_use=first_use,
         selection=selection,
@@ -85,11 +91,8 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
     )
 
 
-def _endorsement_keys(
-    value: JsonValue,
-) -> tuple[Mapping[ProviderID, frozenset[str]], Mapping[str, frozenset[ProviderID]]]:
+def _endorsement_keys(value: JsonValue) -> Mapping[ProviderID, frozenset[str]]:
     registered: defaultdict[ProviderID, set[str]] = defaultdict(set)
-    owners: defaultdict[str, set[ProviderID]] = defaultdict(set)
     for number, item in enumerate(items(value, "spec.tpm.endorsementKeys")):
         where = f"spec.tpm.endorsementKeys[{number}]"
         entry = mapping(item, where)
@@ -101,11 +104,7 @@ def _endorsement_keys(
         if not _FINGERPRINT.fullmatch(fingerprint):
             raise invalid(f"{where}.sha256", "sha256: and 64 lower-case hex digits", "another spelling")
         registered[machine].add(fingerprint)
-        owners[fingerprint].add(machine)
-    return (
-        MappingProxyType({machine: frozenset(keys) for machine, keys in registered.items()}),
-        MappingProxyType({key: frozenset(machines) for key, machines in owners.items()}),
-    )
+    return MappingProxyType({machine: frozenset(keys) for machine, keys in registered.items()})
 
 
 @lru_cache(maxsize=64)
