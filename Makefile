@@ -12,6 +12,8 @@ help:
 	@echo "make conformance  the system tests against a real kube-apiserver (KUBEBUILDER_ASSETS)"
 	@echo "make bench        measurements"
 	@echo "make lock         renew requirements.lock"
+	@echo "make clean        remove what the other targets made"
+	@echo "ARGS=... is passed on, such as: make demo ARGS='--nodes 5 --keep'"
 
 venv: $(STAMP)
 

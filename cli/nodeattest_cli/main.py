@@ -71,6 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader of our output has gone; Python must not stumble over it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except click.exceptions.NoArgsIsHelpError as asked:
+        click.echo(asked.format_message(), err=True)
+        return _USER_ERROR
     except (click.ClickException, UserError) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         click.echo(f"{_NAME}: {' '.join(message.split())}", err=True)

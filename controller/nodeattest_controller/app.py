@@ -30,6 +30,8 @@ from nodeattest_providers import signers
 __all__ = ["run"]
 
 _LOG: Final = logging.getLogger(__name__)
+TROUBLE_PERIOD: Final = 60.0
+"""Seconds."""
 _VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -46,11 +48,13 @@ class _Controller:
         self._metrics = metrics
         self._standing_by = True
         self._management: Management | None = None
+        self.elector: LeaseElector | None = None
 
     def health(self) -> str | None:
         """Say what is not ready; a replica that stands by is ready to take over."""
         if self._standing_by:
-            return None
+            trouble = self.elector.last_error if self.elector else None
+            return f"cannot take part in the election: {trouble}" if trouble else None
         return self._management.unhealthy() if self._management else "not started"
 
     async def lead(self) -> None:
@@ -126,6 +130,19 @@ def _client(settings: Settings, environment: Mapping[str, str]) -> ApiClient:
     return ApiClient.from_kubeconfig_file(settings.kubeconfig, request_timeout=settings.request_timeout)
 
 
+async def _tell_of_trouble(elector: LeaseElector, server: str) -> None:
+    """Log what keeps this replica from the election: at once, and then once a minute while it lasts."""
+    told, last = 0.0, ""
+    while True:
+        trouble = str(elector.last_error) if elector.last_error is not None else ""
+        if trouble and (trouble != last or time.monotonic() - told > TROUBLE_PERIOD):
+            remedy = "check --kubeconfig, the network, and the rights on leases"
+            _LOG.warning("cannot take part in the election", extra=fields(server=server, error=trouble, remedy=remedy))
+            told = time.monotonic()
+        last = trouble
+        await asyncio.sleep(1.0)
+
+
 async def run(settings: Settings, environment: Mapping[str, str]) -> int:
     """Run until cancelled or leadership is lost; returns the exit code.
 
@@ -148,9 +165,13 @@ async def run(settings: Settings, environment: Mapping[str, str]) -> int:
                 renew_deadline=settings.renew_deadline,
                 retry_period=settings.retry_period,
             )
+            controller.elector = elector
+            telling = asyncio.create_task(_tell_of_trouble(elector, client.server))
             try:
                 await elector.run(controller.lead)
             except LostLease as lost:
                 _LOG.error("leadership lost; a fresh process takes part again", extra=fields(error=str(lost)))
                 return 1
+            finally:
+                telling.cancel()
     return 0

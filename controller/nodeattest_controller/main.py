@@ -41,6 +41,9 @@ def main(arguments: list[str] | None = None) -> None:
         code: object = cli.main(arguments, prog_name=_NAME, standalone_mode=False)
     except click.exceptions.Abort:
         sys.exit(_INTERRUPTED)
+    except click.exceptions.NoArgsIsHelpError as asked:
+        click.echo(asked.format_message(), err=True)
+        sys.exit(_USER_ERROR)
     except (click.ClickException, SettingsError, KubeconfigError) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         click.echo(f"{_NAME}: {' '.join(message.split())}", err=True)

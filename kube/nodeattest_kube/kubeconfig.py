@@ -64,7 +64,8 @@ def in_cluster_endpoint(environment: Mapping[str, str], *, account: Path = _SERV
     """Endpoint of the pod we run in (client-go rest.InClusterConfig); the token file is re-read as it rotates."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
-        _refuse("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT", "neither or one", "run in a pod")
+        wanted = "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT"
+        _refuse(wanted, "neither or one", "run in a pod, or give --kubeconfig")
     ca_pem = _ca(_read(account / "ca.crt", "the service account's CA"), "ca.crt")
     server = _server({"server": f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"})
     return Endpoint(server=server, ca_pem=ca_pem, token_file=account / "token")

@@ -110,5 +110,5 @@ def _table(title: str, columns: Sequence[str], *, plain: bool) -> Table:
     shape = box.ASCII2 if plain else box.ROUNDED
     table = Table(title=title, title_justify="left", title_style="bold", box=shape, show_lines=False)
     for column in columns:
-        table.add_column(column, no_wrap=column in _ONE_LINE)
+        table.add_column(column, no_wrap=column in _ONE_LINE, overflow="fold")
     return table
