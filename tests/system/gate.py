@@ -109,6 +109,10 @@ class Gate:
         for session in self._sessions.values():
             await session.close()
         await asyncio.sleep(0.05)
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         call = Call(request.method, request.path, _common_name(request))
