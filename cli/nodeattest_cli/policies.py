@@ -18,6 +18,7 @@ from nodeattest_controller import manifests
 from nodeattest_controller.objects import items, mapping, strings, text
 from nodeattest_controller.policy import parse
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.tpm.policy import parse_policy
@@ -127,6 +128,13 @@ def notes(document: JsonObject) -> Iterator[str]:
     attestors = strings(spec, "authorizedAttestors")
     if not attestors:
         yield "authorizedAttestors is empty, so no node can join"
+    for name in attestors:
+        try:
+            signers.signer(ProviderName(name))
+        except Denied:
+            near = difflib.get_close_matches(name, sorted(signers.IN_TREE), n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            yield f"no provider {name!r} is installed here, and where none is, it lets nobody in{hint}"
     if "insecure" in attestors:
         yield "insecure proves nothing: whoever holds a bootstrap token can join as a machine that has not joined yet"
     tpm = mapping(spec, "tpm")

@@ -91,6 +91,10 @@ def test_what_may_surprise_is_noted(policy: JsonObject, said: str) -> None:
     assert any(said in note for note in notes(policy))
 
 
+def test_a_mistyped_attestor_is_noted_with_the_nearest() -> None:
+    assert any("did you mean tpm?" in note for note in notes(made(authorizedAttestors=["tmp"])))
+
+
 def test_the_command_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "policies.yaml"
     path.write_text(yaml.safe_dump_all([made(), {"kind": "ConfigMap"}]))
