@@ -26,7 +26,7 @@ class Limits:
 
 OBJECT: Final = Limits(bytes=3 << 20, values=250_000)
 """One object: etcd takes 1.5 MiB, which base64 and honest escapes do not double."""
-PAGE: Final = Limits(bytes=16 << 20, values=1_000_000)
+PAGE: Final = Limits(bytes=16 << 20, values=500_000)
 """A page of a list, of however many objects."""
 REFUSAL: Final = Limits(bytes=1 << 18, values=10_000)
 """A ``Status``: 512 characters of it are kept."""

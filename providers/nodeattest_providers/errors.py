@@ -120,10 +120,14 @@ class Unavailable(Exception):  # noqa: N818 - the contract's name for the verdic
 class ChallengeRequired(Exception):  # noqa: N818 - a verdict, not a failure
     """The first request is sound; publish ``challenge`` (annotation value) and wait for the second request.
 
-    ``annotations`` are further output-only annotations (for the TPM: the platform's endorsement key).
+    ``annotations`` are further output-only annotations (for the TPM: the platform's endorsement key). ``checks`` holds
+    what made the first request sound.
     """
 
-    def __init__(self, challenge: str, annotations: Mapping[str, str] = _NO_ANNOTATIONS) -> None:
+    def __init__(
+        self, challenge: str, annotations: Mapping[str, str] = _NO_ANNOTATIONS, *, checks: Sequence[Check] = ()
+    ) -> None:
         super().__init__("a second request must answer the challenge")
         self.challenge = challenge
         self.annotations = MappingProxyType(dict(annotations))
+        self.checks: tuple[Check, ...] = tuple(checks)

@@ -49,8 +49,23 @@ def test_a_sound_join_passes_every_check_when_everything_is_given(join: Join) ->
     assert all(step.section for step in explanation.steps)
 
 
-def test_a_sound_first_request_passes_every_check(join: Join) -> None:
-    assert outcomes(explain_request(join.first, join.documents())) == {Outcome.PASSED}
+def test_a_sound_first_request_passes_every_check_and_each_is_named_once(join: Join) -> None:
+    explanation = explain_request(join.first, join.documents())
+    assert outcomes(explanation) == {Outcome.PASSED}
+    names = [step.name for step in explanation.steps]
+    assert {"endorsement key template", "pinned ek", "endorsement key: named by the platform"} <= set(names)
+    assert names.index("endorsement key: named by the platform") < names.index("first request")
+    assert len(names) == len(set(names))
+
+
+def test_whose_key_a_first_request_shows_is_not_checked_without_the_documents_that_tell(join: Join) -> None:
+    policy = {"endorsementCAs": join.pki.ca_certificate.read_text(), "trustOnFirstUse": False}
+    documents = changed(join.documents(), "NodeAttestationPolicy", "spec", "tpm", value=policy)
+    explanation = explain_request(join.first, without(documents, "DevMachine"))
+    assert not explanation.failed
+    unchecked = [step for step in explanation.steps if step.outcome is Outcome.NOT_CHECKED]
+    assert all("infrastructure machine" in step.got for step in unchecked)
+    assert {"endorsement key: bound to the Machine"} <= {step.name for step in unchecked}
 
 
 def test_without_documents_nothing_fails_and_what_is_missing_is_named(join: Join) -> None:

@@ -171,9 +171,9 @@ def _verify(signer: ClusterAPISigner, request: NodeRequest, facts: Facts) -> tup
         return asyncio.run(signer.verify_client_attestation_data(request, facts)).checks, None
     except Denied as denied:
         return denied.checks, denied
-    except ChallengeRequired:
+    except ChallengeRequired as required:
         done = Check("first request", "provider", "a sound first request", "one that gets a challenge", passed=True)
-        return (done,), None
+        return (*required.checks, done), None
     except Unavailable as unavailable:
         waits = Check(
             "facts at hand", "provider", "everything that the provider needs", unavailable.detail, passed=False

@@ -85,7 +85,8 @@ def _verify(request: NodeRequest, facts: Facts) -> AttestedNode:
     _check_unused(checks, request, facts)  # 3
     if isinstance(evidence, FirstEvidence):  # 4
         nonce = derive(LABEL_NONCE, master_keys(facts)[0], context(facts, request))
-        raise ChallengeRequired(Challenge(uid=request.uid, spki_sha256=request.csr.spki_sha256, nonce=nonce).to_text())
+        challenge = Challenge(uid=request.uid, spki_sha256=request.csr.spki_sha256, nonce=nonce)
+        raise ChallengeRequired(challenge.to_text(), checks=checks.record())
     _check_answer(checks, request, evidence, secret, facts)
     return AttestedNode(
         provider=PROVIDER,

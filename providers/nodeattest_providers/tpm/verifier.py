@@ -103,14 +103,16 @@ class TpmSigner:
         if isinstance(evidence, SecondEvidence):
             return _second_round(checks, request, evidence, facts, policy)
         keys = _first_round(checks, evidence, facts, policy)
-        raise self._challenge(keys, request, facts, policy)
+        challenge = self._challenge(keys, request, facts, policy)
+        annotations = {ANNOTATION_TPM_ENDORSEMENT_KEY: keys.ek.fingerprint}
+        raise ChallengeRequired(challenge.to_text(), annotations, checks=checks.record())
 
-    def _challenge(self, keys: _Keys, request: NodeRequest, facts: Facts, policy: TpmPolicy) -> ChallengeRequired:
+    def _challenge(self, keys: _Keys, request: NodeRequest, facts: Facts, policy: TpmPolicy) -> Challenge:
         """Encrypt the secret to the endorsement key, for the attestation key's Name (protocol §E5, steps 5 and 6)."""
         key = master_keys(facts)[0]
         ctx = keys.context(facts, request)
         credential = make_credential(keys.ek, keys.ak.name, derive(LABEL_SECRET, key, ctx), random=self._random)
-        challenge = Challenge(
+        return Challenge(
             uid=request.uid,
             spki_sha256=request.csr.spki_sha256,
             nonce=derive(LABEL_NONCE, key, ctx),
@@ -118,7 +120,6 @@ class TpmSigner:
             secret=credential.secret,
             pcrs=policy.selection,
         )
-        return ChallengeRequired(challenge.to_text(), {ANNOTATION_TPM_ENDORSEMENT_KEY: keys.ek.fingerprint})
 
 
 def _evidence(checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvidence:
