@@ -59,7 +59,7 @@ def test_a_sound_first_request_passes_every_check_and_each_is_named_once(join: J
 
 
 def test_whose_key_a_first_request_shows_is_not_checked_without_the_documents_that_tell(join: Join) -> None:
-    policy = {"endorsementCAs": join.pki.ca_certificate.read_text(), "trustOnFirstUse": False}
+    policy: JsonObject = {"endorsementCAs": join.pki.ca_certificate.read_text(), "trustOnFirstUse": False}
     documents = changed(join.documents(), "NodeAttestationPolicy", "spec", "tpm", value=policy)
     explanation = explain_request(join.first, without(documents, "DevMachine"))
     assert not explanation.failed
