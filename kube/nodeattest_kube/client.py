@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlencode
@@ -39,7 +40,7 @@ from nodeattest_kube.errors import (
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, dig_text, parse_json
 from nodeattest_kube.kubeconfig import Endpoint, check_proxy_url, in_cluster_endpoint, parse_kubeconfig, read_kubeconfig
 from nodeattest_kube.lines import LineAssembler
-from nodeattest_kube.paging import OBJECT, REFUSAL, ROW_HEADERS, ROW_QUERY, Limits, PageSize
+from nodeattest_kube.paging import OBJECT, REFUSAL, ROW_HEADERS, ROW_QUERY, Limits, PageSize, sift
 from nodeattest_kube.proxies import environment_proxy
 from nodeattest_kube.tokens import TokenSource
 from nodeattest_kube.transport import Answer, Transport
@@ -174,7 +175,7 @@ class ApiClient:
         while True:
             if following:
                 asked["continue"] = following
-            page = await self._page(path, asked, size, skipped)
+            page = await self._page(path, asked, size, skipped or partial(_refuse_large, path))
             yield page
             following, previous = dig_text(page, "metadata", "continue"), following
             if not following:
@@ -183,7 +184,7 @@ class ApiClient:
                 raise Malformed(200, "MalformedAnswer", f"GET {path}: the list continues at itself")
 
     async def _page(
-        self, path: str, asked: Mapping[str, str], size: PageSize, skipped: Callable[[], None] | None
+        self, path: str, asked: Mapping[str, str], size: PageSize, skipped: Callable[[], None]
     ) -> JsonObject:
         """Read one page, of as many objects as fit."""
         while True:
@@ -195,13 +196,12 @@ class ApiClient:
             except TooLarge:
                 if size.shrink():
                     continue
-                if skipped is None:
-                    raise
-                page = await self._row(path, asked)
                 skipped()
-                return page
+                return await self._row(path, asked)
             if dig_text(page, "metadata", "continue"):  # A last page may be small for want of objects.
                 size.fitted(length)
+            for _taken in range(sift(page, length)):
+                skipped()
             return page
 
     async def _row(self, path: str, asked: Mapping[str, str]) -> JsonObject:
@@ -316,6 +316,11 @@ class ApiClient:
 
 def _ignore(_method: str, _status: int | None) -> None:
     """Nobody counts."""
+
+
+def _refuse_large(path: str) -> None:
+    """Refuse a list that cannot be whole."""
+    raise TooLarge(200, f"GET {path}: an object in the list is too large")
 
 
 def _with_proxy(endpoint: Endpoint, trust_env: bool) -> Endpoint:

@@ -12,7 +12,17 @@ import math
 import re
 from typing import Final, NoReturn, cast
 
-__all__ = ["JsonObject", "JsonValue", "TooManyValues", "dig", "dig_text", "key_of", "parse_json", "version_of"]
+__all__ = [
+    "JsonObject",
+    "JsonValue",
+    "TooManyValues",
+    "dig",
+    "dig_text",
+    "has_more_values",
+    "key_of",
+    "parse_json",
+    "version_of",
+]
 
 JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
 JsonObject = dict[str, JsonValue]
@@ -33,7 +43,7 @@ def parse_json(body: bytes, max_values: int | None = None) -> JsonObject:
 
     ``max_values`` bounds time and memory: it is held against the brackets and commas, so commas in texts count too.
     """
-    if max_values is not None and len(body) > max_values < 1 + sum(body.count(each) for each in (b",", b"{", b"[")):
+    if max_values is not None and has_more_values(body, max_values):
         raise TooManyValues(f"a JSON document of more than {max_values} values")
     try:
         value = cast("JsonValue", _DECODER.decode(body.decode()))
@@ -44,6 +54,11 @@ def parse_json(body: bytes, max_values: int | None = None) -> JsonObject:
     if not isinstance(value, dict):
         raise ValueError(f"a JSON {type(value).__name__} instead of an object")  # noqa: TRY004 - one error for all bad bytes
     return value
+
+
+def has_more_values(body: bytes, most: int) -> bool:
+    """Whether a document may hold more values than that; each costs a byte at least, and a bracket or a comma."""
+    return len(body) > most and 1 + sum(body.count(each) for each in (b",", b"{", b"[")) > most
 
 
 def _refuse_constant(_name: str) -> NoReturn:

@@ -8,11 +8,14 @@ Leaves to others: the requests (``client``). Source: Kubernetes API concepts, "R
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["OBJECT", "PAGE", "REFUSAL", "ROW_HEADERS", "ROW_QUERY", "Limits", "PageSize"]
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, has_more_values
+
+__all__ = ["OBJECT", "PAGE", "REFUSAL", "ROW_HEADERS", "ROW_QUERY", "Limits", "PageSize", "sift"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +35,29 @@ REFUSAL: Final = Limits(bytes=1 << 18, values=10_000)
 """A ``Status``: 512 characters of it are kept."""
 ROW_HEADERS: Final[Mapping[str, str]] = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 ROW_QUERY: Final[Mapping[str, str]] = {"limit": "1", "includeObject": "None"}
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 _MOST: Final = 500
 """Objects (client-go's default page)."""
 _ROOM: Final = 4
 """A page that fills less than this part of its limit may be twice as large next time."""
+
+
+def sift(page: JsonObject, length: int) -> int:
+    """Take out of a page of so many bytes the objects that a read or a watch would refuse; return how many they are."""
+    items = page.get("items")
+    if length <= min(OBJECT.bytes, OBJECT.values) or not isinstance(items, list):
+        return 0
+    kept = [item for item in items if _fits(item)]
+    page["items"] = kept
+    return len(items) - len(kept)
+
+
+def _fits(item: JsonValue) -> bool:
+    try:
+        body = _ENCODER.encode(item).encode()
+    except RecursionError:
+        return False
+    return len(body) <= OBJECT.bytes and not has_more_values(body, OBJECT.values)
 
 
 class PageSize:

@@ -14,12 +14,14 @@ from nodeattest_kube.client import (
     Forbidden,
     Invalid,
     NotFound,
+    TooLarge,
     Unauthorized,
     Unreachable,
 )
 from nodeattest_kube.elector import LeaseElector
 from nodeattest_kube.jsontypes import JsonObject, dig_text
-from nodeattest_kube.paths import core
+from nodeattest_kube.paging import OBJECT
+from nodeattest_kube.paths import collection, core, named
 from nodeattest_kube.reflector import Reflector
 from nodeattest_sandbox.process import ControlPlane
 
@@ -99,6 +101,57 @@ async def test_a_paged_list_is_whole(admin: ApiClient) -> None:
     assert [name for name in names if name.startswith("page-")] == [f"page-{number}" for number in range(5)]
     assert len(pages) >= 3
     assert len({dig_text(page, "metadata", "resourceVersion") for page in pages}) == 1
+
+
+async def test_an_object_of_too_many_values_is_passed_over_in_a_list_and_in_a_watch(
+    admin: ApiClient, control_plane_kind: str
+) -> None:
+    if control_plane_kind == "sandbox":
+        pytest.skip("the sandbox serves no tables")
+    bad = config_map("many-b", commas="," * OBJECT.values)
+    with pytest.raises(TooLarge):  # The answer is; the write happened.
+        await admin.create(maps(), bad)
+    for name in ("many-a", "many-c"):
+        await admin.create(maps(), config_map(name))
+    told: list[int] = []
+    pages = [
+        page async for page in admin.pages(maps(), limit=1, skipped=lambda: told.append(1))
+    ]  # As a row of a table.
+    names = [dig_text(item, "metadata", "name") for page in pages for item in _items(page)]
+    assert [f"many-{each}" in names for each in "abc"] == [True, False, True]
+    assert told == [1]
+    reflector = Reflector(admin, maps(), on_change=lambda _key, _item: None, query={"labelSelector": "room=kube"})
+    running = asyncio.create_task(reflector.run())
+    try:
+        assert await reflector.wait_synced(30)
+        assert [reflector.get(f"default/many-{each}") is None for each in "abc"] == [False, True, False]
+        assert reflector.passed_over == 1
+        await admin.create(maps(), config_map("many-d"))
+        await until(lambda: reflector.get("default/many-d") is not None)
+        with pytest.raises(TooLarge):
+            await admin.merge_patch(maps("many-b"), {"data": {"more": ""}})
+        await admin.create(maps(), config_map("many-e"))
+        await until(lambda: reflector.get("default/many-e") is not None)
+        assert reflector.passed_over == 2
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await admin.delete(maps("many-b"))
+
+
+async def test_a_name_with_a_backslash_can_be_asked_for(admin: ApiClient, control_plane_kind: str) -> None:
+    if control_plane_kind == "sandbox":
+        pytest.skip("what names are taken is the real server's to say")
+    role: JsonObject = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "back\\slash"},
+    }
+    group = ("rbac.authorization.k8s.io", "v1", "clusterroles")
+    await admin.create(collection(*group), role)
+    found = await admin.get(named(*group, "back\\slash"))
+    assert dig_text(found, "metadata", "name") == "back\\slash"
+    await admin.delete(named(*group, "back\\slash"))
 
 
 def _items(page: JsonObject) -> list[JsonObject]:

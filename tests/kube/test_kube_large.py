@@ -86,17 +86,22 @@ async def test_pages_grow_again_where_objects_are_slim(server: Server, client: A
     assert collection.limits == [2, 4, 8, 16, 32, 64]
 
 
-@pytest.mark.parametrize("bad", [{"fat": "x" * PAGE.bytes}, {"fat": "," * PAGE.values}], ids=["bytes", "values"])
+@pytest.mark.parametrize(
+    "rows", [[], ["t005-bad"]], ids=["among others, which fit into a page with it", "as large as a page"]
+)
+@pytest.mark.parametrize("kind", ["bytes", "values"])
 async def test_an_object_that_is_too_large_alone_is_passed_over(
-    server: Server, client: ApiClient, bad: dict[str, str]
+    server: Server, client: ApiClient, kind: str, rows: list[str]
 ) -> None:
-    collection = Collection(*things(5, 10), thing("t005-bad", 6, **bad), *things(5, 10, start=6))
+    limits = PAGE if rows else OBJECT
+    fat = "x" * limits.bytes if kind == "bytes" else "," * limits.values
+    collection = Collection(*things(5, 10), thing("t005-bad", 6, fat=fat), *things(5, 10, start=6))
     server.script = [collection]
     told: list[int] = []
     honest = [name for name in collection.names if name != "t005-bad"]
     size = PageSize(4)
     assert await names_in(client, size, lambda: told.append(1)) == honest
-    assert (told, collection.rows) == ([1], ["t005-bad"])
+    assert (told, collection.rows) == ([1], rows)
     with pytest.raises(TooLarge):
         await names_in(client, size)
 
