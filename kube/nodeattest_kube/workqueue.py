@@ -61,8 +61,11 @@ class WorkQueue(Generic[K]):
         group: Callable[[K], Hashable] | None = None,
         per_group: int = sys.maxsize,
     ) -> None:
-        """``per_group``: how many keys of one group may be worked on at the same time; by default all are one group."""
-        """``on_bug`` hears of a worker's exception, logged by default; the key is tried again in any case."""
+        """``on_bug`` hears of a worker's exception, logged by default; the key is tried again in any case.
+
+        ``group`` names a key's group, always the same; at most ``per_group`` keys of a group are worked on at the same
+        time, and as many groups may hang without delay to others as leave a worker free. By default all are one group.
+        """
         self.retries = 0
         """How often a key was added with back-off, for metrics."""
         self._backoff, self._clock, self._random, self._timer = backoff, clock, random, timer
@@ -183,7 +186,8 @@ class WorkQueue(Generic[K]):
         finally:
             self._working.discard(key)
             self._ready.done(key)
-            self._awake.set()  # a group that had its share in hand may have one more
+            if self._ready:
+                self._awake.set()  # a group that had its share in hand may have one more
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)
