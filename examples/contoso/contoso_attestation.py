@@ -1,0 +1,97 @@
+"""A provider of somebody else: each rack has a controller that signs for the slot whose cable a question came through.
+
+Evidence ``contoso/v1`` is ``{"signature": <Ed25519>}`` over ``lp("contoso/v1", provider ID, binding)``. The provider ID
+is ``contoso://<rack>/<slot>``; the policy names each rack's key, in hex, under ``spec.providers.contoso.racks``.
+One step suffices: the binding covers the node's key, so that a signature seen twice serves nobody else.
+"""  # noqa: INP001 - one module, no package
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from nodeattest_providers.binding import Binding, lp
+from nodeattest_providers.canonical import Fields, b64encode
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.evidence import check_block, check_parsed
+from nodeattest_providers.exchange import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.names import MachineName, ProviderName
+
+__all__ = ["ContosoAttestor", "ContosoSigner"]
+
+
+class ContosoAttestor:
+    """The node's half; its one setting is the ``socket`` to the rack's controller."""
+
+    provider, versions, two_step = ProviderName("contoso"), (1,), False
+
+    def __init__(self, settings: Mapping[str, JsonValue]) -> None:
+        self._socket = Fields.of(dict(settings), "contoso settings", ("socket",)).text("socket", 1, 100)
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - one step
+        """Let the rack's controller sign."""
+        try:
+            with socket.socket(socket.AF_UNIX) as rack:
+                rack.settimeout(5)
+                rack.connect(self._socket)
+                rack.sendall(binding.digest)
+                signature = rack.recv(64, socket.MSG_WAITALL)
+        except OSError:
+            signature = b""
+        if len(signature) != 64:  # noqa: PLR2004 - an Ed25519 signature
+            remedy = "see to the rack's controller"
+            raise Unavailable(Reason.PLATFORM_UNAVAILABLE, "the rack does not answer", remedy=remedy)
+        return Evidence(self.provider, 1, {"signature": b64encode(signature)})
+
+
+class ContosoSigner:
+    """The controller's half."""
+
+    provider, versions, secure = ProviderName("contoso"), (1,), True
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Check that the rack's controller signed for this Machine's slot, this key, this cluster and this signer."""
+        checks, provider_id = Checks(), facts.machine.provider_id
+        check_block(checks, request.evidence, self.provider, self.versions)
+        signature = check_parsed(checks, "evidence schema", "contoso/v1", lambda: _signature(request.evidence))
+        rack = provider_id.removeprefix("contoso://").partition("/")[0]
+        messages = [lp(b"contoso/v1", provider_id.encode(), request.binding(p).digest) for p in facts.cluster.pins]
+        signed = _is_signed(facts.settings, rack, signature, messages)
+        checks.require(
+            signed,
+            "signed by the rack",
+            section="contoso/v1",
+            reason=Reason.PROOF_INVALID,
+            expected="a signature under the rack's key in spec.providers.contoso.racks",
+            got="such a signature" if signed else "another, or no key there",
+            remedy="register the rack's key; the slot must be that of the Machine's provider ID",
+        )
+        return AttestedNode(provider=self.provider, provider_id=provider_id, checks=checks.record())
+
+    verify_serving_attestation_data = verify_client_attestation_data  # the binding tells them apart
+
+    async def machine_name(self, request: NodeRequest) -> MachineName:
+        """Name the request after the node that it asks for."""
+        return MachineName(request.csr.node_name)
+
+
+def _signature(evidence: Evidence) -> bytes:
+    return Fields.of(evidence.data, "contoso/v1", ("signature",)).octets("signature", 64, 64)
+
+
+def _is_signed(settings: Mapping[str, JsonValue], rack: str, signature: bytes, messages: Iterable[bytes]) -> bool:
+    racks = settings.get("racks")
+    key = racks.get(rack) if isinstance(racks, dict) else None
+    for message in messages:
+        try:
+            rack_key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key if isinstance(key, str) else ""))
+            rack_key.verify(signature, message)
+        except (ValueError, InvalidSignature):  # ValueError: no key, or no hex
+            continue
+        return True
+    return False
