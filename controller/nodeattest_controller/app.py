@@ -95,7 +95,7 @@ class _Controller:
             ages=Ages(_now, time.monotonic),
             now=_now,
         )
-        share = max(1, settings.workers // 2)  # of the workers; a lone busy cluster may use half of them
+        share = max(1, settings.workers // 4)  # so that three hung clusters leave the rest a quarter
         connect = partial(_connect, settings=settings, metrics=metrics)
         fleet = Fleet(management, reconciler, metrics=metrics, connect=connect, now=_now, per_cluster=share)
         self._management = management

@@ -95,7 +95,7 @@ class Settings:
     """Serves /healthz, /livez and /readyz; port 0 takes a free one."""
     metrics_bind_address: str = "127.0.0.1:8080"
     """Serves /metrics; ``0`` serves none, port 0 takes a free one."""
-    workers: int = 16
+    workers: int = 32
     """How many requests are worked on at the same time."""
     certificate_lifetime: float = 14 * _DAY
     """Where the policy names none."""

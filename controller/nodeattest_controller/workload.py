@@ -34,6 +34,8 @@ __all__ = ["Workload"]
 _LOG: Final = logging.getLogger(__name__)
 _CSR: Final = ("certificates.k8s.io", "v1", "certificatesigningrequests")
 _RBAC: Final = ("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
+MAX_REQUESTS: Final = 128 << 20
+"""Bytes of requests kept of one cluster: some 28,000 ordinary ones."""
 MAX_ANNOTATIONS: Final = 32 * 1024
 """Characters; the API server would take 256 KiB."""
 OUR_ANNOTATIONS: Final = frozenset({ANNOTATION_CHALLENGE, ANNOTATION_REASON, ANNOTATION_SUPPORTED_VERSIONS})
@@ -60,7 +62,13 @@ class Workload:
         self._own_writes: dict[str, set[str]] = defaultdict(set)
         self._in_flight: Counter[str] = Counter()
         self._seen_meanwhile: dict[str, str] = {}
-        self.requests = Reflector(client, paths.collection(*_CSR), on_change=self._changed, transform=_slim_request)
+        self.requests = Reflector(
+            client,
+            paths.collection(*_CSR),
+            on_change=self._changed,
+            transform=_slim_request,
+            max_bytes=MAX_REQUESTS,
+        )
 
     async def run(self) -> None:
         """Watch the cluster's requests until cancelled."""

@@ -30,6 +30,8 @@ from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 
 STALL = 2.0
 """Seconds that a request may take while a certificate is valid."""
+CUT_BY_CLIENT_GO = {500, 502}
+"""How ``kubectl proxy`` answers for a request whose connection client-go closed."""
 
 
 def shorten_certificates(world: World, seconds: int) -> None:
@@ -80,10 +82,16 @@ class Poller:
         """Stop polling."""
         self._stop.set()
 
-    def assert_unharmed(self, *codes: int) -> None:
-        """Every answer so far came in time and was the API server's."""
+    def assert_unharmed(self, code: int, *, rotations: int) -> None:
+        """Every answer so far came in time and was the API server's.
+
+        client-go closes all its connections when its certificate changes; the request that is being written at that
+        very moment fails inside client-go, whatever the plugin does: at most one a rotation.
+        """
         assert self.answers
-        assert {code for _, code in self.answers} <= set(codes)
+        cut = [found for _, found in self.answers if found != code]
+        assert set(cut) <= CUT_BY_CLIENT_GO
+        assert len(cut) <= rotations
         assert max(took for took, _ in self.answers) < STALL
 
 
@@ -130,7 +138,7 @@ def test_a_client_go_process_never_stalls_through_issue_renewal_denial_and_a_hun
             return len(list(maps_at(world.ledger(name), "spec", "issued")))
 
         eventually(lambda: issued() >= 2, seconds=25, what="the renewal")
-        poller.assert_unharmed(404)
+        poller.assert_unharmed(404, rotations=1)
 
         world.set_policy(authorizedAttestors=[])
         denials = {text_at(one, "metadata", "name") for one in world.requests_of(name) if world.denial(one)}
@@ -144,14 +152,14 @@ def test_a_client_go_process_never_stalls_through_issue_renewal_denial_and_a_hun
             what="the denied renewal",
         )
         time.sleep(1)
-        poller.assert_unharmed(404)
+        poller.assert_unharmed(404, rotations=1)
 
         gate.held = lambda call: "certificatesigningrequests" in call.path
         world.set_policy(authorizedAttestors=["tpm"])
         shorten_certificates(world, 3600)
         time.sleep(8)
-        poller.assert_unharmed(404)
+        poller.assert_unharmed(404, rotations=1)
         gate.held = lambda _: False
         eventually(lambda: issued() >= 3, seconds=30, what="the renewal after the hung server")
         time.sleep(1)
-        poller.assert_unharmed(404)
+        poller.assert_unharmed(404, rotations=2)
