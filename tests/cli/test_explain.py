@@ -17,6 +17,7 @@ from stored import EK_ANNOTATION, MACHINE, MASTER, NODE, PROVIDER_ID, Join, chan
 from nodeattest_cli.explain.model import Explanation, Outcome
 from nodeattest_cli.explain.replay import explain_request, first_request_name
 from nodeattest_cli.main import main
+from nodeattest_controller.request import parse
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope, pem
 from nodeattest_providers.canonical import b64encode
@@ -66,6 +67,26 @@ def test_whose_key_a_first_request_shows_is_not_checked_without_the_documents_th
     unchecked = [step for step in explanation.steps if step.outcome is Outcome.NOT_CHECKED]
     assert all("infrastructure machine" in step.got for step in unchecked)
     assert {"endorsement key: bound to the Machine"} <= {step.name for step in unchecked}
+
+
+def ledger_of(*keys: str, uid: str) -> JsonObject:
+    """A machine's ledger of today: its clock is far beyond any stored quote's."""
+    times: JsonObject = dict.fromkeys(("notBefore", "notAfter", "issuedAt"), "2026-05-04T12:00:00Z")
+    issued: list[JsonValue] = [{"requestUID": uid, "spki": key, "certificate": "pem", **times} for key in keys]
+    boot: JsonObject = {"clock": 2**40, "resetCount": 1, "pcrDigest": ""}
+    spec: JsonObject = {"providerID": PROVIDER_ID, "nodeName": NODE, "provider": "tpm", "issued": issued, "boot": boot}
+    meta: JsonObject = {"ownerReferences": [{"uid": "uid-of-machine"}]}
+    return {"kind": "MachineAttestation", "metadata": meta, "spec": spec}
+
+
+def test_a_request_that_was_certified_passes_still_after_the_machine_renewed(join: Join) -> None:
+    first, second = join.round()
+    documents = [*join.documents(), first]
+    spki = parse(second).csr.spki_sha256
+    renewed = ledger_of(spki, "sha256:newer", uid="uid-of-second")
+    assert not explain_request(second, [*documents, renewed]).failed
+    newest = ledger_of("sha256:older", spki, uid="uid-of-second")
+    assert refusal(explain_request(second, [*documents, newest])) == ("TPM clock goes forward", "TPMClockReversed")
 
 
 def test_without_documents_nothing_fails_and_what_is_missing_is_named(join: Join) -> None:

@@ -278,6 +278,17 @@ async def test_a_renewal_proves_the_secret_again_with_a_new_key() -> None:
     assert await SIGNER.verify_client_attestation_data(request, facts)
 
 
+async def test_the_checks_of_a_sound_first_request_come_with_its_challenge() -> None:
+    with pytest.raises(ChallengeRequired) as required:
+        await SIGNER.verify_client_attestation_data(FIRST, FACTS)
+    assert [check.name for check in required.value.checks][-3:] == [
+        "the Machine's secret",
+        "pinned secret",
+        "secret used once",
+    ]
+    assert all(check.passed for check in required.value.checks)
+
+
 async def test_no_master_key_means_try_again() -> None:
     with pytest.raises(Unavailable):
         await SIGNER.verify_client_attestation_data(FIRST, dataclasses.replace(FACTS, challenge_keys=()))

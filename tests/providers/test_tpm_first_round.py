@@ -40,6 +40,10 @@ def test_a_sound_first_request_is_challenged_and_names_the_endorsement_key(tpm: 
     assert challenge.spki_sha256 == CSR.spki_sha256
     assert challenge.pcrs == PcrSelection(Alg.SHA256, (0, 7))
     assert required.annotations == {ANNOTATION_TPM_ENDORSEMENT_KEY: tpm.fingerprint}
+    assert all(check.passed for check in required.checks)
+    assert {"evidence schema", "endorsement key template", "pinned ak", "endorsement key: on the allow-list"} <= {
+        check.name for check in required.checks
+    }
 
 
 def test_two_replicas_ask_for_the_same_secret_under_fresh_seeds(tpm: SoftTpm) -> None:

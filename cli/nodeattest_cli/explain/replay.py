@@ -34,6 +34,7 @@ from nodeattest_providers.interface import (
     ClusterAPISigner,
     Facts,
     JsonValue,
+    LedgerFacts,
     MachineFacts,
     NodeRequest,
     SecretBytes,
@@ -194,7 +195,14 @@ def _facts(request: NodeRequest, given: Given, first: NodeRequest | None) -> Fac
         challenge_keys=given.challenge_keys or _NO_KEYS,
         verified_at=request.created,
     )
-    return replace(facts, ledger=given.ledger.facts(request)) if given.ledger else facts
+    return replace(facts, ledger=_ledger_facts(request, given.ledger, first)) if given.ledger else facts
+
+
+def _ledger_facts(request: NodeRequest, ledger: ledgers.Ledger, first: NodeRequest | None) -> LedgerFacts:
+    """Leave the clock out for a request that was certified before the newest: the ledger of its day had another."""
+    facts = ledger.facts(request, first.uid if first else "")
+    is_newest = bool(ledger.issued) and ledger.issued[-1].spki == request.csr.spki_sha256
+    return facts if is_newest or not facts.answered else replace(facts, clock=None)
 
 
 def _settings(request: NodeRequest, given: Given) -> Mapping[str, JsonValue]:
