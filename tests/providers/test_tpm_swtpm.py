@@ -163,7 +163,7 @@ def test_a_credential_for_another_name_is_refused_by_the_tpm(real_tpm: SoftwareT
     with connected(real_tpm.tcti) as esys, primary(esys, P384.creation()) as ek, primary(esys, AK_TEMPLATE) as ak:
         name = parsed(ak.public).name
         right = make_credential(parsed(ek.public), name, bytes(32), random=bytes)
-        wrong = make_credential(parsed(ek.public), name[:-1] + b"\x00", bytes(32), random=bytes)
+        wrong = make_credential(parsed(ek.public), name[:-1] + bytes([name[-1] ^ 1]), bytes(32), random=bytes)
         assert activate(esys, ek, ak, right.blob, right.secret) == bytes(32)
         with pytest.raises(tss.TSS2_Exception, match="integrity"):
             activate(esys, ek, ak, wrong.blob, wrong.secret)
