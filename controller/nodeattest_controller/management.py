@@ -107,10 +107,6 @@ class Management:
 
     # Clusters and what belongs to them
 
-    def clusters(self) -> Iterable[JsonObject]:
-        """Return all Cluster objects."""
-        return self._reflectors["clusters"].values()
-
     def cluster(self, key: ClusterKey) -> JsonObject | None:
         """Return one Cluster object."""
         return self._reflectors["clusters"].get(key)

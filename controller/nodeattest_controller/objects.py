@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
 
 __all__ = [
     "condition",
@@ -73,12 +73,6 @@ def text_map(value: JsonValue | JsonObject, *path: str) -> dict[str, str]:
 def metadata(value: JsonObject) -> JsonObject:
     """Return the object's metadata."""
     return mapping(value, "metadata")
-
-
-def key_of(value: JsonObject) -> str:
-    """Return ``namespace/name``, or ``name`` for a cluster-scoped object."""
-    namespace, name = text(value, "metadata", "namespace"), text(value, "metadata", "name")
-    return f"{namespace}/{name}" if namespace else name
 
 
 def condition(conditions: Sequence[Mapping[str, JsonValue]], kind: str) -> Mapping[str, JsonValue] | None:

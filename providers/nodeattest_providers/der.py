@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from pyasn1.codec.der import decoder, encoder
 from pyasn1.type import univ
 
-__all__ = ["NotDer", "Oid", "Tag", "bit_string", "boolean", "elements", "integer", "octets", "oid", "tag_of"]
+__all__ = ["NotDer", "Oid", "Tag", "bit_string", "elements", "integer", "octets", "oid", "tag_of"]
 
 Oid = tuple[int, ...]
 """The arcs of an object identifier."""
@@ -92,11 +92,6 @@ def bit_string(data: bytes) -> bytes:
 def integer(data: bytes) -> int:
     """Read an INTEGER."""
     return int(_decode(data, univ.Integer()))
-
-
-def boolean(data: bytes) -> bool:
-    """Read a BOOLEAN."""
-    return bool(_decode(data, univ.Boolean()))
 
 
 @lru_cache(maxsize=64)
