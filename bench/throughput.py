@@ -45,7 +45,8 @@ class NoDrafts:
 
 
 def measure(scene: Scene) -> list[Figure]:
-    token = create_bootstrap_token(scene.world.workload.client(), new_token())
+    workload = scene.world.workload
+    token = workload.await_token(create_bootstrap_token(workload.client(), new_token()))
     first, *fleet = [_machine(scene, number) for number in range(1000, 1001 + NODES)]
     servers = [pid for plane in (scene.world.management, scene.world.workload) for pid in plane.pids.values()]
     _join(scene, token, *first)  # loads the provider, and the kinds of the infrastructure

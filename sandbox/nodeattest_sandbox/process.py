@@ -88,6 +88,12 @@ class ControlPlane(ABC):
         """Write a kubeconfig with a bearer token; without one it is anonymous."""
         return self.pki.token_kubeconfig(self.directory / f"token-{token[:6] or 'none'}.kubeconfig", self.server, token)
 
+    def await_token(self, token: str) -> str:
+        """Return a bootstrap token once this server takes it: a real one learns of new tokens by a watch."""
+        bearer = self.client(self.token_kubeconfig(token), timeout=5.0)
+        wait(self._processes[-1], lambda: _answers(bearer, "/api"))
+        return token
+
     def requests(self) -> list[AuditEntry]:
         """Return the finished requests so far, in their order."""
         if not self.audit_log.exists():

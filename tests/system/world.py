@@ -209,7 +209,8 @@ class World:
     def token(self) -> str:
         """Make a bootstrap token."""
         self._tokens += 1
-        return fleet.create_bootstrap_token(self.workload_admin, f"tok{self._tokens:03d}.0123456789abcdef")
+        token = fleet.create_bootstrap_token(self.workload_admin, f"tok{self._tokens:03d}.0123456789abcdef")
+        return self.workload.await_token(token)
 
     def tpm(self, name: str) -> SoftwareTpm:
         """Return a machine's running software TPM."""

@@ -93,7 +93,7 @@ def provision(world: World, number: int, seat: Seat, tpm: SoftwareTpm | None) ->
         identity=Identity(node=f"worker-{number}", provider_id=f"demo://rack-1/{number}"),
         machine=f"{CLUSTER}-md-{number}",
         seat=seat,
-        token=create_bootstrap_token(world.workload.client(), new_token()),
+        token=world.workload.await_token(create_bootstrap_token(world.workload.client(), new_token())),
         tpm=tpm,
     )
     client = world.management.client()
