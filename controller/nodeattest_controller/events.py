@@ -1,19 +1,24 @@
 """Events on Machines and Clusters: what happened and why, where an operator looks first.
 
 Events stay in the management cluster, so they carry expected and got; the CSR's condition does not. Writing one never
-delays a verdict, and a flood of refusals cannot become a flood of Events: a token bucket a cluster drops the rest.
+delays a verdict. A flood of refusals neither becomes a flood of Events nor hides others': token buckets for the
+requester that caused it, for the object that it is about and for the namespace drop the rest, in this order, so that
+what one of them drops is not taken from the next.
+Source: client-go tools/record/events_cache.go has a bucket for a source and object.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import uuid4
 
+from nodeattest_controller.buckets import Buckets
 from nodeattest_controller.logs import fields
 from nodeattest_controller.objects import rfc3339
 from nodeattest_kube import paths
@@ -23,10 +28,12 @@ from nodeattest_kube.jsontypes import JsonObject
 __all__ = ["EventRecorder", "Subject"]
 
 _LOG: Final = logging.getLogger(__name__)
-BURST: Final = 25
-"""Events a cluster may write at once; client-go's default burst (tools/record/events_cache.go)."""
-REFILL: Final = 1 / 30
-"""Events a second after that; hence ten denials in five minutes still show."""
+SOURCE_BURST, SOURCE_RATE = 10, 1 / 60
+"""Events that one requester may cause at once, and a second after that."""
+OBJECT_BURST, OBJECT_RATE = 25, 1 / 60
+"""The same about one object; client-go has 25 and one in five minutes."""
+NAMESPACE_BURST, NAMESPACE_RATE = 300, 1 / 2
+"""The same in one namespace, ``Normal`` and ``Warning`` apart; a pool of hundreds of nodes may join at once."""
 MESSAGE_LIMIT: Final = 1024
 """Characters (kubernetes pkg/apis/core/validation/events.go)."""
 
@@ -45,16 +52,31 @@ class Subject:
 class EventRecorder:
     """Writes Events in the background."""
 
-    def __init__(self, client: ApiClient, *, now: Callable[[], datetime], instance: str) -> None:
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        now: Callable[[], datetime],
+        instance: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client = client
         self._now = now
         self._instance = instance
         self._tasks: set[asyncio.Task[None]] = set()
-        self._budgets: dict[str, tuple[float, float]] = {}
+        self._sources = Buckets(burst=SOURCE_BURST, per_second=SOURCE_RATE, clock=clock)
+        self._objects = Buckets(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=clock)
+        self._namespaces = Buckets(burst=NAMESPACE_BURST, per_second=NAMESPACE_RATE, clock=clock)
 
-    def record(self, subject: Subject, kind: str, reason: str, message: str) -> None:
-        """Write an Event (``Normal`` or ``Warning``); drops it when the subject's namespace has spent its budget."""
-        if not self._allowed(f"{subject.namespace}/{kind}"):
+    def record(self, subject: Subject, kind: str, reason: str, message: str, *, source: str = "") -> None:
+        """Write an Event (``Normal`` or ``Warning``), unless a budget is spent.
+
+        ``source`` names who caused a refusal, so that one requester's do not drown another's.
+        """
+        budgets = ((self._objects, (subject.uid, kind)), (self._namespaces, (subject.namespace, kind)))
+        if source and not self._sources.take(source):
+            return
+        if not all(bucket.take(key) for bucket, key in budgets):
             return
         task = asyncio.create_task(self._write(subject, self._document(subject, kind, reason, message)))
         self._tasks.add(task)
@@ -66,13 +88,6 @@ class EventRecorder:
             await asyncio.wait(self._tasks, timeout=timeout_seconds)
         for task in self._tasks:
             task.cancel()
-
-    def _allowed(self, budget: str) -> bool:
-        now = self._now().timestamp()
-        tokens, last = self._budgets.get(budget, (float(BURST), now))
-        tokens = min(BURST, tokens + max(now - last, 0.0) * REFILL)
-        self._budgets[budget] = (tokens - 1 if tokens >= 1 else tokens, now)
-        return tokens >= 1
 
     async def _write(self, subject: Subject, document: JsonObject) -> None:
         try:

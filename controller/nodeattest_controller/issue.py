@@ -15,7 +15,7 @@ from typing import Final
 
 from nodeattest_controller import ledger as ledgers
 from nodeattest_controller.authority import sign
-from nodeattest_controller.events import EventRecorder, Subject
+from nodeattest_controller.events import EventRecorder
 from nodeattest_controller.inventory import ClusterKey
 from nodeattest_controller.judge import Proven
 from nodeattest_controller.logs import fields
@@ -23,6 +23,7 @@ from nodeattest_controller.management import OWN_GROUP, OWN_VERSION, Management
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.objects import key_of
 from nodeattest_controller.request import RequestState, StoredRequest, peek
+from nodeattest_controller.subjects import member_subject
 from nodeattest_controller.workload import Workload
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiError, Conflict
@@ -170,7 +171,7 @@ class Issuer:
             ),
         )
         self._events.record(
-            _member_subject(proven),
+            member_subject(proven.member),
             "Normal",
             "NodeAttested",
             f"{provider} attestation of node {request.csr.node_name} verified; certificate {entry.serial}",
@@ -187,10 +188,3 @@ class Issuer:
             await workload.deny(proven.first, Reason.SUPERSEDED, "the second request was approved; nothing to do")
         except ApiError as error:
             _LOG.info("the first request stays until it expires", extra=fields(csr=stored.name, error=error.reason))
-
-
-def _member_subject(proven: Proven) -> Subject:
-    member = proven.member
-    return Subject(
-        api_version=member.api_version, kind=member.kind, namespace=member.namespace, name=member.name, uid=member.uid
-    )

@@ -14,15 +14,16 @@ from typing import Final
 
 from nodeattest_controller import ledger as ledgers
 from nodeattest_controller.ages import Ages
-from nodeattest_controller.events import EventRecorder, Subject
+from nodeattest_controller.events import EventRecorder
 from nodeattest_controller.inventory import ClusterKey
 from nodeattest_controller.issue import Issuer
 from nodeattest_controller.judge import Judge
 from nodeattest_controller.logs import fields
 from nodeattest_controller.management import OWN_GROUP, OWN_VERSION, Management
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.objects import mapping, moment, text
+from nodeattest_controller.objects import moment, text
 from nodeattest_controller.request import RequestState, StoredRequest, peek
+from nodeattest_controller.subjects import claimed_subject
 from nodeattest_controller.workload import Workload
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, NotFound
@@ -192,12 +193,16 @@ class Reconciler:
                 got=denied.got,
             ),
         )
-        cluster = self._management.cluster(workload.key)
-        if cluster is not None:
-            self._events.record(
-                _cluster_subject(cluster), "Warning", denied.reason, f"CSR {shown(stored.name)}: {denied}"
-            )
+        self._warn(workload.key, csr, denied.reason, f"CSR {shown(stored.name)}: {denied}")
         return DONE
+
+    def _warn(self, cluster: ClusterKey, csr: JsonObject, reason: Reason, message: str) -> None:
+        """Tell operators, on the Machine that the request names, or else on the Cluster."""
+        request = self._judge.parsed(csr)
+        subject = claimed_subject(self._management, cluster, request.csr.provider_id if request else "")
+        if subject is not None:
+            requester = f"{cluster}/{text(csr, 'spec', 'username')}"
+            self._events.record(subject, "Warning", reason, message, source=requester)
 
     async def _look_again(self, workload: Workload, csr: JsonObject, stored: StoredRequest) -> Outcome:
         """Somebody wrote first, or something is gone: read what there is now, and judge anew after a pause."""
@@ -250,15 +255,4 @@ def _unanswered() -> Denied:
         expected=f"a second request within {int(CHALLENGE_TTL.total_seconds())} s",
         got="none",
         remedy="file a new first request",
-    )
-
-
-def _cluster_subject(cluster: JsonObject) -> Subject:
-    meta = mapping(cluster, "metadata")
-    return Subject(
-        api_version=text(cluster, "apiVersion"),
-        kind="Cluster",
-        namespace=text(meta, "namespace"),
-        name=text(meta, "name"),
-        uid=text(meta, "uid"),
     )

@@ -188,6 +188,7 @@ def test_a_denial_is_told_to_operators_with_what_was_expected_and_found(world: W
         what="the Event",
     )
     assert text_at(event, "reason") == "NodeNameMismatch"
+    assert (text_at(event, "involvedObject", "kind"), text_at(event, "involvedObject", "name")) == ("Machine", "told")
     assert "expected told" in text_at(event, "message")
     condition = next(maps_at(filed.read(), "status", "conditions"))
     assert "told" not in text_at(condition, "message")

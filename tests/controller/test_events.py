@@ -1,0 +1,77 @@
+"""Events: about the right object, and no flood hides them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from nodeattest_controller.events import NAMESPACE_BURST, OBJECT_BURST, SOURCE_BURST, EventRecorder, Subject
+from nodeattest_kube.client import ApiClient
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.process import ControlPlane, start_sandbox
+
+EVENTS = "/api/v1/namespaces/default/events"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with start_sandbox(tmp_path_factory.mktemp("events"), name="management") as running:
+        yield running
+
+
+@pytest.fixture
+async def recorder(plane: ControlPlane) -> AsyncGenerator[EventRecorder]:
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        yield EventRecorder(client, now=lambda: datetime(2026, 1, 1, tzinfo=UTC), instance="here", clock=lambda: 1000.0)
+
+
+def machine(name: str) -> Subject:
+    return Subject(
+        api_version="cluster.x-k8s.io/v1beta1", kind="Machine", namespace="default", name=name, uid=f"uid-{name}"
+    )
+
+
+def about(plane: ControlPlane, name: str) -> list[JsonMap]:
+    return [one for one in plane.client().list(EVENTS) if text_at(one, "involvedObject", "name") == name]
+
+
+async def test_an_event_names_its_object_and_says_why(plane: ControlPlane, recorder: EventRecorder) -> None:
+    recorder.record(machine("told"), "Warning", "NodeNameMismatch", "expected this, got that")
+    await recorder.drain()
+    event = about(plane, "told")[0]
+    assert text_at(event, "involvedObject", "kind") == "Machine"
+    assert (text_at(event, "reason"), text_at(event, "message")) == ("NodeNameMismatch", "expected this, got that")
+
+
+async def test_one_requesters_flood_leaves_room_for_anothers_refusals(
+    plane: ControlPlane, recorder: EventRecorder
+) -> None:
+    for number in range(500):
+        recorder.record(machine(f"many-{number}"), "Warning", "MachineNotFound", "junk", source="thief")
+    recorder.record(machine("honest"), "Warning", "NodeNameMismatch", "a mistake", source="node")
+    await recorder.drain(20)
+    written = sum(bool(about(plane, f"many-{number}")) for number in range(SOURCE_BURST + 2))
+    assert written == SOURCE_BURST
+    assert len(about(plane, "honest")) == 1
+
+
+async def test_a_flood_about_one_object_leaves_room_for_others(plane: ControlPlane, recorder: EventRecorder) -> None:
+    for number in range(200):
+        recorder.record(machine("hit"), "Warning", "MachineNotFound", "junk", source=f"thief-{number}")
+    recorder.record(machine("hit"), "Normal", "NodeAttested", "well")
+    recorder.record(machine("beside"), "Warning", "NodeNameMismatch", "a mistake", source="node")
+    await recorder.drain(20)
+    assert len(about(plane, "hit")) == OBJECT_BURST + 1
+    assert len(about(plane, "beside")) == 1
+
+
+async def test_a_namespaces_events_are_bounded_whoever_causes_them(
+    plane: ControlPlane, recorder: EventRecorder
+) -> None:
+    for number in range(NAMESPACE_BURST + 100):
+        recorder.record(machine(f"pool-{number}"), "Warning", "MachineNotFound", "junk", source=f"thief-{number}")
+    await recorder.drain(30)
+    listed = plane.client().list(EVENTS)
+    assert sum(text_at(one, "involvedObject", "name").startswith("pool-") for one in listed) == NAMESPACE_BURST

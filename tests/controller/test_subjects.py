@@ -1,0 +1,15 @@
+"""Which object an Event is about."""
+
+from __future__ import annotations
+
+from builders import MEMBER
+
+from nodeattest_controller.subjects import cluster_subject, member_subject
+
+
+def test_a_machines_and_a_clusters_events_name_them() -> None:
+    assert (member_subject(MEMBER).kind, member_subject(MEMBER).uid) == ("Machine", "m-0")
+    cluster = cluster_subject(
+        {"apiVersion": "cluster.x-k8s.io/v1beta1", "metadata": {"name": "c", "namespace": "fleet", "uid": "c-0"}}
+    )
+    assert (cluster.kind, cluster.namespace, cluster.name, cluster.uid) == ("Cluster", "fleet", "c", "c-0")
