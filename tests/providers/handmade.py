@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from nodeattest_providers.csr import PrivateKey
 from nodeattest_providers.names import PROVIDER_ID_OID
@@ -117,3 +117,76 @@ def with_key(spki: bytes) -> Made:
 def rsa_spki(modulus: int, exponent: int = 65537) -> bytes:
     key = seq(integer(modulus), integer(exponent))
     return seq(seq(oid("1.2.840.113549.1.1.1"), b"\x05\x00"), tlv(3, b"\0", key))
+
+
+def generated_spki(curve: ec.EllipticCurve, *, point: str = "uncompressed") -> bytes:
+    key = ec.generate_private_key(curve).public_key()
+    whole = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    if point == "uncompressed":
+        return whole
+    packed = key.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint)
+    return seq(whole[2:23], tlv(3, b"\0", packed))
+
+
+def explicit_p256() -> bytes:
+    """P-256 by its parameters instead of its name (RFC 3279 §2.3.5)."""
+    prime = 2**256 - 2**224 + 2**192 + 2**96 - 1
+    curve = seq(tlv(4, (prime - 3).to_bytes(32, "big")), tlv(4, b"\x5a" * 32))
+    field = seq(oid("1.2.840.10045.1.1"), integer(prime))
+    parameters = seq(integer(1), field, curve, tlv(4, b"\x04" * 65), integer(2**256 - 1), integer(1))
+    return seq(seq(oid("1.2.840.10045.2.1"), parameters), tlv(3, b"\0", spki_of(P256)[26:]))
+
+
+def roca_modulus() -> int:
+    """A number of the fingerprint: a power of 65537 modulo every small prime, 2048 bits, odd."""
+    primorial = 1
+    for number in range(3, 168):
+        if all(number % divisor for divisor in range(2, number)):
+            primorial *= number
+    modulus = pow(65537, 12345, primorial) + ((1 << 2047) // primorial + 1) * primorial
+    return modulus if modulus % 2 else modulus + primorial
+
+
+def sign_with(key: PrivateKey, algorithm: hashes.HashAlgorithm) -> Callable[[bytes], bytes]:
+    def sign(data: bytes) -> bytes:
+        if isinstance(key, rsa.RSAPrivateKey):
+            return key.sign(data, padding.PKCS1v15(), algorithm)
+        return key.sign(data, ec.ECDSA(algorithm))
+
+    return sign
+
+
+def sign_pss(data: bytes) -> bytes:
+    return RSA.sign(data, padding.PSS(padding.MGF1(hashes.SHA256()), 32), hashes.SHA256())
+
+
+def with_bad_signature() -> bytes:
+    der = bytearray(Made().der())
+    der[-1] ^= 1
+    return bytes(der)
+
+
+def with_unused_bits(*, last_bit: int) -> bytes:
+    """A good signature whose BIT STRING says that its last bit is none: readers that drop the bit find it good."""
+    while (der := bytearray(Made().der()))[-1] & 1 != last_bit:
+        pass
+    at = next(at for at in range(len(der) - 80, len(der)) if der[at] == 3 and der[at + 1] == len(der) - at - 2)
+    assert der[at + 2] == 0
+    der[at + 2] = 1
+    return bytes(der)
+
+
+def signed_by_another_key() -> bytes:
+    return Made(sign=sign_with(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())).der()
+
+
+def general(number: int, *content: bytes, constructed: bool = False) -> bytes:
+    return tlv((0xA0 if constructed else 0x80) | number, *content)
+
+
+OTHER_NAME = general(0, oid("1.3.6.1.4.1.311.20.2.3"), tlv(0xA0, utf8("victim")), constructed=True)
+DIRECTORY_NAME = general(4, seq(NODE), constructed=True)
+VICTIM = rdn(attribute(CN, utf8("system:node:victim")))
+MASTERS = rdn(attribute(ORG, utf8("system:masters")))
+CA_TRUE = extension(BASIC_CONSTRAINTS, seq(TRUE), TRUE)
+DNS = general(2, b"n-0")

@@ -11,18 +11,23 @@ from collections.abc import Callable, Iterable
 
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519
 from handmade import (
     BASIC_CONSTRAINTS,
+    CA_TRUE,
     CN,
+    DIRECTORY_NAME,
+    DNS,
     EXT_KEY_USAGE,
     EXTENSION_REQUEST,
     FALSE,
     KEY_USAGE,
+    MASTERS,
     NAME_CONSTRAINTS,
     NODE,
     NODES,
     ORG,
+    OTHER_NAME,
     OU,
     P256,
     P384,
@@ -32,23 +37,33 @@ from handmade import (
     SAN,
     SERIAL_NUMBER,
     TRUE,
+    VICTIM,
     X509_UID,
     Made,
     attribute,
+    explicit_p256,
     extended,
     extension,
     extension_request,
+    general,
+    generated_spki,
     integer,
     named,
     oid,
     rdn,
+    roca_modulus,
     rsa_spki,
     seq,
+    sign_pss,
+    sign_with,
+    signed_by_another_key,
     spki_of,
     tlv,
     utf8,
+    with_bad_signature,
     with_key,
     with_san,
+    with_unused_bits,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,79 +73,6 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import NodeCsr
 from nodeattest_providers.keys import check_public_key, is_roca
 from nodeattest_providers.names import PROVIDER_ID_OID, Purpose
-
-
-def generated_spki(curve: ec.EllipticCurve, *, point: str = "uncompressed") -> bytes:
-    key = ec.generate_private_key(curve).public_key()
-    whole = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    if point == "uncompressed":
-        return whole
-    packed = key.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint)
-    return seq(whole[2:23], tlv(3, b"\0", packed))
-
-
-def explicit_p256() -> bytes:
-    """P-256 by its parameters instead of its name (RFC 3279 §2.3.5)."""
-    prime = 2**256 - 2**224 + 2**192 + 2**96 - 1
-    curve = seq(tlv(4, (prime - 3).to_bytes(32, "big")), tlv(4, b"\x5a" * 32))
-    field = seq(oid("1.2.840.10045.1.1"), integer(prime))
-    parameters = seq(integer(1), field, curve, tlv(4, b"\x04" * 65), integer(2**256 - 1), integer(1))
-    return seq(seq(oid("1.2.840.10045.2.1"), parameters), tlv(3, b"\0", spki_of(P256)[26:]))
-
-
-def roca_modulus() -> int:
-    """A number of the fingerprint: a power of 65537 modulo every small prime, 2048 bits, odd."""
-    primorial = 1
-    for number in range(3, 168):
-        if all(number % divisor for divisor in range(2, number)):
-            primorial *= number
-    modulus = pow(65537, 12345, primorial) + ((1 << 2047) // primorial + 1) * primorial
-    return modulus if modulus % 2 else modulus + primorial
-
-
-def sign_with(key: PrivateKey, algorithm: hashes.HashAlgorithm) -> Callable[[bytes], bytes]:
-    def sign(data: bytes) -> bytes:
-        if isinstance(key, rsa.RSAPrivateKey):
-            return key.sign(data, padding.PKCS1v15(), algorithm)
-        return key.sign(data, ec.ECDSA(algorithm))
-
-    return sign
-
-
-def sign_pss(data: bytes) -> bytes:
-    return RSA.sign(data, padding.PSS(padding.MGF1(hashes.SHA256()), 32), hashes.SHA256())
-
-
-def with_bad_signature() -> bytes:
-    der = bytearray(Made().der())
-    der[-1] ^= 1
-    return bytes(der)
-
-
-def with_unused_bits(*, last_bit: int) -> bytes:
-    """A good signature whose BIT STRING says that its last bit is none: readers that drop the bit find it good."""
-    while (der := bytearray(Made().der()))[-1] & 1 != last_bit:
-        pass
-    at = next(at for at in range(len(der) - 80, len(der)) if der[at] == 3 and der[at + 1] == len(der) - at - 2)
-    assert der[at + 2] == 0
-    der[at + 2] = 1
-    return bytes(der)
-
-
-def signed_by_another_key() -> bytes:
-    return Made(sign=sign_with(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())).der()
-
-
-def general(number: int, *content: bytes, constructed: bool = False) -> bytes:
-    return tlv((0xA0 if constructed else 0x80) | number, *content)
-
-
-OTHER_NAME = general(0, oid("1.3.6.1.4.1.311.20.2.3"), tlv(0xA0, utf8("victim")), constructed=True)
-DIRECTORY_NAME = general(4, seq(NODE), constructed=True)
-VICTIM = rdn(attribute(CN, utf8("system:node:victim")))
-MASTERS = rdn(attribute(ORG, utf8("system:masters")))
-CA_TRUE = extension(BASIC_CONSTRAINTS, seq(TRUE), TRUE)
-DNS = general(2, b"n-0")
 
 TAMPERED: dict[str, tuple[Made | bytes, Reason]] = {
     "16 bad signature": (with_bad_signature(), Reason.CSR_SIGNATURE_INVALID),

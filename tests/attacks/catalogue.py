@@ -1,0 +1,125 @@
+"""The catalogue of attacks: what is tried, where it is known from, and the one answer that is right.
+
+Promises: ``ROWS`` holds each row of ``catalogue/*.toml`` once, with known fields only; a wrong file is a
+``ValueError``.
+Leaves to others: the attacks themselves (``test_d*.py``), that each row has one (``test_every_row.py``).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, cast
+
+__all__ = ["FOLDER", "ROWS", "Expected", "Row", "Surface", "Verdict", "read"]
+
+FOLDER: Final = Path(__file__).parent / "catalogue"
+_ID: Final = re.compile(r"(D[1-8])-[0-9]{2}")
+_ROW_FIELDS: Final = {"id", "attack", "known", "expect", "surface", "api", "state"}
+
+
+class Verdict(StrEnum):
+    """What becomes of the attack."""
+
+    DENY = "deny"
+    """Refused for good."""
+    WAIT = "wait"
+    """Left pending for a bounded time."""
+    IGNORE = "ignore"
+    """Not ours: left alone."""
+    SHED = "shed"
+    """Put off for the offender alone."""
+    ACCEPT = "accept"
+    """Looks like an attack and is none, or does no harm: refusing it would."""
+
+
+class Surface(StrEnum):
+    """What the attack is run against."""
+
+    PARSER = "parser"
+    """``envelope.decode``, ``controller.request.parse``."""
+    VERIFIER = "verifier"
+    """A provider's ``verify_…_attestation_data``."""
+    RULES = "rules"
+    """The controller's pure rules: review, ledger, policy."""
+    CONTROLLER = "controller"
+    """The controller as a process, with an API server."""
+    APISERVER = "apiserver"
+    """The API server itself: sandbox and real."""
+    AGENT = "agent"
+    """``kubelet-authenticator``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A verdict and its reason; the reason is empty where there is none to give."""
+
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One attack."""
+
+    id: str
+    section: str
+    attack: str
+    known: str
+    """CVE, advisory, project, RFC or rule that it is known from."""
+    surface: Surface
+    expected: Expected
+    api: str = ""
+    """What the API server does with the same bytes: ``stored`` or ``refused``; empty: not asked."""
+    state: str = ""
+    """Why the row is not run; empty: it is."""
+
+
+def read(path: Path) -> list[Row]:
+    """Read one file of the catalogue."""
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
+    if document.keys() - {"section", "title", "surface", "row"}:
+        raise ValueError(f"{path.name}: unknown fields {sorted(document)}")
+    default = str(document.get("surface", ""))
+    rows = [_row(path.name, str(document["section"]), default, item) for item in document["row"]]
+    if [row.id for row in rows] != sorted(row.id for row in rows):
+        raise ValueError(f"{path.name}: rows stand in the order of their ids")
+    return rows
+
+
+def _row(file: str, section: str, surface: str, item: Mapping[str, object]) -> Row:
+    if item.keys() - _ROW_FIELDS or not all(isinstance(value, str) and value for value in item.values()):
+        raise ValueError(f"{file}: {item.get('id')}: known fields with text in them, {sorted(_ROW_FIELDS)}")
+    fields = cast("Mapping[str, str]", item)
+    match = _ID.fullmatch(fields["id"])
+    if match is None or match[1] != section:
+        raise ValueError(f"{file}: {fields['id']} is no id of section {section}")
+    verdict, _, reason = fields["expect"].partition(" ")
+    return Row(
+        id=fields["id"],
+        section=section,
+        attack=fields["attack"],
+        known=fields["known"],
+        surface=Surface(fields.get("surface", surface)),
+        expected=Expected(Verdict(verdict), reason),
+        api=fields.get("api", ""),
+        state=fields.get("state", ""),
+    )
+
+
+def _all() -> Mapping[str, Row]:
+    rows: dict[str, Row] = {}
+    for path in sorted(FOLDER.glob("*.toml")):
+        for row in read(path):
+            if row.id in rows:
+                raise ValueError(f"{path.name}: {row.id} stands twice")
+            rows[row.id] = row
+    return MappingProxyType(rows)
+
+
+ROWS: Final = _all()

@@ -1,0 +1,65 @@
+"""What the attacks share: the API server to file them at, and the record of which rows of the catalogue were run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+from apiserver_kit import CSRS, csr_object
+from cases import Record
+
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.process import ControlPlane
+
+_NUMBERS = count(1)
+
+
+RECORD = pytest.StashKey[Record]()
+
+
+def _row_of(item: pytest.Item) -> str | None:
+    mark = item.get_closest_marker("attack")
+    return str(mark.args[0]) if mark else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the count of what ran come last."""
+    last = [item for item in items if item.path.name == "test_every_row.py"]
+    items[:] = [item for item in items if item not in last] + last
+    config.stash.setdefault(RECORD, Record())
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    record = session.config.stash[RECORD]
+    record.selected.update(row for item in session.items if (row := _row_of(item)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Count a case when its body ended well."""
+    yield
+    row = _row_of(item)
+    if row:
+        item.config.stash[RECORD].ran.add(row)
+
+
+@pytest.fixture(scope="session")
+def record(pytestconfig: pytest.Config) -> Record:
+    return pytestconfig.stash[RECORD]
+
+
+@pytest.fixture
+def answer_to(control_plane: ControlPlane) -> Callable[[bytes], str]:
+    """Tell what the API server does with a request's bytes: ``stored`` or ``refused``."""
+    client = control_plane.client()
+
+    def answer(request_bytes: bytes) -> str:
+        try:
+            client.create(CSRS, csr_object(f"attack-{next(_NUMBERS)}", request_bytes))
+        except ApiRefusal as refused:
+            is_about_the_request = (refused.code, refused.reason, refused.fields) == (422, "Invalid", ["spec.request"])
+            return "refused" if is_about_the_request else str(refused)
+        return "stored"
+
+    return answer

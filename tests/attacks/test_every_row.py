@@ -1,0 +1,60 @@
+"""The catalogue itself: each row has its case, each case its row, what was selected has run (this file runs last)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cases import Record
+from catalogue import FOLDER, ROWS, Row, Surface, Verdict
+
+from nodeattest_providers.errors import Reason
+
+RUN = [row for row in ROWS.values() if not row.state]
+HERE = Path(__file__).parent
+API_REASONS = {"BadRequest", "Invalid", "Forbidden", "Conflict", "AlreadyExists", "NotFound"}
+"""Reasons of an API server's Status (apimachinery pkg/apis/meta/v1/types.go) that rows expect."""
+
+
+def written() -> Iterator[str]:
+    """List the ids that stand in the tests, once for each time."""
+    for path in sorted(HERE.glob("test_d*.py")):
+        yield from re.findall(r'"(D[1-8]-[0-9]{2})"', path.read_text(encoding="utf-8"))
+
+
+def test_every_row_has_its_case_and_every_case_its_row() -> None:
+    assert set(written()) == {row.id for row in RUN}
+
+
+def test_every_selected_case_ran(record: Record) -> None:
+    assert record.selected - record.ran == set()
+
+
+def test_the_corpus_is_as_large_as_it_says() -> None:
+    pairs = {(row.id, row.expected.reason) for row in RUN if row.expected.reason}
+    assert len(pairs) >= 100
+
+
+@pytest.mark.parametrize("row", RUN, ids=lambda row: row.id)
+def test_every_reason_exists(row: Row) -> None:
+    match row.surface:
+        case Surface.APISERVER:
+            known = API_REASONS
+        case _:
+            known = set(Reason)
+    if row.expected.verdict in {Verdict.DENY, Verdict.WAIT}:
+        assert row.expected.reason in known
+    else:
+        assert not row.expected.reason or row.expected.reason in known
+
+
+def test_every_file_tells_its_section_and_what_a_row_is_against() -> None:
+    for path in FOLDER.glob("*.toml"):
+        assert path.name.startswith(path.read_text(encoding="utf-8")[len('section = "') :][:2].lower())
+
+
+def test_no_two_rows_tell_the_same_attack() -> None:
+    told = [(row.section, row.attack) for row in ROWS.values()]
+    assert len(set(told)) == len(told)
