@@ -97,7 +97,15 @@ class _Controller:
         )
         share = max(1, settings.workers // 4)  # so that three hung clusters leave the rest a quarter
         connect = partial(_connect, settings=settings, metrics=metrics)
-        fleet = Fleet(management, reconciler, metrics=metrics, connect=connect, now=_now, per_cluster=share)
+        fleet = Fleet(
+            management,
+            reconciler,
+            metrics=metrics,
+            connect=connect,
+            now=_now,
+            per_cluster=share,
+            per_requester=max(1, share // 2),
+        )
         self._management = management
         try:
             async with asyncio.TaskGroup() as tasks:

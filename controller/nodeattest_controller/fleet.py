@@ -1,7 +1,8 @@
 """Many workload clusters, one queue: connections come and go with Clusters, policies and kubeconfig Secrets.
 
 A cluster is connected to when a policy (or ``Cluster.spec.security``) opts it in and its kubeconfig is there; others
-are left alone. One broken cluster delays no other: each has its own connection, and the queue holds keys only.
+are left alone. One broken cluster delays no other: each has its own connection, and the queue holds keys only. Clusters
+take turns in it, and in a cluster those who ask: a bootstrap token, or a node that renews.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from nodeattest_controller.inventory import ClusterKey
 from nodeattest_controller.logs import fields
 from nodeattest_controller.management import Management
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.objects import mapping
+from nodeattest_controller.objects import mapping, text
 from nodeattest_controller.reconcile import Reconciler
 from nodeattest_controller.workload import Workload
 from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
@@ -58,8 +59,9 @@ class Fleet:
         connect: Callable[[bytes], ApiClient],
         now: Callable[[], datetime],
         per_cluster: int,
+        per_requester: int,
     ) -> None:
-        """``per_cluster``: how many requests of one cluster are worked on at the same time."""
+        """``per_cluster``, ``per_requester``: how many requests of one are worked on at the same time."""
         self._management = management
         self._reconciler = reconciler
         self._metrics = metrics
@@ -71,7 +73,7 @@ class Fleet:
         self._changes: Counter[ClusterKey] = Counter()
         self._waiting: defaultdict[ClusterKey, dict[str, str]] = defaultdict(dict)
         """Names of requests, and the provider ID that each waits for."""
-        self._queue: WorkQueue[RequestKey] = WorkQueue(group=_cluster_of, per_group=per_cluster)
+        self._queue: WorkQueue[RequestKey] = WorkQueue(groups=self._groups_of, limits=(per_cluster, per_requester))
 
     def changed(self, cluster: ClusterKey, provider_ids: frozenset[str] | None) -> None:
         """Wake what waits for a change in the management cluster; None: everything, and connect anew if need be."""
@@ -95,6 +97,13 @@ class Fleet:
             self._queue.shut_down()
             for key in list(self._connections):
                 await self._disconnect(key)
+
+    def _groups_of(self, key: RequestKey) -> tuple[ClusterKey, str]:
+        """Name cluster and requester; the API server wrote the user name, and nobody can change it."""
+        cluster, name = key
+        connection = self._connections.get(cluster)
+        request = connection.workload.requests.get(name) if connection is not None else None
+        return cluster, text(request, "spec", "username") if request is not None else ""
 
     async def _work(self, key: RequestKey) -> None:
         cluster, name = key
@@ -192,11 +201,6 @@ class Fleet:
         await connection.workload.client.close()
         self._metrics.forget_cluster(key)
         _LOG.info("disconnected", extra=fields(cluster=key))
-
-
-def _cluster_of(key: RequestKey) -> ClusterKey:
-    """Clusters take turns: one whose API server hangs, or that is flooded, delays no other."""
-    return key[0]
 
 
 async def _allow_bootstrappers(workload: Workload) -> None:

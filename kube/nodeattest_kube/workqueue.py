@@ -1,7 +1,8 @@
 """A queue of keys: what to look at again, never what happened.
 
 Promises: a key is handed to one worker at a time; adding it meanwhile hands it out once more afterwards; adding it
-twice is adding it once; groups of keys take turns, so that none delays another; memory grows with distinct keys only.
+twice is adding it once; groups of keys take turns, on every level of groups, so that none delays another; memory grows
+with distinct keys only.
 Leaves to others: persistence (a restart lists again).
 Source: client-go util/workqueue (queue.go, delaying_queue.go, default_rate_limiters.go).
 """
@@ -11,14 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random as random_module
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
 from nodeattest_kube.backoff import BackoffPolicy
-from nodeattest_kube.turns import Turns
+from nodeattest_kube.turns import Path, Turns
 
 __all__ = ["RETRY", "Timer", "TimerHandle", "WorkQueue"]
 
@@ -58,19 +58,20 @@ class WorkQueue(Generic[K]):
         random: Callable[[], float] = random_module.random,
         timer: Timer = _loop_timer,
         on_bug: Callable[[K, Exception], None] | None = None,
-        group: Callable[[K], Hashable] | None = None,
-        per_group: int = sys.maxsize,
+        groups: Callable[[K], Path] | None = None,
+        limits: tuple[int, ...] = (),
     ) -> None:
         """``on_bug`` hears of a worker's exception, logged by default; the key is tried again in any case.
 
-        ``group`` names a key's group, always the same; at most ``per_group`` keys of a group are worked on at the same
-        time, and as many groups may hang without delay to others as leave a worker free. By default all are one group.
+        ``groups`` names a key's groups, outermost first, whenever it begins to wait. ``limits`` says for each level how
+        many keys of one group are worked on at the same time; as many groups may hang without delay to others as leave
+        a worker free. By default all keys stand in one line.
         """
         self.retries = 0
         """How often a key was added with back-off, for metrics."""
         self._backoff, self._clock, self._random, self._timer = backoff, clock, random, timer
         self._on_bug = on_bug or _log_bug
-        self._ready: Turns[K] = Turns(group or _one_group, per_group)
+        self._ready: Turns[K] = Turns(groups or _one_line, limits)
         """Keys nobody works on, and since when they wait."""
         self._working: set[K] = set()
         self._again: set[K] = set()
@@ -193,8 +194,9 @@ class WorkQueue(Generic[K]):
                 self.add(key)
 
 
-def _one_group(_key: Hashable) -> None:
-    """Put all keys into one group."""
+def _one_line(_key: Hashable) -> Path:
+    """Put all keys into one line."""
+    return ()
 
 
 def _log_bug(key: Hashable, error: Exception) -> None:
