@@ -94,7 +94,7 @@ class Inventory:
         return self._ledgers.find((cluster, "name", node_name))
 
     def key_holders(self, cluster: ClusterKey, spki: str) -> list[Ledger]:
-        """Return the ledgers of a cluster that issued for this key."""
+        """Return the ledgers of a cluster that issued for this key, ever as far as is known."""
         return self._ledgers.find((cluster, "spki", spki))
 
     def fingerprint_holders(self, cluster: ClusterKey, kind: str, value: str) -> list[Ledger]:
@@ -114,7 +114,7 @@ def _ledger_keys(ledger: Ledger) -> Iterable[Hashable]:
     yield (cluster, "id", ledger.provider_id)
     if ledger.node_name:
         yield (cluster, "name", ledger.node_name)
-    for entry in ledger.issued:
-        yield (cluster, "spki", entry.spki)
+    for key in (*ledger.issued, *ledger.retired):
+        yield (cluster, "spki", key.spki)
     for kind, value in ledger.fingerprints.items():
         yield (cluster, "fingerprint", kind, value)

@@ -124,11 +124,12 @@ class Issuer:
         request, member = proven.request, proven.member
         inventory = self._management.inventory
         others = inventory.key_holders(cluster, request.csr.spki_sha256)
-        if known is not None or any(other.provider_id != member.provider_id for other in others):
+        used = known is not None or proven.ledger.has_retired(request.csr.spki_sha256)
+        if used or any(other.provider_id != member.provider_id for other in others):
             raise Denied(
                 Reason.KEY_REUSED,
                 expected="a key that was never certified",
-                got="a key with an older certificate" if known else "a key of another machine",
+                got="a key with an older certificate" if used else "a key of another machine",
                 remedy="make a new key",
             )
         later = inventory.holders(cluster, request.csr.node_name)
@@ -148,7 +149,7 @@ class Issuer:
         collection = paths.collection(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=ledger.namespace)
         client = self._management.client
         if ledger.resource_version:
-            written = await client.replace(f"{collection}/{ledger.name}", body)
+            written = await client.merge_patch(f"{collection}/{ledger.name}", body)
         else:
             written = await client.create(collection, body)
         self._management.inventory.put_ledger(key_of(written), written)

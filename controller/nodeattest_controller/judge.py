@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from nodeattest_controller.authority import Authority
+from nodeattest_controller.bound_tokens import check_token
 from nodeattest_controller.challenge_keys import ChallengeKeys
 from nodeattest_controller.clusterapi import Member
 from nodeattest_controller.ledger import Ledger, empty
@@ -93,10 +94,11 @@ class Judge:
     async def judge(self, workload: Workload, csr: JsonObject) -> Proven:
         """Prove a request; raises Denied, Unavailable or ChallengeRequired.
 
-        1. Parse; 2. policy; 3. one live Machine; 4. rules that memory can answer; 5. verify the evidence;
-        6. rules that need fresh reads.
+        1. Parse, and hold a bound token to its machine; 2. policy; 3. one live Machine; 4. rules that memory can
+        answer; 5. verify the evidence; 6. rules that need fresh reads.
         """
         request = parse(csr, provider_id_oid=self._oid)  # 1
+        check_token(request, workload.key)
         case = self._open(workload, request)  # 2
         inventory = self._management.inventory
         member = find_member(request, inventory.members(workload.key, request.csr.provider_id))  # 3

@@ -15,16 +15,29 @@ from typing import Final
 from nodeattest_controller.authority import Issued
 from nodeattest_controller.clusterapi import CLUSTER_LABEL, Member
 from nodeattest_controller.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
+from nodeattest_controller.retired import MAX_LIVE, RetiredKey, live_keys, parse_retired, render_retired, retire
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import AttestedNode, BootState, LedgerFacts, NodeRequest
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 
-__all__ = ["Entry", "Ledger", "empty", "ledger_name", "parse", "record", "render"]
+__all__ = [
+    "Entry",
+    "Ledger",
+    "empty",
+    "ledger_name",
+    "owner_of",
+    "parse",
+    "record",
+    "render",
+    "retired_key",
+]
 
 GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
 KEEP_ISSUED: Final = 8
 """Entries kept: the live one and enough history for an auditor; an object stays below 32 KiB."""
+_OWNERS: Final = frozenset({"Machine", "MachinePool"})
+_OWNER_GROUP: Final = "cluster.x-k8s.io/"
 SUPERSEDE_PAUSE: Final = timedelta(minutes=10)
 """A machine that proved itself but lost its key may replace a live one this often (docs/architecture.md, "Ledger")."""
 
@@ -64,10 +77,18 @@ class Ledger:
     boot: BootState | None = None
     issued: tuple[Entry, ...] = ()
     """Oldest first."""
+    retired: tuple[RetiredKey, ...] = ()
+    """Keys that are never certified again, oldest first."""
+    was_reset: bool = False
+    """Whether an operator has reset it (``resets``)."""
 
     def entry_for(self, spki: str) -> Entry | None:
         """Return the certificate issued for a key."""
         return next((entry for entry in reversed(self.issued) if entry.spki == spki), None)
+
+    def has_retired(self, spki: str) -> bool:
+        """Tell whether a key was certified once and is out of use."""
+        return any(key.spki == spki for key in self.retired)
 
     def answered(self, request: NodeRequest, first_uid: str = "") -> bool:
         """Tell whether this request was written down already: a retry, or a copy of it that was handled first.
@@ -122,8 +143,9 @@ def empty(member: Member) -> Ledger:
 def record(ledger: Ledger, request: NodeRequest, attested: AttestedNode, issued: Issued, now: datetime) -> Ledger:
     """Write a fresh certificate down; raises Denied when the ledger forbids it.
 
-    1. A first request is answered once; 2. a machine that lost its key replaces it at most every ten minutes;
-    3. fingerprints once pinned stay (the provider compared them already; this is the last line).
+    1. A first request is answered once; 2. a machine that lost its key replaces it at most every ten minutes, and has
+    a bounded number of live certificates; 3. fingerprints once pinned stay (the provider compared them already; this
+    is the last line).
     """
     first_uid = attested.first_request.uid if attested.first_request else ""
     for entry in ledger.issued:  # 1
@@ -135,13 +157,14 @@ def record(ledger: Ledger, request: NodeRequest, attested: AttestedNode, issued:
                 remedy="file a new first request",
             )
     _check_pause(ledger, request, now)  # 2
+    _check_live_keys(ledger, now)
     for kind, pinned in ledger.fingerprints.items():  # 3
         if attested.fingerprints.get(kind, pinned) != pinned:
             raise Denied(
                 Reason.MACHINE_ALREADY_BOUND,
                 expected=f"the pinned {kind}",
                 got="another",
-                remedy="if the hardware was replaced, re-create the Machine",
+                remedy="if the hardware was replaced: nodeattest machines reset, or re-create the Machine",
             )
     entry = Entry(
         request_name=request.name,
@@ -154,14 +177,21 @@ def record(ledger: Ledger, request: NodeRequest, attested: AttestedNode, issued:
         issued_at=now,
         certificate=issued.pem,
     )
+    history = (*ledger.issued, entry)
     return replace(
         ledger,
         node_name=request.csr.node_name,
         provider=attested.provider,
         fingerprints={**ledger.fingerprints, **attested.fingerprints},
         boot=attested.boot or ledger.boot,
-        issued=(*ledger.issued, entry)[-KEEP_ISSUED:],
+        issued=history[-KEEP_ISSUED:],
+        retired=retire(ledger.retired, map(retired_key, history[:-KEEP_ISSUED]), now),
     )
+
+
+def retired_key(entry: Entry) -> RetiredKey:
+    """Make of an entry what is remembered when it goes out of use."""
+    return RetiredKey(spki=entry.spki, serial=entry.serial, not_after=entry.not_after)
 
 
 def _check_pause(ledger: Ledger, request: NodeRequest, now: datetime) -> None:
@@ -176,19 +206,28 @@ def _check_pause(ledger: Ledger, request: NodeRequest, now: datetime) -> None:
     )
 
 
+def _check_live_keys(ledger: Ledger, now: datetime) -> None:
+    if live_keys(ledger.retired, now) >= MAX_LIVE:
+        raise Denied(
+            Reason.MACHINE_ALREADY_BOUND,
+            expected=f"at most {MAX_LIVE} live certificates of one machine, beside the last {KEEP_ISSUED}",
+            got="one more",
+            remedy="find out what asks on this machine again and again; it is served when older certificates end",
+        )
+
+
 def parse(obj: JsonObject) -> Ledger:
-    """Read a MachineAttestation; only the controller writes these, and the CRD's schema holds their shape."""
+    """Read a MachineAttestation; controller and operators write these, and the CRD's schema holds their shape."""
     spec = mapping(obj, "spec")
     boot = mapping(spec, "boot")
     clock, resets, restarts = (number(boot, name) for name in ("clock", "resetCount", "restartCount"))
-    owners = items(obj, "metadata", "ownerReferences")
     return Ledger(
         name=text(obj, "metadata", "name"),
         namespace=text(obj, "metadata", "namespace"),
         resource_version=text(obj, "metadata", "resourceVersion"),
         cluster_name=text(spec, "clusterName"),
         provider_id=ProviderID(text(spec, "providerID")),
-        owner_uid=text(owners[0], "uid") if owners else "",
+        owner_uid=text(owner_of(obj), "uid"),
         node_name=NodeName(text(spec, "nodeName")),
         provider=ProviderName(text(spec, "provider")),
         fingerprints=text_map(spec, "fingerprints"),
@@ -202,7 +241,21 @@ def parse(obj: JsonObject) -> Ledger:
         if clock is not None and resets is not None
         else None,
         issued=tuple(entry for item in items(spec, "issued") if (entry := _entry(item)) is not None),
+        retired=parse_retired(spec),
+        was_reset=bool(items(spec, "resets")),
     )
+
+
+def owner_of(obj: JsonObject) -> JsonObject:
+    """Return the reference to a ledger's Machine or MachinePool, whoever else owns it; empty when there is none."""
+    owners = items(obj, "metadata", "ownerReferences")
+    machines = (
+        owner
+        for owner in owners
+        if text(owner, "kind") in _OWNERS and text(owner, "apiVersion").startswith(_OWNER_GROUP)
+    )
+    nobody: JsonObject = {}
+    return next(machines, nobody)
 
 
 def _entry(item: JsonObject) -> Entry | None:
@@ -223,18 +276,20 @@ def _entry(item: JsonObject) -> Entry | None:
 
 
 def render(ledger: Ledger, member: Member, signer_name: str) -> JsonObject:
-    """Write a ledger as an object, owned by its Machine so that it is moved and collected with it."""
-    newest = ledger.issued[-1] if ledger.issued else None
+    """Write a ledger as an object, owned by its Machine so that it is moved and collected with it.
+
+    For one that exists this is a merge patch: what others wrote (labels, owners, resets) is not in it, hence stays.
+    """
     meta: JsonObject = {
         "name": ledger.name,
         "namespace": ledger.namespace,
         "labels": {CLUSTER_LABEL: ledger.cluster_name},
-        "ownerReferences": [
-            {"apiVersion": member.api_version, "kind": member.kind, "name": member.name, "uid": member.uid}
-        ],
     }
     if ledger.resource_version:
         meta["resourceVersion"] = ledger.resource_version
+    else:
+        owner: JsonObject = {"apiVersion": member.api_version, "kind": member.kind}
+        meta["ownerReferences"] = [{**owner, "name": member.name, "uid": member.uid}]
     spec: JsonObject = {
         "clusterName": ledger.cluster_name,
         "machineName": member.name,
@@ -245,7 +300,10 @@ def render(ledger: Ledger, member: Member, signer_name: str) -> JsonObject:
         "fingerprints": dict[str, JsonValue](ledger.fingerprints),
         "issued": [_render_entry(entry) for entry in ledger.issued],
     }
-    if newest is not None:
+    if ledger.retired:
+        spec["retiredKeys"] = [*render_retired(ledger.retired)]
+    if ledger.issued:
+        newest = ledger.issued[-1]
         spec["expires"] = rfc3339(newest.not_after)
         spec["lastVerdict"] = {"verdict": "Approved", "reason": "Attested", "time": rfc3339(newest.issued_at)}
     if ledger.boot is not None:

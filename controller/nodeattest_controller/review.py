@@ -144,12 +144,15 @@ def check_fingerprints(member: Member, around: Surroundings, holders: Sequence[L
 
 
 def check_binding(request: NodeRequest, member: Member, ledger: Ledger, *, secure: bool) -> None:
-    """Rules 3 and 4: a machine that is bound already is not bound again by whoever holds a token."""
+    """Rules 3 and 4: a machine that is bound already is not bound again by whoever holds a token.
+
+    Unless an operator reset its ledger: then it joins as a new one does.
+    """
     if ledger.resource_version and ledger.owner_uid != member.uid:
         raise _not_ready("the ledger of this machine's predecessor is not collected yet", "wait")
     if request.is_renewal or ledger.entry_for(request.csr.spki_sha256) is not None:
         return
-    if member.node_ref_name and not ledger.issued:
+    if member.node_ref_name and not ledger.issued and not ledger.was_reset:
         raise Denied(
             Reason.MACHINE_ALREADY_BOUND,
             expected="a Machine without a node, or one whose node joined attested",
@@ -161,7 +164,7 @@ def check_binding(request: NodeRequest, member: Member, ledger: Ledger, *, secur
             Reason.MACHINE_ALREADY_BOUND,
             expected="the key that this machine joined with",
             got="another key, and an insecure provider cannot tell whose",
-            remedy="re-create the Machine",
+            remedy="nodeattest machines reset, or re-create the Machine",
         )
 
 

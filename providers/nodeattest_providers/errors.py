@@ -39,6 +39,7 @@ class Reason(StrEnum):
     KEY_NOT_ALLOWED = "KeyNotAllowed"
     # The Kubernetes object
     REQUESTER_NOT_ALLOWED = "RequesterNotAllowed"
+    TOKEN_NOT_THIS_MACHINES = "TokenNotThisMachines"  # noqa: S105 - the name of a reason, not a secret
     USAGES_NOT_ALLOWED = "UsagesNotAllowed"
     SIGNER_UNKNOWN = "SignerUnknown"
     APPROVED_ELSEWHERE = "ApprovedElsewhere"

@@ -17,6 +17,8 @@ from stored import EK_ANNOTATION, MACHINE, MASTER, NODE, PROVIDER_ID, Join, chan
 from nodeattest_cli.explain.model import Explanation, Outcome
 from nodeattest_cli.explain.replay import explain_request, first_request_name
 from nodeattest_cli.main import main
+from nodeattest_controller.bound_tokens import bound_group
+from nodeattest_controller.objects import mapping
 from nodeattest_controller.request import parse
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope, pem
@@ -87,6 +89,15 @@ def test_a_request_that_was_certified_passes_still_after_the_machine_renewed(joi
     assert not explain_request(second, [*documents, renewed]).failed
     newest = ledger_of("sha256:older", spki, uid="uid-of-second")
     assert refusal(explain_request(second, [*documents, newest])) == ("TPM clock goes forward", "TPMClockReversed")
+
+
+def test_a_token_that_is_bound_to_another_machine_is_named(join: Join) -> None:
+    filed = join.first
+    mapping(filed, "spec")["groups"] = ["system:bootstrappers", bound_group("fleet/blue", "metal://rack-1/2")]
+    said = refusal(explain_request(filed, join.documents()))
+    assert said == ("a token of no other machine", "TokenNotThisMachines")
+    mapping(filed, "spec")["groups"] = ["system:bootstrappers", bound_group("fleet/blue", PROVIDER_ID)]
+    assert not explain_request(filed, join.documents()).failed
 
 
 def test_without_documents_nothing_fails_and_what_is_missing_is_named(join: Join) -> None:

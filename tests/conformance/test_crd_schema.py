@@ -77,6 +77,10 @@ LEDGER_SPEC: JsonMap = {
             "certificate": "-----BEGIN CERTIFICATE-----\n",
         }
     ],
+    "retiredKeys": [{"spki": SHA256, "serial": "1f", "notAfter": TIME}],
+    "resets": [
+        {"time": TIME, "by": "alice", "claimed": False, "reason": "new mainboard", "fingerprints": {"ek": SHA256}}
+    ],
     "lastVerdict": {"verdict": "Approved", "reason": "Attested", "time": TIME},
 }
 
@@ -252,6 +256,11 @@ def test_a_full_ledger_is_accepted_and_kept_whole(api: Client) -> None:
         ("issued.0.serial", "0x1F"),
         ("issued.0.notAfter", None),
         ("issued.0.certificate", None),
+        ("retiredKeys.0.spki", "0" * 64),
+        ("retiredKeys.0.notAfter", None),
+        ("resets.0.by", None),
+        ("resets.0.reason", ""),
+        ("resets.0.claimed", "yes"),
         ("lastVerdict.time", None),
     ],
 )
@@ -269,6 +278,8 @@ def test_a_bad_ledger_is_refused(api: Client, path: str, value: JsonValue) -> No
         ("NodeAttestationPolicy", "tpm.pcrs.selection", [0, 0]),
         ("MachineAttestation", "expires", "tomorrow"),
         ("MachineAttestation", "issued.0.issuedAt", "now"),
+        ("MachineAttestation", "retiredKeys.0.notAfter", "never"),
+        ("MachineAttestation", "resets.0.time", "now"),
     ],
 )
 def test_doubles_and_formats_are_refused(api: Client, kind: str, path: str, value: JsonValue) -> None:

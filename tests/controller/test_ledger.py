@@ -7,10 +7,12 @@ from datetime import datetime, timedelta
 
 import pytest
 from builders import CREATED, make_member, make_request
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_controller.authority import Issued
 from nodeattest_controller.ledger import KEEP_ISSUED, Ledger, empty, ledger_name, parse, record, render
+from nodeattest_controller.objects import mapping
+from nodeattest_controller.retired import MAX_LIVE, RetiredKey
+from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.checks import Check
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import AttestedNode, BootState, FirstRequestRef, NodeRequest
@@ -36,9 +38,21 @@ def joined(request: NodeRequest, now: datetime = CREATED) -> Ledger:
 
 
 def test_what_is_rendered_is_parsed_again() -> None:
-    written = replace(joined(make_request()), resource_version="9")
-    body = render(written, make_member(), "signer")
-    assert parse(body) == written
+    written = joined(make_request())
+    for number in range(KEEP_ISSUED + 1):
+        written = record(written, renewal(number), attested(f"f-{number}"), ISSUED, CREATED)
+    assert written.retired
+    assert parse(render(written, make_member(), "signer")) == written
+
+
+def test_a_later_write_names_its_version_and_leaves_what_others_wrote_alone() -> None:
+    body = render(replace(joined(make_request()), resource_version="9"), make_member(), "signer")
+    meta = mapping(body, "metadata")
+    assert meta["resourceVersion"] == "9"
+    assert meta["labels"] == {"cluster.x-k8s.io/cluster-name": "c"}
+    assert "ownerReferences" not in meta
+    assert "annotations" not in meta
+    assert not {"resets", "status"} & {*mapping(body, "spec"), *body}
 
 
 def test_the_ledger_is_owned_by_its_machine() -> None:
@@ -92,25 +106,46 @@ def test_a_lost_key_is_replaced_after_a_pause_and_not_before() -> None:
 
 
 def test_renewal_needs_no_pause() -> None:
-    renewal = make_request(uid="u-9", username="system:node:node-0")
-    assert len(record(joined(make_request()), renewal, attested("u-8"), ISSUED, CREATED).issued) == 2
+    assert len(record(joined(make_request()), renewal(9), attested("u-8"), ISSUED, CREATED).issued) == 2
 
 
 def test_a_pinned_fingerprint_never_changes() -> None:
-    renewal = make_request(uid="u-9", username="system:node:node-0")
     with pytest.raises(Denied) as refused:
-        record(joined(make_request()), renewal, attested("u-8", ek="sha256:other"), ISSUED, CREATED)
+        record(joined(make_request()), renewal(9), attested("u-8", ek="sha256:other"), ISSUED, CREATED)
     assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
 
 
-def test_history_is_bounded_and_keeps_the_newest() -> None:
-    ledger = joined(make_request())
+def renewal(number: int) -> NodeRequest:
+    return make_request(uid=f"r-{number}", username="system:node:node-0")
+
+
+def test_history_is_bounded_and_keeps_the_newest_and_every_key() -> None:
+    request = make_request()
+    ledger = joined(request)
     for number in range(2 * KEEP_ISSUED):
-        key = ec.generate_private_key(ec.SECP256R1())
-        renewal = make_request(uid=f"r-{number}", username="system:node:node-0", key=key)
-        ledger = record(ledger, renewal, attested(f"f-{number}"), ISSUED, CREATED)
+        ledger = record(ledger, renewal(number), attested(f"f-{number}"), ISSUED, CREATED)
     assert len(ledger.issued) == KEEP_ISSUED
     assert ledger.issued[-1].request_uid == f"r-{2 * KEEP_ISSUED - 1}"
+    assert ledger.entry_for(request.csr.spki_sha256) is None
+    assert ledger.has_retired(request.csr.spki_sha256)
+    assert len(ledger.retired) == KEEP_ISSUED + 1
+
+
+def test_live_certificates_of_one_machine_are_bounded_and_ended_ones_do_not_count() -> None:
+    keys = [RetiredKey(spki=f"sha256:{n}", serial="1", not_after=ISSUED.not_after) for n in range(MAX_LIVE)]
+    full = replace(joined(make_request()), retired=tuple(keys))
+    with pytest.raises(Denied) as refused:
+        record(full, renewal(1), attested("f"), ISSUED, CREATED)
+    assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
+    record(full, renewal(1), attested("f"), ISSUED, ISSUED.not_after)
+
+
+def test_the_owner_is_the_machine_whoever_else_owns_the_ledger() -> None:
+    other: JsonObject = {"apiVersion": "v1", "kind": "ConfigMap", "uid": "other"}
+    machine: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "uid": "m-1"}
+    namesake: JsonObject = {"apiVersion": "example.com/v1", "kind": "Machine", "uid": "namesake"}
+    assert parse({"metadata": {"ownerReferences": [other, namesake, machine]}}).owner_uid == "m-1"
+    assert not parse({"metadata": {"ownerReferences": [other, namesake]}}).owner_uid
 
 
 def test_an_empty_or_odd_object_reads_as_an_empty_ledger() -> None:

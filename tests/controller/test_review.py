@@ -185,6 +185,20 @@ def test_a_machine_with_a_node_but_no_ledger_takes_no_first_join() -> None:
     assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
 
 
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_machine_whose_ledger_was_reset_joins_anew_although_it_has_a_node(*, secure: bool) -> None:
+    member = make_member(node_ref_name="node-0")
+    cleared = replace(bound(member), issued=(), was_reset=True)
+    check_binding(make_request(), member, cleared, secure=secure)
+
+
+def test_a_reset_opens_an_insecure_machine_for_one_key() -> None:
+    member = make_member(node_ref_name="node-0")
+    with pytest.raises(Denied) as refused:
+        check_binding(make_request(), member, replace(bound(member), was_reset=True), secure=False)
+    assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
+
+
 def test_an_insecure_machine_is_not_bound_to_a_second_key() -> None:
     member = make_member()
     with pytest.raises(Denied) as refused:

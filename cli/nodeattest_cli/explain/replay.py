@@ -19,6 +19,7 @@ from nodeattest_cli.explain.model import Explanation, Outcome, Step, from_check
 from nodeattest_cli.explain.surroundings import Given, pick
 from nodeattest_cli.explain.tpm import check_keys, check_signature, tpm_facts
 from nodeattest_controller import ledger as ledgers
+from nodeattest_controller.bound_tokens import check_token
 from nodeattest_controller.objects import condition, items, text
 from nodeattest_controller.policy import authorize
 from nodeattest_controller.policy import parse as parse_policy
@@ -134,6 +135,8 @@ def _identity_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
         return
     member = given.members[0]
     yield _attempt("one Machine, alive and ready", "identity rule 1", lambda: find_member(request, given.members))
+    cluster = f"{member.namespace}/{member.cluster_name}"
+    yield _attempt("a token of no other machine", "identity rule 4", lambda: check_token(request, cluster))
     name = request.csr.node_name
     around = Surroundings(claimants=[one for one in given.claimants if name in names_of(one)], holders=[])
     yield _attempt("the Machine's node name", "identity rule 2", lambda: check_node_name(request, member, around, None))

@@ -43,7 +43,7 @@ from nodeattest_providers.twostep import LABEL_NONCE, check_link, context, deriv
 __all__ = ["ChallengeSigner"]
 
 _SECTION: Final = "wire format, challenge/v1"
-_RESET: Final = "an operator gives the Machine a new secret and re-creates it"
+_RESET: Final = "an operator gives the Machine a new secret and resets its ledger (nodeattest machines reset)"
 
 
 class ChallengeSigner:

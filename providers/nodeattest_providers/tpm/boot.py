@@ -79,7 +79,7 @@ def check_clock(checks: Checks, boot: BootState, ledger: LedgerFacts) -> None:
         reason=Reason.TPM_CLOCK_REVERSED,
         expected=f"after reset {seen[0]}, clock {seen[1]} ms",
         got=f"reset {now[0]}, clock {now[1]} ms",
-        remedy="file a new request; if the TPM was cleared, an operator resets the machine's attestation record",
+        remedy="file a new request; if the TPM was cleared, an operator resets the ledger (nodeattest machines reset)",
     )
 
 

@@ -53,7 +53,7 @@ _START_OVER: Final = "file a new first request and answer its own challenge"
 _START_OVER_OR_PIN: Final = (
     f"{_START_OVER}; if this comes back, the node trusts another cluster CA than this cluster has"
 )
-_RESET: Final = "an operator resets the machine's attestation record if its TPM was replaced"
+_RESET: Final = "if the TPM was replaced, an operator resets the ledger (nodeattest machines reset)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,63 @@
+"""Keys that were certified once and never will be again: those that an operator's reset or the passing of time retired.
+
+Promises: no key is forgotten while a certificate for it lives; of the others the newest are remembered. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from nodeattest_controller.objects import items, moment, rfc3339, text
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["MAX_LIVE", "RetiredKey", "live_keys", "parse_retired", "render_retired", "retire"]
+
+KEEP_ENDED: Final = 32
+"""Keys remembered after their certificates ended: four times the history of certificates."""
+MAX_LIVE: Final = 512
+"""Keys of one machine with certificates that live, beside its history; a ledger object stays below 128 KiB. A machine
+that loses its key at each boot and boots every ten minutes reaches it after three days."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetiredKey:
+    """A key, and when its certificate ends."""
+
+    spki: str
+    """``sha256:<hex>``, as in the ledger's entries."""
+    serial: str
+    not_after: datetime
+
+
+def retire(known: Sequence[RetiredKey], more: Iterable[RetiredKey], now: datetime) -> tuple[RetiredKey, ...]:
+    """Add keys, oldest first, and forget the oldest of those whose certificates ended."""
+    every = [*known, *more]
+    ended = [key for key in every if key.not_after <= now]
+    forgotten = {id(key) for key in ended[: max(len(ended) - KEEP_ENDED, 0)]}
+    return tuple(key for key in every if id(key) not in forgotten)
+
+
+def live_keys(known: Sequence[RetiredKey], now: datetime) -> int:
+    """Count the keys whose certificates still live."""
+    return sum(key.not_after > now for key in known)
+
+
+def parse_retired(spec: JsonObject) -> tuple[RetiredKey, ...]:
+    """Read ``spec.retiredKeys``."""
+    found = (
+        (text(item, "spki"), text(item, "serial"), moment(text(item, "notAfter")))
+        for item in items(spec, "retiredKeys")
+    )
+    return tuple(
+        RetiredKey(spki=spki, serial=serial, not_after=not_after)
+        for spki, serial, not_after in found
+        if spki and not_after is not None
+    )
+
+
+def render_retired(known: Sequence[RetiredKey]) -> list[JsonObject]:
+    """Write ``spec.retiredKeys``."""
+    return [{"spki": key.spki, "serial": key.serial, "notAfter": rfc3339(key.not_after)} for key in known]
