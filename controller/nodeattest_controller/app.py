@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ from nodeattest_controller.management import Management
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.reconcile import Reconciler
 from nodeattest_controller.settings import Settings
+from nodeattest_controller.verifying import Verifications
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
 from nodeattest_providers import signers
@@ -76,7 +78,12 @@ class _Controller:
 
         management = Management(self._client, namespace=settings.watch_namespace, on_change=changed)
         judge = Judge(
-            management, keys, signer=cache(signers.signer), provider_id_oid=settings.provider_id_oid, now=_now
+            management,
+            keys,
+            signer=cache(signers.signer),
+            provider_id_oid=settings.provider_id_oid,
+            verifications=Verifications(settings.verification_timeout),
+            now=_now,
         )
         issuer = Issuer(
             management,
@@ -93,6 +100,7 @@ class _Controller:
             metrics=metrics,
             wait_limit=settings.wait_limit,
             ages=Ages(_now, time.monotonic),
+            chance=random.random,
             now=_now,
         )
         share = max(1, settings.workers // 4)  # so that three hung clusters leave the rest a quarter

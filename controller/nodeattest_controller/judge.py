@@ -27,6 +27,7 @@ from nodeattest_controller.review import (
     check_node_name,
     find_member,
 )
+from nodeattest_controller.verifying import Verifications
 from nodeattest_controller.workload import Workload
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -83,12 +84,14 @@ class Judge:
         *,
         signer: Callable[[ProviderName], ClusterAPISigner],
         provider_id_oid: str,
+        verifications: Verifications,
         now: Callable[[], datetime],
     ) -> None:
         self._management = management
         self._challenge_keys = challenge_keys
         self._signer = signer
         self._oid = provider_id_oid
+        self._verifications = verifications
         self._now = now
 
     async def judge(self, workload: Workload, csr: JsonObject) -> Proven:
@@ -175,7 +178,10 @@ class Judge:
             challenge_keys=self._challenge_keys.keys() if isinstance(case.signer, ChallengeSigner) else (),
             verified_at=self._now(),
         )
-        return await case.signer.verify_client_attestation_data(case.request, facts)
+        return await self._verifications.run(
+            (case.workload.key, member.provider_id),
+            lambda: case.signer.verify_client_attestation_data(case.request, facts),
+        )
 
     async def _machine_facts(self, case: _Case, member: Member) -> MachineFacts:
         provider = case.request.evidence.provider

@@ -42,6 +42,8 @@ way, and closing the first would refuse it."""
 
 LONGEST_PAUSE: Final = 60.0
 """Seconds between two looks at a request that waits; what it waits for wakes it earlier."""
+JITTER: Final = 0.25
+"""At most this share of a pause is added at random, so that requests that came together do not come back together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,10 @@ class Reconciler:
         metrics: Metrics,
         wait_limit: float,
         ages: Ages,
+        chance: Callable[[], float],
         now: Callable[[], datetime],
     ) -> None:
+        """``chance`` draws from [0, 1)."""
         self._management = management
         self._judge = judge
         self._issuer = issuer
@@ -84,6 +88,7 @@ class Reconciler:
         self._metrics = metrics
         self._wait_limit = timedelta(seconds=wait_limit)
         self._ages = ages
+        self._chance = chance
         self._now = now
 
     async def reconcile(self, workload: Workload, name: str) -> Outcome:
@@ -169,6 +174,7 @@ class Reconciler:
             )
             await workload.publish_annotations(csr, {ANNOTATION_REASON: said})
         pause = max(unavailable.retry_after, min(age.total_seconds() / 2, LONGEST_PAUSE))
+        pause *= 1 + JITTER * self._chance()
         left = (self._wait_limit - age).total_seconds() + 0.5
         request = self._judge.parsed(csr)
         wanted = request.csr.provider_id if request else ""

@@ -55,6 +55,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "wait_limit": (10.0, 23 * _HOUR),
     "challenge_key_rotation": (10 * _MINUTE, 30 * _DAY),
     "request_timeout": (1.0, 5 * _MINUTE),
+    "verification_timeout": (1.0, 5 * _MINUTE),
 }
 """Seconds. A certificate shorter than 10 minutes is refused by the signer API (expirationSeconds >= 600); the in-tree
 cleaner removes a request that is pending for 24 hours, so a wait must end before."""
@@ -106,6 +107,8 @@ class Settings:
     provider_id_oid: str = PROVIDER_ID_OID
     request_timeout: float = 10.0
     """For one request to an API server, watches excepted."""
+    verification_timeout: float = 20.0
+    """For one provider's verification of one request: those that ask a platform may hang."""
     log_level: str = "info"
     log_format: str = "json"
 

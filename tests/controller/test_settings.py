@@ -54,6 +54,7 @@ def test_every_setting_can_be_written_in_the_file(config: Path, tmp_path: Path) 
         challenge_key_rotation=7200.0,
         provider_id_oid="1.2.3",
         request_timeout=2.5,
+        verification_timeout=3.5,
         log_level="error",
         log_format="text",
     )
@@ -154,6 +155,7 @@ def test_a_wrong_flag_names_the_flag() -> None:
         ({"wait_limit": 86_400.0}, "waitLimit: expected 10s to 23h, got 24h"),
         ({"challenge_key_rotation": 599.0}, "challengeKeyRotation: expected 10m to 720h"),
         ({"request_timeout": 0.5}, "requestTimeout: expected 1s to 5m"),
+        ({"verification_timeout": 0.5}, "verificationTimeout: expected 1s to 5m"),
         ({"lease_duration": 15.5}, "leaseDuration: expected whole seconds"),
         ({"renew_deadline": 15.0}, "renewDeadline: expected less than leaseDuration"),
         ({"retry_period": 8.4}, "renewDeadline: expected more than 1.2 times retryPeriod"),

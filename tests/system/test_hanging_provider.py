@@ -1,0 +1,68 @@
+"""A third party's provider whose platform hangs for one machine: that machine waits, and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from filing_requests import Wanted, file_request
+from world import World, eventually
+
+from nodeattest_providers.names import ANNOTATION_REASON
+
+PROVIDER = """
+import asyncio
+
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.interface import AttestedNode
+
+
+class Signer:
+    provider, versions, secure = "hanging", (1,), True
+
+    async def verify_client_attestation_data(self, request, facts):
+        if facts.machine.name.startswith("hung"):
+            await asyncio.sleep(3600)
+        checks = Checks()
+        checks.require(True, "asked", section="", reason=Reason.PROOF_INVALID, expected="", got="", remedy="")
+        return AttestedNode(provider=self.provider, provider_id=facts.machine.provider_id, checks=checks.record())
+
+    verify_serving_attestation_data = verify_client_attestation_data
+
+    async def machine_name(self, request):
+        return request.csr.node_name
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the provider for programs that are started from here on."""
+    (tmp_path / "hanging_platform.py").write_text(PROVIDER)
+    info = tmp_path / "hanging_platform-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hanging-platform\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[nodeattest.signers]\nhanging = hanging_platform:Signer\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_machine_whose_platform_hangs_waits_and_no_other_is_delayed(world: World) -> None:
+    world.set_policy(authorizedAttestors=["hanging"])
+    config = world.directory / "hanging.yaml"
+    head = "apiVersion: config.nodeattest.x-k8s.io/v1alpha1\nkind: NodeAttestationControllerConfiguration\n"
+    config.write_text(head + "verificationTimeout: 3s\n")
+    with world.controller("--config", str(config), "--leader-elect", "false", log="hanging.log") as controller:
+        world.await_service(controller)
+        for name in ("hung-1", "well-1"):
+            world.machine(name)
+        hung = [file_request(world, Wanted(node="hung-1", provider="hanging"), token=world.token()) for _ in range(6)]
+        well = file_request(world, Wanted(node="well-1", provider="hanging"))
+        eventually(lambda: well.state() == "issued", seconds=15, what="the certificate beside the hanging ones")
+        assert [one.state() for one in hung] == [""] * 6
+        for one in hung:
+            eventually(
+                lambda one=one: one.annotation(ANNOTATION_REASON).startswith("PlatformUnavailable"),
+                what="the reason of the wait",
+            )
+            world.workload_admin.delete(f"/apis/certificates.k8s.io/v1/certificatesigningrequests/{one.name}")
