@@ -11,10 +11,12 @@ from tpm_world import (
     CSR,
     EkKey,
     SoftTpm,
+    ak_prefix,
     challenge_of,
     facts_of,
     ledger,
     request_of,
+    rsa_ak_prefix,
     verify,
 )
 
@@ -62,25 +64,6 @@ def test_a_phase_1_verification_never_attests(tpm: SoftTpm) -> None:
 def test_without_a_master_key_a_first_request_waits(tpm: SoftTpm) -> None:
     with pytest.raises(Unavailable):
         verify(request_of(tpm.first()), facts_of(tpm.settings, challenge_keys=()))
-
-
-def ak_prefix(
-    *,
-    name_alg: str = "000b",
-    attributes: int = 0x00050472,
-    policy: str = "0000",
-    symmetric: str = "0010",
-    scheme: str = "0018000b",
-    curve: str = "0003",
-    kdf: str = "0010",
-) -> bytes:
-    """Write an ECC attestation key's public area up to its point."""
-    return bytes.fromhex(f"0023{name_alg}{attributes:08x}{policy}{symmetric}{scheme}{curve}{kdf}")
-
-
-def rsa_ak_prefix(bits: int) -> bytes:
-    """Write an RSA attestation key's public area up to its modulus."""
-    return bytes.fromhex("0001000b00050472" + "0000" + "0010" + "0014000b" + f"{bits:04x}" + "00000000")
 
 
 def test_the_rows_below_start_from_the_real_template() -> None:

@@ -82,6 +82,25 @@ def new_key(kind: EkKind) -> EkKey:
     return ec.generate_private_key(ec.SECP256R1() if kind == "ecc-p256" else ec.SECP384R1())
 
 
+def ak_prefix(
+    *,
+    name_alg: str = "000b",
+    attributes: int = 0x00050472,
+    policy: str = "0000",
+    symmetric: str = "0010",
+    scheme: str = "0018000b",
+    curve: str = "0003",
+    kdf: str = "0010",
+) -> bytes:
+    """Write an ECC attestation key's public area up to its point."""
+    return bytes.fromhex(f"0023{name_alg}{attributes:08x}{policy}{symmetric}{scheme}{curve}{kdf}")
+
+
+def rsa_ak_prefix(bits: int) -> bytes:
+    """Write an RSA attestation key's public area up to its modulus."""
+    return bytes.fromhex("0001000b00050472" + "0000" + "0010" + "0014000b" + f"{bits:04x}" + "00000000")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuoteParts:
     """Every field of TPMS_ATTEST, to be spoilt one by one."""
