@@ -80,6 +80,12 @@ def _describe_join(join: argparse.ArgumentParser) -> None:
     source.add_argument("--provider-id-file", metavar="FILE", help="a file that holds it")
     source.add_argument("--provider-id-command", metavar="COMMAND", help="a command that prints it (no shell)")
     _describe_provider_settings(join)
+    join.add_argument(
+        "--minimum-version",
+        type=int,
+        metavar="N",
+        help="oldest version of the provider's evidence that an older controller may get (any that the agent makes)",
+    )
     join.add_argument("--expiration-seconds", type=int, metavar="N", help="lifetime to ask for (the signer decides)")
     join.add_argument("--timeout", type=int, default=settings.DEFAULT_TIMEOUT, metavar="SECONDS", help="%(default)s")
     join.add_argument("--kubeconfig", default=DEFAULT_KUBECONFIG, metavar="FILE", help="for kubelet (%(default)s)")
@@ -156,7 +162,11 @@ def _evidence(options: argparse.Namespace) -> int:
 
 def _settings(options: argparse.Namespace) -> settings.Settings:
     """Build the configuration from what was typed, by way of its own parser: one set of rules."""
-    provider: JsonObject = {"name": options.provider, "settings": _provider_settings(options)}
+    provider: JsonObject = {
+        "name": options.provider,
+        "settings": _provider_settings(options),
+        "minimumVersion": options.minimum_version,
+    }
     document: JsonObject = {
         "apiVersion": settings.API_VERSION,
         "kind": settings.KIND,

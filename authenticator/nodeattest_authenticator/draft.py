@@ -15,10 +15,13 @@ from nodeattest_authenticator.fields import Fields, FieldsError, parse_object
 from nodeattest_authenticator.storage import Storage
 from nodeattest_authenticator.warm import UnsafeFileError
 from nodeattest_providers.exchange import JsonObject
+from nodeattest_providers.versions import HIGHEST
 
-__all__ = ["DRAFT_FILE", "Draft", "DraftStore", "Filed", "StoredDrafts"]
+__all__ = ["DRAFT_FILE", "FIRST_VERSION", "Draft", "DraftStore", "Filed", "StoredDrafts"]
 
 DRAFT_FILE: Final = "draft"
+FIRST_VERSION: Final = 1
+"""The only version that agents knew whose drafts name none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class Draft:
     """What the draft is for (node, provider ID, signer, cluster pin): another purpose needs another draft."""
     key_pem: bytes = field(repr=False)
     csr_der: bytes = field(repr=False)
+    version: int = FIRST_VERSION
+    """Of the evidence, in both requests."""
     first: Filed | None = None
     second: Filed | None = None
 
@@ -92,6 +97,7 @@ def _render(draft: Draft) -> bytes:
         "purpose": draft.purpose,
         "key": draft.key_pem.decode("ascii"),
         "csr": _text(draft.csr_der),
+        "version": draft.version,
     }
     for name, filed in (("first", draft.first), ("second", draft.second)):
         if filed is not None:
@@ -105,6 +111,7 @@ def _parse(data: bytes) -> Draft:
         purpose=fields.required("purpose"),
         key_pem=fields.required("key").encode(),
         csr_der=fields.required_octets("csr"),
+        version=fields.number("version", low=1, high=HIGHEST) or FIRST_VERSION,
         first=_filed(fields.object("first")),
         second=_filed(fields.object("second")),
     )

@@ -2,7 +2,7 @@
 
 Promises: a request is filed at most once under its name, however often the reply is lost; an object of that name that
 is not ours (bytes, signer, requester) is stepped around; a watch that ends is opened again, in no hurry; nothing is
-waited for beyond the deadline. Refusals that a new request cures raise ``RestartError``.
+waited for beyond the deadline. Refusals that a new request cures raise ``RestartError`` or ``VersionRefusedError``.
 Source: kubelet's deterministic CSR names (kubernetes-rules C12); the two-step protocol §E5 step 7, §E10 (12, 14).
 """
 
@@ -23,7 +23,7 @@ from nodeattest_providers.errors import Reason
 from nodeattest_providers.exchange import JsonObject
 from nodeattest_providers.names import SignerName
 
-__all__ = ["CsrApi", "Desk", "RestartError", "backoff", "follow", "name_of", "submit"]
+__all__ = ["CsrApi", "Desk", "RestartError", "VersionRefusedError", "backoff", "follow", "name_of", "submit"]
 
 NAME_PREFIX: Final = "nodeattest-"
 _NAME_DIGITS: Final = 32
@@ -79,6 +79,16 @@ class RestartError(Exception):
         super().__init__(str(failure))
         self.failure = failure
         self.same_key = same_key
+
+
+class VersionRefusedError(Exception):
+    """The controller does not know the version of this request's evidence."""
+
+    def __init__(self, failure: Failure, understood: str | None) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+        self.understood = understood
+        """The annotation that says which versions it knows, as it stands there."""
 
 
 def name_of(request: bytes, signer_name: SignerName) -> str:
@@ -193,6 +203,8 @@ def _refusal(condition: Condition, versions: str | None) -> Exception:
     failure = Failure(reason, f"the cluster refused this node{understood}", remedy=said)
     if reason in _SAME_KEY or reason in _NEW_KEY:
         return RestartError(failure, same_key=reason in _SAME_KEY)
+    if reason == Reason.EVIDENCE_VERSION_UNSUPPORTED:
+        return VersionRefusedError(failure, versions)
     return failure
 
 

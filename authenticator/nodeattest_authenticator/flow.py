@@ -3,7 +3,8 @@
 A library call without files, processes or environment: API, attestor, drafts, time and chance come in as arguments.
 Promises: the returned credential passed every check of ``certificate``; a TPM join is four requests (create, watch,
 create, watch); a challenge is only answered when it stands on the very object that this node filed, else the node
-would decrypt for others; an interrupted call is taken up where it stopped, with the same key and the same bytes.
+would decrypt for others; an interrupted call is taken up where it stopped, with the same key and the same bytes;
+what the controller is too old for is filed again in a version that both know (``negotiation``).
 Leaves to others: storing the credential, then discarding the draft; remembering failures.
 Source: the two-step protocol §E4-E5 steps 0, 1, 7, 8, 18 and §E10 (11, 12, 14).
 """
@@ -30,9 +31,28 @@ from nodeattest_authenticator.cache import Credential
 from nodeattest_authenticator.certificate import Wanted, check_time, checked
 from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.csr_object import Csr
-from nodeattest_authenticator.draft import Draft, DraftStore, Filed
+from nodeattest_authenticator.draft import FIRST_VERSION, Draft, DraftStore, Filed
 from nodeattest_authenticator.errors import Failure, Fate, Local
-from nodeattest_authenticator.filing import CsrApi, Desk, RestartError, backoff, follow, name_of, submit
+from nodeattest_authenticator.filing import (
+    CsrApi,
+    Desk,
+    RestartError,
+    VersionRefusedError,
+    backoff,
+    follow,
+    name_of,
+    submit,
+)
+from nodeattest_authenticator.negotiation import (
+    AgreedStore,
+    Offer,
+    agreement,
+    check_version,
+    fallback,
+    offer_of,
+    opening,
+    speaking,
+)
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.csr import PrivateKey, build_csr
@@ -60,6 +80,8 @@ class Order:
     pin: ClusterPin
     expiration_seconds: int | None = None
     renewable: bool = True
+    minimum_version: int = 1
+    """Of the evidence; nothing below it is filed."""
 
     @property
     def purpose(self) -> str:
@@ -73,6 +95,7 @@ class _Run:
 
     order: Order
     attestor: Attestor
+    offer: Offer
     desk: Desk
     drafts: DraftStore
 
@@ -83,31 +106,37 @@ def obtain(
     attestor: Attestor,
     api: CsrApi,
     drafts: DraftStore,
+    agreed: AgreedStore,
     deadline: Deadline,
     chance: Callable[[], float],
 ) -> Credential:
     """Get a certificate; raises ``Failure``. The caller stores the credential, then discards the draft."""
-    run = _Run(order=order, attestor=attestor, desk=Desk(api, deadline, chance), drafts=drafts)
-    draft = drafts.load()
-    if draft is None or draft.purpose != order.purpose or not _is_coherent(draft):
-        draft = new_draft(order)
-    for rounds in range(_MOST_ROUNDS):
+    desk, offer = Desk(api, deadline, chance), offer_of(attestor, order.minimum_version)
+    run = _Run(order=order, attestor=attestor, offer=offer, desk=desk, drafts=drafts)
+    before, now = agreed.load(), deadline.clock.now()
+    draft = _taken_up(run) or new_draft(order, version=opening(offer, before, now=now))
+    refused: set[int] = set()
+    most = _MOST_ROUNDS + len(offer.versions) - 1
+    for rounds in range(most):
         try:
-            return _round(run, draft)
+            credential = _round(run, draft)
         except Failure as failure:
             if failure.reason not in _RESUMABLE:
                 drafts.discard()
             raise
-        except RestartError as restart:
-            draft = new_draft(order, key_pem=draft.key_pem if restart.same_key else None)
+        except (RestartError, VersionRefusedError) as ended:
+            draft = _drafted_anew(run, draft, ended, refused)
             drafts.save(draft)
-            if rounds + 1 == _MOST_ROUNDS or deadline.passed:
-                raise restart.failure from None
+            if rounds + 1 == most or deadline.passed:
+                raise ended.failure from None
             deadline.sleep(backoff(rounds, chance))
+        else:
+            agreed.save(agreement(offer, before, draft.version, refused=bool(refused), now=now))
+            return credential
     raise AssertionError("the last round returns or raises")
 
 
-def new_draft(order: Order, *, key_pem: bytes | None = None) -> Draft:
+def new_draft(order: Order, *, key_pem: bytes | None = None, version: int = FIRST_VERSION) -> Draft:
     """Make a PKCS#10 request, with a new P-256 key unless one is given."""
     key: PrivateKey
     if key_pem is None:
@@ -119,12 +148,33 @@ def new_draft(order: Order, *, key_pem: bytes | None = None) -> Draft:
         csr_der = build_csr(key, order.node_name, order.provider_id)
     except Denied as denied:
         raise _refused_here(denied) from None
-    return Draft(purpose=order.purpose, key_pem=key_pem, csr_der=csr_der)
+    return Draft(purpose=order.purpose, key_pem=key_pem, csr_der=csr_der, version=version)
 
 
 def renewal_moment(*, now: float, not_after: int, renewable: bool, chance: Callable[[], float]) -> int:
     """Draw the moment from which a new certificate is wanted: after 50 to 70 % of the time that is left at issue."""
     return int(now + (not_after - now) * (0.5 + 0.2 * chance())) if renewable else not_after
+
+
+def _taken_up(run: _Run) -> Draft | None:
+    """Load the unfinished draft if it is still for this order, and in a version that may still be sent."""
+    draft = run.drafts.load()
+    if draft is None or draft.purpose != run.order.purpose or draft.version not in run.offer.versions:
+        return None
+    return draft if _is_coherent(draft) else None
+
+
+def _drafted_anew(run: _Run, draft: Draft, ended: RestartError | VersionRefusedError, refused: set[int]) -> Draft:
+    """Make the draft after one whose request is dead; raises ``Failure`` when no version is left to be tried."""
+    match ended:
+        case RestartError():
+            key_pem = draft.key_pem if ended.same_key else None
+            return new_draft(run.order, key_pem=key_pem, version=draft.version)
+        case VersionRefusedError():
+            refused.add(draft.version)
+            run.drafts.discard()
+            version = fallback(run.offer, refused, ended.understood)
+            return new_draft(run.order, key_pem=draft.key_pem, version=version)
 
 
 def _round(run: _Run, draft: Draft) -> Credential:
@@ -168,11 +218,12 @@ def _answered(run: _Run, draft: Draft, first: Csr) -> bytes | Evidence:
     A challenge that is not ours to answer may have been overwritten by somebody; the controller writes its own again.
     """
     tried: set[str] = set()
+    two_step = speaking(run.attestor, draft.version).two_step
 
     def decided(csr: Csr) -> bytes | str | None:
         if csr.certificate is not None:
             return csr.certificate
-        return csr.challenge if run.attestor.two_step and csr.challenge not in tried else None
+        return csr.challenge if two_step and csr.challenge not in tried else None
 
     refusal: Failure | None = None
     while True:
@@ -195,13 +246,15 @@ def _answered(run: _Run, draft: Draft, first: Csr) -> bytes | Evidence:
 def _attest(run: _Run, draft: Draft, challenge: PublishedChallenge | None) -> Evidence:
     binding = Binding(run.order.pin, run.order.signer, hashlib.sha256(draft.csr_der).digest())
     try:
-        return run.attestor.attest(binding, challenge)
+        evidence = speaking(run.attestor, draft.version).attest(binding, challenge)
     except Denied as denied:
         raise _refused_here(denied) from None
     except Unavailable as unavailable:
         raise Failure(
             Local.ATTESTATION_UNAVAILABLE, unavailable.detail, remedy=unavailable.remedy, fate=Fate.TEMPORARY
         ) from None
+    check_version(evidence, run.attestor.provider, draft.version)
+    return evidence
 
 
 def _file(run: _Run, draft: Draft, evidence: Evidence) -> Filed:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol, runtime_checkable
 
 from nodeattest_authenticator import bootstrap_token, certificate, provider_id
+from nodeattest_authenticator.agreed import StoredAgreement
 from nodeattest_authenticator.api import HttpsApi, Login, UnreachableError
 from nodeattest_authenticator.cache import Credential
 from nodeattest_authenticator.clock import Deadline
@@ -45,14 +46,15 @@ def issue(
 ) -> Credential:
     """Get a new credential; raises ``Failure``."""
     if current is None:
-        return _ask(settings, _by_token(settings, storage), drafts=drafts, deadline=deadline, chance=chance)
+        by_token = _by_token(settings, storage)
+        return _ask(settings, by_token, storage=storage, drafts=drafts, deadline=deadline, chance=chance)
     by_certificate = Login(
         username=NODE_USER_PREFIX + settings.node_name,
         certificate_pem=current.certificate_pem,
         key_pem=current.key_pem,
     )
     try:
-        return _ask(settings, by_certificate, drafts=drafts, deadline=deadline, chance=chance)
+        return _ask(settings, by_certificate, storage=storage, drafts=drafts, deadline=deadline, chance=chance)
     except Failure as failure:
         if failure.reason != Local.CREDENTIAL_REJECTED:
             raise
@@ -60,7 +62,7 @@ def issue(
             by_token = _by_token(settings, storage)
         except Failure:
             raise failure from None
-        return _ask(settings, by_token, drafts=drafts, deadline=deadline, chance=chance)
+        return _ask(settings, by_token, storage=storage, drafts=drafts, deadline=deadline, chance=chance)
 
 
 @contextmanager
@@ -83,7 +85,13 @@ def _by_token(settings: Settings, storage: Storage) -> Login:
 
 
 def _ask(
-    settings: Settings, login: Login, *, drafts: DraftStore, deadline: Deadline, chance: Callable[[], float]
+    settings: Settings,
+    login: Login,
+    *,
+    storage: Storage,
+    drafts: DraftStore,
+    deadline: Deadline,
+    chance: Callable[[], float],
 ) -> Credential:
     with attestor_of(settings.provider, settings.provider_settings) as attestor:
         api = HttpsApi(
@@ -95,7 +103,15 @@ def _ask(
         )
         try:
             order = _order(settings, attestor, api)
-            return obtain(order, attestor=attestor, api=api, drafts=drafts, deadline=deadline, chance=chance)
+            return obtain(
+                order,
+                attestor=attestor,
+                api=api,
+                drafts=drafts,
+                agreed=StoredAgreement(storage, with_whom=f"{settings.provider}\n{order.pin}"),
+                deadline=deadline,
+                chance=chance,
+            )
         finally:
             api.close()
 
@@ -113,4 +129,5 @@ def _order(settings: Settings, attestor: Attestor, api: HttpsApi) -> Order:
         pin=certificate.pin(settings.ca_pem, server_certificate),
         expiration_seconds=settings.expiration_seconds,
         renewable=settings.renewable,
+        minimum_version=settings.minimum_version,
     )

@@ -19,6 +19,7 @@ from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.issue import attestor_of
 from nodeattest_authenticator.lock import exclusive
+from nodeattest_authenticator.negotiation import offer_of
 from nodeattest_authenticator.settings import TOKEN_FILE, Settings, to_json
 from nodeattest_authenticator.storage import Storage, write_atomically
 
@@ -45,7 +46,8 @@ def join(
     options: JoinOptions, *, clock: Clock, chance: Callable[[], float], tell: Callable[[str], None]
 ) -> Cached | None:
     """Join; returns the credential, None when it was not waited for. Raises ``Failure``."""
-    with attestor_of(options.settings.provider, options.settings.provider_settings):
+    with attestor_of(options.settings.provider, options.settings.provider_settings) as attestor:
+        offer_of(attestor, options.settings.minimum_version)
         _check_kubeconfig(options)
     with Storage(options.cache_dir) as storage:
         deadline = Deadline.after(clock, options.settings.timeout_seconds)

@@ -21,6 +21,7 @@ from nodeattest_providers.exchange import JsonObject, JsonValue
 from nodeattest_providers.identifiers import node_name as checked_node_name
 from nodeattest_providers.identifiers import provider_id as checked_provider_id
 from nodeattest_providers.names import NodeName, ProviderName, Purpose, SignerName, signer_for
+from nodeattest_providers.versions import HIGHEST
 
 __all__ = [
     "API_VERSION",
@@ -67,6 +68,8 @@ class Settings:
     node_name: NodeName
     provider: ProviderName
     provider_settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    minimum_version: int = 1
+    """The oldest version of the provider's evidence that this node may send."""
     provider_id: ProviderIdSource = field(default_factory=ProviderIdSource)
     token_file: str | None = None
     """None: ``bootstrap-token`` in the cache directory."""
@@ -108,7 +111,7 @@ def parse(data: bytes, *, hostname: str) -> Settings:
     fields = Fields(parse_object(data))
     if fields.text("apiVersion") != API_VERSION or fields.text("kind") != KIND:
         raise FieldsError(f"expected apiVersion {API_VERSION} and kind {KIND}")
-    provider, provider_settings = _provider(fields)
+    provider, provider_settings, minimum_version = _provider(fields)
     settings = Settings(
         endpoint=_endpoint(fields.required("server")),
         tls_server_name=fields.text("tlsServerName"),
@@ -117,6 +120,7 @@ def parse(data: bytes, *, hostname: str) -> Settings:
         node_name=_node_name(fields.text("nodeName") or hostname.strip().lower()),
         provider=provider,
         provider_settings=provider_settings,
+        minimum_version=minimum_version,
         provider_id=_provider_id(fields.object("providerID")),
         token_file=fields.text("bootstrapTokenFile"),
         timeout_seconds=fields.number("timeoutSeconds", low=1, high=_MAX_TIMEOUT) or DEFAULT_TIMEOUT,
@@ -142,7 +146,7 @@ def to_json(settings: Settings) -> bytes:
         "server": settings.endpoint.url,
         "certificateAuthority": settings.ca_pem.decode(),
         "nodeName": settings.node_name,
-        "provider": {"name": settings.provider, "settings": dict(settings.provider_settings)},
+        "provider": _provider_json(settings),
         "timeoutSeconds": settings.timeout_seconds,
     }
     optional: JsonObject = {
@@ -179,7 +183,7 @@ def _node_name(text: str) -> NodeName:
         raise FieldsError(f"nodeName must be {denied.expected}, got {denied.got}") from None
 
 
-def _provider(fields: Fields) -> tuple[ProviderName, JsonObject]:
+def _provider(fields: Fields) -> tuple[ProviderName, JsonObject, int]:
     provider = fields.object("provider")
     if provider is None:
         raise FieldsError("provider is missing")
@@ -187,8 +191,16 @@ def _provider(fields: Fields) -> tuple[ProviderName, JsonObject]:
     if not set(name) <= _PROVIDER_NAME_CHARACTERS:
         raise FieldsError("provider.name must be lower-case letters, digits and dashes")
     settings = provider.raw_object("settings")
+    minimum = provider.number("minimumVersion", low=1, high=HIGHEST) or 1
     provider.end()
-    return ProviderName(name), settings
+    return ProviderName(name), settings, minimum
+
+
+def _provider_json(settings: Settings) -> JsonObject:
+    written: JsonObject = {"name": settings.provider, "settings": dict(settings.provider_settings)}
+    if settings.minimum_version > 1:
+        written["minimumVersion"] = settings.minimum_version
+    return written
 
 
 def _provider_id(fields: Fields | None) -> ProviderIdSource:

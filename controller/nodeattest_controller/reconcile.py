@@ -183,9 +183,9 @@ class Reconciler:
     async def _refuse(self, workload: Workload, csr: JsonObject, stored: StoredRequest, denied: Denied) -> Outcome:
         """Deny for good; the condition carries reason and remedy, the Event and the log expected and got as well."""
         if stored.state is RequestState.APPROVED:
-            await workload.fail(csr, denied.reason, denied.remedy)
+            await workload.fail(csr, denied.reason, denied.remedy, denied.annotations)
         else:
-            await workload.deny(csr, denied.reason, denied.remedy)
+            await workload.deny(csr, denied.reason, denied.remedy, denied.annotations)
         self._ages.forget(stored.uid)
         self._metrics.verdict(stored.provider, "deny", denied.reason)
         _LOG.warning(

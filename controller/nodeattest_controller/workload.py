@@ -12,6 +12,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.inventory import ClusterKey
@@ -41,6 +42,7 @@ MAX_ANNOTATIONS: Final = 32 * 1024
 OUR_ANNOTATIONS: Final = frozenset({ANNOTATION_CHALLENGE, ANNOTATION_REASON, ANNOTATION_SUPPORTED_VERSIONS})
 BOOTSTRAP_BINDING: Final = "nodeattest:node-bootstrapper"
 KUBEADM_BINDING: Final = "kubeadm:kubelet-bootstrap"
+_NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 _OPEN: Final = frozenset({RequestState.PENDING, RequestState.APPROVED})
 
 
@@ -123,13 +125,19 @@ class Workload:
         """Approve exactly the request that was judged."""
         return await self._put(self._with_condition(request, "Approved", reason, message), "approval")
 
-    async def deny(self, request: JsonObject, reason: str, message: str) -> JsonObject:
-        """Deny for good."""
-        return await self._put(self._with_condition(request, "Denied", reason, message), "approval")
+    async def deny(
+        self, request: JsonObject, reason: str, message: str, annotations: Mapping[str, str] = _NO_ANNOTATIONS
+    ) -> JsonObject:
+        """Deny for good, with output annotations in the same write: who sees the one sees the other."""
+        denied = self._with_condition(request, "Denied", reason, message)
+        return await self._put(_annotated(denied, annotations), "approval")
 
-    async def fail(self, request: JsonObject, reason: str, message: str) -> JsonObject:
+    async def fail(
+        self, request: JsonObject, reason: str, message: str, annotations: Mapping[str, str] = _NO_ANNOTATIONS
+    ) -> JsonObject:
         """End an approved request that must not be signed: Approved and Denied exclude each other."""
-        return await self._put(self._with_condition(request, "Failed", reason, message), "status")
+        failed = self._with_condition(request, "Failed", reason, message)
+        return await self._put(_annotated(failed, annotations), "status")
 
     async def publish_certificate(self, request: JsonObject, pem: str) -> JsonObject:
         """Set ``status.certificate``; the API server lets this happen once."""
@@ -178,6 +186,18 @@ class Workload:
             self._seen_meanwhile[name] = stored.resource_version
         elif stored.resource_version not in self._own_writes.get(name, ()):
             self._on_request(name)
+
+
+def _annotated(request: JsonObject, annotations: Mapping[str, str]) -> JsonObject:
+    """Write output annotations over whatever stands there.
+
+    Neither /approval nor /status resets metadata (pkg/registry/certificates/certificates/strategy.go).
+    """
+    if not annotations:
+        return request
+    meta = metadata(request)
+    written: dict[str, JsonValue] = {**mapping(meta, "annotations"), **annotations}
+    return {**request, "metadata": {**meta, "annotations": written}}
 
 
 def _slim_request(request: JsonObject) -> JsonObject:

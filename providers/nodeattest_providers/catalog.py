@@ -15,6 +15,7 @@ from typing import Final, cast
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import shown
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.versions import HIGHEST
 
 __all__ = ["check_half", "find"]
 
@@ -31,11 +32,20 @@ def find(provider: ProviderName, *, group: str, in_tree: Mapping[str, str]) -> C
 
 
 def check_half(half: object, provider: ProviderName, methods: tuple[str, ...]) -> None:
-    """Refuse what a third party's factory made if it is of another provider or lacks a method."""
+    """Refuse what a third party's factory made if it is of another provider, lacks a method or misstates versions."""
     missing = [method for method in methods if not callable(getattr(half, method, None))]
     if getattr(half, "provider", None) != provider or missing:
         lacks = f" that lacks {', '.join(missing)}" if missing else " of another provider"
         raise _unknown(f"an implementation of {provider}", f"one{lacks}")
+    if not _are_versions(getattr(half, "versions", None)):
+        raise _unknown(f"an implementation of {provider} with its evidence versions, newest first", "one without")
+
+
+def _are_versions(versions: object) -> bool:
+    """Tell whether these are distinct versions that an envelope can name, newest first, and not none."""
+    found = cast("tuple[object, ...]", versions) if isinstance(versions, tuple) else ()
+    numbers = [one for one in found if type(one) is int and 1 <= one <= HIGHEST]
+    return bool(found) and numbers == sorted(set(numbers), reverse=True) and len(numbers) == len(found)
 
 
 def _third_party(provider: ProviderName, group: str, in_tree: Mapping[str, str]) -> Callable[..., object]:

@@ -96,15 +96,26 @@ class Denied(Exception):  # noqa: N818 - the contract's name for the verdict
 
     ``expected`` and ``got`` stay in the management cluster; ``remedy`` reaches every holder of a token, so it names
     what to do and nothing about the machine. ``checks`` holds what was checked before, the failed check last.
+    ``annotations`` are output-only annotations that are written together with the refusal.
     """
 
-    def __init__(self, reason: Reason, *, expected: str, got: str, remedy: str, checks: Sequence[Check] = ()) -> None:
+    def __init__(
+        self,
+        reason: Reason,
+        *,
+        expected: str,
+        got: str,
+        remedy: str,
+        checks: Sequence[Check] = (),
+        annotations: Mapping[str, str] = _NO_ANNOTATIONS,
+    ) -> None:
         super().__init__(f"{reason}: expected {expected}, got {got}; {remedy}")
         self.reason = reason
         self.expected = expected
         self.got = got
         self.remedy = remedy
         self.checks: tuple[Check, ...] = tuple(checks)
+        self.annotations = MappingProxyType(dict(annotations))
 
 
 class Unavailable(Exception):  # noqa: N818 - the contract's name for the verdict

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
@@ -22,6 +22,7 @@ __all__ = [
     "NodeCsr",
     "PublishedChallenge",
     "SecretBytes",
+    "VersionedAttestor",
 ]
 
 _Scalar = str | int | bool | None
@@ -110,10 +111,26 @@ class Attestor(Protocol):
 
     provider: ProviderName
     versions: tuple[int, ...]
-    """Evidence versions it can make, newest first."""
+    """Evidence versions, newest first. ``attest`` makes the newest; older ones are for a ``VersionedAttestor``."""
     two_step: bool
     """Whether a second request with an answered challenge follows the first."""
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Make the evidence for a CSR; raises Unavailable (device, metadata service) or Denied (foreign challenge)."""
+        ...
+
+
+@runtime_checkable
+class VersionedAttestor(Protocol):
+    """An attestor that can also make older evidence, for a controller that does not know its newest yet.
+
+    Optional. The agent asks for an older version only when the controller refused a newer one, and never below the
+    node's configured minimum. Keep a version as long as it is sound; one that is not must leave ``versions``.
+    """
+
+    def in_version(self, version: int) -> Attestor:
+        """Return the attestor of one of ``versions``, this one if it is the newest.
+
+        Its evidence is of that version in every phase. It may share this one's device; the agent closes this one only.
+        """
         ...

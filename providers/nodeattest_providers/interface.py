@@ -23,6 +23,7 @@ from nodeattest_providers.exchange import (
     NodeCsr,
     PublishedChallenge,
     SecretBytes,
+    VersionedAttestor,
 )
 from nodeattest_providers.names import (
     ClusterPin,
@@ -52,6 +53,7 @@ __all__ = [
     "NodeRequest",
     "PublishedChallenge",
     "SecretBytes",
+    "VersionedAttestor",
 ]
 
 

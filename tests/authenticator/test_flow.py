@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from nodeattest_authenticator.draft import Draft, Filed
 from nodeattest_authenticator.endpoint import Endpoint
 from nodeattest_authenticator.errors import Failure, Fate
 from nodeattest_authenticator.flow import Order, new_draft, obtain, renewal_moment
+from nodeattest_authenticator.negotiation import AGREED_FOR, Agreed
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.interface import Evidence, JsonObject, PublishedChallenge
@@ -41,6 +43,19 @@ class Drafts:
         self.draft = None
 
 
+class Agreements:
+    """An agreement in memory."""
+
+    def __init__(self) -> None:
+        self.agreed: Agreed | None = None
+
+    def load(self) -> Agreed | None:
+        return self.agreed
+
+    def save(self, agreed: Agreed | None) -> None:
+        self.agreed = agreed
+
+
 class Attestor:
     """Two steps with evidence that says what it was asked; ``fails`` is raised once, at the given phase."""
 
@@ -61,7 +76,18 @@ class Attestor:
         if self.fails[phase]:
             raise self.fails[phase].pop(0)
         data: JsonObject = {"phase": phase}
-        return Evidence(self.provider, 1, data)
+        return Evidence(self.provider, self.versions[0], data)
+
+
+class Versatile(Attestor):
+    """The same in two versions; what it is asked for is counted by version."""
+
+    versions = (2, 1)
+
+    def in_version(self, version: int) -> Attestor:
+        made = Attestor(two_step=self.two_step)
+        made.versions = (version,)
+        return made
 
 
 class Bench:
@@ -71,6 +97,7 @@ class Bench:
         self.fake = api
         self.attestor = Attestor()
         self.drafts = Drafts()
+        self.agreements = Agreements()
         self.authority = authority
         self.clock = Clock()
         self.seconds = 8.0
@@ -93,6 +120,7 @@ class Bench:
                 attestor=self.attestor,
                 api=https,
                 drafts=self.drafts,
+                agreed=self.agreements,
                 deadline=deadline,
                 chance=lambda: 0.5,
             )
@@ -204,6 +232,105 @@ def test_a_denial_carries_reason_and_remedy_and_drops_the_key(bench: Bench) -> N
     assert (failure.reason, failure.remedy) == ("PCRValueNotAllowed", "boot the signed kernel")
     assert failure.fate is Fate.DENIED
     assert bench.drafts.draft is None
+
+
+def knows(*versions: int, says: str | None = None) -> Callable[[FakeApi, str], None]:
+    """A controller that understands these versions."""
+    text = ",".join(f"challenge/v{version}" for version in versions) if says is None else says
+
+    def decide(api: FakeApi, name: str) -> None:
+        if api.envelope(name)[1].version in versions:
+            challenge_then_sign(api, name)
+        else:
+            api.annotate(name, supported_versions=text)
+            api.deny(name, "EvidenceVersionUnsupported")
+
+    return decide
+
+
+def filed(api: FakeApi) -> list[int]:
+    return [api.envelope(name)[1].version for name in api.objects]
+
+
+def test_an_older_controller_gets_the_newest_version_that_it_knows_by_the_same_key(bench: Bench) -> None:
+    bench.attestor, bench.fake.on_create = Versatile(), knows(1)
+    bench.obtain()
+    assert filed(bench.fake) == [2, 1, 1]
+    assert len({bench.fake.envelope(name)[0].spki for name in bench.fake.objects}) == 1
+    assert bench.agreements.agreed is not None
+    assert (bench.agreements.agreed.version, bench.agreements.agreed.newest) == (1, 2)
+
+
+def test_a_newer_controller_gets_what_an_older_agent_makes(bench: Bench) -> None:
+    bench.fake.on_create = knows(2, 1)
+    bench.obtain()
+    assert filed(bench.fake) == [1, 1]
+    assert bench.agreements.agreed is None
+
+
+def test_the_next_renewal_begins_with_the_version_that_was_agreed_on(bench: Bench) -> None:
+    bench.attestor, bench.fake.on_create = Versatile(), knows(1)
+    bench.obtain()
+    bench.drafts.discard()
+    bench.obtain()
+    assert filed(bench.fake) == [2, 1, 1, 1, 1]
+
+
+def test_an_upgraded_controller_ends_the_agreement(bench: Bench) -> None:
+    bench.attestor, bench.fake.on_create = Versatile(), knows(2, 1)
+    bench.agreements.agreed = Agreed(version=1, newest=2, since=int(time.time()) - AGREED_FOR)
+    bench.obtain()
+    assert filed(bench.fake) == [2, 2]
+    assert bench.agreements.agreed is None
+
+
+@pytest.mark.parametrize("says", ["challenge/v1", "challenge/v2,challenge/v1", "challenge/v1,", " ", "tpm/v2"])
+def test_nothing_below_the_minimum_is_filed_whatever_the_annotation_says(bench: Bench, says: str) -> None:
+    bench.attestor, bench.fake.on_create = Versatile(), knows(says=says)
+    bench.order = replace(bench.order, minimum_version=2)
+    failure = bench.refused()
+    assert failure.reason == "EvidenceVersionUnsupported"
+    assert "makes challenge/v2 (minimum v2)" in failure.message
+    assert filed(bench.fake) == [2]
+    assert bench.drafts.draft is None
+
+
+def test_no_version_is_filed_twice_whatever_the_annotation_says(bench: Bench) -> None:
+    bench.attestor = Versatile()
+    bench.fake.on_create = knows(says="challenge/v2,challenge/v1")
+    assert "makes challenge/v2, challenge/v1 (minimum v1)" in bench.refused().message
+    assert filed(bench.fake) == [2, 1]
+
+
+def test_a_second_request_that_meets_an_older_replica_begins_anew_in_its_version(bench: Bench) -> None:
+    def rolling(api: FakeApi, name: str) -> None:
+        knows(*([2, 1] if len(api.objects) == 1 else [1]))(api, name)
+
+    bench.attestor, bench.fake.on_create = Versatile(), rolling
+    bench.obtain()
+    assert filed(bench.fake) == [2, 2, 1, 1]
+
+
+@pytest.mark.parametrize(("version", "minimum", "versions"), [(1, 1, [1, 1]), (2, 1, [2, 2]), (1, 2, [2, 2])])
+def test_a_draft_goes_on_in_its_version_unless_that_is_below_the_minimum_now(
+    bench: Bench, version: int, minimum: int, versions: list[int]
+) -> None:
+    bench.attestor = Versatile()
+    bench.order = replace(bench.order, minimum_version=minimum)
+    bench.drafts.draft = new_draft(bench.order, version=version)
+    bench.obtain()
+    assert filed(bench.fake) == versions
+
+
+def test_evidence_below_the_minimum_is_not_filed_when_a_provider_errs(bench: Bench) -> None:
+    class Wrong(Attestor):
+        def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
+            return replace(super().attest(binding, challenge), version=1)
+
+    bench.attestor = Wrong()
+    bench.attestor.versions = (2,)
+    assert "challenge/v1 where challenge/v2 was wanted" in bench.refused().message
+    assert not bench.fake.objects
 
 
 def test_a_denial_for_its_version_names_the_versions_that_would_do(bench: Bench) -> None:

@@ -16,11 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_authenticator import bootstrap_token, memory, pem
+from nodeattest_authenticator.agreed import StoredAgreement
 from nodeattest_authenticator.clock import Clock, Deadline, chance
 from nodeattest_authenticator.draft import Draft, Filed, StoredDrafts
 from nodeattest_authenticator.endpoint import Endpoint
 from nodeattest_authenticator.errors import Failure, Fate
 from nodeattest_authenticator.lock import exclusive, exclusive_if_free
+from nodeattest_authenticator.negotiation import Agreed
 from nodeattest_authenticator.storage import Storage
 from nodeattest_authenticator.warm import UnsafeFileError
 
@@ -244,7 +246,8 @@ def test_only_bootstrap_tokens_are_tokens(text: str) -> None:
 
 def test_a_draft_is_kept_whole(storage: Storage) -> None:
     drafts = StoredDrafts(storage)
-    draft = Draft(purpose="p", key_pem=b"k", csr_der=b"\x00d", first=Filed("a", b"1"), second=Filed("b", b"\xff"))
+    filed = Filed("a", b"1"), Filed("b", b"\xff")
+    draft = Draft(purpose="p", key_pem=b"k", csr_der=b"\x00d", version=2, first=filed[0], second=filed[1])
     for kept in (Draft(purpose="p", key_pem=b"k", csr_der=b"d"), draft):
         drafts.save(kept)
         assert drafts.load() == kept
@@ -258,6 +261,41 @@ def test_the_draft_of_the_stored_credential_is_finished(storage: Storage) -> Non
     StoredDrafts(storage).save(draft)
     assert StoredDrafts(storage, used_key_pem=b"k").load() is None
     assert StoredDrafts(storage, used_key_pem=b"j").load() == draft
+
+
+def test_a_draft_of_an_agent_that_knew_one_version_is_taken_up(storage: Storage) -> None:
+    storage.write("draft", b'{"purpose": "p", "key": "k", "csr": "AA=="}', durable=False)
+    assert StoredDrafts(storage).load() == Draft(purpose="p", key_pem=b"k", csr_der=b"\x00", version=1)
+
+
+# Agreements
+
+
+def test_an_agreement_is_kept_for_its_provider_and_cluster_alone(storage: Storage) -> None:
+    agreed = Agreed(version=1, newest=2, since=7)
+    kept = StoredAgreement(storage, with_whom="tpm\nsha256:00")
+    assert kept.load() is None
+    kept.save(agreed)
+    assert kept.load() == agreed
+    assert StoredAgreement(storage, with_whom="tpm\nsha256:01").load() is None
+    kept.save(None)
+    assert kept.load() is None
+
+
+NUMBERS = st.none() | st.booleans() | st.integers(-1, 10_001) | st.text(max_size=2)
+
+
+@given(
+    document=st.fixed_dictionaries(
+        {"with": st.sampled_from(["tpm", "x", ""])},
+        optional={"version": NUMBERS, "newest": NUMBERS, "since": NUMBERS, "more": NUMBERS},
+    )
+)
+def test_any_agreement_file_is_an_agreement_or_none(document: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with Storage(str(tmp_path_factory.mktemp("d") / "s")) as storage:
+        storage.write("version", json.dumps(document).encode(), durable=False)
+        agreed = StoredAgreement(storage, with_whom="tpm").load()
+        assert agreed is None or 1 <= agreed.version <= 9999
 
 
 @given(

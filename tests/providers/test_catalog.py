@@ -55,6 +55,7 @@ def _install(folder: Path, distribution: str, **targets: str) -> None:
 _MODULE = """
 class Acme:
     provider = "acme"
+    versions = (2, 1)
     async def verify_client_attestation_data(self, request, facts): ...
     async def verify_serving_attestation_data(self, request, facts): ...
     async def machine_name(self, request): ...
@@ -64,7 +65,23 @@ class Acme:
 class Impostor(Acme):
     provider = "tpm"
 
+class Versionless(Acme):
+    provider, versions = "lame", ()
+
+class Upside(Acme):
+    provider, versions = "lame", (1, 2)
+
+class Twice(Acme):
+    provider, versions = "lame", (2, 2)
+
+class Zeroth(Acme):
+    provider, versions = "lame", (1, 0)
+
+class Wordy(Acme):
+    provider, versions = "lame", ("2", "1")
+
 class Lame:
+    versions = (1,)
     provider = "lame"
     def __init__(self, settings=None): ...
 """
@@ -90,8 +107,8 @@ def test_a_name_of_the_catalogue_cannot_be_taken_over(third_party: Path) -> None
     assert "acme_attestation" not in sys.modules
 
 
-@pytest.mark.parametrize("target", ["Impostor", "Lame"])
-def test_a_half_of_another_provider_or_without_its_methods_is_refused(third_party: Path, target: str) -> None:
+@pytest.mark.parametrize("target", ["Impostor", "Lame", "Versionless", "Upside", "Twice", "Zeroth", "Wordy"])
+def test_a_half_of_another_provider_or_without_methods_or_versions_is_refused(third_party: Path, target: str) -> None:
     _install(third_party, "acme", lame=f"acme_attestation:{target}")
     for find in (lambda: signers.signer(ProviderName("lame")), lambda: attestors.attestor(ProviderName("lame"), {})):
         with pytest.raises(Denied) as denied:

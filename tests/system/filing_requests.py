@@ -53,6 +53,7 @@ class Wanted:
     node: str
     provider_id: str = ""
     provider: str = "insecure"
+    version: int = 1
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
 
 
@@ -67,7 +68,7 @@ def file_request(
 ) -> Filed:
     """File a request with a bootstrap token."""
     der = csr.build_csr(wanted.key, wanted.node, wanted.provider_id or f"sandbox://{wanted.node}")
-    raw = envelope.encode(der, Evidence(ProviderName(wanted.provider), 1, {}))
+    raw = envelope.encode(der, Evidence(ProviderName(wanted.provider), wanted.version, {}))
     body: JsonMap = {
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",

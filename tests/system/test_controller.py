@@ -10,7 +10,7 @@ from cryptography import x509
 from filing_requests import Filed, Wanted, file_request
 from world import CLUSTER, CSRS, NAMESPACE, Controller, World, eventually
 
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON
+from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON, ANNOTATION_SUPPORTED_VERSIONS
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
@@ -213,3 +213,23 @@ def test_fat_requests_are_ended_and_honest_ones_served_beside_them(world: World)
     for one in filed:
         waits_for(one, "MachineNotFound")
         world.workload_admin.delete(f"{CSRS}/{one.name}")
+
+
+def test_a_version_that_the_signer_does_not_know_is_denied_and_the_known_ones_are_named(world: World) -> None:
+    filed = file_request(world, Wanted(node="nobody", version=2))  # and has no Machine, which would be waited for
+    becomes(filed, "Denied:EvidenceVersionUnsupported")
+    assert filed.annotation(ANNOTATION_SUPPORTED_VERSIONS) == "insecure/v1"
+
+
+def test_versions_that_a_creator_wrote_are_overwritten(world: World) -> None:
+    forged = {ANNOTATION_SUPPORTED_VERSIONS: "insecure/v9999", "other": "stays"}
+    filed = file_request(world, Wanted(node="forger", version=9999), annotations=forged)
+    becomes(filed, "Denied:EvidenceVersionUnsupported")
+    assert filed.annotation(ANNOTATION_SUPPORTED_VERSIONS) == "insecure/v1"
+    assert filed.annotation("other") == "stays"
+
+
+def test_a_provider_that_is_not_authorized_is_told_nothing_about_versions(world: World) -> None:
+    filed = file_request(world, Wanted(node="probe", provider="tpm", version=9))
+    becomes(filed, "Denied:AttestorNotAuthorized")
+    assert filed.annotation(ANNOTATION_SUPPORTED_VERSIONS) == ""

@@ -1,0 +1,64 @@
+"""The evidence version that was agreed on, kept in the cache directory.
+
+A hint that saves one request: what is unreadable, or was agreed with another cluster or provider, counts as nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from nodeattest_authenticator.fields import Fields, FieldsError, parse_object
+from nodeattest_authenticator.negotiation import Agreed
+from nodeattest_authenticator.storage import Storage
+from nodeattest_authenticator.warm import UnsafeFileError
+from nodeattest_providers.versions import HIGHEST
+
+__all__ = ["AGREED_FILE", "StoredAgreement"]
+
+AGREED_FILE: Final = "version"
+_LATEST: Final = 1 << 53
+"""Seconds since the epoch: what every reader of JSON can hold."""
+
+
+class StoredAgreement:
+    """The agreement of one provider with one cluster. Hold the lock."""
+
+    def __init__(self, storage: Storage, *, with_whom: str) -> None:
+        self._storage = storage
+        self._with_whom = with_whom
+
+    def load(self) -> Agreed | None:
+        """Return what is kept, None when that is nothing or makes no sense."""
+        try:
+            data = self._storage.read(AGREED_FILE)
+            with_whom, agreed = _parse(data) if data is not None else ("", None)
+        except (UnsafeFileError, FieldsError):
+            return None
+        return agreed if with_whom == self._with_whom else None
+
+    def save(self, agreed: Agreed | None) -> None:
+        """Keep it, or forget; a full disk costs one request at the next renewal."""
+        try:
+            if agreed is None:
+                self._storage.remove(AGREED_FILE)
+            else:
+                self._storage.write(AGREED_FILE, _render(agreed, self._with_whom), durable=False)
+        except OSError:
+            return
+
+
+def _render(agreed: Agreed, with_whom: str) -> bytes:
+    document = {"with": with_whom, "version": agreed.version, "newest": agreed.newest, "since": agreed.since}
+    return json.dumps(document).encode()
+
+
+def _parse(data: bytes) -> tuple[str, Agreed]:
+    fields = Fields(parse_object(data))
+    with_whom = fields.required("with")
+    numbers = fields.number("version", low=1, high=HIGHEST), fields.number("newest", low=1, high=HIGHEST)
+    since = fields.number("since", low=0, high=_LATEST)
+    fields.end()
+    if numbers[0] is None or numbers[1] is None or since is None:
+        raise FieldsError("an agreement is not whole")
+    return with_whom, Agreed(version=numbers[0], newest=numbers[1], since=since)

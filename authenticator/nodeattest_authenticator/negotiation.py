@@ -1,0 +1,162 @@
+"""Which version of the evidence this node sends: the newest that both sides know, and never one below its minimum.
+
+Promises: nothing is filed below the minimum or twice in a version that was refused, whatever the annotation says: the
+API server's ruler can write it. A version that was agreed on is remembered, so that the next renewal need not be
+refused first, but not for ever.
+Leaves to others: filing, and telling a refusal for its version from others (``filing``); which versions are still sound
+(the provider, by its attestor's ``versions``).
+Source: docs/wire-format.md, "Versions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_providers import versions
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.exchange import Attestor, Evidence, VersionedAttestor
+from nodeattest_providers.names import ProviderName
+
+__all__ = [
+    "AGREED_FOR",
+    "Agreed",
+    "AgreedStore",
+    "Offer",
+    "agreement",
+    "check_version",
+    "fallback",
+    "offer_of",
+    "opening",
+    "speaking",
+]
+
+AGREED_FOR: Final = 86400
+"""Seconds for which an older version is taken at once; then the newest is tried again: one request more a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What this node may send."""
+
+    provider: ProviderName
+    versions: tuple[int, ...]
+    """Those that it can make and that are not below its minimum; newest first, never empty."""
+    minimum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreed:
+    """The older version in which a certificate was issued last."""
+
+    version: int
+    newest: int
+    """The newest that this node could make then: an agent that makes a newer one tries that."""
+    since: int
+    """When the newest was refused, in seconds since the epoch."""
+
+
+class AgreedStore(Protocol):
+    """Where an agreement is kept."""
+
+    def load(self) -> Agreed | None:
+        """Return what is kept, None when that is nothing or makes no sense."""
+        ...
+
+    def save(self, agreed: Agreed | None) -> None:
+        """Keep it, or forget; what cannot be kept is not an error."""
+        ...
+
+
+def offer_of(attestor: Attestor, minimum: int) -> Offer:
+    """Tell what may be sent; raises ``Failure`` when the minimum leaves nothing."""
+    made = _made(attestor)
+    allowed = tuple(version for version in made if version >= minimum)
+    if not allowed:
+        raise Failure(
+            Local.CONFIGURATION_INVALID,
+            f"provider.minimumVersion is {minimum}, but this agent makes {_listed(attestor.provider, made)} only",
+            remedy="upgrade the agent, or lower provider.minimumVersion",
+            fate=Fate.USAGE,
+        )
+    return Offer(attestor.provider, allowed, minimum)
+
+
+def opening(offer: Offer, agreed: Agreed | None, *, now: float) -> int:
+    """Choose the version to begin with."""
+    return agreed.version if agreed is not None and _holds(agreed, offer, now) else offer.versions[0]
+
+
+def fallback(offer: Offer, refused: Collection[int], published: str | None) -> int:
+    """Choose the version to file after a refusal; raises ``Failure`` when there is none.
+
+    ``published`` is the annotation of the refused request: a claim, read strictly.
+    """
+    try:
+        understood = versions.parse(published or "", offer.provider)
+    except Denied:
+        raise _no_common(offer, refused, None) from None
+    common = [version for version in offer.versions if version in understood and version not in refused]
+    if not common:
+        raise _no_common(offer, refused, understood)
+    return common[0]
+
+
+def agreement(offer: Offer, before: Agreed | None, version: int, *, refused: bool, now: float) -> Agreed | None:
+    """Tell what to remember after a certificate was issued; None for the newest version, which needs no memory."""
+    newest = offer.versions[0]
+    if version == newest:
+        return None
+    if before is not None and before.version == version and not refused and _holds(before, offer, now):
+        return before
+    return Agreed(version=version, newest=newest, since=int(now))
+
+
+def speaking(attestor: Attestor, version: int) -> Attestor:
+    """Return the attestor of one of the offered versions."""
+    return attestor.in_version(version) if isinstance(attestor, VersionedAttestor) else attestor
+
+
+def check_version(evidence: Evidence, provider: ProviderName, version: int) -> None:
+    """Refuse evidence of another version than was asked for: a provider's mistake must not undo the minimum."""
+    if (evidence.provider, evidence.version) != (provider, version):
+        raise Failure(
+            Local.CONFIGURATION_INVALID,
+            f"the provider made {evidence.provider}/v{evidence.version} where {provider}/v{version} was wanted",
+            remedy="upgrade the package of this provider, or report it to its makers",
+        )
+
+
+def _made(attestor: Attestor) -> tuple[int, ...]:
+    return attestor.versions if isinstance(attestor, VersionedAttestor) else attestor.versions[:1]
+
+
+def _holds(agreed: Agreed, offer: Offer, now: float) -> bool:
+    fresh = 0 <= now - agreed.since < AGREED_FOR
+    return fresh and agreed.newest == offer.versions[0] and agreed.version in offer.versions
+
+
+def _no_common(offer: Offer, refused: Collection[int], understood: tuple[int, ...] | None) -> Failure:
+    mine = f"this agent makes {_listed(offer.provider, offer.versions)} (minimum v{offer.minimum})"
+    if understood is None:
+        was = _listed(offer.provider, sorted(refused, reverse=True))
+        message = f"the controller refused {was} and does not say in our form which versions it understands; {mine}"
+        remedy = "bring controller and agent to versions that know each other"
+    else:
+        message = f"the controller understands {_listed(offer.provider, understood)}; {mine}"
+        remedy = _remedy(offer, understood)
+    return Failure(Reason.EVIDENCE_VERSION_UNSUPPORTED, message, remedy=remedy)
+
+
+def _remedy(offer: Offer, understood: tuple[int, ...]) -> str:
+    if max(understood) < min(offer.versions):
+        return "upgrade the controller; lower provider.minimumVersion only if you meant to allow older evidence"
+    if min(understood) > max(offer.versions):
+        return "upgrade the agent of this node"
+    return "bring controller and agent to versions that know each other"
+
+
+def _listed(provider: ProviderName, numbers: Iterable[int]) -> str:
+    return ", ".join(f"{provider}/v{number}" for number in numbers)

@@ -1,0 +1,151 @@
+"""Which version of the evidence a node sends, whatever an annotation says."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.negotiation import (
+    AGREED_FOR,
+    Agreed,
+    Offer,
+    agreement,
+    check_version,
+    fallback,
+    offer_of,
+    opening,
+    speaking,
+)
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.interface import Attestor, Evidence, PublishedChallenge
+from nodeattest_providers.names import ProviderName
+
+TPM = ProviderName("tpm")
+NOW = 1_800_000_000.0
+
+
+class Fixed:
+    """An attestor of one version."""
+
+    provider = TPM
+    two_step = False
+
+    def __init__(self, *versions: int) -> None:
+        self.versions: tuple[int, ...] = versions
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - nothing is bound
+        return Evidence(self.provider, self.versions[0], {})
+
+
+class Versatile(Fixed):
+    """An attestor of several."""
+
+    def in_version(self, version: int) -> Attestor:
+        return Fixed(version)
+
+
+def offer(*versions: int, minimum: int = 1) -> Offer:
+    return Offer(TPM, versions, minimum)
+
+
+def refusal(offered: Offer, refused: set[int], published: str | None) -> Failure:
+    with pytest.raises(Failure) as caught:
+        fallback(offered, refused, published)
+    return caught.value
+
+
+def test_an_attestor_without_older_versions_offers_its_newest_only() -> None:
+    assert offer_of(Fixed(3, 2, 1), 1).versions == (3,)
+    assert offer_of(Versatile(3, 2, 1), 1).versions == (3, 2, 1)
+
+
+def test_nothing_below_the_minimum_is_offered() -> None:
+    assert offer_of(Versatile(3, 2, 1), 2).versions == (3, 2)
+
+
+def test_a_minimum_that_the_agent_does_not_reach_is_a_usage_error() -> None:
+    with pytest.raises(Failure, match=r"minimumVersion is 4, but this agent makes tpm/v3, tpm/v2 only") as caught:
+        offer_of(Versatile(3, 2), 4)
+    assert (caught.value.reason, caught.value.fate) == (Local.CONFIGURATION_INVALID, Fate.USAGE)
+
+
+def test_each_version_is_made_by_the_attestor_for_it() -> None:
+    binding = Binding("", "", b"")  # type: ignore[arg-type] - nothing is bound
+    assert speaking(Versatile(2, 1), 1).attest(binding).version == 1
+    assert speaking(Fixed(2), 2).attest(binding).version == 2
+
+
+@pytest.mark.parametrize(
+    ("published", "refused", "chosen"),
+    [
+        ("tpm/v2,tpm/v1", {3}, 2),
+        ("tpm/v1", {3}, 1),
+        ("tpm/v9,tpm/v2", {3}, 2),
+        ("tpm/v3,tpm/v2", {3}, 2),
+        ("tpm/v2,tpm/v1", {3, 2}, 1),
+    ],
+)
+def test_the_newest_common_version_that_was_not_refused_is_chosen(
+    published: str, refused: set[int], chosen: int
+) -> None:
+    assert fallback(offer(3, 2, 1), refused, published) == chosen
+
+
+@pytest.mark.parametrize(
+    ("offered", "published"),
+    [
+        (offer(3, 2, minimum=2), "tpm/v1"),
+        (offer(3, 2, minimum=2), "tpm/v3,tpm/v1"),
+        (offer(3), "tpm/v2,tpm/v1"),
+        (offer(3, 2, 1), "tpm/v3"),
+    ],
+)
+def test_without_a_common_version_both_lists_are_named(offered: Offer, published: str) -> None:
+    failure = refusal(offered, {3}, published)
+    assert (failure.reason, failure.fate) == ("EvidenceVersionUnsupported", Fate.DENIED)
+    assert f"the controller understands {published.replace(',', ', ')};" in failure.message
+    assert f"makes {', '.join(f'tpm/v{one}' for one in offered.versions)} (minimum v{offered.minimum})" in str(failure)
+
+
+def test_the_remedy_names_the_side_that_is_too_old() -> None:
+    assert refusal(offer(3, 2, minimum=2), {3}, "tpm/v1").remedy.startswith("upgrade the controller")
+    assert refusal(offer(3, 2), {3}, "tpm/v5,tpm/v4").remedy == "upgrade the agent of this node"
+
+
+@pytest.mark.parametrize(
+    "published", [None, "", "tpm/v0", "v1", "challenge/v1", "tpm/v1, tpm/v2", "tpm/v2 " * 1000, "tpm/v1,tpm/v2"]
+)
+def test_an_annotation_that_is_not_canonical_chooses_nothing(published: str | None) -> None:
+    failure = refusal(offer(3, 2, 1), {3}, published)
+    assert "does not say in our form" in failure.message
+    assert len(str(failure)) < 400
+
+
+def test_an_agreement_is_taken_up_until_it_is_a_day_old_or_the_agent_is_newer() -> None:
+    agreed = Agreed(version=1, newest=2, since=int(NOW))
+    assert opening(offer(2, 1), None, now=NOW) == 2
+    assert opening(offer(2, 1), agreed, now=NOW + AGREED_FOR - 1) == 1
+    assert opening(offer(2, 1), agreed, now=NOW + AGREED_FOR) == 2
+    assert opening(offer(2, 1), agreed, now=NOW - 1) == 2  # made under another clock
+    assert opening(offer(3, 2, 1), agreed, now=NOW) == 3
+    assert opening(offer(2, minimum=2), agreed, now=NOW) == 2
+
+
+def test_an_agreement_is_not_renewed_by_its_own_use() -> None:
+    agreed = Agreed(version=1, newest=2, since=int(NOW))
+    assert agreement(offer(2, 1), agreed, 1, refused=False, now=NOW + 9) == agreed
+    assert agreement(offer(2, 1), agreed, 1, refused=True, now=NOW + 9) == Agreed(
+        version=1, newest=2, since=int(NOW) + 9
+    )
+    assert agreement(offer(2, 1), None, 1, refused=False, now=NOW) == agreed
+
+
+def test_the_newest_version_needs_no_agreement() -> None:
+    assert agreement(offer(2, 1), Agreed(version=1, newest=2, since=int(NOW)), 2, refused=True, now=NOW) is None
+
+
+@pytest.mark.parametrize("made", [Evidence(TPM, 1, {}), Evidence(ProviderName("insecure"), 2, {})])
+def test_evidence_of_another_version_than_was_asked_for_is_never_sent(made: Evidence) -> None:
+    check_version(Evidence(TPM, 2, {}), TPM, 2)
+    with pytest.raises(Failure, match="where tpm/v2 was wanted"):
+        check_version(made, TPM, 2)

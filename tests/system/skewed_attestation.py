@@ -1,0 +1,91 @@
+"""A third party's provider that speaks two versions, and the one that it was before: what the tests of skew install.
+
+Evidence is ``{"mac": <HMAC-SHA256 under the key in the policy>}`` over the binding, in version 2 after a label. The old
+halves are what stands in packages of the time before version 2.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+
+from nodeattest_providers.binding import Binding, lp
+from nodeattest_providers.canonical import Fields, b64encode
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.evidence import check_block, check_parsed
+from nodeattest_providers.exchange import Attestor, Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.names import MachineName, ProviderName
+
+__all__ = ["NewAttestor", "NewSigner", "OldAttestor", "OldSigner"]
+
+PROVIDER = ProviderName("skewed")
+
+
+class OldAttestor:
+    """Makes version 1."""
+
+    provider, two_step = PROVIDER, False
+    versions: tuple[int, ...] = (1,)
+
+    def __init__(self, settings: Mapping[str, JsonValue]) -> None:
+        self._settings = settings
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - one step
+        """Make the MAC."""
+        version = self.versions[0]
+        return Evidence(PROVIDER, version, {"mac": b64encode(_mac(self._settings, version, binding))})
+
+
+class NewAttestor(OldAttestor):
+    """Makes version 2, and version 1 still."""
+
+    versions = (2, 1)
+
+    def in_version(self, version: int) -> Attestor:
+        """Return the attestor of a version."""
+        return self if version == self.versions[0] else OldAttestor(self._settings)
+
+
+class OldSigner:
+    """Understands version 1."""
+
+    provider, secure = PROVIDER, True
+    versions: tuple[int, ...] = (1,)
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Check the MAC."""
+        checks = Checks()
+        check_block(checks, request.evidence, PROVIDER, self.versions)
+        fields = check_parsed(checks, "schema", "skewed", lambda: Fields.of(request.evidence.data, "skewed", ("mac",)))
+        got = fields.octets("mac", 32, 32)
+        version = request.evidence.version
+        macs = [_mac(facts.settings, version, request.binding(pin)) for pin in facts.cluster.pins]
+        checks.require(
+            any(hmac.compare_digest(got, mac) for mac in macs),
+            "MAC",
+            section="skewed",
+            reason=Reason.PROOF_INVALID,
+            expected="the MAC under the policy's key",
+            got="another",
+            remedy="let the keys agree",
+        )
+        return AttestedNode(provider=PROVIDER, provider_id=request.csr.provider_id, checks=checks.record())
+
+    verify_serving_attestation_data = verify_client_attestation_data
+
+    async def machine_name(self, request: NodeRequest) -> MachineName:
+        """Name the request after the node that it asks for."""
+        return MachineName(request.csr.node_name)
+
+
+class NewSigner(OldSigner):
+    """Understands version 2, and version 1 still."""
+
+    versions = (2, 1)
+
+
+def _mac(settings: Mapping[str, JsonValue], version: int, binding: Binding) -> bytes:
+    message = binding.digest if version == 1 else lp(b"skewed/v2", binding.digest)
+    return hmac.digest(str(settings["key"]).encode(), message, "sha256")
