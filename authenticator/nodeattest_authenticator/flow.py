@@ -106,14 +106,17 @@ def obtain(
     attestor: Attestor,
     api: CsrApi,
     drafts: DraftStore,
-    agreed: AgreedStore,
     deadline: Deadline,
     chance: Callable[[], float],
+    agreed: AgreedStore | None = None,
 ) -> Credential:
-    """Get a certificate; raises ``Failure``. The caller stores the credential, then discards the draft."""
+    """Get a certificate; raises ``Failure``. The caller stores the credential, then discards the draft.
+
+    Without ``agreed``, each call begins with the newest version of the evidence.
+    """
     desk, offer = Desk(api, deadline, chance), offer_of(attestor, order.minimum_version)
     run = _Run(order=order, attestor=attestor, offer=offer, desk=desk, drafts=drafts)
-    before, now = agreed.load(), deadline.clock.now()
+    before, now = agreed.load() if agreed else None, deadline.clock.now()
     draft = _taken_up(run) or new_draft(order, version=opening(offer, before, now=now))
     refused: set[int] = set()
     most = _MOST_ROUNDS + len(offer.versions) - 1
@@ -131,7 +134,8 @@ def obtain(
                 raise ended.failure from None
             deadline.sleep(backoff(rounds, chance))
         else:
-            agreed.save(agreement(offer, before, draft.version, refused=bool(refused), now=now))
+            if agreed:
+                agreed.save(agreement(offer, before, draft.version, refused=bool(refused), now=now))
             return credential
     raise AssertionError("the last round returns or raises")
 
