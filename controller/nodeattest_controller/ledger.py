@@ -8,6 +8,7 @@ whoever writes it first wins, and the same key that asks again gets the same byt
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -40,6 +41,10 @@ _OWNERS: Final = frozenset({"Machine", "MachinePool"})
 _OWNER_GROUP: Final = "cluster.x-k8s.io/"
 SUPERSEDE_PAUSE: Final = timedelta(minutes=10)
 """A machine that proved itself but lost its key may replace a live one this often (docs/architecture.md, "Ledger")."""
+_PCRS: Final = 24
+"""PCRs of the PC Client profile."""
+_PCR: Final = re.compile(r"1?\d|2[0-3]", re.ASCII)
+"""A PCR's number: a schema holds no keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +224,6 @@ def _check_live_keys(ledger: Ledger, now: datetime) -> None:
 def parse(obj: JsonObject) -> Ledger:
     """Read a MachineAttestation; controller and operators write these, and the CRD's schema holds their shape."""
     spec = mapping(obj, "spec")
-    boot = mapping(spec, "boot")
-    clock, resets, restarts = (number(boot, name) for name in ("clock", "resetCount", "restartCount"))
     return Ledger(
         name=text(obj, "metadata", "name"),
         namespace=text(obj, "metadata", "namespace"),
@@ -231,15 +234,7 @@ def parse(obj: JsonObject) -> Ledger:
         node_name=NodeName(text(spec, "nodeName")),
         provider=ProviderName(text(spec, "provider")),
         fingerprints=text_map(spec, "fingerprints"),
-        boot=BootState(
-            clock=clock,
-            reset_count=resets,
-            restart_count=restarts or 0,
-            safe=flag(boot, "safe"),
-            pcr_digest=text(boot, "pcrDigest"),
-        )
-        if clock is not None and resets is not None
-        else None,
+        boot=_boot(mapping(spec, "boot")),
         issued=tuple(entry for item in items(spec, "issued") if (entry := _entry(item)) is not None),
         retired=parse_retired(spec),
         was_reset=bool(items(spec, "resets")),
@@ -256,6 +251,21 @@ def owner_of(obj: JsonObject) -> JsonObject:
     )
     nobody: JsonObject = {}
     return next(machines, nobody)
+
+
+def _boot(boot: JsonObject) -> BootState | None:
+    clock, resets, restarts = (number(boot, name) for name in ("clock", "resetCount", "restartCount"))
+    if clock is None or resets is None:
+        return None
+    return BootState(
+        clock=clock,
+        reset_count=resets,
+        restart_count=restarts or 0,
+        safe=flag(boot, "safe"),
+        pcr_digest=text(boot, "pcrDigest"),
+        bank=text(boot, "bank"),
+        pcrs={int(pcr): value for pcr, value in text_map(boot, "pcrs").items() if _PCR.fullmatch(pcr)},
+    )
 
 
 def _entry(item: JsonObject) -> Entry | None:
@@ -307,14 +317,23 @@ def render(ledger: Ledger, member: Member, signer_name: str) -> JsonObject:
         spec["expires"] = rfc3339(newest.not_after)
         spec["lastVerdict"] = {"verdict": "Approved", "reason": "Attested", "time": rfc3339(newest.issued_at)}
     if ledger.boot is not None:
-        spec["boot"] = {
-            "clock": ledger.boot.clock,
-            "resetCount": ledger.boot.reset_count,
-            "restartCount": ledger.boot.restart_count,
-            "safe": ledger.boot.safe,
-            "pcrDigest": ledger.boot.pcr_digest,
-        }
+        spec["boot"] = _render_boot(ledger.boot, is_patch=bool(ledger.resource_version))
     return {"apiVersion": GROUP_VERSION, "kind": "MachineAttestation", "metadata": meta, "spec": spec}
+
+
+def _render_boot(boot: BootState, *, is_patch: bool) -> JsonObject:
+    body: JsonObject = {
+        "clock": boot.clock,
+        "resetCount": boot.reset_count,
+        "restartCount": boot.restart_count,
+        "safe": boot.safe,
+        "pcrDigest": boot.pcr_digest,
+    }
+    if boot.pcrs:  # absent in entries that were written before values were kept
+        body["bank"] = boot.bank
+        numbers = range(_PCRS) if is_patch else boot.pcrs  # a merge patch removes what it calls null, and nothing else
+        body["pcrs"] = {str(pcr): boot.pcrs.get(pcr) for pcr in numbers}
+    return body
 
 
 def _render_entry(entry: Entry) -> JsonObject:

@@ -216,6 +216,14 @@ class Fields:
         """Read an array of at most ``items`` integers, each within bounds."""
         return tuple(self._integer(key, item, minimum, maximum) for item in self._array(key, items))
 
+    def flag(self, key: str) -> bool:
+        """Read an optional flag: true or absent, since false would be a second spelling of absent."""
+        if key not in self._values:
+            return False
+        if self._values[key] is not True:
+            raise self._wrong(key, "true, or no such field", _kind(self._values[key]))
+        return True
+
     def octets(self, key: str, minimum: int, maximum: int) -> bytes:
         """Read base64url of ``minimum`` to ``maximum`` bytes."""
         return self._octets(key, self._values[key], minimum, maximum)

@@ -80,6 +80,10 @@ class Reason(StrEnum):
     PCR_SELECTION_MISMATCH = "PCRSelectionMismatch"
     PCR_DIGEST_MISMATCH = "PCRDigestMismatch"
     PCR_VALUE_NOT_ALLOWED = "PCRValueNotAllowed"
+    EVENT_LOG_MISSING = "EventLogMissing"
+    EVENT_LOG_MALFORMED = "EventLogMalformed"
+    EVENT_LOG_BANK_MISSING = "EventLogBankMissing"
+    EVENT_LOG_MISMATCH = "EventLogMismatch"
     TPM_CLOCK_REVERSED = "TPMClockReversed"
     # Challenge provider
     SECRET_MISSING = "SecretMissing"  # noqa: S105 - the name of a reason, not a secret

@@ -133,6 +133,10 @@ class BootState:
     safe: bool
     pcr_digest: str
     """Hex."""
+    bank: str = ""
+    """Name of the quoted bank, such as ``sha256``."""
+    pcrs: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The quoted values in hex, by PCR."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

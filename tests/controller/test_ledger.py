@@ -19,7 +19,9 @@ from nodeattest_providers.interface import AttestedNode, BootState, FirstRequest
 from nodeattest_providers.names import ProviderID, ProviderName
 
 ISSUED = Issued(pem="pem", serial="ab", not_before=CREATED, not_after=CREATED + timedelta(days=14))
-BOOT = BootState(clock=10, reset_count=2, restart_count=1, safe=True, pcr_digest="aa")
+BOOT = BootState(
+    clock=10, reset_count=2, restart_count=1, safe=True, pcr_digest="aa", bank="sha256", pcrs={0: "00", 14: "ff"}
+)
 
 
 def attested(first: str = "u-1", **fingerprints: str) -> AttestedNode:
@@ -53,6 +55,34 @@ def test_a_later_write_names_its_version_and_leaves_what_others_wrote_alone() ->
     assert "ownerReferences" not in meta
     assert "annotations" not in meta
     assert not {"resets", "status"} & {*mapping(body, "spec"), *body}
+
+
+def test_registers_are_there_for_policies_to_learn_from() -> None:
+    boot = mapping(render(joined(make_request()), make_member(), "signer"), "spec", "boot")
+    assert (boot["bank"], boot["pcrs"]) == ("sha256", {"0": "00", "14": "ff"})
+
+
+def test_a_later_write_removes_the_registers_that_are_no_longer_quoted() -> None:
+    written = replace(joined(make_request()), resource_version="9")
+    registers = mapping(render(written, make_member(), "signer"), "spec", "boot", "pcrs")
+    assert {name: value for name, value in registers.items() if value is not None} == {"0": "00", "14": "ff"}
+    assert set(registers) == {str(pcr) for pcr in range(24)}
+
+
+def test_an_entry_from_before_registers_were_kept_is_read_and_written_unchanged() -> None:
+    body = render(joined(make_request()), make_member(), "signer")
+    old = {name: value for name, value in mapping(body, "spec", "boot").items() if name not in {"bank", "pcrs"}}
+    mapping(body, "spec")["boot"] = old
+    found = parse(body)
+    assert found.boot == replace(BOOT, bank="", pcrs={})
+    assert mapping(render(found, make_member(), "signer"), "spec", "boot") == old
+
+
+@pytest.mark.parametrize("name", ["24", "-1", "07", "x", "²", "", "1\n", "9" * 5000])
+def test_what_is_no_register_is_left_out(name: str) -> None:
+    found = parse({"spec": {"boot": {"clock": 1, "resetCount": 1, "pcrs": {name: "aa", "23": "bb"}}}})
+    assert found.boot is not None
+    assert found.boot.pcrs == {23: "bb"}
 
 
 def test_the_ledger_is_owned_by_its_machine() -> None:

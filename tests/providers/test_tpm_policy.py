@@ -26,6 +26,7 @@ def test_the_defaults_trust_nothing_and_record_firmware_and_secure_boot() -> Non
     assert policy.trust_on_first_use is False
     assert policy.selection == PcrSelection(Alg.SHA256, (0, 7))
     assert not policy.allowed_pcrs
+    assert not policy.event_log_required
 
 
 def test_every_setting_is_read() -> None:
@@ -34,12 +35,14 @@ def test_every_setting_is_read() -> None:
             "endorsementKeys": [ENTRY, {"providerID": MACHINE, "sha256": "sha256:" + "0b" * 32}],
             "endorsementCAs": Authority.root().pem,
             "trustOnFirstUse": True,
+            "eventLog": "Require",
             "pcrs": {"selection": [7, 0, 4], "bank": "sha384", "values": {"7": ["0c" * 48]}},
         }
     )
     assert policy.registered[MACHINE] == {KEY, "sha256:" + "0b" * 32}
     assert policy.anchors is not None
     assert policy.trust_on_first_use
+    assert policy.event_log_required
     assert policy.selection == PcrSelection(Alg.SHA384, (0, 4, 7))
     assert policy.allowed_pcrs == {7: {b"\x0c" * 48}}
 
@@ -61,6 +64,8 @@ WRONG: list[tuple[str, dict[str, JsonValue], str]] = [
     ("CAs that are no PEM", {"endorsementCAs": "no PEM"}, "PEM certificates"),
     ("first use that is no boolean", {"trustOnFirstUse": "true"}, "true or false"),
     ("first use that is a number", {"trustOnFirstUse": 1}, "true or false"),
+    ("an event log neither ignored nor required", {"eventLog": "require"}, "Ignore or Require"),
+    ("an event log that is a boolean", {"eventLog": True}, "a string"),
     ("SHA-1 bank", {"pcrs": {"bank": "sha1"}}, "sha256 or sha384 or sha512"),
     ("no PCR", {"pcrs": {"selection": []}}, "at least one PCR"),
     ("PCR 24", {"pcrs": {"selection": [24]}}, "from 0 to 23"),
@@ -126,7 +131,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=10,
 )
-KEYS = ["endorsementKeys", "endorsementCAs", "trustOnFirstUse", "pcrs", "other"]
+KEYS = ["endorsementKeys", "endorsementCAs", "trustOnFirstUse", "pcrs", "eventLog", "other"]
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), json_values))

@@ -21,6 +21,7 @@ from nodeattest_providers.tpm.attest import parse_quote
 from nodeattest_providers.tpm.device import Device, Key
 from nodeattest_providers.tpm.nv import AUTO, choose_template, read_certificate, read_chain, read_nonce
 from nodeattest_providers.tpm.protocol import (
+    MAX_EVENT_LOG,
     PROVIDER,
     VERSION,
     Challenge,
@@ -32,10 +33,12 @@ from nodeattest_providers.tpm.protocol import (
 from nodeattest_providers.tpm.settings import closed, invalid, text
 from nodeattest_providers.tpm.templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
 
-__all__ = ["DEFAULT_TCTI", "TpmAttestor"]
+__all__ = ["DEFAULT_EVENT_LOG", "DEFAULT_TCTI", "TpmAttestor"]
 
 DEFAULT_TCTI: Final = "device:/dev/tpmrm0"
 """The kernel's resource manager: shared with other users of the TPM."""
+DEFAULT_EVENT_LOG: Final = "/sys/kernel/security/tpm0/binary_bios_measurements"
+"""Where Linux shows what the firmware logged; root reads it."""
 _QUOTE_ATTEMPTS: Final = 3
 """An extend between reading the PCRs and quoting them is rare; three in a row are a fault."""
 
@@ -58,10 +61,11 @@ class TpmAttestor:
     two_step = True
 
     def __init__(self, settings: Mapping[str, JsonValue], *, connect: Callable[[str], Device] = Device) -> None:
-        """Read the settings ``tcti`` and ``endorsementKey``; the TPM is opened at the first use."""
-        closed(settings, "tpm", ("tcti", "endorsementKey"))
+        """Read the settings ``tcti``, ``endorsementKey`` and ``eventLog``; the TPM is opened at the first use."""
+        closed(settings, "tpm", ("tcti", "endorsementKey", "eventLog"))
         self._tcti = text(settings.get("tcti", DEFAULT_TCTI), "tpm.tcti")
         self._wanted = text(settings.get("endorsementKey", AUTO), "tpm.endorsementKey")
+        self._event_log = text(settings.get("eventLog", DEFAULT_EVENT_LOG), "tpm.eventLog")
         known = (AUTO, *(template.name for template in EK_TEMPLATES))
         if self._wanted not in known:
             raise invalid("tpm.endorsementKey", f"one of {', '.join(known)}", repr(self._wanted))
@@ -122,9 +126,12 @@ class TpmAttestor:
         1. It hangs on our own first request: the same PKCS#10 bytes, its UID, its key (protocol §E5, step 7).
         2. The TPM activates it.
         3. M under the secret and the quote's X cover this binding (§E4).
+        4. The firmware's event log goes along where the challenge asks for it, and only there.
         """
         # 1
         challenge = _own_challenge(binding, published)
+        # 4, before the TPM is bothered
+        event_log = _read_event_log(self._event_log) if challenge.log else None
         # 2
         opened = self._open()
         secret = opened.device.activate(opened.ek, opened.ak, opened.template, challenge.blob, challenge.secret)
@@ -137,6 +144,7 @@ class TpmAttestor:
             quote=quote,
             signature=signature,
             pcrs=pcrs,
+            event_log=event_log,
         )
 
 
@@ -172,4 +180,27 @@ def _consistent_quote(
         Reason.PLATFORM_UNAVAILABLE,
         "the PCRs keep changing while they are quoted",
         remedy="wait until the machine has booted, or let the policy select PCRs that do not change",
+    )
+
+
+def _read_event_log(path: str) -> bytes:
+    """Read the firmware's event log; raises ``Unavailable``, since only the machine's owner can bring one about."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs the agent 9 ms
+            log = file.read(MAX_EVENT_LOG + 1)
+    except OSError as error:
+        raise _no_event_log(f"{path} cannot be read ({error.strerror})") from None
+    if not log:
+        raise _no_event_log(f"{path} is empty")
+    if len(log) > MAX_EVENT_LOG:
+        raise _no_event_log(f"{path} has more than {MAX_EVENT_LOG} bytes")
+    return log
+
+
+def _no_event_log(problem: str) -> Unavailable:
+    return Unavailable(
+        Reason.PLATFORM_UNAVAILABLE,
+        f"the policy asks for the event log, and {problem}",
+        remedy="run as root with securityfs mounted on firmware that measures its boot, set tpm.eventLog to where the "
+        "log is, or let the policy's spec.tpm.eventLog be Ignore",
     )

@@ -1,8 +1,7 @@
 """Boot state: the quoted PCRs hold allowed values, and the TPM's clock goes forward.
 
 Promises: the state that a quote proves, judged by the policy and by what the ledger saw before.
-Leaves to others: that the quote is genuine and fresh (``verifier``); event logs: digests alone are judged, since a log
-is the node's story about them.
+Leaves to others: that the quote is genuine and fresh (``verifier``), event logs (``measured``).
 Source: TCG TPM 2.0 Library, Part 1 §36.3 "Clock" and §11.4 "PCR"; Part 3 §18.4 TPM2_Quote; protocol §E5 step 12,
 §E10 (2, 4, 5).
 """
@@ -57,6 +56,8 @@ def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], poli
         restart_count=quote.restart_count,
         safe=quote.safe,  # recorded, not required: it is 0 after every power loss (§E10.4)
         pcr_digest=quote.pcr_digest.hex(),
+        bank=policy.selection.bank.name.lower(),
+        pcrs={pcr: value.hex() for pcr, value in zip(policy.selection.pcrs, values, strict=True)},
     )
 
 

@@ -2,7 +2,7 @@
 
 Promises: a value, or ``Denied`` with ``PolicyInvalid`` that says which setting and what it should be. Nothing in it
 weakens a check: the defaults are the strictest, each setting names a source of trust or an allowed value.
-Leaves to others: applying it (``endorsement``, ``boot``).
+Leaves to others: applying it (``endorsement``, ``boot``, ``measured``).
 Source: docs/policy.md, "tpm"; protocol §E5 steps 4 and 12.
 """
 
@@ -27,6 +27,9 @@ from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, Alg, P
 
 __all__ = ["PolicyCache", "TpmPolicy", "parse_policy"]
 
+_SETTINGS: Final = ("endorsementKeys", "endorsementCAs", "trustOnFirstUse", "pcrs", "eventLog")
+_IGNORE: Final = "Ignore"
+_REQUIRE: Final = "Require"
 _FINGERPRINT: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _DEFAULT_SELECTION: Final = PcrSelection(Alg.SHA256, (0, 7))
 """Firmware code and secure-boot policy: recorded in the ledger even where no value is demanded."""
@@ -47,6 +50,8 @@ class TpmPolicy:
     trust_on_first_use: bool
     selection: PcrSelection
     allowed_pcrs: Mapping[int, frozenset[bytes]] = field(repr=False)
+    event_log_required: bool
+    """Whether the firmware's event log must explain the quoted PCRs."""
 
 
 class PolicyCache:
@@ -75,12 +80,15 @@ class PolicyCache:
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
     """Read the settings; unknown keys are errors that name the nearest known one."""
-    closed(settings, "spec.tpm", ("endorsementKeys", "endorsementCAs", "trustOnFirstUse", "pcrs"))
+    closed(settings, "spec.tpm", _SETTINGS)
     registered = _endorsement_keys(settings.get("endorsementKeys", []))
     bundle = settings.get("endorsementCAs")
     anchors = None if bundle is None else _anchors(text(bundle, "spec.tpm.endorsementCAs"))
     first_use = boolean(settings.get("trustOnFirstUse", False), "spec.tpm.trustOnFirstUse")
     selection, allowed = _pcrs(mapping(settings.get("pcrs", {}), "spec.tpm.pcrs"))
+    event_log = text(settings.get("eventLog", _IGNORE), "spec.tpm.eventLog")
+    if event_log not in {_IGNORE, _REQUIRE}:
+        raise invalid("spec.tpm.eventLog", f"{_IGNORE} or {_REQUIRE}", repr(event_log))
     return TpmPolicy(
         registered=registered,
         listed=frozenset[str]().union(*registered.values()),
@@ -88,6 +96,7 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
         trust_on_first_use=first_use,
         selection=selection,
         allowed_pcrs=allowed,
+        event_log_required=event_log == _REQUIRE,
     )
 
 

@@ -23,6 +23,7 @@ from nodeattest_providers.reference import MAX_UID, first_reference
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, PcrSelection
 
 __all__ = [
+    "MAX_EVENT_LOG",
     "PROVIDER",
     "VERSION",
     "Challenge",
@@ -55,6 +56,9 @@ _MAX_SPKI: Final = len("sha256:") + 64
 _MAX_BLOB: Final = 256
 """Bytes of a TPMS_ID_OBJECT; with SHA-384 it has 84."""
 _MAX_SECRET: Final = 512
+MAX_EVENT_LOG: Final = 128 * 1024
+"""Bytes of a measured-boot event log: twice what firmware reserves by default, and with it an envelope of 256 KiB has
+room for all the rest. Servers write 20 to 60 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +97,12 @@ class SecondEvidence:
     """TPMT_SIGNATURE."""
     pcrs: tuple[bytes, ...] = field(repr=False)
     """Values in the selection's order."""
+    event_log: bytes | None = field(default=None, repr=False)
+    """The firmware's event log, where the challenge asked for it."""
 
     def to_json(self) -> JsonObject:
         """Write the evidence block's object."""
-        return {
+        data: JsonObject = {
             "phase": 2,
             "first": {"name": self.first.name, "uid": self.first.uid},
             "mac": b64encode(self.mac),
@@ -104,6 +110,9 @@ class SecondEvidence:
             "signature": b64encode(self.signature),
             "pcrs": [b64encode(value) for value in self.pcrs],
         }
+        if self.event_log is not None:
+            data["eventLog"] = b64encode(self.event_log)
+        return data
 
 
 def parse_evidence(data: JsonObject) -> FirstEvidence | SecondEvidence:
@@ -113,7 +122,7 @@ def parse_evidence(data: JsonObject) -> FirstEvidence | SecondEvidence:
             return _first(Fields.of(data, "tpm/v1 phase 1", ("phase", "ekPub", "akPub"), ("ekCert", "ekChain")))
         case 2:
             required = ("phase", "first", "mac", "quote", "signature", "pcrs")
-            return _second(Fields.of(data, "tpm/v1 phase 2", required))
+            return _second(Fields.of(data, "tpm/v1 phase 2", required, ("eventLog",)))
         case _:
             raise _malformed("phase 1 or 2", "another phase or none")
 
@@ -141,6 +150,7 @@ def _second(fields: Fields) -> SecondEvidence:
         quote=fields.octets("quote", 1, _MAX_ATTEST),
         signature=fields.octets("signature", 1, _MAX_SIGNATURE),
         pcrs=fields.octets_list("pcrs", MAX_PCR + 1, 1, _MAX_PCR_DIGEST),
+        event_log=fields.octets("eventLog", 1, MAX_EVENT_LOG) if "eventLog" in fields else None,
     )
 
 
@@ -168,28 +178,32 @@ class Challenge:
     """Content of TPM2B_ENCRYPTED_SECRET."""
     pcrs: PcrSelection
     """What to quote; the node learns it from here and nowhere else."""
+    log: bool = False
+    """Whether to send the measured-boot event log along."""
 
     def to_text(self) -> str:
         """Write the annotation's value."""
         pcrs: JsonObject = {"bank": self.pcrs.bank.name.lower(), "select": list(self.pcrs.pcrs)}
-        return canonical.dumps(
-            {
-                "v": VERSION,
-                "uid": self.uid,
-                "spki": self.spki_sha256,
-                "n": b64encode(self.nonce),
-                "blob": b64encode(self.blob),
-                "secret": b64encode(self.secret),
-                "pcrs": pcrs,
-            }
-        ).decode()
+        data: JsonObject = {
+            "v": VERSION,
+            "uid": self.uid,
+            "spki": self.spki_sha256,
+            "n": b64encode(self.nonce),
+            "blob": b64encode(self.blob),
+            "secret": b64encode(self.secret),
+            "pcrs": pcrs,
+        }
+        if self.log:  # else absent, so that agents that know no logs are asked as ever
+            data["log"] = True
+        return canonical.dumps(data).decode()
 
     @classmethod
     def parse(cls, text: str) -> Challenge:
         """Read the annotation's value; anything else is ``Denied``."""
         # A str may hold lone surrogates, which have no UTF-8; replaced, they are no canonical JSON of ours.
         value = canonical.loads(text.encode(errors="replace"))
-        fields = Fields.of(value, "tpm/v1 challenge", ("v", "uid", "spki", "n", "blob", "secret", "pcrs"))
+        required = ("v", "uid", "spki", "n", "blob", "secret", "pcrs")
+        fields = Fields.of(value, "tpm/v1 challenge", required, ("log",))
         fields.integer("v", VERSION, VERSION)
         return cls(
             uid=fields.text("uid", 1, MAX_UID),
@@ -198,6 +212,7 @@ class Challenge:
             blob=fields.octets("blob", 1, _MAX_BLOB),
             secret=fields.octets("secret", 1, _MAX_SECRET),
             pcrs=_selection(fields.nested("pcrs", ("bank", "select"))),
+            log=fields.flag("log"),
         )
 
 

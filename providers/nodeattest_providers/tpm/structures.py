@@ -88,13 +88,19 @@ def sized(data: bytes) -> bytes:
 class Reader:
     """Reads big-endian TPM fields from one byte string; every defect is ``Denied`` with the structure's reason."""
 
-    __slots__ = ("_at", "_data", "_reason", "_what")
+    __slots__ = ("_at", "_data", "_reason", "_remedy", "_what")
 
-    def __init__(self, data: bytes, *, what: str, reason: Reason) -> None:
+    def __init__(self, data: bytes, *, what: str, reason: Reason, remedy: str = _REMEDY) -> None:
         self._data = data
         self._at = 0
         self._what = what
         self._reason = reason
+        self._remedy = remedy
+
+    @property
+    def remaining(self) -> int:
+        """Tell how many bytes follow."""
+        return len(self._data) - self._at
 
     def take(self, count: int) -> bytes:
         """Read exactly ``count`` bytes."""
@@ -108,6 +114,10 @@ class Reader:
     def number(self, octets: int) -> int:
         """Read an unsigned integer of ``octets`` bytes."""
         return int.from_bytes(self.take(octets), "big")
+
+    def little(self, octets: int) -> int:
+        """Read an unsigned little-endian integer, as firmware writes them."""
+        return int.from_bytes(self.take(octets), "little")
 
     def alg(self, field: str, *allowed: Alg) -> Alg:
         """Read an algorithm that must be one of ``allowed``."""
@@ -139,7 +149,7 @@ class Reader:
 
     def wrong(self, expected: str, got: str) -> Denied:
         """Make the refusal; ``got`` names numbers and lengths only, never content."""
-        return Denied(self._reason, expected=f"{self._what}: {expected}", got=got, remedy=_REMEDY)
+        return Denied(self._reason, expected=f"{self._what}: {expected}", got=got, remedy=self._remedy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from nodeattest_providers.tpm.attestation import check_attestation_key, qualifie
 from nodeattest_providers.tpm.boot import check_boot_state, check_clock
 from nodeattest_providers.tpm.credential import make_credential
 from nodeattest_providers.tpm.endorsement import check_trust, parse_endorsement_key
+from nodeattest_providers.tpm.measured import check_event_log
 from nodeattest_providers.tpm.policy import PolicyCache, TpmPolicy
 from nodeattest_providers.tpm.protocol import (
     PROVIDER,
@@ -119,6 +120,7 @@ class TpmSigner:
             blob=credential.blob,
             secret=credential.secret,
             pcrs=policy.selection,
+            log=policy.event_log_required,
         )
 
 
@@ -181,7 +183,8 @@ def _second_round(
     5. The signer is a primary key of the endorsement hierarchy, this attestation key (§E10.7).
     6. The attestation key signed the quote.
     7. The quoted boot state is allowed (§E5, step 12).
-    8. The TPM's clock went forward (§E5, step 12; §E10.2).
+    8. The event log explains it, where the policy wants one (§E5, step 12).
+    9. The TPM's clock went forward (§E5, step 12; §E10.2).
     """
     # 1
     first = check_link(checks, request, facts, evidence.first)
@@ -219,6 +222,8 @@ def _second_round(
     # 7
     boot = check_boot_state(checks, quote, evidence.pcrs, policy)
     # 8
+    check_event_log(checks, evidence.event_log, policy, evidence.pcrs)
+    # 9
     check_clock(checks, boot, facts.ledger)
     return _attested(checks, request, evidence, keys, boot)
 

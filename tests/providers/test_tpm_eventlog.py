@@ -1,0 +1,197 @@
+"""Reading and replaying firmware's event logs: both forms, every defect, and no other outcome for any bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.tpm.eventlog import MAX_EVENTS, NO_PCR, EventLog, parse_event_log, replay
+from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG
+from nodeattest_providers.tpm.structures import Alg
+from nodeattest_sandbox.firmware import (
+    NO_ACTION,
+    Measurement,
+    crypto_agile_log,
+    event,
+    header,
+    sha1_log,
+    typical_boot,
+)
+
+BOOT = typical_boot()
+HEADER_ALGORITHMS = 32 + 16 + 4 + 4 + 4
+"""Offset of the Spec ID event's first algorithm: event header, signature, class, version, count."""
+
+
+def startup(locality: int, *, pcr: int = 0, tail: bytes = b"") -> Measurement:
+    return Measurement(pcr, NO_ACTION, b"StartupLocality\0" + bytes((locality,)) + tail)
+
+
+def by_hand(pcr: int, algorithm: str, start: bytes) -> bytes:
+    """Replay as TPM 2.0 Library Part 1 says it: new value = H(old value, digest)."""
+    value = start
+    for one in BOOT:
+        if one.pcr == pcr:
+            value = hashlib.new(algorithm, value + one.digest(algorithm)).digest()
+    return value
+
+
+@pytest.mark.parametrize(("bank", "algorithm"), [(Alg.SHA1, "sha1"), (Alg.SHA256, "sha256"), (Alg.SHA384, "sha384")])
+def test_a_crypto_agile_log_replays_every_bank_that_it_has(bank: Alg, algorithm: str) -> None:
+    log = parse_event_log(crypto_agile_log(BOOT, ("sha1", "sha256", "sha384")))
+    size = hashlib.new(algorithm).digest_size
+    assert log.crypto_agile
+    assert log.sizes[bank] == size
+    assert len(log.events) == len(BOOT) + 1
+    assert replay(log, bank) == {pcr: by_hand(pcr, algorithm, bytes(size)) for pcr in range(9)}
+
+
+def test_a_log_in_the_sha_1_form_replays_the_sha_1_bank_alone() -> None:
+    log = parse_event_log(sha1_log(BOOT))
+    assert not log.crypto_agile
+    assert dict(log.sizes) == {Alg.SHA1: 20}
+    assert replay(log, Alg.SHA1)[4] == by_hand(4, "sha1", bytes(20))
+
+
+@pytest.mark.parametrize("name", [b"Spec ID Event00\0", b"Spec ID Event02\0"])
+def test_a_header_of_tpm_1_2_is_an_event_of_the_sha_1_form(name: bytes) -> None:
+    log = parse_event_log(sha1_log((Measurement(0, NO_ACTION, name + bytes(12)), *BOOT)))
+    assert not log.crypto_agile
+    assert replay(log, Alg.SHA1)[0] == by_hand(0, "sha1", bytes(20))
+
+
+@pytest.mark.parametrize("locality", [0, 3, 4])
+def test_pcr_0_begins_with_the_locality_of_the_tpms_start(locality: int) -> None:
+    log = parse_event_log(crypto_agile_log((startup(locality), *BOOT)))
+    assert log.locality == locality
+    assert replay(log, Alg.SHA256)[0] == by_hand(0, "sha256", bytes(31) + bytes((locality,)))
+    assert replay(log, Alg.SHA256)[7] == by_hand(7, "sha256", bytes(32))
+
+
+def test_an_event_without_action_extends_nothing_wherever_it_stands() -> None:
+    said = (Measurement(3, NO_ACTION, b"x"), Measurement(NO_PCR, NO_ACTION, b"y"))
+    plain, with_said = parse_event_log(crypto_agile_log(BOOT)), parse_event_log(crypto_agile_log((*BOOT, *said)))
+    assert replay(with_said, Alg.SHA256) == replay(plain, Alg.SHA256)
+
+
+def test_digests_may_stand_in_any_order_in_an_event() -> None:
+    swapped = header() + b"".join(event(one, ("sha256", "sha1")) for one in BOOT)
+    plain = parse_event_log(crypto_agile_log(BOOT))
+    assert replay(parse_event_log(swapped), Alg.SHA256) == replay(plain, Alg.SHA256)
+
+
+def test_algorithms_that_nobody_here_knows_are_skipped_by_their_size() -> None:
+    """A vendor's algorithm beside SHA-256 must not make a log unreadable."""
+    unknown = (0x7ABC).to_bytes(2, "little")
+    raw = header(("sha1", "sha256")).replace(b"\x04\x00\x14\x00", unknown + b"\x14\x00")
+    raw += b"".join(event(one).replace(b"\x04\x00" + one.digest("sha1"), unknown + one.digest("sha1")) for one in BOOT)
+    log = parse_event_log(raw)
+    assert dict(log.sizes) == {0x7ABC: 20, Alg.SHA256: 32}
+    assert replay(log, Alg.SHA256)[4] == by_hand(4, "sha256", bytes(32))
+
+
+def patched(at: int, new: bytes) -> bytes:
+    raw = crypto_agile_log(BOOT)
+    return raw[:at] + new + raw[at + len(new) :]
+
+
+AFTER_HEADER = len(header())
+DEFECTS: list[tuple[str, bytes, str]] = [
+    ("nothing", b"", "more bytes"),
+    ("cut short", crypto_agile_log(BOOT)[:-1], "more bytes"),
+    ("cut in a digest", crypto_agile_log(BOOT)[: AFTER_HEADER + 20], "more bytes"),
+    ("trailing bytes", crypto_agile_log(BOOT) + b"\0", "more bytes"),
+    ("trailing zeros of a firmware's area", crypto_agile_log(BOOT) + bytes(64), "digests an event"),
+    ("too large", crypto_agile_log(BOOT) + bytes(MAX_EVENT_LOG), "at most 131072 bytes"),
+    ("too many events", sha1_log([Measurement(0, 1, b"")] * (MAX_EVENTS + 1)), "at most 2048 events"),
+    ("event data beyond the log", patched(AFTER_HEADER + 12 + 22 + 34, b"\xff\0\xff\0"), "bytes of event data"),
+    ("an event without digests", patched(AFTER_HEADER + 8, b"\0"), "2 digests an event"),
+    ("an event with one digest more", patched(AFTER_HEADER + 8, b"\3"), "2 digests an event"),
+    ("an algorithm missing", header() + event(BOOT[0], ("sha1",)), "2 digests an event"),
+    ("an algorithm twice", header() + event(BOOT[0], ("sha256", "sha256")), "each of the log's algorithms"),
+    ("another algorithm", header() + event(BOOT[0], ("sha1", "sha384")), "each of the log's algorithms"),
+    ("PCR 24", crypto_agile_log((*BOOT, Measurement(24, 4, b""))), "a PCR from 0 to 23"),
+    ("no PCR for an event that extends", crypto_agile_log((Measurement(NO_PCR, 4, b""),)), "a PCR from 0 to 23"),
+    ("PCR 24 of an event without action", crypto_agile_log((Measurement(24, NO_ACTION, b""),)), "a PCR from 0 to 23"),
+    ("PCR 24 in the SHA-1 form", sha1_log((Measurement(24, 4, b""),)), "a PCR from 0 to 23"),
+    ("locality 1", crypto_agile_log((startup(1),)), "0, 3 or 4"),
+    ("locality 255", crypto_agile_log((startup(255),)), "0, 3 or 4"),
+    ("two localities", crypto_agile_log((startup(3), startup(3))), "one StartupLocality"),
+    ("a locality after PCR 0 was extended", crypto_agile_log((*BOOT, startup(3))), "before PCR 0"),
+    ("a locality of PCR 1", crypto_agile_log((startup(3, pcr=1),)), "one StartupLocality"),
+    ("a longer locality", crypto_agile_log((startup(3, tail=b"\0"),)), "one StartupLocality"),
+    ("no algorithm", patched(HEADER_ALGORITHMS - 4, b"\0"), "1 to 16 algorithms"),
+    ("17 algorithms", patched(HEADER_ALGORITHMS - 4, b"\x11"), "1 to 16 algorithms"),
+    ("SHA-256 of 20 bytes", patched(HEADER_ALGORITHMS + 6, b"\x14"), "with its digest's size"),
+    ("SHA-1 twice", patched(HEADER_ALGORITHMS + 4, b"\4\0\x14\0"), "each algorithm once"),
+    ("a digest of no bytes", patched(HEADER_ALGORITHMS, b"\xbc\x7a\0\0"), "with its digest's size"),
+    ("a digest of 65 bytes", patched(HEADER_ALGORITHMS, b"\xbc\x7a\x41\0"), "with its digest's size"),
+    ("version 2.1", patched(HEADER_ALGORITHMS - 8, b"\1"), "version 2.0"),
+    ("version 1.0", patched(HEADER_ALGORITHMS - 7, b"\1"), "version 2.0"),
+    ("an uintn of 16 bytes", patched(HEADER_ALGORITHMS - 5, b"\4"), "uintnSize"),
+    ("vendor information beyond the event", patched(HEADER_ALGORITHMS + 8, b"\1"), "more bytes"),
+    ("a Spec ID event of PCR 1", patched(0, b"\1"), "PCR 0 and a digest of zeros"),
+    ("a Spec ID event with a digest", patched(8, b"\1"), "PCR 0 and a digest of zeros"),
+]
+
+
+@pytest.mark.parametrize(("raw", "words"), [row[1:] for row in DEFECTS], ids=[row[0] for row in DEFECTS])
+def test_a_defective_log_is_denied(raw: bytes, words: str) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_event_log(raw)
+    assert denied.value.reason is Reason.EVENT_LOG_MALFORMED
+    assert words in denied.value.expected
+    assert denied.value.remedy
+
+
+def test_as_many_events_as_are_allowed_are_read() -> None:
+    assert len(parse_event_log(sha1_log([Measurement(0, 1, b"")] * MAX_EVENTS)).events) == MAX_EVENTS
+
+
+def always_a_log_or_denied(raw: bytes) -> EventLog | None:
+    with suppress(Denied):
+        return parse_event_log(raw)
+    return None
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_give_a_log_or_denied(raw: bytes) -> None:
+    always_a_log_or_denied(raw)
+
+
+WRITERS: tuple[Callable[[tuple[Measurement, ...]], bytes], ...] = (crypto_agile_log, sha1_log)
+
+
+@given(st.sampled_from(WRITERS), st.integers(0, 3000), st.binary(min_size=1, max_size=8))
+def test_any_spliced_log_gives_a_replay_or_denied(
+    write: Callable[[tuple[Measurement, ...]], bytes], at: int, splice: bytes
+) -> None:
+    raw = write(BOOT)
+    at %= len(raw)
+    log = always_a_log_or_denied(raw[:at] + splice + raw[at + len(splice) :])
+    if log is not None:
+        bank = Alg.SHA256 if log.crypto_agile else Alg.SHA1
+        if bank in log.sizes:
+            assert all(len(value) == log.sizes[bank] for value in replay(log, bank).values())
+
+
+events = st.builds(
+    Measurement, st.integers(0, 23), st.integers(4, 2**32 - 1), st.binary(max_size=40), st.binary(max_size=8)
+)
+
+
+@given(st.lists(events, max_size=12), st.integers(0, 11))
+def test_a_log_without_one_of_its_events_replays_to_something_else(made: list[Measurement], dropped: int) -> None:
+    if not made:
+        return
+    dropped %= len(made)
+    fewer = made[:dropped] + made[dropped + 1 :]
+    whole, rest = (replay(parse_event_log(crypto_agile_log(one)), Alg.SHA256) for one in (made, fewer))
+    assert whole != rest
+    assert {pcr for pcr in whole if whole[pcr] != rest.get(pcr)} == {made[dropped].pcr}
