@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Final
 
+from nodeattest_controller.addresses import AddressReview, StatusAddresses
 from nodeattest_controller.ages import Ages
 from nodeattest_controller.challenge_keys import ChallengeKeys
 from nodeattest_controller.events import EventRecorder
@@ -80,6 +81,7 @@ class _Controller:
         judge = Judge(
             management,
             keys,
+            addresses=AddressReview(management, StatusAddresses()),
             signer=cache(signers.signer),
             provider_id_oid=settings.provider_id_oid,
             verifications=Verifications(settings.verification_timeout),

@@ -1,6 +1,7 @@
 """The cluster's certificate authority: reading ``<cluster>-ca``, making a kubelet's certificate.
 
-Pure but for entropy. The subject is rebuilt from scratch; of the request only the public key is copied. Sources:
+Pure but for entropy. The subject is rebuilt from scratch; of the request only the public key is copied, and into a
+serving certificate the names that were reviewed. Sources:
 RFC 5280 section 4.2, kubernetes pkg/controller/certificates/authority/policies.go (back-date, clamp), Cluster API
 certificate Secrets.
 """
@@ -12,6 +13,7 @@ import binascii
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from ipaddress import ip_address
 from typing import Final
 
 from cryptography import x509
@@ -24,10 +26,10 @@ from nodeattest_controller.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.names import ClusterPin, NodeName
+from nodeattest_providers.names import ClusterPin, NodeName, Purpose
 from nodeattest_providers.subject import kubelet_subject
 
-__all__ = ["Authority", "Issued", "bundle_pins", "load_authority", "sign"]
+__all__ = ["Authority", "Issued", "SubjectNames", "bundle_pins", "load_authority", "names_in", "sign"]
 
 BACKDATE: Final = timedelta(minutes=5)
 """kubernetes pkg/controller/certificates/signer: tolerate clocks that are a little behind."""
@@ -41,6 +43,23 @@ class Authority:
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey = field(repr=False)
     pins: frozenset[ClusterPin]
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectNames:
+    """What a serving certificate is good for; a client certificate has none."""
+
+    dns_names: tuple[str, ...] = ()
+    ip_addresses: tuple[str, ...] = ()
+    """Normalised text form."""
+
+    def __bool__(self) -> bool:
+        """Tell whether there is any."""
+        return bool(self.dns_names or self.ip_addresses)
+
+    def same_as(self, other: SubjectNames) -> bool:
+        """Compare without regard to order."""
+        return set(self.dns_names) == set(other.dns_names) and set(self.ip_addresses) == set(other.ip_addresses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +114,17 @@ def sign(
     lifetime: int,
     now: datetime,
     created: datetime | None = None,
+    purpose: Purpose = Purpose.CLIENT,
+    names: SubjectNames = SubjectNames(),
     serial: Callable[[], int] = x509.random_serial_number,
 ) -> Issued:
-    """Make a kubelet client certificate; ``lifetime`` in seconds from now, clamped to the CA's own end.
+    """Make a kubelet's certificate; ``lifetime`` in seconds from now, clamped to the CA's own end.
 
+    ``names`` are those of a serving certificate, which needs at least one, and of no other.
     ``created`` is the request's time by the API server's clock: valid from then on also where our clock is ahead.
     """
+    if bool(names) is not (purpose is Purpose.SERVING):
+        raise ValueError("a serving certificate has names, a client certificate has none")
     public_key = serialization.load_der_public_key(spki)
     if not isinstance(public_key, (ec.EllipticCurvePublicKey, rsa.RSAPublicKey)):
         raise TypeError("the envelope lets only RSA and ECDSA keys through")
@@ -112,7 +136,8 @@ def sign(
     if not_after <= now:
         raise _unavailable("the cluster's CA has expired", "renew the cluster's CA")
     number = serial()
-    certificate = (
+    usage = ExtendedKeyUsageOID.CLIENT_AUTH if purpose is Purpose.CLIENT else ExtendedKeyUsageOID.SERVER_AUTH
+    builder = (
         x509.CertificateBuilder()
         .issuer_name(ca.subject)
         .subject_name(kubelet_subject(node_name))
@@ -122,13 +147,31 @@ def sign(
         .not_valid_after(not_after)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(isinstance(public_key, rsa.RSAPublicKey)), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(_authority_key_identifier(ca), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-        .sign(authority.key, _hash_for(authority.key))
     )
+    if names:
+        builder = builder.add_extension(_subject_alternative_name(names), critical=False)
+    certificate = builder.sign(authority.key, _hash_for(authority.key))
     pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
     return Issued(pem=pem, serial=f"{number:x}", not_before=not_before, not_after=not_after)
+
+
+def names_in(pem: str) -> SubjectNames:
+    """Read the names of a certificate that ``sign`` made."""
+    certificate = x509.load_pem_x509_certificate(pem.encode())
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return SubjectNames()
+    addresses = found.get_values_for_type(x509.IPAddress)
+    return SubjectNames(tuple(found.get_values_for_type(x509.DNSName)), tuple(map(str, addresses)))
+
+
+def _subject_alternative_name(names: SubjectNames) -> x509.SubjectAlternativeName:
+    dns = [x509.DNSName(name) for name in names.dns_names]
+    return x509.SubjectAlternativeName([*dns, *(x509.IPAddress(ip_address(each)) for each in names.ip_addresses)])
 
 
 def _hash_for(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> hashes.SHA256 | hashes.SHA384:

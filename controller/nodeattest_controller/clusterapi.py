@@ -7,9 +7,10 @@ says is written in the management cluster by its controllers, so it is trusted; 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.objects import condition, flag, items, mapping, strings, text, text_map
+from nodeattest_controller.objects import condition, flag, items, mapping, moment, strings, text, text_map
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.interface import MachineFacts, SecretBytes
 from nodeattest_providers.names import NodeName, ProviderID
@@ -51,6 +52,7 @@ class Member:
     paused: bool = False
     annotations: dict[str, str] = field(default_factory=dict[str, str])
     infra: InfraRef | None = None
+    created: datetime | None = None
 
     @property
     def is_pool_instance(self) -> bool:
@@ -106,6 +108,7 @@ def machine_members(machine: JsonObject) -> list[Member]:
             paused=PAUSED_ANNOTATION in mapping(machine, "metadata", "annotations"),
             annotations=text_map(machine, "metadata", "annotations"),
             infra=_infra_ref(mapping(machine, "spec", "infrastructureRef")),
+            created=moment(text(machine, "metadata", "creationTimestamp")),
         )
     ]
 

@@ -13,6 +13,7 @@ from nodeattest_controller.clusterapi import Member, machine_members, pool_membe
 from nodeattest_controller.ledger import Ledger
 from nodeattest_controller.ledger import parse as parse_ledger
 from nodeattest_controller.review import names_of
+from nodeattest_controller.serving import places_of
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["ClusterKey", "Inventory", "cluster_key"]
@@ -85,6 +86,13 @@ class Inventory:
         """Return the members of a cluster whose own name sources give this name."""
         return self._members.find((cluster, "name", node_name))
 
+    def rivals(self, cluster: ClusterKey, place: str, provider_id: str) -> list[Member]:
+        """Return the other members of a cluster that list a name or address, claim it, or are bound to it."""
+        found = self._members.find((cluster, "place", place)) + self.claimants(cluster, place)
+        for holder in self.holders(cluster, place):
+            found += self.members(cluster, holder.provider_id)
+        return [member for member in found if member.provider_id != provider_id]
+
     def ledger(self, cluster: ClusterKey, provider_id: str) -> Ledger | None:
         """Return the ledger of one machine."""
         return next(iter(self._ledgers.find((cluster, "id", provider_id))), None)
@@ -107,6 +115,8 @@ def _member_keys(member: Member) -> Iterable[Hashable]:
     yield (cluster, "id", member.provider_id)
     for name in dict.fromkeys(names_of(member)):
         yield (cluster, "name", name)
+    for place in places_of(member):
+        yield (cluster, "place", place)
 
 
 def _ledger_keys(ledger: Ledger) -> Iterable[Hashable]:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from nodeattest_controller import ledger as ledgers
-from nodeattest_controller.authority import sign
+from nodeattest_controller.authority import SubjectNames, names_in, sign
 from nodeattest_controller.events import EventRecorder
 from nodeattest_controller.inventory import ClusterKey
 from nodeattest_controller.judge import Proven
@@ -29,7 +29,8 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiError, Conflict
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ProviderID
+from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.names import ProviderID, Purpose, signer_for
 
 __all__ = ["Issuer"]
 
@@ -63,7 +64,7 @@ class Issuer:
 
     async def issue(self, workload: Workload, csr: JsonObject, stored: StoredRequest, proven: Proven) -> None:
         """Approve and sign exactly the request that was judged; raises Denied, Conflict or ApiError."""
-        known = proven.ledger.entry_for(proven.request.csr.spki_sha256)
+        known = proven.ledger.entry_for(proven.request.csr.spki_sha256, proven.request.purpose)
         if stored.state is RequestState.APPROVED and known is None:
             raise Denied(
                 Reason.APPROVED_ELSEWHERE,
@@ -82,8 +83,8 @@ class Issuer:
     async def _entry(self, workload: Workload, proven: Proven) -> ledgers.Entry:
         """Find the key's certificate in the ledger, or sign one and write it down first."""
         now, request, ledger = self._now(), proven.request, proven.ledger
-        known = ledger.entry_for(request.csr.spki_sha256)
-        if known is not None and known.not_after - _REUSE_MARGIN > now and ledger.node_name == request.csr.node_name:
+        known = ledger.entry_for(request.csr.spki_sha256, request.purpose)
+        if known is not None and known.not_after - _REUSE_MARGIN > now and _is_the_same(request, ledger, known):
             return known
         with self._reserve(workload.key, proven):
             self._check_key_is_new(workload.key, proven, known)
@@ -94,6 +95,8 @@ class Issuer:
                 lifetime=self._lifetime_of(proven),
                 now=now,
                 created=request.created,
+                purpose=request.purpose,
+                names=_names_of(request),
             )
             updated = ledgers.record(ledger, request, proven.attested, issued, now)
             await self._write_ledger(updated, proven)
@@ -115,7 +118,7 @@ class Issuer:
                 del self._reserved[key]
 
     def _check_key_is_new(self, cluster: ClusterKey, proven: Proven, known: ledgers.Entry | None) -> None:
-        """Refuse a key with an older certificate, or with another machine's.
+        """Refuse a key with an older certificate, with one of the other purpose, or with another machine's.
 
         This machine's own ledger may have got the key while we verified: then the write conflicts, and the next try
         finds the entry. Names and fingerprints were checked against the inventory before the verification; what was
@@ -124,12 +127,14 @@ class Issuer:
         request, member = proven.request, proven.member
         inventory = self._management.inventory
         others = inventory.key_holders(cluster, request.csr.spki_sha256)
-        used = known is not None or proven.ledger.has_retired(request.csr.spki_sha256)
+        spki = request.csr.spki_sha256
+        used = known is not None or proven.ledger.has_retired(spki)
+        used = used or proven.ledger.serves_otherwise(spki, request.purpose)
         if used or any(other.provider_id != member.provider_id for other in others):
             raise Denied(
                 Reason.KEY_REUSED,
                 expected="a key that was never certified",
-                got="a key with an older certificate" if used else "a key of another machine",
+                got="a key with another certificate" if used else "a key of another machine",
                 remedy="make a new key",
             )
         later = inventory.holders(cluster, request.csr.node_name)
@@ -145,7 +150,8 @@ class Issuer:
         return longest if asked is None else max(MIN_LIFETIME, min(asked, longest))
 
     async def _write_ledger(self, ledger: ledgers.Ledger, proven: Proven) -> None:
-        body = ledgers.render(ledger, proven.member, proven.request.signer_name)
+        signer_name = signer_for(ledger.provider, Purpose.CLIENT)
+        body = ledgers.render(ledger, proven.member, signer_name)
         collection = paths.collection(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=ledger.namespace)
         client = self._management.client
         if ledger.resource_version:
@@ -167,6 +173,7 @@ class Issuer:
                 node=request.csr.node_name,
                 machine=proven.member.name,
                 provider=provider,
+                purpose=request.purpose,
                 serial=entry.serial,
                 expires=entry.not_after.isoformat(),
             ),
@@ -175,7 +182,8 @@ class Issuer:
             member_subject(proven.member),
             "Normal",
             "NodeAttested",
-            f"{provider} attestation of node {request.csr.node_name} verified; certificate {entry.serial}",
+            f"{provider} attestation of node {request.csr.node_name} verified; "
+            f"{request.purpose} certificate {entry.serial}",
         )
 
     async def _close_first(self, workload: Workload, proven: Proven) -> None:
@@ -189,3 +197,14 @@ class Issuer:
             await workload.deny(proven.first, Reason.SUPERSEDED, "the second request was approved; nothing to do")
         except ApiError as error:
             _LOG.info("the first request stays until it expires", extra=fields(csr=stored.name, error=error.reason))
+
+
+def _names_of(request: NodeRequest) -> SubjectNames:
+    return SubjectNames(request.csr.dns_names, request.csr.ip_addresses)
+
+
+def _is_the_same(request: NodeRequest, ledger: ledgers.Ledger, known: ledgers.Entry) -> bool:
+    """Tell whether a certificate of the request's key and purpose is the one that the request asks for."""
+    if ledger.node_name != request.csr.node_name:
+        return False
+    return request.purpose is Purpose.CLIENT or names_in(known.certificate).same_as(_names_of(request))

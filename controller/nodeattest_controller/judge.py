@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from nodeattest_controller.authority import Authority
+from nodeattest_controller.addresses import AddressReview
+from nodeattest_controller.authority import Authority, SubjectNames
 from nodeattest_controller.bound_tokens import check_token
 from nodeattest_controller.challenge_keys import ChallengeKeys
 from nodeattest_controller.clusterapi import Member
@@ -27,6 +28,7 @@ from nodeattest_controller.review import (
     check_node_name,
     find_member,
 )
+from nodeattest_controller.serving import check_attested, check_joined
 from nodeattest_controller.verifying import Verifications
 from nodeattest_controller.workload import Workload
 from nodeattest_kube.jsontypes import JsonObject
@@ -83,6 +85,7 @@ class Judge:
         management: Management,
         challenge_keys: ChallengeKeys,
         *,
+        addresses: AddressReview,
         signer: Callable[[ProviderName], ClusterAPISigner],
         provider_id_oid: str,
         verifications: Verifications,
@@ -90,6 +93,7 @@ class Judge:
     ) -> None:
         self._management = management
         self._challenge_keys = challenge_keys
+        self._addresses = addresses
         self._signer = signer
         self._oid = provider_id_oid
         self._verifications = verifications
@@ -111,6 +115,8 @@ class Judge:
             member = await self._live(request, member)
         ledger = inventory.ledger(workload.key, member.provider_id) or empty(member)
         check_binding(request, member, ledger, secure=case.signer.secure)  # 4
+        if request.purpose is Purpose.SERVING:
+            await self._check_serving(case, member, ledger)
         around = Surroundings(
             claimants=inventory.claimants(workload.key, request.csr.node_name),
             holders=inventory.holders(workload.key, request.csr.node_name),
@@ -157,18 +163,19 @@ class Judge:
         signer = self._signer(request.evidence.provider)  # looked up by name, so only after the policy named it
         _check_version(request, signer)
         if request.purpose is Purpose.SERVING:
-            raise Denied(
-                Reason.SERVING_NOT_ALLOWED,
-                expected="a client request",
-                got="a request for a serving certificate",
-                remedy="use kubelet's serverTLSBootstrap",
-            )
+            check_attested(request, policy, secure=signer.secure)
         ref = signer.first_request(request) if isinstance(signer, ChallengeSigner) else None
         return _Case(cluster=cluster, workload=workload, request=request, signer=signer, policy=policy, ref=ref)
 
     async def _live(self, request: NodeRequest, member: Member) -> Member:
         live = await self._management.live_member(member)
         return find_member(request, [live] if live else [])
+
+    async def _check_serving(self, case: _Case, member: Member, ledger: Ledger) -> None:
+        request = case.request
+        check_joined(request, ledger, self._now())
+        names = SubjectNames(request.csr.dns_names, request.csr.ip_addresses)
+        await self._addresses.check(case.cluster, member, names, node_name=request.csr.node_name, at=request.created)
 
     async def _verify(self, case: _Case, member: Member, ledger: Ledger, first: JsonObject | None) -> AttestedNode:
         facts = Facts(
@@ -180,10 +187,11 @@ class Judge:
             challenge_keys=self._challenge_keys.keys() if isinstance(case.signer, ChallengeSigner) else (),
             verified_at=self._now(),
         )
-        return await self._verifications.run(
-            (case.workload.key, member.provider_id),
-            lambda: case.signer.verify_client_attestation_data(case.request, facts),
-        )
+        serving = case.request.purpose is Purpose.SERVING
+        signer = case.signer
+        verify = signer.verify_serving_attestation_data if serving else signer.verify_client_attestation_data
+        key = (case.workload.key, member.provider_id)
+        return await self._verifications.run(key, lambda: verify(case.request, facts))
 
     async def _machine_facts(self, case: _Case, member: Member) -> MachineFacts:
         provider = case.request.evidence.provider
@@ -232,7 +240,8 @@ def _first_request(
         return None
     found = parse(first, provider_id_oid=provider_id_oid)
     same = found.csr.der == request.csr.der  # otherwise the link check says what is wrong
-    if same and stored.state is not RequestState.PENDING and ledger.entry_for(request.csr.spki_sha256) is None:
+    known = ledger.entry_for(request.csr.spki_sha256, request.purpose)
+    if same and stored.state is not RequestState.PENDING and known is None:
         raise Denied(
             Reason.SUPERSEDED if stored.denial_reason == Reason.SUPERSEDED else Reason.FIRST_REQUEST_MISMATCH,
             expected="a first request that is still pending",

@@ -16,11 +16,19 @@ from typing import Final
 from nodeattest_controller.authority import Issued
 from nodeattest_controller.clusterapi import CLUSTER_LABEL, Member
 from nodeattest_controller.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
-from nodeattest_controller.retired import MAX_LIVE, RetiredKey, live_keys, parse_retired, render_retired, retire
+from nodeattest_controller.retired import (
+    MAX_LIVE,
+    RetiredKey,
+    live_keys,
+    parse_purpose,
+    parse_retired,
+    render_retired,
+    retire,
+)
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import AttestedNode, BootState, LedgerFacts, NodeRequest
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 
 __all__ = [
     "Entry",
@@ -36,7 +44,7 @@ __all__ = [
 
 GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
 KEEP_ISSUED: Final = 8
-"""Entries kept: the live one and enough history for an auditor; an object stays below 32 KiB."""
+"""Entries kept for each purpose: the live one and enough history for an auditor; an object stays below 64 KiB."""
 _OWNERS: Final = frozenset({"Machine", "MachinePool"})
 _OWNER_GROUP: Final = "cluster.x-k8s.io/"
 SUPERSEDE_PAUSE: Final = timedelta(minutes=10)
@@ -63,6 +71,7 @@ class Entry:
     issued_at: datetime
     certificate: str = field(repr=False)
     """PEM."""
+    purpose: Purpose = Purpose.CLIENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +90,23 @@ class Ledger:
     fingerprints: dict[str, str] = field(default_factory=dict[str, str])
     boot: BootState | None = None
     issued: tuple[Entry, ...] = ()
-    """Oldest first."""
+    """Oldest first, of both purposes."""
     retired: tuple[RetiredKey, ...] = ()
     """Keys that are never certified again, oldest first."""
     was_reset: bool = False
     """Whether an operator has reset it (``resets``)."""
 
-    def entry_for(self, spki: str) -> Entry | None:
-        """Return the certificate issued for a key."""
-        return next((entry for entry in reversed(self.issued) if entry.spki == spki), None)
+    def of_purpose(self, purpose: Purpose) -> tuple[Entry, ...]:
+        """Return the entries of one purpose, oldest first; each purpose is counted apart."""
+        return tuple(entry for entry in self.issued if entry.purpose is purpose)
+
+    def entry_for(self, spki: str, purpose: Purpose = Purpose.CLIENT) -> Entry | None:
+        """Return the certificate issued for a key and a purpose."""
+        return next((entry for entry in reversed(self.of_purpose(purpose)) if entry.spki == spki), None)
+
+    def serves_otherwise(self, spki: str, purpose: Purpose) -> bool:
+        """Tell whether a key was certified for the other purpose, which bars it from this one."""
+        return any(entry.spki == spki and entry.purpose is not purpose for entry in self.issued)
 
     def has_retired(self, spki: str) -> bool:
         """Tell whether a key was certified once and is out of use."""
@@ -104,16 +121,16 @@ class Ledger:
         spki = request.csr.spki_sha256
         return any(
             entry.spki == spki and (entry.request_uid == request.uid or entry.first_request_uid == first_uid != "")
-            for entry in self.issued
+            for entry in self.of_purpose(request.purpose)
         )
 
     def answered_first(self, uid: str) -> bool:
         """Tell whether the challenge of this first request was answered and certified."""
         return any(entry.first_request_uid == uid for entry in self.issued)
 
-    def live(self, now: datetime) -> Entry | None:
-        """Return the newest certificate that is still valid."""
-        return next((entry for entry in reversed(self.issued) if entry.not_after > now), None)
+    def live(self, now: datetime, purpose: Purpose = Purpose.CLIENT) -> Entry | None:
+        """Return the newest certificate of a purpose that is still valid."""
+        return next((entry for entry in reversed(self.of_purpose(purpose)) if entry.not_after > now), None)
 
     def facts(self, request: NodeRequest, first_uid: str = "") -> LedgerFacts:
         """Make the value that providers see."""
@@ -122,7 +139,7 @@ class Ledger:
             clock=self.boot.clock if self.boot else None,
             reset_count=self.boot.reset_count if self.boot else None,
             answered=self.answered(request, first_uid),
-            bound_spkis=frozenset(entry.spki for entry in self.issued),
+            bound_spkis=frozenset(entry.spki for entry in self.of_purpose(Purpose.CLIENT)),
         )
 
 
@@ -162,7 +179,7 @@ def record(ledger: Ledger, request: NodeRequest, attested: AttestedNode, issued:
                 remedy="file a new first request",
             )
     _check_pause(ledger, request, now)  # 2
-    _check_live_keys(ledger, now)
+    _check_live_keys(ledger, request.purpose, now)
     for kind, pinned in ledger.fingerprints.items():  # 3
         if attested.fingerprints.get(kind, pinned) != pinned:
             raise Denied(
@@ -181,22 +198,24 @@ def record(ledger: Ledger, request: NodeRequest, attested: AttestedNode, issued:
         not_after=issued.not_after,
         issued_at=now,
         certificate=issued.pem,
+        purpose=request.purpose,
     )
     history = (*ledger.issued, entry)
+    leaving = [old for old in history if old.purpose is request.purpose][:-KEEP_ISSUED]  # of its own purpose only
     return replace(
         ledger,
         node_name=request.csr.node_name,
         provider=attested.provider,
         fingerprints={**ledger.fingerprints, **attested.fingerprints},
         boot=attested.boot or ledger.boot,
-        issued=history[-KEEP_ISSUED:],
-        retired=retire(ledger.retired, map(retired_key, history[:-KEEP_ISSUED]), now),
+        issued=tuple(old for old in history if old not in leaving),
+        retired=retire(ledger.retired, map(retired_key, leaving), now),
     )
 
 
 def retired_key(entry: Entry) -> RetiredKey:
     """Make of an entry what is remembered when it goes out of use."""
-    return RetiredKey(spki=entry.spki, serial=entry.serial, not_after=entry.not_after)
+    return RetiredKey(spki=entry.spki, serial=entry.serial, not_after=entry.not_after, purpose=entry.purpose)
 
 
 def _check_pause(ledger: Ledger, request: NodeRequest, now: datetime) -> None:
@@ -211,11 +230,12 @@ def _check_pause(ledger: Ledger, request: NodeRequest, now: datetime) -> None:
     )
 
 
-def _check_live_keys(ledger: Ledger, now: datetime) -> None:
-    if live_keys(ledger.retired, now) >= MAX_LIVE:
+def _check_live_keys(ledger: Ledger, purpose: Purpose, now: datetime) -> None:
+    most = MAX_LIVE[purpose]
+    if live_keys(ledger.retired, purpose, now) >= most:
         raise Denied(
             Reason.MACHINE_ALREADY_BOUND,
-            expected=f"at most {MAX_LIVE} live certificates of one machine, beside the last {KEEP_ISSUED}",
+            expected=f"at most {most} live {purpose} certificates of one machine, beside the last {KEEP_ISSUED}",
             got="one more",
             remedy="find out what asks on this machine again and again; it is served when older certificates end",
         )
@@ -282,6 +302,7 @@ def _entry(item: JsonObject) -> Entry | None:
         not_after=not_after,
         issued_at=issued_at,
         certificate=text(item, "certificate"),
+        purpose=parse_purpose(item),
     )
 
 
@@ -290,6 +311,7 @@ def render(ledger: Ledger, member: Member, signer_name: str) -> JsonObject:
 
     For one that exists this is a merge patch: what others wrote (labels, owners, resets) is not in it, hence stays.
     """
+    clients = ledger.of_purpose(Purpose.CLIENT)
     meta: JsonObject = {
         "name": ledger.name,
         "namespace": ledger.namespace,
@@ -312,10 +334,11 @@ def render(ledger: Ledger, member: Member, signer_name: str) -> JsonObject:
     }
     if ledger.retired:
         spec["retiredKeys"] = [*render_retired(ledger.retired)]
+    if clients:
+        spec["expires"] = rfc3339(clients[-1].not_after)
     if ledger.issued:
-        newest = ledger.issued[-1]
-        spec["expires"] = rfc3339(newest.not_after)
-        spec["lastVerdict"] = {"verdict": "Approved", "reason": "Attested", "time": rfc3339(newest.issued_at)}
+        stamp = rfc3339(ledger.issued[-1].issued_at)
+        spec["lastVerdict"] = {"verdict": "Approved", "reason": "Attested", "time": stamp}
     if ledger.boot is not None:
         spec["boot"] = _render_boot(ledger.boot, is_patch=bool(ledger.resource_version))
     return {"apiVersion": GROUP_VERSION, "kind": "MachineAttestation", "metadata": meta, "spec": spec}
@@ -347,6 +370,8 @@ def _render_entry(entry: Entry) -> JsonObject:
         "issuedAt": rfc3339(entry.issued_at),
         "certificate": entry.certificate,
     }
+    if entry.purpose is Purpose.SERVING:  # absent in entries of versions that knew one purpose
+        body["purpose"] = entry.purpose
     if entry.first_request_uid:  # absent rather than empty: some API servers' schema checks take "" for null
         body["firstRequestUID"] = entry.first_request_uid
     return body

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from nodeattest_controller.objects import flag, items, mapping, strings, text, text_map
@@ -19,7 +19,7 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.interface import JsonValue
 from nodeattest_providers.names import ProviderName
 
-__all__ = ["Policy", "authorize", "parse", "policy_for"]
+__all__ = ["Policy", "Serving", "authorize", "parse", "policy_for"]
 
 INSECURE: Final = frozenset({ProviderName("insecure"), ProviderName("null")})
 _OWN_SECTION: Final = frozenset({"tpm", "challenge", "insecure", "aws", "azure", "gcp"})
@@ -29,12 +29,25 @@ _FIELDS: Final = _OWN_SECTION | {
     "clusterSelector",
     "enforcement",
     "providers",
+    "serving",
 }
+_SERVING_CHOICES: Final = {"kubelet": ("Ignore", "Approve"), "attested": ("Sign", "Refuse")}
+"""Fields of ``serving`` and what each may be; the first is the default (ADR 8)."""
 _DURATION: Final = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?\Z")
 MIN_LIFETIME: Final = 600
 """Seconds; kubernetes pkg/controller/certificates/authority clamps below ten minutes."""
 MAX_LIFETIME: Final = 365 * 86400
 """Seconds; the in-tree signer's default (--cluster-signing-duration)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What happens to requests for serving certificates."""
+
+    approves_kubelet: bool = False
+    """Whether kubelet's own requests (``kubernetes.io/kubelet-serving``) are approved or refused; else left alone."""
+    signs_attested: bool = True
+    """Whether our serving signers sign at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +63,7 @@ class Policy:
     sections: Mapping[ProviderName, Mapping[str, JsonValue]] = field(
         default_factory=dict[ProviderName, Mapping[str, JsonValue]]
     )
+    serving: Serving = Serving()
 
     def settings(self, provider: ProviderName) -> Mapping[str, JsonValue]:
         """Return the provider's own section; empty means the provider's defaults."""
@@ -83,19 +97,13 @@ def policy_for(
     if "authorizedAttestors" not in security:
         return policy
     narrowed = policy.attestors & {ProviderName(name) for name in strings(security, "authorizedAttestors")}
-    return Policy(
-        name=policy.name,
-        attestors=narrowed if flag(security, "kubeletAuthentication") else frozenset(),
-        lifetime=policy.lifetime,
-        enforce=policy.enforce,
-        sections=policy.sections,
-    )
+    return replace(policy, attestors=narrowed if flag(security, "kubeletAuthentication") else frozenset())
 
 
 def parse(policy: JsonObject) -> Policy:
     """Read a policy object; raises Denied(PolicyInvalid)."""
     spec = mapping(policy, "spec")
-    _check_fields(spec)
+    _check_fields(spec, _FIELDS, "spec")
     attestors = frozenset(ProviderName(name) for name in strings(spec, "authorizedAttestors"))
     if attestors & INSECURE and attestors - INSECURE:
         raise _invalid(
@@ -115,6 +123,7 @@ def parse(policy: JsonObject) -> Policy:
         lifetime=_lifetime(text(spec, "certificateLifetime")),
         enforce=enforcement == "Enforce",
         sections=sections,
+        serving=_serving(mapping(spec, "serving")),
     )
 
 
@@ -130,13 +139,23 @@ def authorize(policy: Policy, provider: ProviderName) -> None:
         )
 
 
-def _check_fields(spec: JsonObject) -> None:
+def _check_fields(section: JsonObject, known: Collection[str], path: str) -> None:
     """Refuse a field that nobody reads: a mistyped restriction must not be silently lost."""
-    for name in spec:
-        if name not in _FIELDS:
-            near = difflib.get_close_matches(name, sorted(_FIELDS), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(_FIELDS))}"
-            raise _invalid("known fields in spec", repr(name), hint)
+    for name in section:
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+            raise _invalid(f"known fields in {path}", repr(name), hint)
+
+
+def _serving(section: JsonObject) -> Serving:
+    _check_fields(section, _SERVING_CHOICES, "spec.serving")
+    chosen: dict[str, str] = {}
+    for name, choices in _SERVING_CHOICES.items():
+        chosen[name] = text(section, name) if name in section else choices[0]
+        if chosen[name] not in choices:
+            raise _invalid(f"serving.{name} {' or '.join(choices)}", repr(chosen[name]), "correct the policy")
+    return Serving(chosen["kubelet"] == "Approve", chosen["attested"] == "Sign")
 
 
 def _section(raw: JsonObject) -> Mapping[str, JsonValue]:

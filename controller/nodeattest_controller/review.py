@@ -15,7 +15,7 @@ from nodeattest_controller.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.interface import NodeRequest
-from nodeattest_providers.names import NodeName
+from nodeattest_providers.names import NodeName, Purpose
 
 __all__ = [
     "Surroundings",
@@ -152,14 +152,15 @@ def check_binding(request: NodeRequest, member: Member, ledger: Ledger, *, secur
         raise _not_ready("the ledger of this machine's predecessor is not collected yet", "wait")
     if request.is_renewal or ledger.entry_for(request.csr.spki_sha256) is not None:
         return
-    if member.node_ref_name and not ledger.issued and not ledger.was_reset:
+    joined = ledger.of_purpose(Purpose.CLIENT)
+    if member.node_ref_name and not joined and not ledger.was_reset:
         raise Denied(
             Reason.MACHINE_ALREADY_BOUND,
             expected="a Machine without a node, or one whose node joined attested",
             got="a Machine with a nodeRef and no ledger entry",
             remedy="adopt the node, or re-create the Machine",
         )
-    if not secure and ledger.issued:
+    if not secure and joined:
         raise Denied(
             Reason.MACHINE_ALREADY_BOUND,
             expected="the key that this machine joined with",

@@ -16,7 +16,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.checks import Check
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import AttestedNode, BootState, FirstRequestRef, NodeRequest
-from nodeattest_providers.names import ProviderID, ProviderName
+from nodeattest_providers.names import ProviderID, ProviderName, Purpose
 
 ISSUED = Issued(pem="pem", serial="ab", not_before=CREATED, not_after=CREATED + timedelta(days=14))
 BOOT = BootState(
@@ -162,7 +162,9 @@ def test_history_is_bounded_and_keeps_the_newest_and_every_key() -> None:
 
 
 def test_live_certificates_of_one_machine_are_bounded_and_ended_ones_do_not_count() -> None:
-    keys = [RetiredKey(spki=f"sha256:{n}", serial="1", not_after=ISSUED.not_after) for n in range(MAX_LIVE)]
+    keys = [
+        RetiredKey(spki=f"sha256:{n}", serial="1", not_after=ISSUED.not_after) for n in range(MAX_LIVE[Purpose.CLIENT])
+    ]
     full = replace(joined(make_request()), retired=tuple(keys))
     with pytest.raises(Denied) as refused:
         record(full, renewal(1), attested("f"), ISSUED, CREATED)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from builders import CREATED
 
 from nodeattest_controller.retired import KEEP_ENDED, RetiredKey, live_keys, parse_retired, render_retired, retire
+from nodeattest_providers.names import Purpose
 
 DAY = timedelta(days=1)
 
@@ -19,7 +20,7 @@ def test_keys_of_live_certificates_are_never_forgotten() -> None:
     live, ended = keys(200, days=1, name="live"), keys(200, days=-1, name="ended")
     kept = retire([*live, *ended], keys(1, days=1, name="new"), CREATED)
     assert [key for key in kept if key.not_after > CREATED] == [*live, *keys(1, days=1, name="new")]
-    assert live_keys(kept, CREATED) == 201
+    assert live_keys(kept, Purpose.CLIENT, CREATED) == 201
 
 
 def test_of_ended_ones_the_newest_are_kept() -> None:
@@ -30,7 +31,7 @@ def test_of_ended_ones_the_newest_are_kept() -> None:
 
 
 def test_a_certificate_that_ends_this_second_has_ended() -> None:
-    assert live_keys(keys(1, days=0), CREATED) == 0
+    assert live_keys(keys(1, days=0), Purpose.CLIENT, CREATED) == 0
 
 
 def test_what_is_written_is_read_again_and_nonsense_is_left_out() -> None:
