@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -23,22 +24,26 @@ def make_request(
     uid: str = "u-2",
     provider: str = "tpm",
     key: ec.EllipticCurvePrivateKey | None = None,
+    dns_names: Sequence[str] = (),
 ) -> NodeRequest:
-    der = csr.build_csr(key or ec.generate_private_key(ec.SECP256R1()), NodeName(node), ProviderID(provider_id))
+    """Make a parsed request; with names it is one for a serving certificate."""
+    purpose = Purpose.SERVING if dns_names else Purpose.CLIENT
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    der = csr.build_csr(key, NodeName(node), ProviderID(provider_id), dns_names=dns_names)
     groups = {"system:nodes"} if username.startswith("system:node:") else {"system:bootstrappers"}
     return NodeRequest(
         name="request",
         uid=uid,
         resource_version="1",
         created=CREATED,
-        signer_name=signer_for(ProviderName(provider), Purpose.CLIENT),
-        purpose=Purpose.CLIENT,
+        signer_name=signer_for(ProviderName(provider), purpose),
+        purpose=purpose,
         username=username,
         groups=frozenset(groups),
-        usages=frozenset({"digital signature", "client auth"}),
+        usages=frozenset({"digital signature", "server auth" if dns_names else "client auth"}),
         expiration_seconds=None,
         request=b"",
-        csr=csr.parse_csr(der),
+        csr=csr.parse_csr(der, purpose=purpose),
         evidence=Evidence(ProviderName(provider), 1, {}),
     )
 

@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 
 import pytest
 from builders import CREATED, make_member, make_request
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_controller.authority import Issued
 from nodeattest_controller.ledger import KEEP_ISSUED, Ledger, empty, ledger_name, parse, record, render
-from nodeattest_controller.objects import mapping
+from nodeattest_controller.objects import items, mapping, rfc3339, text
 from nodeattest_controller.retired import MAX_LIVE, RetiredKey
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.checks import Check
@@ -183,3 +184,75 @@ def test_the_owner_is_the_machine_whoever_else_owns_the_ledger() -> None:
 def test_an_empty_or_odd_object_reads_as_an_empty_ledger() -> None:
     found = parse({"spec": {"issued": [{"spki": 7}, "x"], "boot": {"clock": "soon"}, "fingerprints": [1]}})
     assert (found.issued, found.boot, found.fingerprints) == ((), None, {})
+
+
+# Purposes
+
+
+def serving(uid: str, *, key: ec.EllipticCurvePrivateKey | None = None) -> NodeRequest:
+    return make_request(uid=uid, username="system:node:node-0", dns_names=["node-0"], key=key)
+
+
+def served(ledger: Ledger, uid: str = "s-1", *, key: ec.EllipticCurvePrivateKey | None = None) -> Ledger:
+    later = replace(ISSUED, not_after=ISSUED.not_after + timedelta(days=1))
+    return record(ledger, serving(uid, key=key), attested(f"f-{uid}"), later, CREATED + timedelta(hours=1))
+
+
+def test_serving_entries_do_not_push_client_entries_out_and_the_other_way_round() -> None:
+    ledger = joined(make_request())
+    for number in range(2 * KEEP_ISSUED):
+        ledger = served(ledger, f"s-{number}")
+    assert [entry.request_uid for entry in ledger.of_purpose(Purpose.CLIENT)] == ["u-2"]
+    assert len(ledger.of_purpose(Purpose.SERVING)) == KEEP_ISSUED
+    for number in range(2 * KEEP_ISSUED):
+        renewal = make_request(uid=f"r-{number}", username="system:node:node-0")
+        ledger = record(ledger, renewal, attested(f"g-{number}"), ISSUED, CREATED)
+    assert len(ledger.issued) == 2 * KEEP_ISSUED
+    assert ledger.of_purpose(Purpose.SERVING)[-1].request_uid == f"s-{2 * KEEP_ISSUED - 1}"
+
+
+def test_a_serving_certificate_is_not_the_machines_certificate() -> None:
+    ledger = served(joined(make_request()))
+    client = ledger.issued[0]
+    assert ledger.live(CREATED) == client
+    assert ledger.live(client.not_after) is None
+    assert ledger.live(client.not_after, Purpose.SERVING) == ledger.issued[-1]
+    spec = render(ledger, make_member(), "signer")["spec"]
+    assert isinstance(spec, dict)
+    assert spec["expires"] == rfc3339(client.not_after)
+
+
+def test_serving_keys_out_of_use_bar_no_client_key() -> None:
+    keys = [
+        RetiredKey(spki=f"sha256:{n}", serial="1", not_after=ISSUED.not_after, purpose=Purpose.SERVING)
+        for n in range(MAX_LIVE[Purpose.SERVING])
+    ]
+    full = replace(joined(make_request()), retired=tuple(keys))
+    record(full, make_request(uid="r", username="system:node:node-0"), attested("f-r"), ISSUED, CREATED)
+    with pytest.raises(Denied) as refused:
+        served(full)
+    assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
+
+
+def test_a_serving_certificate_does_not_begin_the_pause_after_a_lost_key() -> None:
+    ledger = served(joined(make_request()))
+    record(ledger, make_request(uid="u-9"), attested("u-8"), ISSUED, CREATED + timedelta(minutes=61))
+
+
+def test_a_key_is_found_for_its_own_purpose_only() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    ledger = served(joined(make_request()), key=key)
+    spki = serving("s-2", key=key).csr.spki_sha256
+    assert ledger.entry_for(spki) is None
+    assert ledger.entry_for(spki, Purpose.SERVING) == ledger.issued[-1]
+    assert ledger.serves_otherwise(spki, Purpose.CLIENT)
+    assert not ledger.serves_otherwise(spki, Purpose.SERVING)
+    assert spki not in ledger.facts(make_request()).bound_spkis
+
+
+def test_a_purpose_is_written_and_an_entry_without_one_is_a_clients() -> None:
+    ledger = served(joined(make_request()))
+    body = render(ledger, make_member(), "signer")
+    assert parse(body) == ledger
+    assert "purpose" not in str(mapping(items(body, "spec", "issued")[0]))
+    assert text(items(body, "spec", "issued")[1], "purpose") == "serving"

@@ -40,6 +40,7 @@ from nodeattest_providers.interface import (
     NodeRequest,
     SecretBytes,
 )
+from nodeattest_providers.names import Purpose
 
 __all__ = ["explain_request", "first_request_name"]
 
@@ -171,8 +172,10 @@ def _provider_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
 
 
 def _verify(signer: ClusterAPISigner, request: NodeRequest, facts: Facts) -> tuple[Sequence[Check], Denied | None]:
+    serving = request.purpose is Purpose.SERVING
+    verify = signer.verify_serving_attestation_data if serving else signer.verify_client_attestation_data
     try:
-        return asyncio.run(signer.verify_client_attestation_data(request, facts)).checks, None
+        return asyncio.run(verify(request, facts)).checks, None
     except Denied as denied:
         return denied.checks, denied
     except ChallengeRequired as required:
