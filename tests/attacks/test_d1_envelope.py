@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable
 
 import pytest
+from apiserver_kit import encoded
 from cases import attacks, judged
 from catalogue import ROWS, Row
 from spoilt_envelopes import ENVELOPES, GOOD
 
 from nodeattest_providers import envelope
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 
 
 def test_the_envelope_that_the_attacks_spoil_is_a_good_one() -> None:
@@ -29,6 +31,6 @@ def test_a_spoilt_envelope_is_denied_in_no_time(row: Row, request_bytes: bytes) 
     ("row", "request_bytes"), attacks({row: raw for row, raw in ENVELOPES.items() if ROWS[row].api})
 )
 def test_the_api_server_does_with_it_what_is_known(
-    answer_to: Callable[[bytes], str], row: Row, request_bytes: bytes
+    answer_to: Callable[[JsonMap], str], row: Row, request_bytes: bytes
 ) -> None:
-    assert answer_to(request_bytes) == row.api
+    assert answer_to({"request": encoded(request_bytes)}) == row.api

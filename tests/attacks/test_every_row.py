@@ -14,7 +14,7 @@ from nodeattest_providers.errors import Reason
 
 RUN = [row for row in ROWS.values() if not row.state]
 HERE = Path(__file__).parent
-API_REASONS = {"BadRequest", "Invalid", "Forbidden", "Conflict", "AlreadyExists", "NotFound"}
+API_REASONS = {"AlreadyExists", "Conflict", "Forbidden", "Invalid", "Unauthorized"}
 """Reasons of an API server's Status (apimachinery pkg/apis/meta/v1/types.go) that rows expect."""
 
 
