@@ -200,8 +200,8 @@ def taken_back(scene: Scene) -> object:
 
 def certified_again(scene: Scene) -> object:
     certificate = scene.plane.ca_certificate.read_bytes()
-    other = {"status": {"certificate": encoded(certificate + certificate)}}
-    return scene.admin.patch(f"{at(scene.certified())}/status", {**other})
+    other: JsonMap = {"status": {"certificate": encoded(certificate + certificate)}}
+    return scene.admin.patch(f"{at(scene.certified())}/status", other)
 
 
 def no_certificate(scene: Scene) -> object:
@@ -211,7 +211,8 @@ def no_certificate(scene: Scene) -> object:
 def without_the_verb(scene: Scene, verb: str) -> object:
     subresource, kind = ("approval", "Approved") if verb == "approve" else ("status", "Failed")
     client = scene.limited(f"certificatesigningrequests/{subresource}")
-    value = {**scene.pending(), "status": {"conditions": [condition(kind)]}}
+    value = scene.pending()
+    value["status"] = {"conditions": [condition(kind)]}
 
     def write() -> ApiRefusal:
         refused = refusal(lambda: client.replace(f"{at(value)}/{subresource}", value))
