@@ -1,4 +1,4 @@
-"""``nodeattest machines``: which machines are attested, by what, until when, read from the ledger.
+"""``nodeattest machines``: which machines are attested, by what, until when, read from the ledger; and its operations.
 
 Promises: what the MachineAttestation objects say and nothing guessed; the fleet survives an outage of its management
 cluster until the first of the newest certificates ends. Leaves out Machines without a ledger: they have never joined.
@@ -15,15 +15,15 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
-from nodeattest_controller.objects import mapping, moment, rfc3339, text
-from nodeattest_kube import paths
+from nodeattest_cli.machine_ledgers import ledgers
+from nodeattest_cli.machine_rejoin import rejoin
+from nodeattest_cli.machine_reset import reset_machine
+from nodeattest_controller.objects import items, mapping, moment, rfc3339, text
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 __all__ = ["Attested", "attested", "machines", "survives"]
 
-_GROUP: Final = "attestation.cluster.x-k8s.io"
-_VERSION: Final = "v1alpha1"
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
@@ -42,6 +42,8 @@ class Attested:
     expires: datetime | None
     """End of the newest certificate."""
     verdict: str
+    resets: int
+    """How often an operator reset it, as far as the ledger remembers."""
 
     def to_json(self) -> JsonObject:
         """Return the entry of ``machines``."""
@@ -54,6 +56,7 @@ class Attested:
             "providerID": self.provider_id,
             "expires": rfc3339(self.expires) if self.expires else None,
             "lastVerdict": self.verdict,
+            "resets": self.resets,
         }
 
 
@@ -69,6 +72,7 @@ def attested(ledger: JsonObject) -> Attested:
         provider_id=text(spec, "providerID"),
         expires=moment(text(spec, "expires")),
         verdict=text(spec, "lastVerdict", "verdict"),
+        resets=len(items(spec, "resets")),
     )
 
 
@@ -81,14 +85,32 @@ def survives(found: Sequence[Attested], now: datetime) -> timedelta | None:
     return min(ends) - now if ends else None
 
 
-@click.command()
+class _Listing(click.Group):
+    """A group that lists when no sub-command is named, with the list's options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read ``machines -A`` as ``machines list -A``."""
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Listing)
+def machines() -> None:
+    """Show which machines are attested, and let one bind itself anew or come back.
+
+    Without a command it lists, with the options of list.
+    """
+
+
+@machines.command("list")
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
 @click.option("-n", "--namespace", help="Namespace of the Clusters (default).")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Every namespace.")
 @click.option("--cluster", help="One workload cluster only.")
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", show_default=True)
-def machines(
+def list_machines(
     *,
     kubeconfig: str | None,
     context: str | None,
@@ -102,20 +124,18 @@ def machines(
     Asks the management cluster. The last line tells how long the fleet would survive an outage of it.
     """
     where = None if all_namespaces else namespace or "default"
-    listed = ask(Connection(kubeconfig, context), lambda client: _list(client, where))
-    found = [entry for entry in map(attested, listed) if cluster in {None, entry.cluster}]
+
+    async def _list(client: ApiClient) -> list[Attested]:
+        return [attested(item) async for item in ledgers(client, where, cluster)]
+
+    found = ask(Connection(kubeconfig, context), _list)
     found.sort(key=lambda entry: (entry.namespace, entry.cluster, entry.node))
     now = datetime.now(UTC)
     click.echo(_json(found, now) if output == "json" else _table(found, now))
 
 
-async def _list(client: ApiClient, namespace: str | None) -> list[JsonObject]:
-    path = paths.collection(_GROUP, _VERSION, "machineattestations", namespace=namespace)
-    found: list[JsonObject] = []
-    async for page in client.pages(path):
-        items = page.get("items")
-        found += [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-    return found
+machines.add_command(reset_machine)
+machines.add_command(rejoin)
 
 
 def _json(found: Sequence[Attested], now: datetime) -> str:
@@ -131,7 +151,7 @@ def _json(found: Sequence[Attested], now: datetime) -> str:
 def _table(found: Sequence[Attested], now: datetime) -> str:
     if not found:
         return "no machine is attested here"
-    rows = [("NAMESPACE", "CLUSTER", "NODE", "MACHINE", "PROVIDER", "EXPIRES", "IN", "VERDICT")]
+    rows = [("NAMESPACE", "CLUSTER", "NODE", "MACHINE", "PROVIDER", "EXPIRES", "IN", "VERDICT", "RESETS")]
     rows += [_row(entry, now) for entry in found]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["   ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -142,7 +162,7 @@ def _row(entry: Attested, now: datetime) -> tuple[str, ...]:
     expires = rfc3339(entry.expires) if entry.expires else "-"
     left = _words(entry.expires - now) if entry.expires else "-"
     words = (entry.namespace, entry.cluster, entry.node, entry.machine, entry.provider, expires, left, entry.verdict)
-    return tuple(word or "-" for word in words)
+    return (*(word or "-" for word in words), str(entry.resets or "-"))
 
 
 def _outlook(found: Sequence[Attested], now: datetime) -> str:

@@ -25,9 +25,10 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["EventRecorder", "Subject"]
+__all__ = ["EventRecorder", "Subject", "event_document"]
 
 _LOG: Final = logging.getLogger(__name__)
+_COMPONENT: Final = "node-attestation-controller"
 SOURCE_BURST, SOURCE_RATE = 10, 1 / 60
 """Events that one requester may cause at once, and a second after that."""
 OBJECT_BURST, OBJECT_RATE = 25, 1 / 60
@@ -78,7 +79,16 @@ class EventRecorder:
             return
         if not all(bucket.take(key) for bucket, key in budgets):
             return
-        task = asyncio.create_task(self._write(subject, self._document(subject, kind, reason, message)))
+        document = event_document(
+            subject,
+            kind=kind,
+            reason=reason,
+            message=message,
+            now=self._now(),
+            component=_COMPONENT,
+            instance=self._instance,
+        )
+        task = asyncio.create_task(self._write(subject, document))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -95,26 +105,30 @@ class EventRecorder:
         except ApiError as error:
             _LOG.warning("could not write an event", extra=fields(subject=subject.name, error=error.reason))
 
-    def _document(self, subject: Subject, kind: str, reason: str, message: str) -> JsonObject:
-        stamp = rfc3339(self._now())
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": f"{subject.name}.{uuid4().hex[:16]}", "namespace": subject.namespace},
-            "involvedObject": {
-                "apiVersion": subject.api_version,
-                "kind": subject.kind,
-                "namespace": subject.namespace,
-                "name": subject.name,
-                "uid": subject.uid,
-            },
-            "type": kind,
-            "reason": reason,
-            "message": message[:MESSAGE_LIMIT],
-            "source": {"component": "node-attestation-controller"},
-            "reportingComponent": "node-attestation-controller",
-            "reportingInstance": self._instance,
-            "firstTimestamp": stamp,
-            "lastTimestamp": stamp,
-            "count": 1,
-        }
+
+def event_document(
+    subject: Subject, *, kind: str, reason: str, message: str, now: datetime, component: str, instance: str
+) -> JsonObject:
+    """Make the object of an Event."""
+    stamp = rfc3339(now)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{subject.name}.{uuid4().hex[:16]}", "namespace": subject.namespace},
+        "involvedObject": {
+            "apiVersion": subject.api_version,
+            "kind": subject.kind,
+            "namespace": subject.namespace,
+            "name": subject.name,
+            "uid": subject.uid,
+        },
+        "type": kind,
+        "reason": reason,
+        "message": message[:MESSAGE_LIMIT],
+        "source": {"component": component},
+        "reportingComponent": component,
+        "reportingInstance": instance,
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+    }

@@ -90,6 +90,7 @@ class ApiClient:
     ) -> None:
         """``watch_silence``: seconds without a line until a watch counts as hung; bookmarks come each minute."""
         self.server = endpoint.server
+        self.user_name = endpoint.user_name
         self.requests = 0
         self.on_request: Callable[[str, int | None], None] = _ignore
         """Told the method and the status of each answer; None where none came. For metrics."""

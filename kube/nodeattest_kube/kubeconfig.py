@@ -12,7 +12,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn, cast
 from urllib.parse import urlsplit
@@ -48,6 +48,8 @@ class Endpoint:
     """Read again as it is rotated; wins over ``token`` (client-go transport/config.go)."""
     client_certificate_pem: bytes | None = field(default=None, repr=False)
     client_key_pem: bytes | None = field(default=None, repr=False)
+    user_name: str = ""
+    """What the kubeconfig calls its user: its writer's choice, known to no server."""
 
 
 def parse_kubeconfig(document: bytes, *, context: str | None = None) -> Endpoint:
@@ -92,7 +94,7 @@ def _parse(document: bytes, context: str | None, *, base: Path | None) -> Endpoi
     user_name = _text(names, "user")
     user = _entry(config, "users", user_name, "user") if user_name else {}
     _refuse_the_unsafe(cluster, user)
-    return _endpoint(cluster, user, base)
+    return replace(_endpoint(cluster, user, base), user_name=user_name or "")
 
 
 def _endpoint(cluster: dict[object, object], user: dict[object, object], base: Path | None) -> Endpoint:

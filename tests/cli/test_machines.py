@@ -11,7 +11,7 @@ import pytest
 from nodeattest_cli.machines import attested, survives
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
-from nodeattest_controller.objects import rfc3339
+from nodeattest_controller.objects import mapping, rfc3339
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.definitions import install_definitions
@@ -53,11 +53,23 @@ def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: p
         access = ["--kubeconfig", str(plane.admin_kubeconfig)]
         assert main(["machines", *access]) == 0
         table = capsys.readouterr().out.splitlines()
-        assert table[0].split() == ["NAMESPACE", "CLUSTER", "NODE", "MACHINE", "PROVIDER", "EXPIRES", "IN", "VERDICT"]
+        assert table[0].split() == [
+            "NAMESPACE",
+            "CLUSTER",
+            "NODE",
+            "MACHINE",
+            "PROVIDER",
+            "EXPIRES",
+            "IN",
+            "VERDICT",
+            "RESETS",
+        ]
         assert [line.split()[2] for line in table[1:4]] == ["a", "b", "c"]
         assert "3 machines; without the controller every node would last 1d23h (first: a)" in table
-        assert main(["machines", *access, "--cluster", "green", "-o", "json"]) == 0
+        assert [line.split()[-2:] for line in table[1:4]] == [["Approved", "-"], ["Reset", "2"], ["Approved", "-"]]
+        assert main(["machines", "list", *access, "--cluster", "green", "-o", "json"]) == 0
         document = json.loads(capsys.readouterr().out)
+        assert document["machines"][0]["resets"] == 0
         assert [entry["node"] for entry in document["machines"]] == ["c"]
         assert document["survivesSeconds"] > 86400 * 2
         assert main(["machines", *access, "-n", "nowhere"]) == 0
@@ -67,8 +79,12 @@ def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: p
 def _fill(client: Client) -> None:
     path = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/machineattestations"
     now = datetime.now(UTC)
+    reset = ledger("b", expires=now + timedelta(days=9))
+    entry: JsonObject = {"time": rfc3339(NOW), "by": "alice", "reason": "new mainboard"}
+    verdict: JsonObject = {"verdict": "Reset", "reason": "AttestationReset", "time": rfc3339(NOW)}
+    mapping(reset, "spec").update({"resets": [entry, entry], "lastVerdict": verdict})
     for body in (
-        ledger("b", expires=now + timedelta(days=9)),
+        reset,
         ledger("a", expires=now + timedelta(days=2)),
         ledger("c", cluster="green", expires=now + timedelta(days=3)),
     ):

@@ -1,0 +1,71 @@
+"""The ledger objects of a management cluster, listed, or one of them found by what an operator calls its machine.
+
+Promises: a name that fits several machines is an error that lists them; a server that knows no ledger is told from one
+whose ledger is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from nodeattest_cli.errors import UserError
+from nodeattest_controller.objects import text
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["find_ledger", "ledger_path", "ledgers", "title"]
+
+_KIND: Final = ("attestation.cluster.x-k8s.io", "v1alpha1", "machineattestations")
+_SHOWN: Final = 10
+"""Candidates that an error lists."""
+
+
+async def ledgers(client: ApiClient, namespace: str | None, cluster: str | None) -> AsyncGenerator[JsonObject]:
+    """Yield the ledgers of a namespace, or of all; raises ``UserError`` where there is no such kind."""
+    try:
+        async for page in client.pages(paths.collection(*_KIND, namespace=namespace)):
+            items = page.get("items")
+            for item in items if isinstance(items, list) else []:
+                if isinstance(item, dict) and cluster in {None, text(item, "spec", "clusterName")}:
+                    yield item
+    except NotFound:
+        raise UserError(
+            f"{client.server} knows no MachineAttestation; if this is a workload cluster, point --kubeconfig "
+            "at the management cluster; if it is that one, install manifests/crd there"
+        ) from None
+
+
+async def find_ledger(client: ApiClient, name: str, *, namespace: str, cluster: str | None) -> JsonObject:
+    """Find the one ledger of this Machine name, ledger name or provider ID; raises ``UserError``."""
+    found = [item async for item in ledgers(client, namespace, cluster) if name in _names(item)]
+    if not found:
+        where = f"namespace {namespace}" + (f", cluster {cluster}" if cluster else "")
+        raise UserError(
+            f"no machine {name} has a ledger in {where}: it never joined attested, or say -n and --cluster; "
+            "nodeattest machines -A lists all"
+        )
+    if len(found) > 1:
+        listed = "; ".join(f"{title(item)}, ledger {text(item, 'metadata', 'name')}" for item in found[:_SHOWN])
+        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise UserError(f"{name} is one of {len(found)} machines, name it by its provider ID or ledger: {listed}{more}")
+    return found[0]
+
+
+def ledger_path(ledger: JsonObject) -> str:
+    """Return the path of a ledger's object."""
+    meta = ledger.get("metadata", {})
+    return paths.named(*_KIND, text(meta, "name"), namespace=text(meta, "namespace"))
+
+
+def title(ledger: JsonObject) -> str:
+    """Name a ledger's machine in a message."""
+    machine, cluster = text(ledger, "spec", "machineName"), text(ledger, "spec", "clusterName")
+    namespace, provider_id = text(ledger, "metadata", "namespace"), text(ledger, "spec", "providerID")
+    return f"{machine or '(no name)'} of {namespace}/{cluster} ({provider_id})"
+
+
+def _names(ledger: JsonObject) -> set[str]:
+    spec = ledger.get("spec", {})
+    return {text(ledger, "metadata", "name"), text(spec, "machineName"), text(spec, "providerID")} - {""}

@@ -1,0 +1,249 @@
+"""``nodeattest machines rejoin``: a short bootstrap token for one machine that outlived its certificate.
+
+Promises: the token is good for this machine alone (``nodeattest_controller.bound_tokens``), for authentication only,
+for a day at most; it is shown once and kept nowhere here. Leaves to the controller: letting the machine in, which has
+to prove itself as ever. Reaches the workload cluster as the controller does, by the Secret ``<cluster>-kubeconfig``.
+Source: Kubernetes, "Authenticating with Bootstrap Tokens" (the Secret's fields).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import secrets
+import shlex
+import string
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import click
+
+from nodeattest_cli.connection import Connection, ask, kubeconfig_option
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.machine_ledgers import find_ledger, title
+from nodeattest_controller.bound_tokens import bound_group
+from nodeattest_controller.clusterapi import machine_members, pool_members
+from nodeattest_controller.durations import parse_duration
+from nodeattest_controller.ledger import Ledger, owner_of, parse
+from nodeattest_controller.objects import rfc3339, text
+from nodeattest_controller.workload import BOOTSTRAP_BINDING
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, KubeconfigError, NotFound
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+
+__all__ = ["Pass", "rejoin", "token_secret"]
+
+LONGEST: Final = timedelta(hours=24)
+SHORTEST: Final = timedelta(minutes=1)
+_ALPHABET: Final = string.ascii_lowercase + string.digits
+_ID_LENGTH, _SECRET_LENGTH = 6, 16
+"""Characters, as k8s.io/cluster-bootstrap/token/api has it."""
+_TOKEN_TYPE: Final = "bootstrap.kubernetes.io/token"  # noqa: S105 - the type of a Secret, not a secret
+_KUBEADM_GROUP: Final = "system:bootstrappers:kubeadm:default-node-token"
+_KUBEADM_APPROVES: Final = "kubeadm:node-autoapprove-bootstrap"
+_BINDINGS: Final = ("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
+_ONCE: Final = frozenset({"insecure", "challenge"})
+"""Providers whose machines join once: their ledger must be reset before another key."""
+_KUBEADM_CA: Final = "/etc/kubernetes/pki/ca.crt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What the operator gets."""
+
+    token: str = field(repr=False)
+    machine: str
+    expires: datetime
+    server: str
+    ledger: Ledger
+    side_door: bool
+    """Whether the cluster's in-tree signer takes this token for any name."""
+
+    def command(self) -> list[str]:
+        """Return the command to run on the machine."""
+        words = [
+            "kubelet-authenticator",
+            "join",
+            "--server",
+            self.server,
+            "--ca-file",
+            _KUBEADM_CA,
+            "--token-file",
+            "-",
+        ]
+        words += ["--provider", self.ledger.provider, "--node-name", self.ledger.node_name]
+        return [*words, "--provider-id", self.ledger.provider_id]
+
+
+@click.command()
+@click.argument("name")
+@click.option("--ttl", default="15m", show_default=True, help="How long the token is good; at most 24h.")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@kubeconfig_option
+@click.option("--context", help="Context of the kubeconfig.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the Cluster.")
+@click.option("--cluster", help="Of this workload cluster only.")
+def rejoin(
+    *,
+    name: str,
+    ttl: str,
+    output: str,
+    kubeconfig: str | None,
+    context: str | None,
+    namespace: str,
+    cluster: str | None,
+) -> None:
+    """Make a short token for a machine that was off for longer than its certificate.
+
+    NAME is the Machine's name, its ledger's or its provider ID. The token is good for this machine alone, which proves
+    itself as ever when it uses it.
+    """
+    lifetime = _lifetime(ttl)
+
+    async def _make(client: ApiClient) -> Pass:
+        found = await find_ledger(client, name, namespace=namespace, cluster=cluster)
+        return await _issue(client, found, expires=datetime.now(UTC) + lifetime, choose=secrets.choice)
+
+    made = ask(Connection(kubeconfig, context), _make)
+    click.echo(_json(made) if output == "json" else _text(made))
+    if made.side_door:
+        click.echo(
+            f"nodeattest: the cluster has the ClusterRoleBinding {_KUBEADM_APPROVES}, so the in-tree signer takes this "
+            "token for any node's name; delete it",
+            err=True,
+        )
+
+
+def token_secret(token: str, *, groups: list[str], description: str, expires: datetime) -> JsonObject:
+    """Make the Secret of a bootstrap token (``id.secret``) for authentication only."""
+    token_id, _, secret = token.partition(".")
+    fields = {
+        "token-id": token_id,
+        "token-secret": secret,
+        "expiration": rfc3339(expires),
+        "usage-bootstrap-authentication": "true",
+        "auth-extra-groups": ",".join(groups),
+        "description": description,
+    }
+    data: JsonObject = {name: base64.b64encode(value.encode()).decode() for name, value in fields.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"bootstrap-token-{token_id}", "namespace": "kube-system"},
+        "type": _TOKEN_TYPE,
+        "data": data,
+    }
+
+
+def _lifetime(ttl: str) -> timedelta:
+    try:
+        lifetime = timedelta(seconds=parse_duration(ttl))
+    except (ValueError, OverflowError):
+        raise UserError(f"--ttl: expected a duration such as 15m or 2h, got {ttl!r}") from None
+    if not SHORTEST <= lifetime <= LONGEST:
+        raise UserError(f"--ttl: expected 1m to 24h, got {ttl}")
+    return lifetime
+
+
+async def _issue(management: ApiClient, found: JsonObject, *, expires: datetime, choose: Callable[[str], str]) -> Pass:
+    """Make the token; raises ``UserError`` for a machine that it would be of no use to."""
+    ledger = parse(found)
+    _check_may_return(ledger, found)
+    await _check_machine(management, ledger, found)
+    async with await _workload(management, ledger) as workload:
+        groups = [bound_group(f"{ledger.namespace}/{ledger.cluster_name}", ledger.provider_id)]
+        side_door = False
+        if not await _exists(workload, BOOTSTRAP_BINDING):
+            groups.append(_KUBEADM_GROUP)
+            side_door = await _exists(workload, _KUBEADM_APPROVES)
+        token = ".".join("".join(choose(_ALPHABET) for _ in range(size)) for size in (_ID_LENGTH, _SECRET_LENGTH))
+        description = f"nodeattest machines rejoin {title(found)}"
+        secret = token_secret(token, groups=groups, description=description, expires=expires)
+        await workload.create(paths.core("secrets", namespace="kube-system"), secret)
+        return Pass(
+            token=token,
+            machine=title(found),
+            expires=expires,
+            server=workload.server,
+            ledger=ledger,
+            side_door=side_door,
+        )
+
+
+def _check_may_return(ledger: Ledger, found: JsonObject) -> None:
+    if ledger.issued and ledger.provider in _ONCE:
+        raise UserError(
+            f"{title(found)} joined by {ledger.provider}, with which a machine joins once: first "
+            "nodeattest machines reset, knowing that it is this machine that asks"
+        )
+
+
+async def _check_machine(management: ApiClient, ledger: Ledger, found: JsonObject) -> None:
+    """See that the Machine stays: nobody else gets a token."""
+    owner = owner_of(found)
+    group, _, version = text(owner, "apiVersion").partition("/")
+    is_pool = text(owner, "kind") == "MachinePool"
+    gone = UserError(f"{title(found)}: its Machine is gone or on its way out, so it is not let in again")
+    if not group or not version:
+        raise gone
+    try:
+        path = paths.named(
+            group, version, "machinepools" if is_pool else "machines", text(owner, "name"), namespace=ledger.namespace
+        )
+        machine = await management.get(path)
+    except NotFound:
+        raise gone from None
+    members = pool_members(machine) if is_pool else machine_members(machine)
+    if not any(
+        one.uid == ledger.owner_uid and one.provider_id == ledger.provider_id and not one.deleting for one in members
+    ):
+        raise gone
+
+
+async def _workload(management: ApiClient, ledger: Ledger) -> ApiClient:
+    name = f"{ledger.cluster_name}-kubeconfig"
+    try:
+        secret = await management.get(paths.core("secrets", name, namespace=ledger.namespace))
+        document = base64.b64decode(text(secret, "data", "value"), validate=True)
+        return ApiClient.from_kubeconfig(document, trust_env=True)
+    except NotFound:
+        raise UserError(f"the Secret {ledger.namespace}/{name} is not there, so the cluster is out of reach") from None
+    except (binascii.Error, ValueError) as error:
+        said = str(error) if isinstance(error, KubeconfigError) else "no base64"
+        raise UserError(f"the Secret {ledger.namespace}/{name}: {said}") from None
+
+
+async def _exists(workload: ApiClient, binding: str) -> bool:
+    try:
+        await workload.get(paths.named(*_BINDINGS, binding))
+    except NotFound:
+        return False
+    return True
+
+
+def _json(made: Pass) -> str:
+    command: list[JsonValue] = [*made.command()]
+    document: JsonObject = {
+        "machine": made.machine,
+        "token": made.token,
+        "expires": rfc3339(made.expires),
+        "command": command,
+    }
+    return json.dumps(document, indent=2)
+
+
+def _text(made: Pass) -> str:
+    return "\n".join(
+        (
+            f"bootstrap token for {made.machine} alone, until {rfc3339(made.expires)}; it is not shown again:",
+            "",
+            f"  {made.token}",
+            "",
+            "on the machine, as root (paste the token, then Ctrl-D; --tcti, --set and --ca-file as at its first join):",
+            "",
+            f"  {shlex.join(made.command())}",
+        )
+    )

@@ -1,0 +1,165 @@
+"""``nodeattest machines reset``: let a machine bind itself anew, on record.
+
+Promises: nothing is written before it was shown and agreed to; one compare-and-swap on what was shown, tried again only
+while the pins are still those; who, when and why stand in the ledger and in an Event. What a reset means:
+``nodeattest_controller.resets``.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+from nodeattest_cli.connection import Connection, ask, kubeconfig_option
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.machine_ledgers import find_ledger, ledger_path, title
+from nodeattest_controller.events import Subject, event_document
+from nodeattest_controller.ledger import Ledger, owner_of, parse
+from nodeattest_controller.objects import rfc3339, text
+from nodeattest_controller.resets import MAX_REASON, Operator, reset
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, ApiError, Conflict
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["reset_machine", "what_it_clears"]
+
+_TRIES: Final = 5
+_REVIEW: Final = ("authentication.k8s.io", "v1", "selfsubjectreviews")
+_NOT_DONE: Final = 1
+_NOBODY: Final = "(unknown)"
+"""Who it was where neither the server nor the kubeconfig says."""
+
+
+@click.command("reset")
+@click.argument("name")
+@click.option("--reason", required=True, help="Why, for the record: a ticket, new hardware, a cleared TPM.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@kubeconfig_option
+@click.option("--context", help="Context of the kubeconfig.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the Cluster.")
+@click.option("--cluster", help="Of this workload cluster only.")
+def reset_machine(
+    *,
+    name: str,
+    reason: str,
+    yes: bool,
+    kubeconfig: str | None,
+    context: str | None,
+    namespace: str,
+    cluster: str | None,
+) -> int:
+    """Forget what a machine is pinned to, so that it can bind itself anew.
+
+    For replaced hardware, a cleared TPM, a lost secret. NAME is the Machine's name, its ledger's or its provider ID.
+    The policy then decides as for a new machine. Keys that were certified are never certified again. Certificates are
+    not revoked: the old one serves until it ends.
+    """
+    why = _checked(reason)
+    connection = Connection(kubeconfig, context)
+    found = ask(connection, lambda client: find_ledger(client, name, namespace=namespace, cluster=cluster))
+    click.echo("\n".join(what_it_clears(found)))
+    if not yes and not click.confirm("Reset it?", default=False):
+        click.echo("nothing was changed")
+        return _NOT_DONE
+    now = datetime.now(UTC)
+    click.echo(ask(connection, lambda client: _reset(client, found, why, now)))
+    return 0
+
+
+def what_it_clears(ledger: JsonObject) -> list[str]:
+    """Say what a reset of this ledger forgets, and what it cannot take back."""
+    known = parse(ledger)
+    lines = [title(ledger), f"  node {known.node_name or '(none)'}, provider {known.provider or '(none)'}"]
+    lines += [f"  forgets {kind} {value}" for kind, value in sorted(known.fingerprints.items())]
+    if known.boot is not None:
+        lines.append(f"  forgets the TPM's clock: reset {known.boot.reset_count}, {known.boot.clock} ms")
+    if known.issued:
+        newest = known.issued[-1]
+        lines.append(f"  retires {len(known.issued)} keys; certificate {newest.serial} is not revoked, it serves until")
+        lines.append(f"  {rfc3339(newest.not_after)}")
+    if len(lines) == len(("title", "node")):
+        lines.append("  forgets nothing: it has no pins and no certificates")
+    lines.append(_who_comes_next(known))
+    return lines
+
+
+def _who_comes_next(known: Ledger) -> str:
+    if known.provider == "insecure":
+        return "  then any holder of a bootstrap token can become this machine: the insecure provider proves nothing"
+    return "  then whoever satisfies the policy with this provider ID becomes this machine"
+
+
+def _checked(reason: str) -> str:
+    said = " ".join(reason.split())
+    if not said or not said.isprintable() or len(said) > MAX_REASON:
+        raise UserError(f"--reason: expected 1 to {MAX_REASON} printable characters, got {len(said)}")
+    return said
+
+
+async def _reset(client: ApiClient, found: JsonObject, reason: str, now: datetime) -> str:
+    by = await _operator(client)
+    written = await _write(client, found, by=by, reason=reason, now=now)
+    told = await _tell(client, written, f"reset by {by.name}: {reason}", now)
+    trail = f"reset by {by.name}{' (as the kubeconfig says)' if by.claimed else ''}, on record in spec.resets"
+    return trail + (
+        f" and in an Event on {text(owner_of(written), 'kind')} {text(owner_of(written), 'name')}" if told else ""
+    )
+
+
+async def _operator(client: ApiClient) -> Operator:
+    """Ask the server who we are; Kubernetes before 1.28 cannot tell."""
+    group, version, resource = _REVIEW
+    asked: JsonObject = {"apiVersion": f"{group}/{version}", "kind": "SelfSubjectReview"}
+    try:
+        answer = await client.create(paths.collection(group, version, resource), asked)
+    except ApiError:
+        answer = {}
+    known = text(answer, "status", "userInfo", "username")
+    return Operator(known) if known else Operator(client.user_name or _NOBODY, claimed=True)
+
+
+async def _write(client: ApiClient, found: JsonObject, *, by: Operator, reason: str, now: datetime) -> JsonObject:
+    path, current = ledger_path(found), found
+    for _ in range(_TRIES):
+        try:
+            return await client.replace(path, reset(current, by=by, reason=reason, now=now))
+        except Conflict:
+            current = await client.get(path)
+            if _pins(current) != _pins(found):
+                raise UserError("the machine was bound anew meanwhile; look at it and reset again") from None
+    raise UserError("the ledger is written all the time; try again")
+
+
+def _pins(ledger: JsonObject) -> tuple[str, dict[str, str]]:
+    return text(ledger, "metadata", "uid"), parse(ledger).fingerprints
+
+
+async def _tell(client: ApiClient, ledger: JsonObject, message: str, now: datetime) -> bool:
+    """Write the Event; a reset that is done is not undone because this is not allowed."""
+    owner, namespace = owner_of(ledger), text(ledger, "metadata", "namespace")
+    if not owner:
+        return False
+    subject = Subject(
+        api_version=text(owner, "apiVersion"),
+        kind=text(owner, "kind"),
+        namespace=namespace,
+        name=text(owner, "name"),
+        uid=text(owner, "uid"),
+    )
+    document = event_document(
+        subject,
+        kind="Warning",
+        reason="AttestationReset",
+        message=message,
+        now=now,
+        component="nodeattest",
+        instance="nodeattest",
+    )
+    try:
+        await client.create(paths.core("events", namespace=namespace), document)
+    except ApiError as error:
+        click.echo(f"nodeattest: the Event could not be written: {error}", err=True)
+        return False
+    return True

@@ -1,0 +1,193 @@
+"""``machines reset``: shown and agreed to, on record, by compare-and-swap, and told where operators look."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attested_fleet import LEDGERS, PINS, SPKI, AttestedFleet
+
+from nodeattest_cli.machine_reset import what_it_clears
+from nodeattest_cli.main import main
+from nodeattest_controller import manifests
+from nodeattest_controller.objects import items
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
+from nodeattest_sandbox.process import start_sandbox
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttestedFleet]:
+    with start_sandbox(tmp_path_factory.mktemp("reset"), name="management") as plane:
+        yield AttestedFleet.build(plane, "blue", "green")
+
+
+def reset(fleet: AttestedFleet, *words: str, reason: str = "new mainboard") -> int:
+    return main(["machines", "reset", *words, "--reason", reason, *fleet.access])
+
+
+def test_a_reset_forgets_the_pins_keeps_the_keys_and_goes_on_record(
+    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = fleet.machine("plain")
+    assert reset(fleet, "plain", "--yes") == 0
+    said = capsys.readouterr().out
+    spec = fleet.spec(ledger)
+    assert not {"fingerprints", "boot", "issued", "expires"} & set(spec)
+    assert [text_at(key, "spki") for key in maps_at(spec, "retiredKeys")] == [SPKI]
+    [entry] = maps_at(spec, "resets")
+    assert (text_at(entry, "reason"), entry["claimed"], entry["fingerprints"]) == ("new mainboard", False, PINS)
+    assert text_at(entry, "by") in said
+    assert "as the kubeconfig says" not in said
+    assert text_at(fleet.ledger(ledger), "metadata", "labels", "team") == "metal"
+
+
+def test_the_event_stands_on_the_machine_and_names_who_and_why(fleet: AttestedFleet) -> None:
+    ledger = fleet.machine("told")
+    reset(fleet, "told", "--yes", reason="ticket 4711")
+    [event] = [one for one in fleet.events("AttestationReset") if text_at(one, "involvedObject", "name") == "told"]
+    [owner] = maps_at(ledger, "metadata", "ownerReferences")
+    assert text_at(event, "involvedObject", "uid") == text_at(owner, "uid")
+    assert text_at(event, "involvedObject", "kind") == "Machine"
+    by = text_at(next(maps_at(fleet.spec(ledger), "resets")), "by")
+    assert text_at(event, "message") == f"reset by {by}: ticket 4711"
+
+
+@pytest.mark.parametrize("name", ["found", "metal://blue/found", "the ledger"])
+def test_a_machine_is_found_by_its_name_its_ledgers_and_its_provider_id(fleet: AttestedFleet, name: str) -> None:
+    found = [one for one in fleet.client.list(LEDGERS) if text_at(one, "spec", "machineName") == "found"]
+    ledger = found[0] if found else fleet.machine("found")
+    before = len(list(maps_at(fleet.spec(ledger), "resets")))
+    assert reset(fleet, text_at(ledger, "metadata", "name") if name == "the ledger" else name, "--yes") == 0
+    assert len(list(maps_at(fleet.spec(ledger), "resets"))) == before + 1
+
+
+def test_what_is_cleared_is_shown_and_a_no_changes_nothing(
+    fleet: AttestedFleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = fleet.machine("asked")
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert reset(fleet, "asked") == 1
+    said = capsys.readouterr().out
+    for word in ("asked of fleet/blue (metal://blue/asked)", *PINS, "reset 3, 77 ms", "1f", "not revoked"):
+        assert word in said
+    assert "nothing was changed" in said
+    assert fleet.ledger(ledger) == ledger
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert reset(fleet, "asked") == 0
+    assert "fingerprints" not in fleet.spec(ledger)
+
+
+def test_an_insecure_machine_is_shown_as_what_it_is_then() -> None:
+    said = "\n".join(what_it_clears({"spec": {"provider": "insecure"}}))
+    assert "any holder of a bootstrap token" in said
+    assert "forgets nothing" in said
+
+
+@pytest.mark.parametrize(
+    "words", [["plain"], ["plain", "--reason", ""], ["plain", "--reason", " \n"], ["plain", "--reason", "x" * 600]]
+)
+def test_without_a_reason_nothing_happens(
+    fleet: AttestedFleet, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["machines", "reset", *words, "--yes", *fleet.access]) == 2
+    assert "--reason" in capsys.readouterr().err
+
+
+def test_a_name_of_two_machines_lists_both_and_resets_neither(
+    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = fleet.machine("twin")
+    # Cluster API has one Machine of a name in a namespace; a pool gives its instances one.
+    body: JsonMap = {
+        **first,
+        "metadata": {"name": "another"},
+        "spec": {**map_at(first, "spec"), "providerID": "metal://blue/twin-2"},
+    }
+    second = fleet.client.create(LEDGERS, body)
+    assert reset(fleet, "twin", "--yes") == 2
+    said = capsys.readouterr().err
+    assert "metal://blue/twin)" in said
+    assert "metal://blue/twin-2)" in said
+    assert (fleet.ledger(first), fleet.ledger(second)) == (first, second)
+    assert reset(fleet, "twin", "--yes", "--cluster", "green") == 2
+    assert reset(fleet, "another", "--yes") == 0
+
+
+def test_a_machine_without_a_ledger_is_one_clear_line(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reset(fleet, "nobody", "--yes") == 2
+    said = capsys.readouterr().err
+    assert "no machine nobody has a ledger in namespace fleet" in said
+    assert said.count("\n") == 1
+
+
+class Meddler:
+    """Changes the ledger between what the operator saw and what is written: stands for the terminal."""
+
+    def __init__(self, fleet: AttestedFleet, ledger: JsonMap, spec: JsonMap) -> None:
+        self._change = lambda: fleet.client.patch(f"{LEDGERS}/{text_at(ledger, 'metadata', 'name')}", {"spec": spec})
+
+    def readline(self, _size: int = -1) -> str:
+        self._change()
+        return "y\n"
+
+
+def test_a_ledger_that_was_written_meanwhile_is_reset_as_it_is_then(
+    fleet: AttestedFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = fleet.machine("busy")
+    monkeypatch.setattr("sys.stdin", Meddler(fleet, ledger, {"boot": {"clock": 78}, "signerName": "written meanwhile"}))
+    assert reset(fleet, "busy") == 0
+    spec = fleet.spec(ledger)
+    assert "boot" not in spec
+    assert spec["signerName"] == "written meanwhile"
+    assert len(items(spec, "resets")) == 1
+
+
+def test_a_machine_that_was_bound_anew_meanwhile_is_left_alone(
+    fleet: AttestedFleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = fleet.machine("rebound")
+    monkeypatch.setattr("sys.stdin", Meddler(fleet, ledger, {"fingerprints": {"ek": "sha256:" + "f" * 64}}))
+    assert reset(fleet, "rebound") == 2
+    assert "bound anew meanwhile" in capsys.readouterr().err
+    assert "fingerprints" in fleet.spec(ledger)
+
+
+def test_the_shipped_operator_role_is_enough(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
+    [role] = [one for one in manifests.objects("rbac") if text_at(one, "metadata", "name") == "nodeattest:operator"]  # pyright: ignore[reportArgumentType] - plain JSON
+    kubeconfig = fleet.grant("olga", *items(role, "rules"))  # pyright: ignore[reportArgumentType] - the same
+    ledger = fleet.machine("role")
+    assert (
+        main(["machines", "reset", "role", "--reason", "r", "--yes", "--kubeconfig", str(kubeconfig), "-n", "fleet"])
+        == 0
+    )
+    assert capsys.readouterr().err == ""
+    assert text_at(next(maps_at(fleet.spec(ledger), "resets")), "by") == "olga"
+
+
+def test_without_the_right_to_write_events_the_reset_is_done_and_this_is_said(
+    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule: JsonMap = {
+        "apiGroups": ["attestation.cluster.x-k8s.io"],
+        "resources": ["machineattestations"],
+        "verbs": ["get", "list", "update"],
+    }
+    kubeconfig = fleet.grant("otto", rule)
+    ledger = fleet.machine("silent")
+    words = ["machines", "reset", "silent", "--reason", "r", "--yes", "--kubeconfig", str(kubeconfig), "-n", "fleet"]
+    assert main(words) == 0
+    assert "the Event could not be written: 403" in capsys.readouterr().err
+    assert "fingerprints" not in fleet.spec(ledger)
+
+
+def test_a_workload_cluster_is_told_from_a_management_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with start_sandbox(tmp_path, name="workload") as plane:
+        access = ["--kubeconfig", str(plane.admin_kubeconfig)]
+        for words in (["reset", "x", "--reason", "r"], ["rejoin", "x"], []):
+            assert main(["machines", *words, *access]) == 2
+            assert "point --kubeconfig at the management cluster" in capsys.readouterr().err
