@@ -17,9 +17,9 @@ from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.settings import Settings, load
 from nodeattest_authenticator.storage import Storage
-from nodeattest_authenticator.warm import UnsafeFileError, config_identity
+from nodeattest_authenticator.warm import FAILURE_FILE, UnsafeFileError, config_identity
 
-__all__ = ["Agent", "issue_and_store", "refuse_while_paused", "remember_answer", "usable"]
+__all__ = ["Agent", "issue_and_store", "refuse_while_paused", "remember", "remember_answer", "usable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +93,9 @@ def usable(agent: Agent) -> Cached | None:
     return found
 
 
-def refuse_while_paused(agent: Agent) -> None:
+def refuse_while_paused(agent: Agent, *, name: str = FAILURE_FILE) -> None:
     """Repeat the last refusal while its pause lasts; raises ``Failure``."""
-    last = memory.load(agent.storage, agent.identity)
+    last = memory.load(agent.storage, agent.identity, name=name)
     left = last.until - agent.clock.now() if last is not None else 0
     if last is not None and 0 < left <= memory.LONGEST:
         said = last.text.removeprefix(f"{last.reason}: ")
@@ -120,7 +120,7 @@ def issue_and_store(
         )
     except Failure as failure:
         if failure.fate is not Fate.USAGE:
-            _remember(agent, failure, current)
+            remember(agent, failure, current)
         raise
     made = Cached(credential=credential, identity=agent.identity)
     if call is not None:
@@ -145,7 +145,8 @@ def remember_answer(agent: Agent, cached: Cached, info: bytes, api_version: str)
         cache.save(agent.storage, bound.with_answer(info, api_version))
 
 
-def _remember(agent: Agent, failure: Failure, current: Credential | None) -> None:
+def remember(agent: Agent, failure: Failure, current: Credential | None, *, name: str = FAILURE_FILE) -> None:
+    """Write a failure down with its pause; ``current`` is what is still valid. Hold the lock."""
     now, pause = agent.clock.now(), memory.FIRST
     if current is not None:
         # Several attempts must fit into what is left of the certificate's life.
@@ -153,4 +154,4 @@ def _remember(agent: Agent, failure: Failure, current: Credential | None) -> Non
         bounds = (first, min(longest, (current.not_after - now) / 8))
         pause = memory.Pause(temporary=bounds, denied=bounds)
     with contextlib.suppress(OSError):
-        memory.remember(agent.storage, agent.identity, failure, pause=pause, now=now, chance=agent.chance)
+        memory.remember(agent.storage, agent.identity, failure, pause=pause, now=now, chance=agent.chance, name=name)

@@ -24,14 +24,15 @@ _LATEST: Final = 1 << 53
 class StoredAgreement:
     """The agreement of one provider with one cluster. Hold the lock."""
 
-    def __init__(self, storage: Storage, *, with_whom: str) -> None:
+    def __init__(self, storage: Storage, *, with_whom: str, name: str = AGREED_FILE) -> None:
         self._storage = storage
+        self._name = name
         self._with_whom = with_whom
 
     def load(self) -> Agreed | None:
         """Return what is kept, None when that is nothing or makes no sense."""
         try:
-            data = self._storage.read(AGREED_FILE)
+            data = self._storage.read(self._name)
             with_whom, agreed = _parse(data) if data is not None else ("", None)
         except (UnsafeFileError, FieldsError):
             return None
@@ -41,9 +42,9 @@ class StoredAgreement:
         """Keep it, or forget; a full disk costs one request at the next renewal."""
         try:
             if agreed is None:
-                self._storage.remove(AGREED_FILE)
+                self._storage.remove(self._name)
             else:
-                self._storage.write(AGREED_FILE, _render(agreed, self._with_whom), durable=False)
+                self._storage.write(self._name, _render(agreed, self._with_whom), durable=False)
         except OSError:
             return
 

@@ -196,7 +196,8 @@ class HttpsApi:
             or response.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR
         ):
             response.read(_BODY_LIMIT)
-            raise UnreachableError(f"HTTP status {response.status}", _seconds(response.getheader("Retry-After")))
+            pause = _seconds(response.getheader("Retry-After"))
+            raise UnreachableError(f"{self._endpoint.url}: HTTP status {response.status}", pause)
         return response
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -233,13 +234,13 @@ class HttpsApi:
             yield
         except ssl.SSLCertVerificationError as error:
             self.close()
-            raise _not_trusted(error) from None
+            raise _not_trusted(self._endpoint, error) from None
         except TimeoutError:
             self.close()
-            raise UnreachableError("no answer in time") from None
+            raise UnreachableError(f"{self._endpoint.url} gave no answer in time") from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise UnreachableError(_said(error)) from None
+            raise UnreachableError(f"{self._endpoint.url}: {_said(error)}") from None
         except (UnreachableError, Failure):
             self.close()
             raise
@@ -273,7 +274,7 @@ def _object(status: int, body: bytes) -> JsonObject:
         raise Failure(
             Local.CREDENTIAL_REJECTED,
             "the API server does not accept the bootstrap token or the node's certificate",
-            remedy="join again with a token that has not expired",
+            remedy="join again with a token that has not expired (--token-file)",
         )
     if status == http.HTTPStatus.FORBIDDEN:
         remedy = "bind system:node-bootstrapper to the group of the bootstrap token (the controller does this)"
@@ -281,11 +282,11 @@ def _object(status: int, body: bytes) -> JsonObject:
     raise Failure(Local.REQUEST_REFUSED, f"the API server refuses the request: {said}", remedy="see its message")
 
 
-def _not_trusted(error: ssl.SSLCertVerificationError) -> Failure:
+def _not_trusted(endpoint: Endpoint, error: ssl.SSLCertVerificationError) -> Failure:
     return Failure(
         Local.SERVER_NOT_TRUSTED,
-        f"the API server's certificate does not pass: {error.verify_message}",
-        remedy="check the configured CA and server name, and this machine's clock",
+        f"the certificate of the API server at {endpoint.url} does not pass: {error.verify_message}",
+        remedy="check the CA (join --ca-file), the server's name (--tls-server-name) and this machine's clock",
     )
 
 

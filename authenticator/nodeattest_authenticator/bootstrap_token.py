@@ -48,6 +48,6 @@ def read(settings: Settings, storage: Storage) -> str:
         raise Failure(
             Local.TOKEN_MISSING,
             f"there is no valid certificate, and the bootstrap token cannot be used: {said}",
-            remedy="run kubelet-authenticator join with a fresh token",
+            remedy="run kubelet-authenticator join with a fresh token (--token-file)",
         ) from None
     return parse(data)

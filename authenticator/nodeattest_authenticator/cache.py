@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from nodeattest_authenticator.exec_info import render
+from nodeattest_authenticator import exec_info
 from nodeattest_authenticator.storage import Storage
 from nodeattest_authenticator.warm import CREDENTIAL_FILE, MAGIC, is_time_valid, parse_header
 
-__all__ = ["MAX_ANSWERS", "Cached", "Credential", "load", "save"]
+__all__ = ["MAX_ANSWERS", "Cached", "Credential", "load", "parse", "render", "save"]
 
 MAX_ANSWERS: Final = 4
 """Different exec infos that are remembered: kubelet's, and a few of a person's."""
@@ -39,7 +39,7 @@ class Credential:
 
     def answer(self, api_version: str, *, expires_at: float | None = None) -> bytes:
         """Write the ExecCredential; client-go keeps it until the renewal moment unless told otherwise."""
-        return render(
+        return exec_info.render(
             api_version,
             expires_at=self.renew_at if expires_at is None else expires_at,
             certificate_pem=self.certificate_pem,
@@ -68,8 +68,11 @@ class Cached:
 def load(storage: Storage) -> Cached | None:
     """Read the file; None when it is absent. Raises ``UnsafeFileError``, and ValueError when it is not whole."""
     data = storage.read(CREDENTIAL_FILE)
-    if data is None:
-        return None
+    return None if data is None else parse(data)
+
+
+def parse(data: bytes) -> Cached:
+    """Read what ``render`` wrote; raises ValueError for anything that is not whole."""
     (not_before, renew_at, not_after), identity, spans, position = parse_header(data)
     certificate, begin, key = data[position:].partition(_BEGIN_KEY)
     if not begin:
@@ -87,12 +90,17 @@ def load(storage: Storage) -> Cached | None:
 
 def save(storage: Storage, cached: Cached) -> None:
     """Replace the file durably; raises OSError (a full disk) and leaves the old one then. Hold the lock."""
+    storage.write(CREDENTIAL_FILE, render(cached))
+
+
+def render(cached: Cached) -> bytes:
+    """Write the file's content."""
     credential = cached.credential
     body = b"".join(part for pair in cached.answers for part in pair)
     body += credential.certificate_pem + credential.key_pem
     lengths = b"".join(b" %d" % len(part) for pair in cached.answers for part in pair)
     times = b"%d %d %d" % (credential.not_before, credential.renew_at, credential.not_after)
-    storage.write(CREDENTIAL_FILE, _sized(b"%b %b%b\n" % (times, cached.identity, lengths), body))
+    return _sized(b"%b %b%b\n" % (times, cached.identity, lengths), body)
 
 
 def _sized(rest_of_header: bytes, body: bytes) -> bytes:

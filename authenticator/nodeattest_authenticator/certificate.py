@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -28,7 +28,10 @@ from nodeattest_authenticator.warm import SKEW, is_time_valid
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, ClusterPin, NodeName
 
-__all__ = ["Wanted", "check_credential", "check_time", "checked", "has_several", "pin", "subject"]
+if TYPE_CHECKING:
+    from nodeattest_authenticator.serving.names import Names
+
+__all__ = ["Wanted", "check_credential", "check_time", "checked", "has_several", "names_of", "pin", "subject"]
 
 _MAX_CHAIN: Final = 4
 _MINUTE: Final = 60
@@ -40,6 +43,8 @@ class Wanted:
 
     node_name: NodeName
     ca_pem: bytes
+    names: Names | None = None
+    """None: a client certificate; else a serving certificate for exactly these names."""
 
 
 def checked(certificate_pem: bytes, key_pem: bytes, wanted: Wanted) -> tuple[bytes, int, int]:
@@ -48,8 +53,9 @@ def checked(certificate_pem: bytes, key_pem: bytes, wanted: Wanted) -> tuple[byt
     1. It is a chain of at most four certificates in PEM, the leaf first.
     2. Its key is ours.
     3. Its subject is exactly O ``system:nodes``, CN ``system:node:<name>``.
-    4. It is no CA and admits client authentication.
-    5. Its chain ends at a CA of the cluster's bundle.
+    4. It is no CA and admits client authentication; a serving certificate server authentication and nothing else.
+    5. A serving certificate has exactly the wanted names.
+    6. Its chain ends at a CA of the cluster's bundle.
     Raises ``Failure``.
     """
     # 1
@@ -63,7 +69,7 @@ def checked(certificate_pem: bytes, key_pem: bytes, wanted: Wanted) -> tuple[byt
     if not 1 <= len(chain) <= _MAX_CHAIN:
         raise _refused(f"expected 1 to {_MAX_CHAIN} certificates, got {len(chain)}")
     try:
-        _check_leaf(chain[0], spki, wanted.node_name)
+        _check_leaf(chain[0], spki, wanted)
         _check_chain(chain, wanted.ca_pem)
     except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         raise _refused("an extension or a name in it cannot be parsed") from None
@@ -119,28 +125,43 @@ def subject(certificate_pem: bytes) -> tuple[str, str]:
     return leaf.subject.rfc4514_string(), f"{leaf.serial_number:x}"
 
 
-def _check_leaf(leaf: x509.Certificate, spki: bytes, node_name: NodeName) -> None:
+def names_of(certificate_pem: bytes) -> tuple[list[str], list[str]]:
+    """Tell DNS names and addresses of a stored serving certificate; raises ValueError when it cannot be read."""
+    try:
+        return _alternative_names(x509.load_pem_x509_certificate(certificate_pem))
+    except (UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        raise ValueError("a name in it cannot be read") from None
+
+
+def _check_leaf(leaf: x509.Certificate, spki: bytes, wanted: Wanted) -> None:
     # 2
     if leaf.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) != spki:
         raise _refused("it is for another key")
     # 3
     names = {(attribute.oid, attribute.value) for attribute in leaf.subject}
-    expected = {(NameOID.COMMON_NAME, NODE_USER_PREFIX + node_name), (NameOID.ORGANIZATION_NAME, NODES_GROUP)}
+    expected = {(NameOID.COMMON_NAME, NODE_USER_PREFIX + wanted.node_name), (NameOID.ORGANIZATION_NAME, NODES_GROUP)}
     if names != expected or len(leaf.subject) != len(expected):
-        raise _refused(f"its subject is not O={NODES_GROUP}, CN={NODE_USER_PREFIX}{node_name}")
+        raise _refused(f"its subject is not O={NODES_GROUP}, CN={NODE_USER_PREFIX}{wanted.node_name}")
     # 4
     if _is_ca(leaf):
         raise _refused("it is a CA certificate")
     try:
-        usages = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        usages = list(leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
     except x509.ExtensionNotFound:
-        usages = ()
-    if ExtendedKeyUsageOID.CLIENT_AUTH not in usages:
-        raise _refused("it does not admit client authentication")
+        usages = list[x509.ObjectIdentifier]()
+    if wanted.names is None:
+        if ExtendedKeyUsageOID.CLIENT_AUTH not in usages:
+            raise _refused("it does not admit client authentication")
+        return
+    if usages != [ExtendedKeyUsageOID.SERVER_AUTH]:
+        raise _refused("it is not for server authentication, and that alone")
+    # 5
+    if _alternative_names(leaf) != (sorted(wanted.names.dns_names), sorted(wanted.names.ip_addresses)):
+        raise _refused("its names are not those that were asked for")
 
 
 def _check_chain(chain: Sequence[x509.Certificate], ca_pem: bytes) -> None:
-    # 5. Signature by signature: the library's path builder wants a subject alternative name, which kubelet's client
+    # 6. Signature by signature: the library's path builder wants a subject alternative name, which kubelet's client
     # certificates must not have (kubernetes-rules C3).
     bundle = [x509.load_der_x509_certificate(der) for der in pem.decode(ca_pem, pem.CERTIFICATE)]
     for certificate, issuer in pairwise(chain):
@@ -148,6 +169,19 @@ def _check_chain(chain: Sequence[x509.Certificate], ca_pem: bytes) -> None:
             raise _refused("a link of its chain does not hold")
     if not any(_issued(chain[-1], ca) for ca in bundle):
         raise _refused("no CA of the cluster issued it")
+
+
+def _alternative_names(leaf: x509.Certificate) -> tuple[list[str], list[str]]:
+    """List DNS names and addresses, each sorted; raises ValueError for names of other kinds."""
+    try:
+        found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return [], []
+    dns = found.get_values_for_type(x509.DNSName)
+    addresses = [str(address) for address in found.get_values_for_type(x509.IPAddress)]
+    if len(dns) + len(addresses) != len(list(found)):
+        raise ValueError("names of other kinds than DNS names and addresses")
+    return sorted(dns), sorted(addresses)
 
 
 def _is_ca(certificate: x509.Certificate) -> bool:

@@ -1,4 +1,4 @@
-"""The commands that people type: join, status, evidence, and credential in its unusual forms.
+"""The commands that people type: join, serving, status, evidence, and credential in its unusual forms.
 
 argparse only; what was typed becomes one frozen value, and everything else happens elsewhere.
 """
@@ -12,7 +12,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from nodeattest_authenticator import bootstrap_token, cold, settings
 from nodeattest_authenticator.clock import Clock, chance
@@ -22,9 +22,26 @@ from nodeattest_authenticator.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_A
 from nodeattest_authenticator.warm import DEFAULT_CACHE_DIR, DEFAULT_CONFIG
 from nodeattest_providers.exchange import JsonObject, JsonValue
 
+if TYPE_CHECKING:
+    from nodeattest_authenticator.agent import Agent
+
 __all__ = ["main", "parser"]
 
 DEFAULT_KUBECONFIG: Final = "/etc/kubernetes/kubelet.conf"
+_FLAGS: Final = {
+    "server ": "--server",
+    "certificateAuthority": "--ca-file",
+    "nodeName": "--node-name",
+    "providerID": "--provider-id",
+    "provider.name": "--provider",
+    "timeoutSeconds": "--timeout",
+    "expirationSeconds": "--expiration-seconds",
+    "tlsServerName": "--tls-server-name",
+    "serving.dnsNames": "--serving-dns-name",
+    "serving.ipAddresses": "--serving-ip-address",
+    "serving.file": "--serving-file",
+}
+"""What was typed for a field of the configuration, by the begin of the message about it."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,6 +51,8 @@ def main(argv: Sequence[str]) -> int:
         match cast("str", options.command):
             case "join":
                 return _join(options, argv[0])
+            case "serving":
+                return _serving(options, argv[0])
             case "status":
                 return _status(options)
             case "evidence":
@@ -58,6 +77,10 @@ def parser() -> argparse.ArgumentParser:
     places.add_argument("--cache-dir", default=DEFAULT_CACHE_DIR, metavar="DIR", help="state, 0700 (%(default)s)")
     commands.add_parser("credential", parents=[places], help="answer kubelet (client-go exec plugin); the default")
     _describe_join(commands.add_parser("join", parents=[places], help="join a cluster: first certificate, kubeconfig"))
+    serving = commands.add_parser(
+        "serving", parents=[places], help="keep the certificate that kubelet serves: get or renew it if need be"
+    )
+    serving.add_argument("--watch", action="store_true", help="stay, and renew it in time (for a systemd service)")
     status = commands.add_parser("status", parents=[places], help="show the certificate and the last failure")
     status.add_argument("--json", action="store_true", help="one JSON object")
     evidence = commands.add_parser(
@@ -88,6 +111,17 @@ def _describe_join(join: argparse.ArgumentParser) -> None:
     )
     join.add_argument("--expiration-seconds", type=int, metavar="N", help="lifetime to ask for (the signer decides)")
     join.add_argument("--timeout", type=int, default=settings.DEFAULT_TIMEOUT, metavar="SECONDS", help="%(default)s")
+    join.add_argument("--serving", action="store_true", help="also get the certificate that kubelet serves")
+    join.add_argument(
+        "--serving-dns-name", action="append", metavar="NAME", help="a name in it, may be repeated (the node's name)"
+    )
+    join.add_argument(
+        "--serving-ip-address",
+        action="append",
+        metavar="IP",
+        help="an address in it, may be repeated (those from which the API server is reached)",
+    )
+    join.add_argument("--serving-file", metavar="FILE", help="where it goes (serving.pem in the cache directory)")
     join.add_argument("--kubeconfig", default=DEFAULT_KUBECONFIG, metavar="FILE", help="for kubelet (%(default)s)")
     join.add_argument("--replace-kubeconfig", action="store_true", help="also replace one that join did not write")
     join.add_argument(
@@ -126,22 +160,52 @@ def _join(options: argparse.Namespace, program: str) -> int:
     sys.stdout.write(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}{until}\n")
     if not made.settings.renewable:
         cold.tell("the insecure provider renews nothing: join again before the certificate ends")
+    return _serving_once(options) if made.wait and made.settings.serving is not None else 0
+
+
+def _serving(options: argparse.Namespace, program: str) -> int:
+    if options.watch:
+        from nodeattest_authenticator.serving import watch  # noqa: PLC0415 - subprocess is not for the other commands
+
+        once = ["serving", "--config", options.config, "--cache-dir", options.cache_dir]
+        watch.run(lambda: _agent(options), [_command(program), *once], clock=Clock(), chance=chance, tell=cold.tell)
+    return _serving_once(options)
+
+
+def _serving_once(options: argparse.Namespace) -> int:
+    from nodeattest_authenticator import status, watchdog  # noqa: PLC0415 - cryptography is not for --help
+    from nodeattest_authenticator.serving.serve import file_of, serve  # noqa: PLC0415 - the same
+
+    agent = _agent(options)
+    with agent.storage:
+        watchdog.start(agent.settings.timeout_seconds)
+        try:
+            served = serve(agent)
+        finally:
+            watchdog.stop()
+    until, renewal = (status.moment(at) for at in (served.credential.not_after, served.credential.renew_at))
+    sys.stdout.write(f"{file_of(agent)} serves {served.names} until {until} and is renewed from {renewal} on\n")
     return 0
 
 
-def _status(options: argparse.Namespace) -> int:
-    from nodeattest_authenticator import status  # noqa: PLC0415 - cryptography is not for --help
-    from nodeattest_authenticator.agent import Agent  # noqa: PLC0415 - the same
+def _agent(options: argparse.Namespace, *, create: bool = False) -> Agent:
+    from nodeattest_authenticator.agent import Agent  # noqa: PLC0415 - not for --help
 
-    agent = Agent.open(
+    return Agent.open(
         options.config,
         options.cache_dir,
         hostname=os.uname().nodename,
         clock=Clock(),
         chance=chance,
         tell=cold.tell,
-        create=False,
+        create=create,
     )
+
+
+def _status(options: argparse.Namespace) -> int:
+    from nodeattest_authenticator import status  # noqa: PLC0415 - cryptography is not for --help
+
+    agent = _agent(options)
     with agent.storage:
         document = status.status(agent)
     sys.stdout.write(json.dumps(document, indent=2) + "\n" if options.json else status.to_text(document))
@@ -178,11 +242,23 @@ def _settings(options: argparse.Namespace) -> settings.Settings:
         "providerID": _provider_id(options),
         "timeoutSeconds": options.timeout,
         "expirationSeconds": options.expiration_seconds,
+        "serving": _serving_section(options),
     }
     try:
         return settings.parse(json.dumps(document).encode(), hostname=os.uname().nodename)
     except FieldsError as error:
-        raise _wrong(str(error)) from None
+        flag = next((flag for field, flag in _FLAGS.items() if str(error).startswith(field)), None)
+        raise _wrong(f"{flag}: {error}" if flag else str(error)) from None
+
+
+def _serving_section(options: argparse.Namespace) -> JsonValue:
+    values: JsonObject = {
+        "dnsNames": options.serving_dns_name,
+        "ipAddresses": options.serving_ip_address,
+        "file": os.path.abspath(options.serving_file) if options.serving_file else None,  # noqa: PTH100 - as above
+    }
+    section: JsonObject = {name: value for name, value in values.items() if value is not None}
+    return section if section or options.serving else None
 
 
 def _provider_id(options: argparse.Namespace) -> JsonValue:

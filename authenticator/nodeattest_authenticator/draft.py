@@ -66,15 +66,16 @@ class DraftStore(Protocol):
 class StoredDrafts:
     """The draft in the cache directory. Hold the lock."""
 
-    def __init__(self, storage: Storage, *, used_key_pem: bytes | None = None) -> None:
+    def __init__(self, storage: Storage, *, used_key_pem: bytes | None = None, name: str = DRAFT_FILE) -> None:
         self._storage = storage
+        self._name = name
         self._used = used_key_pem
         """The key of the stored credential: its draft is finished, whatever a crash left behind."""
 
     def load(self) -> Draft | None:
         """Return the draft, None when there is none worth going on with."""
         try:
-            data = self._storage.read(DRAFT_FILE)
+            data = self._storage.read(self._name)
             draft = _parse(data) if data is not None else None
         except (UnsafeFileError, FieldsError):
             return None
@@ -83,13 +84,13 @@ class StoredDrafts:
     def save(self, draft: Draft) -> None:
         """Keep it; a full disk costs the ability to go on after a crash, not the certificate."""
         try:
-            self._storage.write(DRAFT_FILE, _render(draft), durable=False)
+            self._storage.write(self._name, _render(draft), durable=False)
         except OSError:
             return
 
     def discard(self) -> None:
         """Forget it."""
-        self._storage.remove(DRAFT_FILE)
+        self._storage.remove(self._name)
 
 
 def _render(draft: Draft) -> bytes:

@@ -25,10 +25,12 @@ class Fate(StrEnum):
 class Local(StrEnum):
     """The reasons that are the agent's own."""
 
+    ADDRESS_UNKNOWN = "AddressUnknown"
     API_UNAVAILABLE = "APIUnavailable"
     ATTESTATION_UNAVAILABLE = "AttestationUnavailable"
     CACHE_UNSAFE = "CacheUnsafe"
     CERTIFICATE_REFUSED = "CertificateRefused"
+    CLIENT_CERTIFICATE_MISSING = "ClientCertificateMissing"
     CLOCK_OFF = "ClockOff"
     CONFIGURATION_INVALID = "ConfigurationInvalid"
     CREDENTIAL_REJECTED = "CredentialRejected"
@@ -38,6 +40,7 @@ class Local(StrEnum):
     REQUEST_LOST = "RequestLost"
     REQUEST_REFUSED = "RequestRefused"
     SERVER_NOT_TRUSTED = "ServerNotTrusted"
+    SERVING_FILE_UNSAFE = "ServingFileUnsafe"
     TIMEOUT = "Timeout"
     TOKEN_MISSING = "TokenMissing"  # noqa: S105 - the name of a reason, not a secret
 

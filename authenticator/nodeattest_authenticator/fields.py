@@ -96,6 +96,16 @@ class Fields:
             raise FieldsError(f"{self._path}{name} must be a non-empty list of strings")
         return words
 
+    def texts(self, name: str) -> tuple[str, ...] | None:
+        """Take a list of strings that may be empty; None when it is absent."""
+        value = self._take(name)
+        if value is None:
+            return None
+        texts = tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
+        if not isinstance(value, list) or len(texts) != len(value):
+            raise FieldsError(f"{self._path}{name} must be a list of strings")
+        return texts
+
     def object(self, name: str) -> Fields | None:
         """Take an object to be taken apart further; None when it is absent."""
         value = self._take(name)

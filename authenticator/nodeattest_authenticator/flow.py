@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
@@ -60,10 +60,14 @@ from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.exchange import Attestor, Evidence, PublishedChallenge
 from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, SignerName
 
+if TYPE_CHECKING:
+    from nodeattest_authenticator.serving.names import Names
+
 __all__ = ["USAGES", "Order", "new_draft", "obtain", "renewal_moment"]
 
 USAGES: Final = ("digital signature", "client auth")
-"""For ECDSA keys, the only ones made here; RSA would add key encipherment (kubernetes-rules C3)."""
+_SERVING_USAGES: Final = ("digital signature", "server auth")
+"""For ECDSA keys, the only ones made here; RSA would add key encipherment (kubernetes-rules C3, C4)."""
 _MOST_ROUNDS: Final = 5
 _RESUMABLE: Final = frozenset(set(Local) - {Local.CERTIFICATE_REFUSED, Local.REQUEST_REFUSED})
 """Failures after which the same request may still get its certificate (clock off: this very one will do later)."""
@@ -82,11 +86,19 @@ class Order:
     renewable: bool = True
     minimum_version: int = 1
     """Of the evidence; nothing below it is filed."""
+    names: Names | None = None
+    """None: a client certificate; else a serving certificate for these names, by the signer for such."""
 
     @property
     def purpose(self) -> str:
         """One line that differs wherever a draft cannot be shared."""
-        return f"{self.node_name}\n{self.provider_id}\n{self.signer}\n{self.pin}"
+        names = f"\n{self.names}" if self.names is not None else ""
+        return f"{self.node_name}\n{self.provider_id}\n{self.signer}\n{self.pin}{names}"
+
+    @property
+    def usages(self) -> tuple[str, ...]:
+        """What the key may be used for."""
+        return USAGES if self.names is None else _SERVING_USAGES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +161,13 @@ def new_draft(order: Order, *, key_pem: bytes | None = None, version: int = FIRS
     else:
         key = _loaded(key_pem)
     try:
-        csr_der = build_csr(key, order.node_name, order.provider_id)
+        csr_der = build_csr(
+            key,
+            order.node_name,
+            order.provider_id,
+            dns_names=order.names.dns_names if order.names else (),
+            ip_addresses=order.names.ip_addresses if order.names else (),
+        )
     except Denied as denied:
         raise _refused_here(denied) from None
     return Draft(purpose=order.purpose, key_pem=key_pem, csr_der=csr_der, version=version)
@@ -211,7 +229,7 @@ def _submit(run: _Run, filed: Filed) -> tuple[Csr, Filed]:
         run.desk,
         filed,
         signer_name=run.order.signer,
-        usages=USAGES,
+        usages=run.order.usages,
         expiration_seconds=run.order.expiration_seconds,
     )
 
@@ -268,7 +286,7 @@ def _file(run: _Run, draft: Draft, evidence: Evidence) -> Filed:
 
 def _accept(run: _Run, draft: Draft, certificate: bytes) -> Credential:
     order, now = run.order, run.desk.deadline.clock.now()
-    wanted = Wanted(node_name=order.node_name, ca_pem=order.ca_pem)
+    wanted = Wanted(node_name=order.node_name, ca_pem=order.ca_pem, names=order.names)
     canonical, not_before, not_after = checked(certificate, draft.key_pem, wanted)
     check_time(not_before, not_after, now=now, ahead=run.desk.api.ahead)
     return Credential(

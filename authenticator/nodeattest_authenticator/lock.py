@@ -24,15 +24,15 @@ _POLL: Final = 0.02
 
 
 @contextmanager
-def exclusive(storage: Storage, deadline: Deadline) -> Generator[None]:
+def exclusive(storage: Storage, deadline: Deadline, *, name: str = LOCK_FILE) -> Generator[None]:
     """Hold the lock; raises ``Failure`` when another process keeps it until the deadline."""
-    descriptor = _open(storage)
+    descriptor = _open(storage, name)
     try:
         while not _acquire(descriptor):
             if deadline.passed:
                 raise Failure(
                     Local.LOCK_TIMEOUT,
-                    f"another kubelet-authenticator has held {storage.path}/{LOCK_FILE} for too long",
+                    f"another kubelet-authenticator has held {storage.path}/{name} for too long",
                     remedy="it gives up at its own deadline; if it hangs, end it",
                     fate=Fate.TEMPORARY,
                 )
@@ -45,21 +45,21 @@ def exclusive(storage: Storage, deadline: Deadline) -> Generator[None]:
 @contextmanager
 def exclusive_if_free(storage: Storage) -> Generator[bool]:
     """Hold the lock if nobody else does; yields whether it is held."""
-    descriptor = _open(storage)
+    descriptor = _open(storage, LOCK_FILE)
     try:
         yield _acquire(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _open(storage: Storage) -> int:
+def _open(storage: Storage, name: str) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        return os.open(LOCK_FILE, flags, 0o600, dir_fd=storage.directory)
+        return os.open(name, flags, 0o600, dir_fd=storage.directory)
     except OSError as error:
         raise Failure(
             Local.CACHE_UNSAFE,
-            f"{storage.path}/{LOCK_FILE} cannot be opened: {error.strerror}",
+            f"{storage.path}/{name} cannot be opened: {error.strerror}",
             remedy="remove it if it is not a plain file, and make room if the disk is full",
         ) from None
 

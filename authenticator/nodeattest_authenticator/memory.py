@@ -57,10 +57,10 @@ class Remembered:
     text: str
 
 
-def load(storage: Storage, identity: bytes) -> Remembered | None:
+def load(storage: Storage, identity: bytes, *, name: str = FAILURE_FILE) -> Remembered | None:
     """Read the last failure under this configuration; None when there is none, or what is there makes no sense."""
     try:
-        head, _, rest = (storage.read(FAILURE_FILE) or b"").partition(b"\n")
+        head, _, rest = (storage.read(name) or b"").partition(b"\n")
         magic, until, made_for, count = head.split(b" ")
         if magic != FAILURE_MAGIC or made_for != identity:
             return None
@@ -71,10 +71,17 @@ def load(storage: Storage, identity: bytes) -> Remembered | None:
 
 
 def remember(
-    storage: Storage, identity: bytes, failure: Failure, *, pause: Pause, now: float, chance: Callable[[], float]
+    storage: Storage,
+    identity: bytes,
+    failure: Failure,
+    *,
+    pause: Pause,
+    now: float,
+    chance: Callable[[], float],
+    name: str = FAILURE_FILE,
 ) -> Remembered:
     """Write a failure down and return the pause it causes; raises OSError. Hold the lock."""
-    before = load(storage, identity)
+    before = load(storage, identity, name=name)
     count = before.count if before else 0
     remembered = Remembered(
         until=int(now) + pause.after(failure, count, chance),
@@ -86,13 +93,13 @@ def remember(
     # The second line is what the warm path repeats.
     again = f"kubelet-authenticator: still refused: {_one_line(f'{failure.reason}: {failure.remedy}')}"
     text = f"{again}\n{remembered.reason}\n{remembered.text}"
-    storage.write(FAILURE_FILE, head + b"\n" + text.encode(), durable=False)
+    storage.write(name, head + b"\n" + text.encode(), durable=False)
     return remembered
 
 
-def forget(storage: Storage) -> None:
+def forget(storage: Storage, *, name: str = FAILURE_FILE) -> None:
     """Remove what was remembered: the next attempt starts afresh. Hold the lock."""
-    storage.remove(FAILURE_FILE)
+    storage.remove(name)
 
 
 def _one_line(text: str) -> str:

@@ -83,6 +83,6 @@ def _unknown(message: str, fate: Fate = Fate.TEMPORARY) -> Failure:
     return Failure(
         Local.PROVIDER_ID_UNKNOWN,
         f"the provider ID is not known: {message}",
-        remedy="set providerID to the value that kubelet gets with --provider-id",
+        remedy="give the value that kubelet gets: join --provider-id, --provider-id-file or --provider-id-command",
         fate=fate,
     )

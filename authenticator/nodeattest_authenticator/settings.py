@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator import pem
 from nodeattest_authenticator.endpoint import Endpoint
@@ -22,6 +22,9 @@ from nodeattest_providers.identifiers import node_name as checked_node_name
 from nodeattest_providers.identifiers import provider_id as checked_provider_id
 from nodeattest_providers.names import NodeName, ProviderName, Purpose, SignerName, signer_for
 from nodeattest_providers.versions import HIGHEST
+
+if TYPE_CHECKING:
+    from nodeattest_authenticator.serving.settings import ServingSettings
 
 __all__ = [
     "API_VERSION",
@@ -75,6 +78,8 @@ class Settings:
     """None: ``bootstrap-token`` in the cache directory."""
     timeout_seconds: int = DEFAULT_TIMEOUT
     expiration_seconds: int | None = None
+    serving: ServingSettings | None = None
+    """What the serving certificate is for; None: the defaults, for those who call ``serving`` nevertheless."""
 
     @property
     def signer(self) -> SignerName:
@@ -125,6 +130,7 @@ def parse(data: bytes, *, hostname: str) -> Settings:
         token_file=fields.text("bootstrapTokenFile"),
         timeout_seconds=fields.number("timeoutSeconds", low=1, high=_MAX_TIMEOUT) or DEFAULT_TIMEOUT,
         expiration_seconds=fields.number("expirationSeconds", low=_MIN_EXPIRATION, high=_MAX_EXPIRATION),
+        serving=_serving(fields.object("serving"), provider),
     )
     fields.end()
     return settings
@@ -154,6 +160,7 @@ def to_json(settings: Settings) -> bytes:
         "providerID": provider_id or None,
         "bootstrapTokenFile": settings.token_file,
         "expirationSeconds": settings.expiration_seconds,
+        "serving": settings.serving.to_json() if settings.serving else None,
     }
     document.update((name, value) for name, value in optional.items() if value is not None)
     return json.dumps(document, indent=2).encode() + b"\n"
@@ -201,6 +208,16 @@ def _provider_json(settings: Settings) -> JsonObject:
     if settings.minimum_version > 1:
         written["minimumVersion"] = settings.minimum_version
     return written
+
+
+def _serving(fields: Fields | None, provider: ProviderName) -> ServingSettings | None:
+    if fields is None:
+        return None
+    if provider == "insecure":
+        raise FieldsError("serving needs a provider that proves something; insecure has no serving certificates")
+    from nodeattest_authenticator.serving.settings import parse_serving  # noqa: PLC0415 - not for a plain credential
+
+    return parse_serving(fields)
 
 
 def _provider_id(fields: Fields | None) -> ProviderIdSource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 
@@ -9,6 +10,10 @@ from nodeattest_authenticator import memory
 from nodeattest_authenticator.agent import Agent, usable
 from nodeattest_authenticator.certificate import subject
 from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.memory import Remembered
+from nodeattest_authenticator.serving.file import ServingFile
+from nodeattest_authenticator.serving.names import Names, wanted_names
+from nodeattest_authenticator.serving.serve import FAILURE_FILE, Served, file_of, identity_of, stored
 from nodeattest_providers.exchange import JsonObject, JsonValue
 
 __all__ = ["moment", "status", "to_text"]
@@ -44,8 +49,9 @@ def status(agent: Agent) -> JsonObject:
         "server": agent.settings.endpoint.url,
         "state": state,
         "certificate": certificate,
+        "serving": _serving(quiet),
         "notes": notes,
-        "lastFailure": _last_failure(agent),
+        "lastFailure": _last_failure(memory.load(agent.storage, agent.identity)),
     }
 
 
@@ -54,7 +60,7 @@ def to_text(document: JsonObject) -> str:
     lines: list[str] = []
     for name, value in document.items():
         if isinstance(value, dict):
-            lines += [f"{name}:", *(f"  {inner}: {_shown(text)}" for inner, text in value.items())]
+            lines += [f"{name}:", *("  " + line for line in to_text(value).splitlines())]
         elif isinstance(value, list):
             lines += [f"{name[:-1]}: {_shown(item)}" for item in value]
         else:
@@ -62,8 +68,39 @@ def to_text(document: JsonObject) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _last_failure(agent: Agent) -> JsonObject | None:
-    last = memory.load(agent.storage, agent.identity)
+def _serving(agent: Agent) -> JsonObject | None:
+    """Tell of the serving certificate; None where there is none and none is configured."""
+    found: Served | None = None
+    try:
+        with ServingFile(file_of(agent)) as file:
+            found = stored(agent, file)
+    except Failure as failure:
+        agent.tell(failure.message)
+    if found is None and agent.settings.serving is None:
+        return None
+    names, last = found.names if found else None, None
+    with contextlib.suppress(Failure):  # then it is for the names that the certificate has
+        names = wanted_names(agent.settings)
+    if names is not None:
+        last = memory.load(agent.storage, identity_of(agent, names), name=FAILURE_FILE)
+    document: JsonObject = {"state": _serving_state(agent, found, names), "file": file_of(agent)}
+    if found is not None:
+        dns, addresses = list[JsonValue](found.names.dns_names), list[JsonValue](found.names.ip_addresses)
+        document |= {"dnsNames": dns, "ipAddresses": addresses}
+        document |= {"notAfter": moment(found.credential.not_after), "renewAt": moment(found.credential.renew_at)}
+    document["lastFailure"] = _last_failure(last)
+    return document
+
+
+def _serving_state(agent: Agent, found: Served | None, names: Names | None) -> str:
+    if found is None:
+        return "none"
+    if found.names != names:
+        return "names-changed"
+    return "renewal-due" if agent.clock.now() >= found.credential.renew_at else "valid"
+
+
+def _last_failure(last: Remembered | None) -> JsonObject | None:
     if last is None:
         return None
     return {

@@ -1,0 +1,128 @@
+"""``serving --watch``: keeps the certificate good for as long as the machine runs, for a systemd service.
+
+Each attempt is a process of its own (the one-shot command), so that a TPM library that hangs or leaks ends with it, and
+a new version of the package is used as soon as it is installed; this one only waits, and holds no library. Promises: it
+ends when it is told to and never by itself; it looks every minute whether configuration, names or file changed, and
+does not hurry otherwise: next is the renewal moment, or the moment until which a failure is remembered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from nodeattest_authenticator import memory
+from nodeattest_authenticator.agent import Agent
+from nodeattest_authenticator.clock import Clock
+from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.serving.file import ServingFile
+from nodeattest_authenticator.serving.names import wanted_names
+from nodeattest_authenticator.serving.serve import FAILURE_FILE, file_of, identity_of
+
+__all__ = ["State", "run", "watch"]
+
+_LOOK: Final = 60.0
+"""Seconds between looks at what may have changed: as often as kubelet itself reads its file again."""
+_RETRY_FIRST: Final = 2.0
+_RETRY_LONGEST: Final = 60.0
+"""Seconds before the next attempt where nothing remembers the failure, doubling, with jitter."""
+_MAX_EXPONENT: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What an attempt depends on, and what is known of the next one."""
+
+    wanted: tuple[bytes, str]
+    """Identity of the configuration, and the names; why not, where these cannot be told."""
+    renew_at: int
+    """The stored certificate's renewal moment; 0: there is none."""
+    paused_until: int
+    """Until when a failure is remembered; 0: none is."""
+
+
+def watch(
+    attempt: Callable[[], int],
+    look: Callable[[], State],
+    *,
+    clock: Clock,
+    chance: Callable[[], float],
+    tell: Callable[[str], None],
+) -> NoReturn:
+    """Run an attempt whenever there is reason to; ``attempt`` returns an exit code."""
+    failed, before = 0, look()
+    while True:
+        failed = 0 if attempt() == 0 else failed + 1
+        clock.sleep(_RETRY_FIRST)
+        seen = look()
+        if seen.wanted == before.wanted:
+            until = _next(seen, failed, clock, chance)
+            if failed:
+                tell(f"the next attempt is in {max(0.0, until - clock.now()):.0f} s")
+            while clock.now() < until and look() == seen:
+                clock.sleep(min(_LOOK, max(0.0, until - clock.now())))
+        before = look()
+
+
+def run(
+    open_agent: Callable[[], Agent],
+    command: Sequence[str],
+    *,
+    clock: Clock,
+    chance: Callable[[], float],
+    tell: Callable[[str], None],
+) -> NoReturn:
+    """Watch with ``command`` as the attempt, until a signal says otherwise."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+
+    def attempt() -> int:
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
+            try:
+                return process.wait()
+            except BaseException:
+                process.kill()
+                raise
+
+    watch(attempt, lambda: _look(open_agent), clock=clock, chance=chance, tell=tell)
+
+
+def _look(open_agent: Callable[[], Agent]) -> State:
+    identity, names, renew_at, paused_until = b"", "", 0, 0
+    try:
+        agent = open_agent()
+        identity = agent.identity
+        with agent.storage:
+            wanted = wanted_names(agent.settings)
+            names = str(wanted)
+            last = memory.load(agent.storage, identity_of(agent, wanted), name=FAILURE_FILE)
+            paused_until = last.until if last is not None else 0
+            renew_at = _renewal(file_of(agent))
+    except Failure as failure:
+        names = names or failure.reason
+    return State(wanted=(identity, names), renew_at=renew_at, paused_until=paused_until)
+
+
+def _renewal(path: str) -> int:
+    with contextlib.suppress(ValueError), ServingFile(path) as file:
+        cached = file.load()
+        return cached.credential.renew_at if cached is not None else 0
+    return 0
+
+
+def _next(state: State, failed: int, clock: Clock, chance: Callable[[], float]) -> float:
+    """Tell when to try again: at the renewal moment, or when the pause after a failure is over."""
+    now = clock.now()
+    if failed == 0:
+        return max(float(state.renew_at), now + _RETRY_FIRST)
+    pause = min(_RETRY_FIRST * 2 ** min(failed - 1, _MAX_EXPONENT), _RETRY_LONGEST) * (0.5 + chance())
+    remembered = state.paused_until if now < state.paused_until <= now + memory.LONGEST else 0
+    return max(now + pause, float(remembered))
+
+
+def _end(_signal: int, _frame: object) -> NoReturn:
+    raise SystemExit(0)
