@@ -11,11 +11,11 @@ import ssl
 import threading
 import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Self, cast
 from urllib.parse import parse_qs, urlsplit
@@ -29,6 +29,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_providers.envelope import decode
 from nodeattest_providers.interface import Evidence, NodeCsr
+from nodeattest_providers.names import split_signer
 
 TOKEN = "abcdef.0123456789abcdef"
 PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -57,7 +58,7 @@ class Authority:
         starts: float = -300,
         lasts: float = 86400,
         usage: x509.ObjectIdentifier | None = None,
-        address: str | None = None,
+        names: Sequence[x509.GeneralName] = (),
     ) -> x509.Certificate:
         now = datetime.now(UTC)
         builder = (
@@ -72,15 +73,16 @@ class Authority:
         )
         if usage is not None:
             builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        if address is not None:
-            names = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address(address))])
-            builder = builder.add_extension(names, critical=False)
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return builder.sign(self.key, hashes.SHA256())
 
     def server_files(self, folder: Path) -> tuple[Path, Path]:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "apiserver")])
-        made = self.sign(subject, key.public_key(), usage=ExtendedKeyUsageOID.SERVER_AUTH, address="127.0.0.1")
+        made = self.sign(
+            subject, key.public_key(), usage=ExtendedKeyUsageOID.SERVER_AUTH, names=named((), ["127.0.0.1"])
+        )
         certificate, private = folder / "server.crt", folder / "server.key"
         certificate.write_bytes(made.public_bytes(Encoding.PEM))
         private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -96,6 +98,7 @@ class Authority:
         is_ca: bool = False,
         starts: float = -300,
         lasts: float = 86400,
+        names: Sequence[x509.GeneralName] = (),
     ) -> bytes:
         subject = x509.Name(
             [
@@ -103,8 +106,12 @@ class Authority:
                 x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}"),
             ]
         )
-        made = self.sign(subject, key, usage=usage, is_ca=is_ca, starts=starts, lasts=lasts)
+        made = self.sign(subject, key, usage=usage, is_ca=is_ca, starts=starts, lasts=lasts, names=names)
         return made.public_bytes(Encoding.PEM)
+
+
+def named(dns_names: Iterable[str], addresses: Iterable[str]) -> list[x509.GeneralName]:
+    return [*(x509.DNSName(name) for name in dns_names), *(x509.IPAddress(ip_address(one)) for one in addresses)]
 
 
 class FakeApi:
@@ -156,11 +163,17 @@ class FakeApi:
     # What a controller does.
 
     def envelope(self, name: str) -> tuple[NodeCsr, Evidence]:
-        return decode(base64.b64decode(self.objects[name]["spec"]["request"]))
+        spec = self.objects[name]["spec"]
+        found = split_signer(spec["signerName"])
+        assert found is not None
+        return decode(base64.b64decode(spec["request"]), purpose=found[1])
 
     def sign(self, name: str, *, by: Authority | None = None, **changes: Any) -> None:  # noqa: ANN401 - Authority.client's
         csr, _ = self.envelope(name)
         key = x509.load_der_x509_csr(csr.der).public_key()
+        if csr.dns_names or csr.ip_addresses:
+            serving = {"usage": ExtendedKeyUsageOID.SERVER_AUTH, "names": named(csr.dns_names, csr.ip_addresses)}
+            changes = serving | changes
         made = (by or self.authority).client(
             cast("CertificateIssuerPublicKeyTypes", key), changes.pop("node", csr.node_name), **changes
         )

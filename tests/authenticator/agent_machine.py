@@ -84,10 +84,10 @@ class Machine:
     def arguments(self, command: str = "credential", *more: str) -> list[str]:
         return [str(COMMAND), command, "--config", str(self.config), "--cache-dir", str(self.cache), *more]
 
-    def start(self, *, info: str | None = None) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, info: str | None = None) -> subprocess.Popen[str]:
         environment = self.environment(self.info() if info is None else info)
         return subprocess.Popen(
-            self.arguments(), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            self.arguments(*arguments), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
     def run(self, *arguments: str, info: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -283,14 +283,14 @@ def test_the_cache_is_private(machine: Machine) -> None:
     assert {path.stat().st_mode & 0o777 for path in machine.cache.iterdir()} == {0o600}
 
 
-def make_due(machine: Machine) -> None:
-    """Let the renewal moment of the stored credential be past."""
-    path = machine.cache / "credential"
+def make_due(machine: Machine, name: str = "credential") -> None:
+    """Let the renewal moment of a stored certificate be past."""
+    path = machine.cache / name
     head, _, rest = path.read_bytes().partition(b"\n")
     fields = head.split(b" ")
     past = b"%d" % (int(time.time()) - 5)
     fields[3] = past.rjust(len(fields[3]), b"0")
-    machine.write("credential", b" ".join(fields) + b"\n" + rest)
+    machine.write(name, b" ".join(fields) + b"\n" + rest)
 
 
 def certificate(answer: str) -> str:

@@ -50,19 +50,25 @@ class ServingFile:
         """Read it; None when it is absent. Raises ValueError when it is ours but of no use, ``Failure`` otherwise."""
         try:
             info = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
-        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
-            raise _unsafe(f"{self.path} is no plain file of this user", "remove it, or configure another serving.file")
-        try:
-            data = read_private(self._directory, self._name)
+            if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
+                raise _unsafe(f"{self.path} is no plain file of this user", "remove it, or configure another file")
+            if not self._is_ours():
+                remedy = "move it away, or configure another file"
+                raise _unsafe(f"{self.path} was not written by kubelet-authenticator", remedy)
+            return cache.parse(read_private(self._directory, self._name))
         except FileNotFoundError:
             return None
         except UnsafeFileError as error:  # others could read the key: a new one takes its place
             raise ValueError(str(error)) from None
-        if data and not data.startswith(MAGIC):
-            raise _unsafe(f"{self.path} was not written by kubelet-authenticator", "move it away, or configure another")
-        return cache.parse(data)
+
+    def _is_ours(self) -> bool:
+        """Tell whether it begins as our files do; an empty one is what a power cut may leave of one."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(self._name, flags, dir_fd=self._directory)
+        try:
+            return os.read(descriptor, len(MAGIC)) in {b"", MAGIC}
+        finally:
+            os.close(descriptor)
 
     def check_room(self) -> None:
         """Make sure that a certificate could be stored, before one is asked for; raises ``Failure``."""

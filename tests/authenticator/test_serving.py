@@ -1,0 +1,533 @@
+"""``serving``, by the real command against a real server: what it asks for, keeps, refuses and says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_cluster import Authority, FakeApi, named
+from agent_machine import NODE, Machine, wait_for
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from test_credential import challenge_then_sign, make_due
+
+from nodeattest_authenticator.agent import issue_and_store
+from nodeattest_authenticator.clock import Deadline
+from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.serving.serve import Served, serve
+
+ADDRESS = "127.0.0.7"
+SERVING = {"dnsNames": [NODE, "alias.example"], "ipAddresses": [ADDRESS, "fd00::7"]}
+NAMES = named(SERVING["dnsNames"], SERVING["ipAddresses"])
+SIGNER = "cluster.x-k8s.io/kubelet-serving-challenge"
+
+
+@pytest.fixture
+def joined(machine: Machine) -> Machine:
+    machine.challenged(serving=SERVING)
+    machine.api.on_create = challenge_then_sign
+    agent = machine.agent()
+    issue_and_store(agent, None, Deadline.after(agent.clock, 10))
+    return machine
+
+
+def served(machine: Machine, said: list[str] | None = None) -> Served:
+    """Do what the command does, without the 0.2 s of a process of its own."""
+    agent = machine.agent(said=said)
+    with agent.storage:
+        return serve(agent)
+
+
+def refused(machine: Machine) -> Failure:
+    with pytest.raises(Failure) as caught:
+        served(machine)
+    return caught.value
+
+
+def path(machine: Machine) -> Path:
+    return machine.cache / "serving.pem"
+
+
+def leaf(machine: Machine) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path(machine).read_bytes())
+
+
+def asked(machine: Machine) -> list[dict[str, Any]]:
+    """List what was filed for the serving signer."""
+    return [item for item in machine.api.objects.values() if item["spec"]["signerName"] == SIGNER]
+
+
+def sign_serving(**changes: Any) -> Callable[[FakeApi, str], None]:  # noqa: ANN401 - those of Authority.client
+    """Spoil the certificate of the serving request."""
+
+    def decide(api: FakeApi, name: str) -> None:
+        if api.envelope(name)[1].data["phase"] == 1:
+            challenge_then_sign(api, name)
+        else:
+            api.sign(name, **changes)
+
+    return decide
+
+
+def deny(api: FakeApi, name: str) -> None:
+    api.deny(name, "AddressNotAllowed", "ask for the Machine's addresses")
+
+
+def test_a_certificate_for_the_wanted_names_is_asked_for_by_the_node_itself_and_stored(joined: Machine) -> None:
+    done = joined.run("serving")
+    assert done.returncode == 0, done.stderr
+    assert "alias.example" in done.stdout
+    assert {item["spec"]["username"] for item in asked(joined)} == {f"system:node:{NODE}"}
+    assert {tuple(item["spec"]["usages"]) for item in asked(joined)} == {("digital signature", "server auth")}
+    found = leaf(joined).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert sorted(map(repr, found)) == sorted(map(repr, NAMES))
+    csr, _ = joined.api.envelope(asked(joined)[0]["metadata"]["name"])
+    assert csr.provider_id == "sandbox://machine-0"
+
+
+def test_a_certificate_that_will_do_costs_no_request(joined: Machine) -> None:
+    assert served(joined).is_new
+    before, sent = path(joined).read_bytes(), len(joined.api.requests)
+    assert joined.run("serving").returncode == 0
+    assert (path(joined).read_bytes(), len(joined.api.requests)) == (before, sent)
+
+
+def test_client_and_serving_certificate_have_different_keys_and_state(joined: Machine) -> None:
+    credential = joined.cache.joinpath("credential").read_bytes()
+    served(joined)
+    assert joined.cache.joinpath("credential").read_bytes() == credential
+    client = x509.load_pem_x509_certificate(credential[credential.index(b"\n-----BEGIN") :])
+    assert client.public_key() != leaf(joined).public_key()
+    assert {item.stat().st_mode & 0o777 for item in joined.cache.iterdir()} == {0o600}
+    assert not joined.cache.joinpath("serving.draft").exists()
+
+
+def test_a_tls_server_serves_the_file_as_it_is_for_both_certificate_and_key(joined: Machine) -> None:
+    served(joined)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path(joined), path(joined))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def once() -> None:
+            connection, _ = listener.accept()
+            with context.wrap_socket(connection, server_side=True) as tls:
+                tls.recv(1)
+
+        thread = threading.Thread(target=once)
+        thread.start()
+        trust = ssl.create_default_context(cadata=joined.api.authority.pem.decode())
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+            trust.wrap_socket(plain, server_hostname=ADDRESS) as tls,
+        ):
+            tls.send(b"x")
+        thread.join()
+
+
+def test_a_due_certificate_is_renewed_with_a_new_key_and_the_old_one_serves_until_then(joined: Machine) -> None:
+    served(joined)
+    make_due(joined, "serving.pem")
+    old = leaf(joined)
+    joined.api.on_create = deny
+    done = joined.run("serving")
+    assert done.returncode == 1
+    assert "AddressNotAllowed" in done.stderr
+    assert leaf(joined) == old
+    joined.cache.joinpath("serving.failure").unlink()
+    joined.api.on_create = challenge_then_sign
+    served(joined)
+    assert leaf(joined).public_key() != old.public_key()
+
+
+def test_the_renewal_moment_lies_between_half_and_seven_tenths_of_the_lifetime(joined: Machine) -> None:
+    served(joined)
+    _, _, _, renew_at, not_after, *_ = path(joined).read_bytes().split(b"\n")[0].split()
+    part = (int(renew_at) - time.time()) / (int(not_after) - time.time())
+    assert 0.49 < part < 0.71
+
+
+def test_other_wanted_names_are_asked_for_at_once(joined: Machine) -> None:
+    served(joined)
+    joined.challenged(serving=SERVING | {"ipAddresses": ["127.0.0.8"]})
+    done = joined.run("serving")
+    assert done.returncode == 0
+    assert "127.0.0.8" in done.stderr
+    found = leaf(joined).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(one) for one in found.get_values_for_type(x509.IPAddress)] == ["127.0.0.8"]
+
+
+def test_a_denial_is_told_with_its_remedy_and_then_repeated_without_a_request(joined: Machine) -> None:
+    joined.api.on_create = deny
+    first = joined.run("serving")
+    assert first.returncode == 1
+    assert "ask for the Machine's addresses" in first.stderr
+    sent = len(joined.api.requests)
+    again = joined.run("serving")
+    assert again.returncode == 1
+    assert "still refused" in again.stderr
+    assert "AddressNotAllowed" in again.stderr
+    assert len(joined.api.requests) == sent
+    assert joined.run().returncode == 0  # the client's certificate is another matter
+
+
+def test_other_names_are_not_kept_waiting_by_the_refusal_of_the_first(joined: Machine) -> None:
+    joined.api.on_create = deny
+    assert joined.run("serving").returncode == 1
+    joined.api.on_create = challenge_then_sign
+    joined.challenged(serving={"dnsNames": [NODE], "ipAddresses": []})
+    served(joined)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"by": Authority()}, "no CA of the cluster"),
+        ({"node": "node-1"}, "subject"),
+        ({"organization": "system:masters"}, "subject"),
+        ({"is_ca": True}, "CA certificate"),
+        ({"usage": ExtendedKeyUsageOID.CLIENT_AUTH}, "server authentication"),
+        ({"names": NAMES[:-1]}, "names"),
+        ({"names": [*NAMES, x509.DNSName("kubernetes.default.svc")]}, "names"),
+        ({"names": [*NAMES, x509.UniformResourceIdentifier("spiffe://c/n")]}, "cannot be parsed"),
+        ({"names": []}, "names"),
+        ({"names": [*NAMES[:2], x509.DNSName(ADDRESS), NAMES[3]]}, "names"),
+        ({"lasts": -1}, "expired"),
+    ],
+    ids=str,
+)
+def test_a_certificate_that_is_not_the_one_asked_for_is_not_stored(
+    joined: Machine, changes: dict[str, Any], says: str
+) -> None:
+    joined.api.on_create = sign_serving(**changes)
+    failure = refused(joined)
+    assert failure.reason == "CertificateRefused"
+    assert says in failure.message
+    assert not path(joined).exists()
+
+
+def test_a_certificate_over_another_key_is_not_stored(joined: Machine) -> None:
+    other = ec.generate_private_key(ec.SECP256R1()).public_key()
+    pem = joined.api.authority.client(other, NODE, usage=ExtendedKeyUsageOID.SERVER_AUTH, names=NAMES)
+    joined.api.on_create = lambda api, name: api.set_certificate(name, pem)
+    assert "another key" in refused(joined).message
+    assert not path(joined).exists()
+
+
+def test_without_a_client_certificate_nothing_is_asked_for_and_the_remedy_is_told(machine: Machine) -> None:
+    machine.challenged(serving=SERVING)
+    done = machine.run("serving")
+    assert done.returncode == 1
+    assert "ClientCertificateMissing" in done.stderr
+    assert "start kubelet" in done.stderr
+    assert not machine.api.requests
+
+
+def test_an_expired_client_certificate_is_not_made_up_for_by_the_token(machine: Machine) -> None:
+    machine.challenged(serving=SERVING)
+    machine.api.on_create = sign_serving(lasts=1.5)
+    assert machine.run().returncode == 0
+    time.sleep(1.6)
+    sent = len(machine.api.requests)
+    done = machine.run("serving")
+    assert "ClientCertificateMissing" in done.stderr
+    assert len(machine.api.requests) == sent
+
+
+def test_a_client_certificate_that_the_server_refuses_is_told_and_the_token_is_not_used(joined: Machine) -> None:
+    joined.api.not_accepted.add(f"system:node:{NODE}")
+    done = joined.run("serving")
+    assert done.returncode == 1
+    assert "CredentialRejected" in done.stderr
+    assert not asked(joined)
+
+
+def test_a_server_that_is_away_is_named_and_the_old_file_stays(joined: Machine) -> None:
+    served(joined)
+    make_due(joined, "serving.pem")
+    old = path(joined).read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"https://127.0.0.1:{closed.getsockname()[1]}"
+    joined.challenged(serving=SERVING, server=url, timeoutSeconds=1)
+    done = joined.run("serving")
+    assert done.returncode == 1
+    assert "APIUnavailable" in done.stderr
+    assert url in done.stderr
+    assert path(joined).read_bytes() == old
+
+
+def link(target: Path) -> None:
+    target.parent.joinpath("elsewhere").write_bytes(b"")
+    target.symlink_to("elsewhere")
+
+
+def pipe(target: Path) -> None:
+    os.mkfifo(target, 0o600)
+
+
+def others_content(target: Path) -> None:
+    target.write_text("somebody's")
+
+
+def others_file(target: Path) -> None:
+    target.touch()
+    os.chown(target, 12345, -1)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (link, "no plain file"),
+        (Path.mkdir, "no plain file"),
+        (pipe, "no plain file"),
+        (others_content, "not written by kubelet-authenticator"),
+        pytest.param(
+            others_file,
+            "no plain file of this user",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away"),
+        ),
+    ],
+)
+def test_what_somebody_else_put_in_the_files_place_is_neither_used_nor_replaced(
+    joined: Machine, spoil: Callable[[Path], None], says: str
+) -> None:
+    spoil(path(joined))
+    before = path(joined).lstat()
+    failure = refused(joined)
+    assert failure.reason == "ServingFileUnsafe"
+    assert says in failure.message
+    after = path(joined).lstat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert not asked(joined)
+
+
+def readable_by_others(target: Path) -> None:
+    target.chmod(0o644)
+
+
+def cut(target: Path) -> None:
+    target.write_bytes(target.read_bytes()[:-200])
+
+
+def spoilt(target: Path) -> None:
+    target.write_bytes(target.read_bytes().replace(b"MI", b"MJ"))
+
+
+def empty(target: Path) -> None:
+    target.write_bytes(b"")
+
+
+@pytest.mark.parametrize("spoil", [readable_by_others, cut, spoilt, empty])
+def test_a_file_of_ours_that_is_of_no_use_is_replaced(joined: Machine, spoil: Callable[[Path], None]) -> None:
+    served(joined)
+    old, said = leaf(joined), list[str]()
+    spoil(path(joined))
+    served(joined, said)
+    assert "is not used" in said[0]
+    assert leaf(joined).public_key() != old.public_key()
+    assert path(joined).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_configured_file_is_written_beside_others_files_but_not_where_others_may_write(joined: Machine) -> None:
+    folder = joined.folder / "pki"
+    folder.mkdir(mode=0o755)
+    joined.challenged(serving=SERVING | {"file": str(folder / "kubelet-server.pem")})
+    served(joined)
+    assert [item.name for item in folder.iterdir()] == ["kubelet-server.pem"]
+    folder.chmod(0o775)
+    done = joined.run("serving")
+    assert done.returncode == 1
+    assert "others may write" in done.stderr
+
+
+def test_a_certificate_that_could_not_be_stored_is_not_asked_for(joined: Machine) -> None:
+    # A directory in the way of the temporary file fails every write as a full disk would.
+    joined.cache.joinpath("serving.pem.probe.new").mkdir()
+    done = joined.run("serving")
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
+    assert not asked(joined)
+
+
+def test_a_certificate_that_could_not_be_stored_at_last_is_got_again_later(joined: Machine) -> None:
+    joined.cache.joinpath("serving.pem.new").mkdir()
+    assert joined.run("serving").returncode == 1
+    filed = len(asked(joined))
+    joined.cache.joinpath("serving.pem.new").rmdir()
+    joined.cache.joinpath("serving.failure").unlink()
+    served(joined)
+    assert len(asked(joined)) == filed
+
+
+@pytest.mark.parametrize("delay", [0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4])
+def test_a_call_killed_at_any_moment_leaves_the_old_file_or_the_new_and_no_second_key(
+    joined: Machine, delay: float
+) -> None:
+    served(joined)
+    make_due(joined, "serving.pem")
+    old, before = path(joined).read_bytes(), len(asked(joined))
+
+    def slowly(api: FakeApi, name: str) -> None:
+        time.sleep(0.05)
+        challenge_then_sign(api, name)
+
+    joined.api.on_create = slowly
+    process = joined.start("serving")
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert path(joined).read_bytes() == old or leaf(joined)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path(joined))
+    done = joined.run("serving")
+    assert done.returncode == 0, done.stderr
+    keys = {joined.api.envelope(item["metadata"]["name"])[0].spki for item in asked(joined)[before:]}
+    assert len(keys) == 1
+
+
+def test_parallel_calls_make_one_request(joined: Machine) -> None:
+    joined.challenged(serving=SERVING, timeoutSeconds=60)
+    processes = [joined.start("serving") for _ in range(8)]
+    assert [process.communicate(timeout=60) and process.returncode for process in processes] == [0] * 8
+    assert len(asked(joined)) == 2  # of two steps
+
+
+def test_a_client_call_does_not_wait_for_a_serving_one(joined: Machine) -> None:
+    joined.api.on_create = lambda _api, _name: None
+    waiting = joined.start("serving")
+    wait_for(lambda: bool(asked(joined)))
+    begin = time.monotonic()
+    joined.cache.joinpath("credential").unlink()
+    joined.api.on_create = challenge_then_sign
+    assert joined.run().returncode == 0
+    assert time.monotonic() - begin < 5
+    assert waiting.poll() is None
+    waiting.kill()
+    waiting.communicate()
+
+
+def test_the_insecure_provider_has_no_serving_certificates(machine: Machine) -> None:
+    done = machine.run("serving")
+    assert done.returncode == 2
+    assert "serverTLSBootstrap" in done.stderr
+
+
+def test_the_nodes_name_and_its_own_address_are_the_defaults(joined: Machine) -> None:
+    joined.challenged(serving={"ipAddresses": ["10.0.0.1"]})
+    served(joined)
+    found = leaf(joined).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert found.get_values_for_type(x509.DNSName) == [NODE]
+
+
+def test_status_tells_of_the_serving_certificate(joined: Machine) -> None:
+    before = status(joined)
+    assert (before["state"], before["file"]) == ("none", str(path(joined)))
+    joined.run("serving")
+    valid = status(joined)
+    assert valid["state"] == "valid"
+    assert valid["dnsNames"] == sorted(SERVING["dnsNames"])
+    assert valid["renewAt"] < valid["notAfter"]
+    make_due(joined, "serving.pem")
+    joined.api.on_create = deny
+    joined.run("serving")
+    due = status(joined)
+    assert due["state"] == "renewal-due"
+    assert due["lastFailure"]["reason"] == "AddressNotAllowed"
+    assert "  dnsName: alias.example" in joined.run("status").stdout
+    joined.challenged(serving={"ipAddresses": []})
+    assert status(joined)["state"] == "names-changed"
+
+
+def test_status_says_nothing_of_serving_where_nobody_asked_for_it(machine: Machine) -> None:
+    assert status(machine) is None
+
+
+def status(machine: Machine) -> Any:  # noqa: ANN401 - a part of a document
+    return json.loads(machine.run("status", "--json").stdout)["serving"]
+
+
+# The long-running form
+
+
+def watching(machine: Machine) -> subprocess.Popen[str]:
+    return machine.start("serving", "--watch")
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """End it as systemd does; it takes no time."""
+    begin = time.monotonic()
+    process.terminate()
+    said = process.communicate(timeout=10)[1]
+    assert process.returncode == 0
+    assert time.monotonic() - begin < 1
+    return said
+
+
+def test_a_watch_gets_the_certificate_and_ends_cleanly_at_once(joined: Machine) -> None:
+    process = watching(joined)
+    wait_for(path(joined).exists)
+    assert not ended(process)
+
+
+def test_a_watch_that_is_told_to_end_does_not_wait_for_its_attempt(joined: Machine) -> None:
+    joined.api.hangs = True
+    process = watching(joined)
+    sent = len(joined.api.requests)
+    wait_for(lambda: len(joined.api.requests) > sent)
+    ended(process)
+
+
+def test_a_watch_outlives_failures_and_goes_on_when_they_end(joined: Machine) -> None:
+    joined.api.refuses["POST"] = 503
+    joined.challenged(serving=SERVING, timeoutSeconds=1)
+    process = watching(joined)
+    wait_for(joined.cache.joinpath("serving.failure").exists)
+    assert process.poll() is None
+    joined.api.refuses.clear()
+    joined.challenged(serving=SERVING)
+    wait_for(path(joined).exists, 30)
+    assert "APIUnavailable" in ended(process)
+
+
+def test_a_watch_tells_a_denial_once_and_asks_no_more(joined: Machine) -> None:
+    joined.api.on_create = deny
+    process = watching(joined)
+    wait_for(joined.cache.joinpath("serving.failure").exists)
+    sent = joined.api.posts()
+    time.sleep(4)
+    assert joined.api.posts() == sent
+    said = ended(process)
+    assert said.count("AddressNotAllowed") == 1
+    assert "the next attempt is in" in said
+
+
+def test_a_watch_renews_a_certificate_in_time(joined: Machine) -> None:
+    joined.api.on_create = sign_serving(lasts=8)
+    process = watching(joined)
+    wait_for(path(joined).exists)
+    first = leaf(joined)
+    wait_for(lambda: leaf(joined) != first, 15)
+    assert first.not_valid_after_utc.timestamp() > time.time()
+    assert not ended(process)
+
+
+def test_a_watch_without_a_configuration_waits_for_one(joined: Machine) -> None:
+    text = joined.config.read_bytes()
+    joined.config.unlink()
+    process = watching(joined)
+    time.sleep(1)
+    assert process.poll() is None
+    joined.config.write_bytes(text)
+    wait_for(path(joined).exists, 20)
+    assert "No such file" in ended(process)
