@@ -160,7 +160,7 @@ def _join(options: argparse.Namespace, program: str) -> int:
     sys.stdout.write(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}{until}\n")
     if not made.settings.renewable:
         cold.tell("the insecure provider renews nothing: join again before the certificate ends")
-    return _serving_once(options) if made.wait and made.settings.serving is not None else 0
+    return _serve(_agent(options)) if made.wait and made.settings.serving is not None else 0
 
 
 def _serving(options: argparse.Namespace, program: str) -> int:
@@ -169,26 +169,28 @@ def _serving(options: argparse.Namespace, program: str) -> int:
 
         once = ["serving", "--config", options.config, "--cache-dir", options.cache_dir]
         watch.run(lambda: _agent(options), [_command(program), *once], clock=Clock(), chance=chance, tell=cold.tell)
-    return _serving_once(options)
-
-
-def _serving_once(options: argparse.Namespace) -> int:
-    from nodeattest_authenticator import status, watchdog  # noqa: PLC0415 - cryptography is not for --help
-    from nodeattest_authenticator.serving.serve import file_of, serve  # noqa: PLC0415 - the same
+    from nodeattest_authenticator import watchdog  # noqa: PLC0415 - not for --help
 
     agent = _agent(options)
+    watchdog.start(agent.settings.timeout_seconds)
+    try:
+        return _serve(agent)
+    finally:
+        watchdog.stop()
+
+
+def _serve(agent: Agent) -> int:
+    from nodeattest_authenticator import status  # noqa: PLC0415 - cryptography is not for --help
+    from nodeattest_authenticator.serving.serve import file_of, serve  # noqa: PLC0415 - the same
+
     with agent.storage:
-        watchdog.start(agent.settings.timeout_seconds)
-        try:
-            served = serve(agent)
-        finally:
-            watchdog.stop()
+        served = serve(agent)
     until, renewal = (status.moment(at) for at in (served.credential.not_after, served.credential.renew_at))
     sys.stdout.write(f"{file_of(agent)} serves {served.names} until {until} and is renewed from {renewal} on\n")
     return 0
 
 
-def _agent(options: argparse.Namespace, *, create: bool = False) -> Agent:
+def _agent(options: argparse.Namespace) -> Agent:
     from nodeattest_authenticator.agent import Agent  # noqa: PLC0415 - not for --help
 
     return Agent.open(
@@ -198,7 +200,7 @@ def _agent(options: argparse.Namespace, *, create: bool = False) -> Agent:
         clock=Clock(),
         chance=chance,
         tell=cold.tell,
-        create=create,
+        create=False,
     )
 
 

@@ -159,6 +159,38 @@ def test_the_old_exec_version_and_provider_settings_reach_their_files(joiner: Jo
     assert provider == {"name": "challenge", "settings": {"secretFile": "/run/secret"}}
 
 
+def test_join_gets_the_serving_certificate_too_when_asked(joiner: Joiner) -> None:
+    joiner.folder.joinpath("secret").write_bytes(b"s" * 40)
+    joiner.folder.joinpath("secret").chmod(0o600)
+    joiner.api.on_create = challenge_then_sign
+    words = ["--set", f"secretFile={joiner.folder / 'secret'}", "--serving-ip-address", "10.0.0.7"]
+    done = joiner.join(*words, "--serving-dns-name", "a", "--serving-dns-name", "b", provider="challenge")
+    assert done.returncode == 0, done.stderr
+    assert "serving.pem serves a, b, 10.0.0.7 until" in done.stdout
+    assert joiner.folder.joinpath("cache/serving.pem").exists()
+    section = json.loads(joiner.folder.joinpath("config.json").read_bytes())["serving"]
+    assert section == {"dnsNames": ["a", "b"], "ipAddresses": ["10.0.0.7"]}
+
+
+def test_a_join_whose_serving_certificate_is_refused_has_joined_and_fails(joiner: Joiner) -> None:
+    joiner.folder.joinpath("secret").write_bytes(b"s" * 40)
+    joiner.folder.joinpath("secret").chmod(0o600)
+
+    def decide(api: FakeApi, name: str) -> None:
+        if "serving" in api.objects[name]["spec"]["signerName"]:
+            api.deny(name, "ServingNotAllowed", "let the policy allow it")
+        else:
+            challenge_then_sign(api, name)
+
+    joiner.api.on_create = decide
+    words = ["--set", f"secretFile={joiner.folder / 'secret'}", "--serving-ip-address", "10.0.0.7"]
+    done = joiner.join(*words, provider="challenge")
+    assert done.returncode == 1
+    assert "may start kubelet" in done.stdout
+    assert "let the policy allow it" in done.stderr
+    assert joiner.kubeconfig.exists()
+
+
 def test_a_kubeconfig_that_join_did_not_write_is_kept(joiner: Joiner) -> None:
     joiner.kubeconfig.parent.mkdir()
     joiner.kubeconfig.write_text("apiVersion: v1\nkind: Config\n")
@@ -180,6 +212,11 @@ def test_a_kubeconfig_that_join_did_not_write_is_kept(joiner: Joiner) -> None:
         ({"provider": "tmp"}, "provider"),
         ({"provider_id": "a\u200bb"}, "providerID"),
         ({"timeout": "0"}, "timeoutSeconds"),
+        ({"node_name": "Node_0"}, "--node-name"),
+        ({"provider_id": "a\u200bb"}, "--provider-id"),
+        ({"server": "127.0.0.1:6443"}, "--server"),
+        ({"serving_ip_address": "10.0.0", "provider": "tpm"}, "--serving-ip-address"),
+        ({"serving_dns_name": "a"}, "insecure has no serving certificates"),
     ],
 )
 def test_a_wrong_word_is_named_and_nothing_is_written(joiner: Joiner, changes: dict[str, str], says: str) -> None:

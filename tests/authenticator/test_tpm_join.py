@@ -11,15 +11,16 @@ import time
 from collections.abc import Generator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 from agent_cluster import FakeApi
-from agent_machine import Machine
+from agent_machine import Machine, wait_for
 
 from nodeattest_authenticator.certificate import pin
 from nodeattest_providers.errors import ChallengeRequired, Denied
 from nodeattest_providers.interface import ClusterFacts, Facts, MachineFacts, NodeRequest, SecretBytes
-from nodeattest_providers.names import ProviderID, Purpose, SignerName
+from nodeattest_providers.names import ProviderID, Purpose, SignerName, split_signer
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
@@ -36,7 +37,8 @@ class Controller:
 
     def __call__(self, api: FakeApi, name: str) -> None:
         request = self.parse(name)
-        first = next((self.parse(other) for other in api.objects if other != name), None)
+        reference = cast("dict[str, str]", request.evidence.data.get("first", {}))
+        first = self.parse(reference["name"]) if reference else None
         facts = Facts(
             cluster=ClusterFacts(name="c", namespace="n", uid="u", pins=frozenset({pin(api.authority.pem)})),
             machine=MachineFacts(name="m", namespace="n", uid="mu", provider_id=ProviderID(PROVIDER_ID)),
@@ -46,13 +48,19 @@ class Controller:
             verified_at=datetime.now(UTC),
         )
         try:
-            asyncio.run(TpmSigner().verify_client_attestation_data(request, facts))
+            asyncio.run(self.verify(request, facts))
         except ChallengeRequired as required:
             api.annotate(name, challenge=required.challenge)
         except Denied as denied:
             api.deny(name, denied.reason, denied.remedy)
         else:
             api.sign(name)
+
+    async def verify(self, request: NodeRequest, facts: Facts) -> None:
+        if request.purpose is Purpose.CLIENT:
+            await TpmSigner().verify_client_attestation_data(request, facts)
+        else:
+            await TpmSigner().verify_serving_attestation_data(request, facts)
 
     def parse(self, name: str) -> NodeRequest:
         item = self.api.objects[name]
@@ -63,7 +71,7 @@ class Controller:
             resource_version=item["metadata"]["resourceVersion"],
             created=datetime.fromisoformat(item["metadata"]["creationTimestamp"]),
             signer_name=SignerName(item["spec"]["signerName"]),
-            purpose=Purpose.CLIENT,
+            purpose=purpose_of(item["spec"]["signerName"]),
             username=item["spec"]["username"],
             groups=frozenset({"system:bootstrappers"}),
             usages=frozenset(item["spec"]["usages"]),
@@ -74,14 +82,20 @@ class Controller:
         )
 
 
+def purpose_of(signer_name: str) -> Purpose:
+    found = split_signer(signer_name)
+    assert found is not None
+    return found[1]
+
+
 @pytest.fixture(scope="module")
 def tpm(tmp_path_factory: pytest.TempPathFactory) -> Generator[SoftwareTpm]:
     with SoftwareTpm.create(tmp_path_factory.mktemp("tpm"), name="node-0") as running:
         yield running
 
 
-def with_tpm(machine: Machine, tcti: str) -> Machine:
-    return machine.prepare(provider={"name": "tpm", "settings": {"tcti": tcti}})
+def with_tpm(machine: Machine, tcti: str, **changes: object) -> Machine:
+    return machine.prepare(provider={"name": "tpm", "settings": {"tcti": tcti}}, **changes)
 
 
 def test_a_node_with_a_registered_tpm_joins(machine: Machine, tpm: SoftwareTpm) -> None:
@@ -92,6 +106,24 @@ def test_a_node_with_a_registered_tpm_joins(machine: Machine, tpm: SoftwareTpm) 
     assert done.returncode == 0, done.stderr
     assert len(machine.api.requests) == 4
     assert machine.run().stdout == done.stdout
+
+
+def test_the_serving_certificate_is_got_by_the_same_tpm_while_the_clients_is_got_too(
+    machine: Machine, tpm: SoftwareTpm
+) -> None:
+    # This TPM takes one connection at a time, as /dev/tpm0 does.
+    with_tpm(machine, tpm.tcti, serving={"ipAddresses": ["10.0.0.7"]}, timeoutSeconds=30)
+    machine.api.on_create = Controller(machine.api, tpm.endorsement_fingerprint())
+    assert machine.run().returncode == 0
+    serving = machine.start("serving")
+    wait_for(machine.cache.joinpath("serving.draft").exists)
+    machine.cache.joinpath("credential").unlink()
+    client = machine.run()
+    assert client.returncode == 0, client.stderr
+    assert serving.communicate(timeout=40)[1] == ""
+    assert serving.returncode == 0
+    signers = {item["spec"]["signerName"].rsplit("/")[1] for item in machine.api.objects.values()}
+    assert signers == {"kube-apiserver-client-kubelet-tpm", "kubelet-serving-tpm"}
 
 
 def test_the_fingerprint_is_shown_without_any_configuration(machine: Machine, tpm: SoftwareTpm) -> None:
