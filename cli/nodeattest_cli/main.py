@@ -27,7 +27,7 @@ _COMMANDS: Final = {
     "demo": ("nodeattest_cli.demo.command:demo", "Watch nodes join and impostors be refused, on this machine."),
     "explain": ("nodeattest_cli.explain.command:explain", "Replay a stored request: each check, expected and got."),
     "machines": ("nodeattest_cli.machines:machines", "Which machines are attested, until when; reset or readmit one."),
-    "policy": ("nodeattest_cli.policies:policy", "Check attestation policies without a cluster."),
+    "policy": ("nodeattest_cli.policies:policy", "Check attestation policies; learn register values for them."),
     "version": ("nodeattest_cli.version:version", "Print the version."),
 }
 """Name to ``module:command`` and the line that ``--help`` shows."""

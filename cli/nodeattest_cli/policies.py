@@ -14,6 +14,7 @@ import click
 
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
+from nodeattest_cli.learn import learn
 from nodeattest_controller import manifests
 from nodeattest_controller.objects import items, mapping, strings, text
 from nodeattest_controller.policy import parse
@@ -32,11 +33,16 @@ _VERSION: Final = "v1alpha1"
 _KIND: Final = "NodeAttestationPolicy"
 _PLURAL: Final = "nodeattestationpolicies"
 _INVALID: Final = 1
+_RUNTIME: Final = {10: "IMA", 11: "systemd-pcrphase", 15: "systemd-cryptsetup"}
+"""PCRs that running systems extend, which no event log of a firmware explains."""
 
 
 @click.group()
 def policy() -> None:
-    """Check attestation policies without a cluster."""
+    """Check attestation policies without a cluster, or propose register values for one."""
+
+
+policy.add_command(learn)
 
 
 @policy.command()
@@ -142,6 +148,17 @@ def notes(document: JsonObject) -> Iterator[str]:
         yield "only TPMs that the infrastructure provider names are trusted: no endorsementKeys, no endorsementCAs"
     if tpm.get("trustOnFirstUse") is True:
         yield "trustOnFirstUse: the first TPM that claims a Machine is believed"
+    yield from _event_log_notes(tpm)
     for section in ("tpm", "challenge", "insecure"):
         if section in spec and section not in attestors:
             yield f"the section {section} is without effect: authorizedAttestors does not name it"
+
+
+def _event_log_notes(tpm: JsonObject) -> Iterator[str]:
+    if tpm.get("eventLog") != "Require":
+        return
+    yield "eventLog Require: every bootstrap token can read the nodes' event logs, kernel command lines among them"
+    selection, values = mapping(tpm, "pcrs").get("selection"), mapping(tpm, "pcrs", "values")
+    for pcr, who in _RUNTIME.items():
+        if isinstance(selection, list) and pcr in selection and str(pcr) not in values:
+            yield f"eventLog Require refuses machines whose PCR {pcr} is extended by {who}: do not select it"

@@ -1,0 +1,164 @@
+"""Register values learned from the ledger: merged with the policy's, never fewer, and a policy that is valid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.learned import Booted, booted, propose
+from nodeattest_cli.main import main
+from nodeattest_cli.policies import problems
+from nodeattest_controller import manifests
+from nodeattest_controller.objects import mapping
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.tpm.policy import TpmPolicy, parse_policy
+from nodeattest_sandbox import fleet
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.process import ControlPlane, start_sandbox
+
+OLD, NEW, OTHER = "0e" * 32, "1" * 64, "ab" * 32
+BASE = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet"
+
+
+def machine(name: str, *, bank: str = "sha256", cluster: str = "blue", **pcrs: str) -> Booted:
+    values = {int(pcr.removeprefix("p")): value for pcr, value in pcrs.items()}
+    return Booted(cluster=cluster, machine=name, node=f"node-{name}", bank=bank, pcrs=values)
+
+
+def policy(**pcrs: JsonValue) -> TpmPolicy:
+    return parse_policy({"pcrs": pcrs})
+
+
+def record(name: str, *, cluster: str = "blue", boot: JsonObject | None = None) -> JsonObject:
+    spec: JsonObject = {
+        "clusterName": cluster,
+        "machineName": name,
+        "nodeName": f"node-{name}",
+        "provider": "tpm",
+        "providerID": f"metal://{name}",
+    }
+    if boot is not None:
+        spec["boot"] = {"clock": 1, "resetCount": 1, **boot}
+    return {
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "MachineAttestation",
+        "metadata": {"name": f"{cluster}-{name}"},
+        "spec": spec,
+    }
+
+
+def test_values_of_the_policy_stay_beside_those_of_the_machines() -> None:
+    made = propose([machine("a", p0=OLD, p7=OTHER), machine("b", p0=NEW, p7=OTHER)], policy(values={"0": [OLD]}))
+    assert made.bank == "sha256"
+    assert list(made.selection) == [0, 7]
+    assert made.values == {0: sorted((OLD, NEW)), 7: [OTHER]}
+    assert made.new == {0: ["b"], 7: ["a", "b"]}
+
+
+def test_a_register_that_the_policy_does_not_select_is_not_learned() -> None:
+    made = propose([machine("a", p0=OLD, p10=NEW)], policy(selection=[0, 4]))
+    assert list(made.selection) == [0, 4]
+    assert made.values == {0: [OLD]}
+
+
+def test_without_a_policy_the_selection_is_what_was_quoted() -> None:
+    made = propose([machine("a", p0=OLD), machine("b", p4=NEW)], None)
+    assert list(made.selection) == [0, 4]
+    assert made.values == {0: [OLD], 4: [NEW]}
+
+
+@pytest.mark.parametrize(
+    ("machines", "wanted", "said"),
+    [
+        ([machine("a")], None, "a has no register values"),
+        ([machine("a", p0=OLD)], policy(bank="sha384"), "expected sha384"),
+        ([machine("a", p0=OLD), machine("b", p0="ab" * 48, bank="sha384")], None, "b quoted the bank sha384"),
+    ],
+)
+def test_what_cannot_be_merged_is_said(machines: list[Booted], wanted: TpmPolicy | None, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        propose(machines, wanted)
+
+
+@pytest.mark.parametrize(
+    "boot",
+    [
+        {"bank": "sha1", "pcrs": {"0": "ab" * 20}},
+        {"bank": "sha256", "pcrs": {"0": "AB" * 32}},
+        {"bank": "sha256", "pcrs": {"0": "ab" * 32 + "\n"}},
+        {"bank": "sha256", "pcrs": {"0": "ab" * 48}},
+        {"bank": "sha256\nspec: {}", "pcrs": {"0": "ab" * 32}},
+    ],
+)
+def test_a_record_that_no_quote_can_have_made_is_not_learned_from(boot: JsonObject) -> None:
+    with pytest.raises(UserError, match="was it edited"):
+        booted(record("a", boot=boot))
+
+
+@pytest.mark.parametrize("boot", [None, {}, {"pcrDigest": "ab"}])
+def test_a_record_without_registers_has_none(boot: JsonObject | None) -> None:
+    assert booted(record("a", boot=boot)).pcrs == {}
+
+
+def fill(plane: ControlPlane) -> Client:
+    client = plane.client()
+    install_cluster_api(client)
+    install_definitions(client, manifests.crds())
+    fleet.create_cluster(client, "blue", namespace="fleet", kubeconfig=b"", ca_certificate=b"", ca_key=b"")
+    for body in (
+        record("a", boot={"bank": "sha256", "pcrs": {"0": OLD, "7": OTHER}}),
+        record("b", boot={"bank": "sha256", "pcrs": {"0": NEW, "7": OTHER}}),
+        record("c"),
+        record("a", cluster="green", boot={"bank": "sha256", "pcrs": {"0": OTHER}}),
+    ):
+        client.create(f"{BASE}/machineattestations", body)
+    return client
+
+
+def learned(output: str) -> JsonObject:
+    document: JsonObject = yaml.safe_load(output)
+    return mapping(document, "spec", "tpm", "pcrs")
+
+
+def test_a_policy_is_proposed_from_a_management_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with start_sandbox(tmp_path, name="management") as plane:
+        client = fill(plane)
+        access = ["--kubeconfig", str(plane.admin_kubeconfig), "-n", "fleet", "--cluster", "blue"]
+        assert main(["policy", "learn", "a", *access]) == 0
+        said = capsys.readouterr().out
+        assert learned(said) == {"bank": "sha256", "selection": [0, 7], "values": {"0": [OLD], "7": [OTHER]}}
+        assert "# Learning trusts what these machines booted." in said
+
+        spec: JsonObject = {"authorizedAttestors": ["tpm"], "tpm": {"eventLog": "Require", "pcrs": learned(said)}}
+        document: JsonObject = {
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "NodeAttestationPolicy",
+            "metadata": {"name": "p"},
+            "spec": spec,
+        }
+        assert list(problems(document)) == []
+        client.create(f"{BASE}/nodeattestationpolicies", document)
+        assert main(["policy", "learn", "node-b", *access]) == 0
+        said = capsys.readouterr().out
+        assert learned(said)["values"] == {"0": sorted((OLD, NEW)), "7": [OTHER]}
+        assert "# PCR 0: 2 allowed, new for b\n" in said
+        assert "# PCR 7: 1 allowed\n" in said
+
+        assert main(["policy", "learn", "--all", *access]) == 0
+        assert learned(capsys.readouterr().out)["values"] == {"0": sorted((OLD, NEW)), "7": [OTHER]}
+        for words, problem in (
+            (["learn", *access], "either names or --all"),
+            (["learn", "a", "--all", *access], "either names or --all"),
+            (["learn", "z", *access], "no machine z is on record"),
+            (["learn", "c", *access], "c has no register values"),
+            (["learn", "a", *access[:4]], "say --cluster"),
+            (["learn", "--all", *access[:4], "--cluster", "none"], "no machine has quoted"),
+            (["learn", "--all", *access[:4], "--cluster", "green"], "404"),
+        ):
+            assert main(["policy", *words]) == 2
+            assert problem in capsys.readouterr().err
