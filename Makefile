@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test check conformance bench lock clean
+FUZZ_SECONDS ?= 60
+
+.PHONY: help venv demo test check conformance bench fuzz lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and impostors be refused"
 	@echo "make test         run the tests"
 	@echo "make check        lint, types, layers"
 	@echo "make conformance  the system tests against a real kube-apiserver (KUBEBUILDER_ASSETS)"
 	@echo "make bench        measurements"
+	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS)"
 	@echo "make lock         renew requirements.lock"
 	@echo "make clean        remove what the other targets made"
 	@echo "ARGS=... is passed on, such as: make demo ARGS='--nodes 5 --keep'"
@@ -43,6 +46,9 @@ conformance: venv
 
 bench: venv
 	@$(BIN)/python -m bench $(ARGS)
+
+fuzz: venv
+	@$(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
 
 lock: venv
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --no-emit-index-url --no-emit-find-links \

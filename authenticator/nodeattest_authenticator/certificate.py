@@ -24,9 +24,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from nodeattest_authenticator import pem
 from nodeattest_authenticator.cache import Credential
 from nodeattest_authenticator.errors import Failure, Local
+from nodeattest_authenticator.settings import invalid
 from nodeattest_authenticator.warm import SKEW, is_time_valid
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, ClusterPin, NodeName
+from nodeattest_providers.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.serving.names import Names
@@ -64,14 +66,14 @@ def checked(certificate_pem: bytes, key_pem: bytes, wanted: Wanted) -> tuple[byt
         chain = [x509.load_der_x509_certificate(der) for der in blocks]
         key = load_pem_private_key(key_pem, password=None).public_key()
         spki = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except UNREADABLE:
         raise _refused("it or its key cannot be parsed") from None
     if not 1 <= len(chain) <= _MAX_CHAIN:
         raise _refused(f"expected 1 to {_MAX_CHAIN} certificates, got {len(chain)}")
     try:
         _check_leaf(chain[0], spki, wanted)
         _check_chain(chain, wanted.ca_pem)
-    except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+    except UNREADABLE:
         raise _refused("an extension or a name in it cannot be parsed") from None
     canonical = b"".join(pem.encode(der, pem.CERTIFICATE) for der in blocks)
     return canonical, int(chain[0].not_valid_before_utc.timestamp()), int(chain[0].not_valid_after_utc.timestamp())
@@ -110,13 +112,20 @@ def pin(ca_pem: bytes, server_der: bytes | None = None) -> ClusterPin:
     """Pin the cluster CA that the node trusts: of several the one that issued the server's certificate, else the first.
 
     The controller accepts each CA of the cluster's current bundle, so the choice only matters while a CA is rotated.
+    Raises ``Failure`` for a bundle that cannot be parsed.
     """
-    bundle = [x509.load_der_x509_certificate(der) for der in pem.decode(ca_pem, pem.CERTIFICATE)]
-    chosen = bundle[0]
+    try:
+        bundle = [x509.load_der_x509_certificate(der) for der in pem.decode(ca_pem, pem.CERTIFICATE)]
+        spkis = [ca.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for ca in bundle]
+    except UNREADABLE:
+        raise invalid("certificateAuthority holds a certificate that cannot be parsed") from None
+    if not bundle:
+        raise invalid("certificateAuthority holds no certificate")
+    chosen = 0
     if server_der is not None and len(bundle) > 1:
         server = x509.load_der_x509_certificate(server_der)
-        chosen = next((ca for ca in bundle if _issued(server, ca)), chosen)
-    return cluster_pin(chosen.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+        chosen = next((number for number, ca in enumerate(bundle) if _issued(server, ca)), chosen)
+    return cluster_pin(spkis[chosen])
 
 
 def subject(certificate_pem: bytes) -> tuple[str, str]:

@@ -108,9 +108,12 @@ def _render(draft: Draft) -> bytes:
 
 def _parse(data: bytes) -> Draft:
     fields = Fields(parse_object(data))
+    key = fields.required("key")
+    if not key.isascii():
+        raise FieldsError("key must be PEM")
     draft = Draft(
         purpose=fields.required("purpose"),
-        key_pem=fields.required("key").encode(),
+        key_pem=key.encode(),
         csr_der=fields.required_octets("csr"),
         version=fields.number("version", low=1, high=HIGHEST) or FIRST_VERSION,
         first=_filed(fields.object("first")),

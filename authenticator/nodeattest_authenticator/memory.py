@@ -65,7 +65,7 @@ def load(storage: Storage, identity: bytes, *, name: str = FAILURE_FILE) -> Reme
         if magic != FAILURE_MAGIC or made_for != identity:
             return None
         _, reason, text = rest.decode().split("\n", 2)
-        return Remembered(until=int(until), count=int(count), reason=reason, text=text)
+        return Remembered(until=int(until), count=max(int(count), 0), reason=reason, text=text)
     except (ValueError, UnsafeFileError):
         return None
 

@@ -55,19 +55,27 @@ _Loader.yaml_implicit_resolvers = {
 def read_objects(path: str) -> list[JsonObject]:
     """Read every object of a file; ``-`` is standard input."""
     name = "standard input" if path == "-" else path
+    content = _content(path, name)
     try:
-        content = sys.stdin.buffer.read(_LIMIT + 1) if path == "-" else _read(Path(path))
-        if len(content) > _LIMIT:
-            raise UserError(f"{name}: more than {_LIMIT} bytes")
         documents = [_plain(document, name) for document in yaml.load_all(content, Loader=_Loader)]
-    except OSError as error:
-        raise UserError(f"{name}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - PyYAML promises no closed set (an empty !!int is an IndexError); its border
         raise UserError(f"{name}: expected YAML or JSON, got {_problem(error)}") from None
     found = [part for document in documents if document is not None for part in _parts(document, name)]
     if not found:
         raise UserError(f"{name}: expected a Kubernetes object, got none")
     return found
+
+
+def _content(path: str, name: str) -> bytes:
+    try:
+        content = sys.stdin.buffer.read(_LIMIT + 1) if path == "-" else _read(Path(path))
+    except OSError as error:
+        raise UserError(f"{name}: {error.strerror}") from None
+    if len(content) > _LIMIT:
+        raise UserError(f"{name}: more than {_LIMIT} bytes")
+    return content
 
 
 def _read(path: Path) -> bytes:

@@ -17,7 +17,6 @@ from ipaddress import ip_address
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -28,6 +27,7 @@ from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.names import ClusterPin, NodeName, Purpose
 from nodeattest_providers.subject import kubelet_subject
+from nodeattest_providers.unreadable import UNREADABLE
 
 __all__ = ["Authority", "Issued", "SubjectNames", "bundle_pins", "load_authority", "names_in", "sign"]
 
@@ -86,15 +86,16 @@ def load_authority(secret: JsonObject | None, cluster: str) -> Authority:
         )
     try:
         certificates = x509.load_pem_x509_certificates(chain)
+        pins = bundle_pins(certificates)
         key = serialization.load_pem_private_key(key_pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except UNREADABLE as error:
         raise _unavailable(f"Secret {cluster}-ca is not a PEM certificate and key", "repair the Secret") from error
     if not isinstance(key, _PRIVATE):
         raise _unavailable(f"the key in Secret {cluster}-ca is neither RSA nor ECDSA", "use an RSA or ECDSA CA")
     signing = next((cert for cert in certificates if cert.public_key() == key.public_key()), None)
     if signing is None:
         raise _unavailable(f"tls.key in Secret {cluster}-ca belongs to none of its certificates", "repair the Secret")
-    return Authority(signing, key, bundle_pins(certificates))
+    return Authority(signing, key, pins)
 
 
 def bundle_pins(certificates: list[x509.Certificate]) -> frozenset[ClusterPin]:

@@ -62,7 +62,7 @@ def _parse(path: Path) -> object:
         raise SettingsError(f"{path}: expected at most {_MAX_BYTES} bytes")
     try:
         return cast("object", yaml.load(content, Loader=_StrictLoader))  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except Exception as error:  # PyYAML promises no closed set (an empty !!int is an IndexError)
         raise SettingsError(f"{path}: expected YAML, got {_yaml_problem(error)}") from error
 
 

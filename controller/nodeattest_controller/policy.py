@@ -33,7 +33,7 @@ _FIELDS: Final = _OWN_SECTION | {
 }
 _SERVING_CHOICES: Final = {"kubelet": ("Ignore", "Approve"), "attested": ("Sign", "Refuse")}
 """Fields of ``serving`` and what each may be; the first is the default (ADR 8)."""
-_DURATION: Final = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?\Z")
+_DURATION: Final = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?\Z", re.ASCII)
 MIN_LIFETIME: Final = 600
 """Seconds; kubernetes pkg/controller/certificates/authority clamps below ten minutes."""
 MAX_LIFETIME: Final = 365 * 86400

@@ -32,6 +32,7 @@ BREACHES = [
         "import nodeattest_providers.tpm.verifier",
     ),
     ("Only the kube room talks to API servers", "controller/nodeattest_controller/app.py", "import kubernetes"),
+    ("Only the fuzzer's child process needs atheris", "providers/nodeattest_providers/pem.py", "import atheris"),
 ]
 
 
@@ -40,6 +41,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("tree")
     for room in ROOMS:
         shutil.copytree(TREE / room, target / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(TREE / "fuzz", target / "fuzz", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(TREE / "pyproject.toml", target)
     return target
 

@@ -124,8 +124,8 @@ class Challenge:
     @classmethod
     def parse(cls, text: str) -> Challenge:
         """Read the annotation's value; anything else is ``Denied``."""
-        # A str may hold lone surrogates, which have no UTF-8; replaced, they are no canonical JSON of ours.
-        value = canonical.loads(text.encode(errors="replace"))
+        # A str may hold lone surrogates, which have no UTF-8: what stands for them here is no UTF-8 either.
+        value = canonical.loads(text.encode(errors="surrogatepass"))
         fields = Fields.of(value, "challenge/v1 challenge", ("v", "uid", "spki", "n"))
         fields.integer("v", VERSION, VERSION)
         return cls(

@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.verification import ExtensionPolicy, PolicyBuilder, Store, VerificationError
@@ -23,6 +22,7 @@ from cryptography.x509.verification import ExtensionPolicy, PolicyBuilder, Store
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.public import PublicArea
+from nodeattest_providers.unreadable import UNREADABLE
 
 __all__ = ["check_certificate"]
 
@@ -34,15 +34,6 @@ _EK_USAGE: Final = x509.ObjectIdentifier("2.23.133.8.1")
 """tcg-kp-EKCertificate."""
 _UNDERSTOOD: Final = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.SubjectAlternativeName)
 """Extensions that may be critical: three are judged here, the directory names of the fourth identify a TPM model."""
-_FOREIGN: Final = (
-    ValueError,
-    TypeError,
-    UnsupportedAlgorithm,
-    x509.DuplicateExtension,
-    x509.InvalidVersion,
-    x509.UnsupportedGeneralNameType,
-)
-"""What cryptography raises on certificates that it cannot read."""
 
 
 def check_certificate(
@@ -92,7 +83,7 @@ def _read(certificate: bytes) -> tuple[x509.Certificate, x509.Extensions, bytes]
         leaf = x509.load_der_x509_certificate(certificate)
         spki = leaf.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         extensions = leaf.extensions
-    except _FOREIGN:
+    except UNREADABLE:
         return None
     return leaf, extensions, spki
 
@@ -128,7 +119,7 @@ def _chain_problem(leaf: x509.Certificate, chain: tuple[bytes, ...], anchors: St
         verifier.verify(leaf, [x509.load_der_x509_certificate(item) for item in chain])
     except VerificationError as error:
         return str(error)
-    except _FOREIGN:
+    except UNREADABLE:
         return "an intermediate that cannot be read"
     return None
 

@@ -17,13 +17,13 @@ from types import MappingProxyType
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.verification import Store
 
 from nodeattest_providers.interface import JsonValue
 from nodeattest_providers.names import ProviderID
 from nodeattest_providers.tpm.settings import boolean, closed, invalid, items, mapping, text
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, Alg, PcrSelection, digest_size
+from nodeattest_providers.unreadable import UNREADABLE
 
 __all__ = ["PolicyCache", "TpmPolicy", "parse_policy"]
 
@@ -122,7 +122,7 @@ def _anchors(bundle: str) -> Store:
     try:
         certificates = x509.load_pem_x509_certificates(bundle.encode())
         authorities = [_is_authority(certificate) for certificate in certificates]
-    except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.InvalidVersion):
+    except UNREADABLE:
         raise invalid(where, "PEM certificates", "text that is none") from None
     if not all(authorities):
         raise invalid(where, "CA certificates only", "a certificate that is no CA")

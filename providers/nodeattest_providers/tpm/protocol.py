@@ -200,8 +200,8 @@ class Challenge:
     @classmethod
     def parse(cls, text: str) -> Challenge:
         """Read the annotation's value; anything else is ``Denied``."""
-        # A str may hold lone surrogates, which have no UTF-8; replaced, they are no canonical JSON of ours.
-        value = canonical.loads(text.encode(errors="replace"))
+        # A str may hold lone surrogates, which have no UTF-8: what stands for them here is no UTF-8 either.
+        value = canonical.loads(text.encode(errors="surrogatepass"))
         required = ("v", "uid", "spki", "n", "blob", "secret", "pcrs")
         fields = Fields.of(value, "tpm/v1 challenge", required, ("log",))
         fields.integer("v", VERSION, VERSION)

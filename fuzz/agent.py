@@ -1,0 +1,175 @@
+"""Targets of the node agent: its own files, client-go's words, and what the API server answers."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+from fuzz.files import folder
+from fuzz.keys import AUTHORITY_KEY, NODE_KEY, NOW, authority, key_pem, kubelets_certificate, pem_of
+from fuzz.mutators.der_tree import DerTree
+from fuzz.mutators.json_tree import JsonTree
+from fuzz.mutators.pem_blocks import PemBlocks
+from fuzz.target import Target, require
+from nodeattest_authenticator import (
+    bootstrap_token,
+    certificate,
+    csr_object,
+    exec_info,
+    kubeconfig,
+    memory,
+    settings,
+    warm,
+)
+from nodeattest_authenticator import (
+    cache as credential_cache,
+)
+from nodeattest_authenticator.draft import DRAFT_FILE, StoredDrafts
+from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.fields import FieldsError, parse_object
+from nodeattest_authenticator.storage import Storage
+from nodeattest_providers.names import NodeName
+
+__all__ = ["TARGETS", "configuration"]
+
+_IDENTITY: Final = b"1.2.3.4"
+_LONGEST_MESSAGE: Final = 2048
+
+
+@cache
+def _storage() -> Storage:
+    """Open a cache directory in memory, which goes with the process."""
+    place = tempfile.mkdtemp(prefix="nodeattest-fuzz-", dir=folder())
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return Storage(f"{place}/cache")
+
+
+def _settings(data: bytes) -> bool:
+    try:
+        read = settings.parse(data, hostname="node-0")
+    except FieldsError:
+        return False
+    require(settings.parse(settings.to_json(read), hostname="another") == read, "what is written is read again")
+    kubeconfig.render(read, command="/c", config="/f", cache_dir="/d", exec_api_version="v1")
+    return True
+
+
+@cache
+def configuration() -> settings.Settings:
+    """Return the configuration that exec infos are compared with."""
+    document = b'{"apiVersion":"%b","kind":"%b","server":"https://10.0.0.1:6443","certificateAuthority":"%b",'
+    document += b'"provider":{"name":"tpm"}}'
+    ca = pem_of(authority()).replace(b"\n", b"\\n")
+    return settings.parse(document % (settings.API_VERSION.encode(), settings.KIND.encode(), ca), hostname="node-0")
+
+
+def _exec_info(data: bytes) -> bool:
+    try:
+        info = exec_info.parse(data)
+        exec_info.check_cluster(info, configuration())
+    except Failure as failure:
+        require(len(str(failure)) <= _LONGEST_MESSAGE, "a refusal of a few words")
+        return False
+    require(not info.skips_verification, "a server is verified")
+    return True
+
+
+def _credential(data: bytes) -> bool:
+    storage = _storage()
+    storage.write(warm.CREDENTIAL_FILE, data, durable=False)
+    found = warm.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
+    require(found is None or found[0] == 0, "a credential or nothing")
+    try:
+        cached = credential_cache.load(storage)
+    except ValueError:
+        return False
+    if cached is None:
+        return False
+    credential_cache.save(storage, cached)
+    require(credential_cache.load(storage) == cached, "what is written is read again")
+    return True
+
+
+def _draft(data: bytes) -> bool:
+    storage = _storage()
+    storage.write(DRAFT_FILE, data, durable=False)
+    drafts = StoredDrafts(storage)
+    draft = drafts.load()
+    if draft is None:
+        return False
+    drafts.save(draft)
+    require(drafts.load() == draft, "what is written is read again")
+    return True
+
+
+def _failure(data: bytes) -> bool:
+    storage = _storage()
+    storage.remove(warm.CREDENTIAL_FILE)
+    storage.write(warm.FAILURE_FILE, data, durable=False)
+    warm.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
+    read = memory.load(storage, _IDENTITY)
+    failure = Failure("APIUnavailable", "no answer", remedy="wait", fate=Fate.TEMPORARY)
+    after = memory.remember(storage, _IDENTITY, failure, pause=memory.FIRST, now=NOW.timestamp(), chance=lambda: 0.5)
+    require(after.until > NOW.timestamp(), "the next attempt lies ahead")
+    return read is not None
+
+
+def _csr_object(data: bytes) -> bool:
+    try:
+        csr_object.parse(parse_object(data))
+    except FieldsError as error:
+        require(len(str(error)) <= _LONGEST_MESSAGE, "a refusal of a few words")
+        return False
+    return True
+
+
+def _certificate(data: bytes) -> bool:
+    wanted = certificate.Wanted(node_name=NodeName("node-0"), ca_pem=pem_of(authority()))
+    try:
+        canonical, begin, end = certificate.checked(data, key_pem(NODE_KEY), wanted)
+    except Failure:
+        return False
+    require(certificate.checked(canonical, key_pem(NODE_KEY), wanted) == (canonical, begin, end), "one spelling")
+    certificate.subject(canonical)
+    return True
+
+
+def _authorities(data: bytes) -> bool:
+    """Pin a bundle of CAs out of the configuration, and check a certificate against it."""
+    wanted = certificate.Wanted(node_name=NodeName("node-0"), ca_pem=data)
+    try:
+        pin = certificate.pin(data)
+        certificate.checked(pem_of(kubelets_certificate()), key_pem(NODE_KEY), wanted)
+    except Failure:
+        return False
+    return pin.startswith("sha256:")
+
+
+def _text(parse: Callable[[bytes], object], *refusals: type[Exception]) -> Callable[[bytes], bool]:
+    def law(data: bytes) -> bool:
+        try:
+            return bool(parse(data))
+        except refusals:
+            return False
+
+    return law
+
+
+_PEM: Final = PemBlocks({"CERTIFICATE": DerTree(AUTHORITY_KEY)})
+
+TARGETS: Final = (
+    Target("agent-settings", _settings, JsonTree()),
+    Target("agent-exec-info", _exec_info, JsonTree({"certificate-authority-data": _PEM})),
+    Target("agent-credential", _credential),
+    Target("agent-draft", _draft, JsonTree(), 8192),
+    Target("agent-failure", _failure, None, 512),
+    Target("agent-csr-object", _csr_object, JsonTree({"certificate": _PEM}), 8192),
+    Target("agent-certificate", _certificate, _PEM),
+    Target("agent-authorities", _authorities, _PEM),
+    Target("agent-bootstrap-token", _text(bootstrap_token.parse, Failure), None, 64),
+    Target("agent-kubeconfig", _text(kubeconfig.is_ours), JsonTree()),
+)

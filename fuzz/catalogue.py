@@ -1,0 +1,24 @@
+"""Every target by its name. A parser that reads bytes of others belongs here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from fuzz import agent, cli, controller, kube, tpm, wire
+from fuzz.target import Target
+
+__all__ = ["CORPUS", "TARGETS", "seeds_of"]
+
+CORPUS: Final = Path(__file__).parents[1] / "tests" / "vectors" / "fuzz"
+"""A folder of seeds for each target; what a fuzzer or a bug found stays beside them."""
+
+TARGETS: Final[dict[str, Target]] = {
+    target.name: target
+    for target in (*wire.TARGETS, *tpm.TARGETS, *controller.TARGETS, *kube.TARGETS, *cli.TARGETS, *agent.TARGETS)
+}
+
+
+def seeds_of(target: Target) -> list[Path]:
+    """List the seeds of a target."""
+    return sorted(path for path in (CORPUS / target.name).glob("*") if path.is_file())

@@ -1,0 +1,57 @@
+"""One target under libFuzzer, in a process of its own: ``python -m fuzz.child MODULE NAME COUNTS [its arguments]``.
+
+The only module that needs atheris. MODULE holds TARGETS, as ``fuzz.catalogue`` does. COUNTS is a file of 16 bytes: how
+many inputs ran, and how many gave a value.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from importlib import import_module
+from random import Random
+from typing import Final, cast
+
+import atheris  # pyright: ignore[reportMissingImports] - no wheel for every platform
+
+from fuzz.target import Target
+
+__all__ = ["COUNTS_SIZE", "INSTRUMENTED", "main"]
+
+COUNTS_SIZE: Final = 16
+INSTRUMENTED: Final = [
+    *("nodeattest_providers", "nodeattest_kube", "nodeattest_authenticator", "nodeattest_controller"),
+    *("pyasn1", "yaml"),
+]
+"""Packages whose coverage guides the fuzzer: the parsers, and those libraries of theirs that are Python."""
+
+
+def main() -> None:
+    """Fuzz for as long as libFuzzer's arguments say; ends the process."""
+    _, module, name, counts, *arguments = sys.argv
+    with atheris.instrument_imports(include=INSTRUMENTED):  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] - it has no types
+        targets = cast("dict[str, Target]", import_module(module).TARGETS)
+    target = targets[name]
+    with open(counts, "r+b") as file:  # noqa: PTH123 - mmap needs the descriptor only
+        shared = mmap.mmap(file.fileno(), COUNTS_SIZE)
+    ran = read = 0
+
+    def one_input(data: bytes) -> None:
+        nonlocal ran, read
+        ran += 1
+        shared[:8] = ran.to_bytes(8, "little")
+        if target.law(data):
+            read += 1
+            shared[8:] = read.to_bytes(8, "little")
+
+    def mutate(data: bytes, size: int, seed: int) -> bytes:
+        mutator = target.mutator
+        plain = atheris.Mutate
+        return mutator(data, size, Random(seed), plain) if mutator else plain(data, size)  # noqa: S311 - no secret is drawn
+
+    atheris.Setup([sys.argv[0], f"-max_len={target.max_len}", *arguments], one_input, custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""All seeds that are made, by their path in the corpus."""
+
+from __future__ import annotations
+
+from fuzz.seeds import agent, objects, tpm, wire
+
+__all__ = ["files"]
+
+
+def files() -> dict[str, bytes]:
+    """Return contents by path under the corpus."""
+    made = wire.seeds() | tpm.seeds() | objects.seeds() | agent.seeds()
+    return {f"{name}/made-{number:02}": seed for name, seeds in made.items() for number, seed in enumerate(seeds)}

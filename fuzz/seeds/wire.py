@@ -1,0 +1,65 @@
+"""Seeds of the wire format."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from fuzz.keys import NODE_KEY
+from nodeattest_providers import canonical, envelope
+from nodeattest_providers.canonical import b64encode
+from nodeattest_providers.exchange import Evidence, JsonObject
+from nodeattest_providers.names import PROVIDER_ID_OID, ProviderName
+
+__all__ = ["HASH", "UID", "filed", "request", "seeds"]
+
+UID: Final = "5d9a3b56-2f0c-4d7e-8a61-0f6f5c1b9a11"
+HASH: Final = "sha256:" + "ab" * 32
+
+
+def request(*names: x509.GeneralName) -> bytes:
+    """Write a sound PKCS#10 request; with names, one for a serving certificate."""
+    subject = [
+        x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+        x509.NameAttribute(NameOID.COMMON_NAME, "system:node:node-0"),
+    ]
+    provider_id = x509.UnrecognizedExtension(x509.ObjectIdentifier(PROVIDER_ID_OID), b"\x0c\x08metal://")
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(subject))
+    builder = builder.add_extension(provider_id, critical=False)
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return builder.sign(NODE_KEY, hashes.SHA256(), ecdsa_deterministic=True).public_bytes(Encoding.DER)
+
+
+def filed(provider: str = "insecure", data: JsonObject | None = None) -> bytes:
+    """Write a sound envelope."""
+    return envelope.encode(request(), Evidence(ProviderName(provider), 1, data or {}))
+
+
+def seeds() -> dict[str, list[bytes]]:
+    """Return seeds by target."""
+    answer: JsonObject = {"first": {"name": "node-csr-0", "uid": UID}, "mac": b64encode(bytes(32)), "phase": 2}
+    challenge: JsonObject = {"n": b64encode(bytes(32)), "spki": HASH, "uid": UID, "v": 1}
+    serving = request(
+        x509.DNSName("node-0"), x509.IPAddress(ip_address("10.0.0.7")), x509.IPAddress(ip_address("fd::7"))
+    )
+    return {
+        "envelope": [filed(), filed("challenge", answer)],
+        "pem": [filed(), filed().replace(b"\n", b"\r\n"), b"-----BEGIN CERTIFICATE REQUEST-----\n"],
+        "csr": [request(), serving],
+        "der": [
+            *(
+                bytes.fromhex(text)
+                for text in ("30060201000c0141", "3100", "a000", "0403414243", "0302000f", "02020080")
+            ),
+            *(bytes.fromhex(text) for text in ("0603551d11", "06028001", "0c8141" + "41" * 65, "30800000", "020100")),
+        ],
+        "canonical": [canonical.dumps(answer), '{"é":[1,{"a":null}],"ﬁ":"\\n"}'.encode()],
+        "challenge-evidence": [canonical.dumps({"phase": 1}), canonical.dumps(answer), b'{"phase":true}'],
+        "challenge-challenge": [canonical.dumps(challenge)],
+    }

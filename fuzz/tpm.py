@@ -1,0 +1,138 @@
+"""Targets of the TPM's structures, endorsement certificates, and the policy about them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from cryptography.x509.verification import Store
+
+from fuzz.keys import AUTHORITY_KEY, NOW, TPM_KEY, authority
+from fuzz.mutators.der_tree import DerTree
+from fuzz.mutators.json_tree import JsonTree
+from fuzz.target import Target, require
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.tpm import nv
+from nodeattest_providers.tpm.attest import parse_quote
+from nodeattest_providers.tpm.attestation import check_attestation_key, qualified_name
+from nodeattest_providers.tpm.certificate import check_certificate
+from nodeattest_providers.tpm.credential import make_credential
+from nodeattest_providers.tpm.endorsement import parse_endorsement_key
+from nodeattest_providers.tpm.policy import parse_policy
+from nodeattest_providers.tpm.public import PublicArea, parse_public
+from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
+from nodeattest_providers.tpm.templates import AK_TEMPLATE, EK_TEMPLATES
+
+__all__ = ["AK_PREFIX", "TARGETS", "public_area"]
+
+AK_PREFIX: Final = AK_TEMPLATE[: -2 * (2 + 32)]
+"""The attestation key's public area up to its P-256 point."""
+
+
+def public_area(prefix: bytes) -> bytes:
+    """Write a P-256 public area with the fixed key."""
+    point = TPM_KEY.public_key().public_numbers()
+    return prefix + b"\0\x20" + point.x.to_bytes(32, "big") + b"\0\x20" + point.y.to_bytes(32, "big")
+
+
+@cache
+def endorsement_key() -> PublicArea:
+    """Return the fixed key as an endorsement key."""
+    return parse_endorsement_key(public_area(EK_TEMPLATES[0].prefix))
+
+
+@cache
+def attestation_key() -> PublicArea:
+    """Return the fixed key as an attestation key."""
+    return parse_public(public_area(AK_PREFIX), what="key", reason=Reason.ATTESTATION_KEY_NOT_ALLOWED)
+
+
+def _public(data: bytes) -> bool:
+    try:
+        area = parse_public(data, what="key", reason=Reason.ATTESTATION_KEY_NOT_ALLOWED)
+    except Denied:
+        return False
+    require(area.raw == data and len(area.name) > 2 and area.fingerprint.startswith("sha256:"), "Name and fingerprint")  # noqa: PLR2004 - the algorithm's bytes
+    require(len(qualified_name(area)) == len(area.name), "a Qualified Name is as long as a Name")
+    try:
+        check_attestation_key(Checks(), area, endorsement_key())
+    except Denied:
+        return True
+    require(area.key.key_size in {256, 2048}, "only the closed set of attestation keys passes")
+    return True
+
+
+def _endorsement_key(data: bytes) -> bool:
+    """Make a credential for each key that passes: it will be sent a challenge."""
+    try:
+        area = parse_endorsement_key(data)
+    except Denied:
+        return False
+    made = make_credential(area, attestation_key().name, bytes(32), random=bytes)
+    require(bool(made.blob and made.secret), "a credential for each endorsement key")
+    return True
+
+
+def _quote(data: bytes) -> bool:
+    try:
+        quote = parse_quote(data)
+    except Denied:
+        return False
+    require(quote.raw == data, "the very bytes that were signed")
+    return True
+
+
+def _signature(data: bytes) -> bool:
+    try:
+        signature = parse_signature(data)
+    except Denied:
+        return False
+    require(not signature_is_valid(attestation_key(), signature, b"a message that was never signed"), "no forgery")
+    return True
+
+
+def _certificate(data: bytes) -> bool:
+    anchors = Store([authority()])
+    try:
+        check_certificate(Checks(), endorsement_key(), data, (data,), anchors=anchors, now=NOW)
+    except Denied:
+        return False
+    return True
+
+
+def _nv(data: bytes) -> bool:
+    found = list(nv.split_der(data))
+    require(data.startswith(b"".join(found)) and all(found), "certificates one after the other")
+    return bool(found)
+
+
+def _policy(data: bytes) -> bool:
+    try:
+        settings = parse_json(data)
+    except ValueError:
+        return False
+    try:
+        policy = parse_policy(_whole(settings))
+    except Denied as denied:
+        require(denied.reason is Reason.POLICY_INVALID, "PolicyInvalid for a policy")
+        return False
+    require(bool(policy.selection.pcrs) and set(policy.allowed_pcrs) <= set(policy.selection.pcrs), "PCRs selected")
+    return True
+
+
+def _whole(settings: dict[str, object] | object) -> dict[str, JsonValue]:
+    return settings  # pyright: ignore[reportReturnType] - with fractions too: what the type forbids must do no harm
+
+
+TARGETS: Final = (
+    Target("tpm-public", _public, None, 1024),
+    Target("tpm-endorsement-key", _endorsement_key, None, 1024),
+    Target("tpm-quote", _quote, None, 512),
+    Target("tpm-signature", _signature, None, 512),
+    Target("tpm-certificate", _certificate, DerTree(AUTHORITY_KEY), 2048),
+    Target("tpm-nv", _nv, DerTree(), 2048),
+    Target("tpm-policy", _policy, JsonTree()),
+)

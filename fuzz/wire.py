@@ -1,0 +1,155 @@
+"""Targets of the wire format: envelope, PEM, DER, PKCS#10, canonical JSON, evidence and challenges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from fuzz.keys import NODE_KEY
+from fuzz.mutators.der_tree import DerTree
+from fuzz.mutators.json_tree import JsonTree
+from fuzz.mutators.pem_blocks import PemBlocks
+from fuzz.target import Target, require
+from nodeattest_providers import canonical, der, envelope, pem
+from nodeattest_providers.challenge import protocol as challenge_protocol
+from nodeattest_providers.csr import parse_csr
+from nodeattest_providers.der import NotDer, Tag
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.exchange import JsonObject
+from nodeattest_providers.names import Purpose
+from nodeattest_providers.tpm import protocol as tpm_protocol
+
+__all__ = ["CANONICAL", "ENVELOPE", "TARGETS"]
+
+_LONGEST_MESSAGE: Final = 2048
+"""Characters of a refusal of foreign bytes: it goes into conditions, Events and logs."""
+
+
+def _refused(denied: Denied) -> bool:
+    require(len(str(denied)) <= _LONGEST_MESSAGE, "a refusal of a few words")
+    return False
+
+
+def _envelope(data: bytes) -> bool:
+    read = [_envelope_for(data, purpose) for purpose in Purpose]
+    return any(read)
+
+
+def _envelope_for(data: bytes, purpose: Purpose) -> bool:
+    try:
+        csr, evidence = envelope.decode(data, purpose=purpose)
+    except Denied as denied:
+        return _refused(denied)
+    require(envelope.encode(csr.der, evidence) == data, "decoding, then encoding gives the same bytes")
+    return True
+
+
+def _pem(data: bytes) -> bool:
+    try:
+        contents = pem.decode(data, envelope.LABELS)
+    except Denied as denied:
+        return _refused(denied)
+    require(pem.encode(zip(envelope.LABELS, contents, strict=True)) == data, "decoding, then encoding gives the same")
+    return True
+
+
+def _csr(data: bytes) -> bool:
+    read = [_csr_for(data, purpose) for purpose in Purpose]
+    return any(read)
+
+
+def _csr_for(data: bytes, purpose: Purpose) -> bool:
+    try:
+        csr = parse_csr(data, purpose=purpose)
+    except Denied as denied:
+        return _refused(denied)
+    require(csr.der == data, "the request's own bytes")
+    require((purpose is Purpose.SERVING) == bool(csr.dns_names or csr.ip_addresses), "names in serving requests only")
+    return True
+
+
+def _der(data: bytes) -> bool:
+    readers: list[Callable[[], bytes]] = [
+        lambda kind=kind: b"".join(der.elements(data, kind, at_most=8))
+        for kind in (Tag.SEQUENCE, Tag.SET, Tag.ATTRIBUTES)
+    ]
+    readers += [lambda kind=kind: der.octets(data, kind) for kind in (Tag.OCTET_STRING, Tag.UTF8_STRING, Tag.DNS_NAME)]
+    readers += [lambda: b"\0" + der.bit_string(data)]
+    return any([_der_of(data, reader) for reader in readers] + [_der_number(data)])
+
+
+def _der_of(data: bytes, reader: Callable[[], bytes]) -> bool:
+    try:
+        content = reader()
+    except NotDer:
+        return False
+    require(data.endswith(content), "the content, and nothing after it")
+    return True
+
+
+def _der_number(data: bytes) -> bool:
+    for reader in (der.integer, der.oid):
+        try:
+            reader(data)
+        except NotDer:
+            continue
+        return True
+    return False
+
+
+def _canonical(data: bytes) -> bool:
+    try:
+        value = canonical.loads(data)
+    except Denied as denied:
+        return _refused(denied)
+    require(canonical.dumps(value) == data, "one spelling of a value")
+    return True
+
+
+class _Written(Protocol):
+    def to_json(self) -> JsonObject: ...
+
+
+class _Published(Protocol):
+    def to_text(self) -> str: ...
+
+
+def _evidence(parse: Callable[[JsonObject], _Written]) -> Callable[[bytes], bool]:
+    def law(data: bytes) -> bool:
+        try:
+            read = parse(canonical.loads(data))
+        except Denied as denied:
+            return _refused(denied)
+        require(canonical.dumps(read.to_json()) == data, "one spelling of evidence")
+        return True
+
+    return law
+
+
+def _challenge(parse: Callable[[str], _Published]) -> Callable[[bytes], bool]:
+    def law(data: bytes) -> bool:
+        text = data.decode(errors="surrogateescape")
+        try:
+            read = parse(text)
+        except Denied as denied:
+            return _refused(denied)
+        require(read.to_text() == text, "one spelling of a challenge")
+        return True
+
+    return law
+
+
+CANONICAL: Final = JsonTree(canonical=True)
+ENVELOPE: Final = PemBlocks({envelope.LABEL_CSR: DerTree(NODE_KEY), envelope.LABEL_DATA: CANONICAL})
+
+TARGETS: Final = (
+    Target("envelope", _envelope, ENVELOPE, 8192),
+    Target("pem", _pem, PemBlocks({}), 8192),
+    Target("csr", _csr, DerTree(NODE_KEY)),
+    Target("der", _der, DerTree(), 512),
+    Target("canonical", _canonical, CANONICAL),
+    Target("challenge-evidence", _evidence(challenge_protocol.parse_evidence), CANONICAL, 1024),
+    Target("challenge-challenge", _challenge(challenge_protocol.Challenge.parse), CANONICAL, 1024),
+    Target("tpm-evidence", _evidence(tpm_protocol.parse_evidence), CANONICAL),
+    Target("tpm-challenge", _challenge(tpm_protocol.Challenge.parse), CANONICAL, 2048),
+)

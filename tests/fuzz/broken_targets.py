@@ -1,0 +1,36 @@
+"""Targets that the runner must find wanting, each in one way; given to the fuzzer's child as its catalogue."""
+
+from __future__ import annotations
+
+import time
+
+from fuzz.target import Target, require
+
+
+def _crashes(data: bytes) -> bool:
+    if data.startswith(b"b"):
+        raise IndexError("a parser's bug")
+    return bool(data)
+
+
+def _hangs(data: bytes) -> bool:
+    if data.startswith(b"b"):
+        time.sleep(60)
+    return True
+
+
+def _lies(data: bytes) -> bool:
+    require(data != b"b", "one spelling of a value")
+    return True
+
+
+def _keeps_its_promise(data: bytes) -> bool:
+    return data.isascii()
+
+
+TARGETS = {
+    "crashes": Target("crashes", _crashes, None, 8),
+    "hangs": Target("hangs", _hangs, None, 8),
+    "lies": Target("lies", _lies, None, 8),
+    "sound": Target("sound", _keeps_its_promise, None, 8),
+}

@@ -1,0 +1,75 @@
+"""The seeds through the fuzz targets, without a fuzzer: so the targets cannot rot, and no found bug comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from fuzz.catalogue import CORPUS, TARGETS, seeds_of
+from fuzz.seeds.corpus import files
+from fuzz.target import Target
+
+# A serial number that is not positive, which cryptography still reads.
+pytestmark = pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_each_seed_gives_a_value_or_a_declared_refusal(target: Target) -> None:
+    seeds = seeds_of(target)
+    assert seeds
+    read = [target.law(seed.read_bytes()) for seed in seeds]
+    assert any(read), "no seed is accepted: the fuzzer would never get past the first check"
+
+
+def test_making_the_seeds_again_makes_no_difference() -> None:
+    for name, content in files().items():
+        assert (CORPUS / name).read_bytes() == content, f"{name}: run python -m fuzz.seeds"
+
+
+def test_each_folder_of_seeds_belongs_to_a_target() -> None:
+    assert {folder.name for folder in CORPUS.iterdir()} == set(TARGETS)
+
+
+def test_seeds_are_small() -> None:
+    for target in TARGETS.values():
+        assert all(seed.stat().st_size <= 16384 for seed in seeds_of(target))
+
+
+def _mutated(target: Target, data: bytes, number: int) -> bytes:
+    """Mutate as the fuzzer's child does, with one flipped bit in place of libFuzzer's own mutation."""
+    random = Random(number)  # noqa: S311 - no secret is drawn
+
+    def flip(data: bytes, size: int) -> bytes:
+        changed = bytearray(data or b"x")
+        changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
+        return bytes(changed[:size])
+
+    assert target.mutator is not None
+    return target.mutator(data, target.max_len, random, flip)
+
+
+STRUCTURED = {name: target for name, target in TARGETS.items() if target.mutator is not None}
+
+
+@pytest.mark.parametrize("target", STRUCTURED.values(), ids=STRUCTURED)
+def test_a_structured_mutation_gives_other_bytes_within_the_limit_and_breaks_no_law(target: Target) -> None:
+    seeds = [seed.read_bytes() for seed in seeds_of(target)]
+    made = [_mutated(target, seeds[number % len(seeds)], number) for number in range(200)]
+    assert len(set(made)) > 20
+    assert all(len(one) <= target.max_len for one in made)
+    for one in made:
+        target.law(one)
+
+
+@pytest.mark.parametrize("name", ["envelope", "csr", "canonical", "tpm-evidence", "tpm-certificate", "request"])
+def test_structured_mutations_of_a_sound_input_get_past_its_wrapping(name: str) -> None:
+    target = TARGETS[name]
+    sound = max((data for seed in seeds_of(target) if target.law(data := seed.read_bytes())), key=len)
+    made = {_mutated(target, sound, number) for number in range(400)} - {sound}
+    assert any(target.law(one) for one in made), "no changed input was accepted"
+
+
+def test_the_corpus_lies_with_the_other_vectors() -> None:
+    assert Path(__file__).parents[1] / "vectors" / "fuzz" == CORPUS
