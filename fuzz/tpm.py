@@ -21,9 +21,11 @@ from nodeattest_providers.tpm.attestation import check_attestation_key, qualifie
 from nodeattest_providers.tpm.certificate import check_certificate
 from nodeattest_providers.tpm.credential import make_credential
 from nodeattest_providers.tpm.endorsement import parse_endorsement_key
+from nodeattest_providers.tpm.eventlog import parse_event_log, replay
 from nodeattest_providers.tpm.policy import parse_policy
 from nodeattest_providers.tpm.public import PublicArea, parse_public
 from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
+from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, digest_size
 from nodeattest_providers.tpm.templates import AK_TEMPLATE, EK_TEMPLATES
 
 __all__ = ["AK_PREFIX", "TARGETS", "public_area"]
@@ -109,6 +111,20 @@ def _nv(data: bytes) -> bool:
     return bool(found)
 
 
+def _event_log(data: bytes) -> bool:
+    try:
+        log = parse_event_log(data)
+    except Denied as denied:
+        require(denied.reason is Reason.EVENT_LOG_MALFORMED, "EventLogMalformed for a log")
+        return False
+    for bank in BANK_ALGORITHMS.values():
+        if bank in log.sizes:
+            values = replay(log, bank)
+            require({len(value) for value in values.values()} <= {digest_size(bank)}, "PCR values of the bank's size")
+            require(set(values) <= set(range(MAX_PCR + 1)), "PCRs that exist")
+    return True
+
+
 def _policy(data: bytes) -> bool:
     try:
         settings = parse_json(data)
@@ -132,6 +148,7 @@ TARGETS: Final = (
     Target("tpm-endorsement-key", _endorsement_key, None, 1024),
     Target("tpm-quote", _quote, None, 512),
     Target("tpm-signature", _signature, None, 512),
+    Target("tpm-event-log", _event_log, None, 4096),
     Target("tpm-certificate", _certificate, DerTree(AUTHORITY_KEY), 2048),
     Target("tpm-nv", _nv, DerTree(), 2048),
     Target("tpm-policy", _policy, JsonTree()),

@@ -10,13 +10,13 @@ from fuzz.mutators.der_tree import DerTree
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
-from nodeattest_providers import canonical, der, envelope, pem
+from nodeattest_providers import canonical, der, envelope, pem, versions
 from nodeattest_providers.challenge import protocol as challenge_protocol
 from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.der import NotDer, Tag
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.exchange import JsonObject
-from nodeattest_providers.names import Purpose
+from nodeattest_providers.names import ProviderName, Purpose
 from nodeattest_providers.tpm import protocol as tpm_protocol
 
 __all__ = ["CANONICAL", "ENVELOPE", "TARGETS"]
@@ -139,6 +139,16 @@ def _challenge(parse: Callable[[str], _Published]) -> Callable[[bytes], bool]:
     return law
 
 
+def _versions(data: bytes) -> bool:
+    text, provider = data.decode(errors="surrogateescape"), ProviderName("tpm")
+    try:
+        read = versions.parse(text, provider)
+    except Denied as denied:
+        return _refused(denied)
+    require(versions.to_text(provider, read) == text, "one spelling of a list of versions")
+    return True
+
+
 CANONICAL: Final = JsonTree(canonical=True)
 ENVELOPE: Final = PemBlocks({envelope.LABEL_CSR: DerTree(NODE_KEY), envelope.LABEL_DATA: CANONICAL})
 
@@ -151,5 +161,6 @@ TARGETS: Final = (
     Target("challenge-evidence", _evidence(challenge_protocol.parse_evidence), CANONICAL, 1024),
     Target("challenge-challenge", _challenge(challenge_protocol.Challenge.parse), CANONICAL, 1024),
     Target("tpm-evidence", _evidence(tpm_protocol.parse_evidence), CANONICAL),
+    Target("versions", _versions, None, 256),
     Target("tpm-challenge", _challenge(tpm_protocol.Challenge.parse), CANONICAL, 2048),
 )

@@ -16,6 +16,7 @@ import yaml
 from nodeattest_cli.errors import UserError
 from nodeattest_controller.objects import items, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.yamlloader import BoundedLoader
 
 __all__ = ["read_objects"]
 
@@ -25,14 +26,8 @@ _DEPTH: Final = 64
 """Nesting; Kubernetes objects have some ten."""
 
 
-class _Loader(yaml.SafeLoader):
-    """A SafeLoader with JSON's values only, that refuses repeated keys, and aliases, which can grow without bounds."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node that stands there itself."""
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="an alias, which JSON has not", problem_mark=self.get_mark())
-        return super().compose_node(parent, index)
+class _Loader(BoundedLoader):
+    """A loader with JSON's values only, that refuses repeated keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         """Build a mapping of distinct keys."""

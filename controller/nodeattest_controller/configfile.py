@@ -20,6 +20,7 @@ import yaml
 
 from nodeattest_controller.durations import format_duration, parse_duration
 from nodeattest_controller.settings import Settings, SettingsError, camel
+from nodeattest_kube.yamlloader import BoundedLoader
 
 __all__ = ["API_VERSION", "KIND", "dump", "load"]
 
@@ -66,8 +67,8 @@ def _parse(path: Path) -> object:
         raise SettingsError(f"{path}: expected YAML, got {_yaml_problem(error)}") from error
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """A SafeLoader that refuses a key that stands twice; YAML forbids it, PyYAML lets the last one win."""
+class _StrictLoader(BoundedLoader):
+    """A loader that refuses a key that stands twice; YAML forbids it, PyYAML lets the last one win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         """Build a mapping of distinct keys."""

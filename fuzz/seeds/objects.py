@@ -177,4 +177,14 @@ def _kubeconfigs() -> list[bytes]:
         b"!!set {a}\n",
     )
     merged = b"a: &a {k: v}\nb: &b {<<: [*a, *a]}\nc: {<<: [*b, *b]}\n"
-    return [json.dumps(document).encode(), block, merged, *strange, b"\xff\xfe", b"a: 0x_\nb: 1:_:1\n", b"{" * 3000]
+    return [
+        json.dumps(document).encode(),
+        block,
+        merged,
+        *strange,
+        b"\xff\xfe",
+        b"a: 0x_\nb: 1:_:1\n",
+        b"{" * 3000,
+        b"[" * 4000,
+        b"- " * 2000,
+    ]

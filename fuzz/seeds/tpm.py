@@ -10,6 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from fuzz.catalogue import CORPUS
 from fuzz.keys import TPM_KEY, USAGES, authority, certificate, pem_of
 from fuzz.mutators.der_tree import Node, write
 from fuzz.seeds.wire import HASH, UID
@@ -28,6 +29,7 @@ _MODEL: Final = x509.SubjectAlternativeName(
 )
 _SELECTION: Final = PcrSelection(Alg.SHA256, (0, 7))
 _MAC: Final = bytes(32)
+_LONGEST_LOG: Final = 4096
 
 
 def seeds() -> dict[str, list[bytes]]:
@@ -52,6 +54,7 @@ def seeds() -> dict[str, list[bytes]]:
             bytes.fromhex("0014000b") + sized(bytes(256)),
             bytes.fromhex("0018000b00000000"),
         ],
+        "tpm-event-log": _event_logs(),
         "tpm-certificate": certificates,
         "tpm-nv": [certificates[0] * 2 + b"\xff" * 8, b"\x30\x80\0\0", b"\x30\x84\0\0\0\0", b"\x30\0\x30\0"],
         "tpm-policy": [json.dumps(one).encode() for one in _policies()],
@@ -94,6 +97,13 @@ def _certificates() -> list[bytes]:
         certificate([(NameOID.COMMON_NAME, "tpm")], key, *common, (strange, False)),
     )
     return [one.public_bytes(Encoding.DER) for one in made]
+
+
+def _event_logs() -> list[bytes]:
+    """Take the published vectors, sound and malformed."""
+    document = json.loads((CORPUS.parent / "eventlog.json").read_text())
+    found = [bytes.fromhex(str(row["log"])) for row in (*document["logs"], *document["malformed"])]
+    return [log for log in found if len(log) <= _LONGEST_LOG]
 
 
 def _policies() -> list[dict[str, object]]:

@@ -61,5 +61,6 @@ def seeds() -> dict[str, list[bytes]]:
         ],
         "canonical": [canonical.dumps(answer), '{"é":[1,{"a":null}],"ﬁ":"\\n"}'.encode()],
         "challenge-evidence": [canonical.dumps({"phase": 1}), canonical.dumps(answer), b'{"phase":true}'],
+        "versions": [b"tpm/v2,tpm/v1", b"tpm/v1", b"tpm/v1,tpm/v2", b"tpm/v01", b"tpm/v" + b"9" * 5000],
         "challenge-challenge": [canonical.dumps(challenge)],
     }

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from nodeattest_kube.errors import KubeconfigError
+from nodeattest_kube.yamlloader import BoundedLoader
 
 __all__ = ["Endpoint", "check_proxy_url", "in_cluster_endpoint", "parse_kubeconfig", "read_kubeconfig"]
 
@@ -52,16 +53,6 @@ class Endpoint:
     """What the kubeconfig calls its user: its writer's choice, known to no server."""
 
 
-class _Loader(yaml.SafeLoader):
-    """A SafeLoader without aliases: kubectl writes none, and merged into each other they grow without bounds."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node that stands there itself."""
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="an alias", problem_mark=self.get_mark())
-        return super().compose_node(parent, index)
-
-
 def parse_kubeconfig(document: bytes, *, context: str | None = None) -> Endpoint:
     """Parse a self-contained kubeconfig, such as a ``<cluster>-kubeconfig`` Secret's; file references are refused."""
     return _parse(document, context, base=None)
@@ -88,7 +79,7 @@ def _parse(document: bytes, context: str | None, *, base: Path | None) -> Endpoi
     if len(document) > _DOCUMENT_LIMIT:
         _refuse(f"at most {_DOCUMENT_LIMIT} bytes", f"{len(document)} bytes", "give one cluster's kubeconfig")
     try:
-        loaded = cast("object", yaml.load(document, Loader=_Loader))  # noqa: S506 - a SafeLoader
+        loaded = cast("object", yaml.load(document, Loader=BoundedLoader))  # noqa: S506 - a SafeLoader
     except Exception as error:  # noqa: BLE001 - PyYAML promises no closed set (an empty !!int is an IndexError); its border
         _refuse("YAML", f"unreadable text ({type(error).__name__})", "write it again with kubectl config view --raw")
     if not isinstance(loaded, dict):
