@@ -1,0 +1,122 @@
+"""The agent keeps the certificate that kubelet serves: real agent, real TPM, real controller, real API server."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from test_client_go import shorten_certificates
+from world import BIN, Agent, Controller, World, eventually
+
+pytestmark = pytest.mark.swtpm
+
+
+@pytest.fixture(scope="module")
+def controller(world: World) -> Iterator[Controller]:
+    world.set_policy(authorizedAttestors=["tpm"])
+    with world.controller("--leader-elect", "false", log="serving-agent.log") as running:
+        world.await_service(running)
+        yield running
+
+
+def enrolled(world: World, name: str, *addresses: str) -> Agent:
+    """Make a Machine with a TPM and addresses, and its agent."""
+    tpm = world.tpm(name)
+    listed = [("Hostname", name), *(("InternalIP", address) for address in addresses)]
+    world.machine(name, tpm=tpm, addresses=listed)
+    return world.agent(name, "tpm", tcti=tpm.tcti)
+
+
+def file(agent: Agent) -> Path:
+    return agent.directory / "cache" / "serving.pem"
+
+
+def certificate(agent: Agent) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(file(agent).read_bytes())
+
+
+def served(agent: Agent, trust: Path, name: str) -> Mapping[str, object]:
+    """Serve the file as kubelet would, connect to it under a name, and return the certificate that was shown."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file(agent), file(agent))
+    client = ssl.create_default_context(cafile=str(trust))
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with context.wrap_socket(connection, server_side=True) as tls:
+                tls.recv(1)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        stack.callback(thread.join)
+        plain = stack.enter_context(socket.create_connection(listener.getsockname(), timeout=5))
+        tls = stack.enter_context(client.wrap_socket(plain, server_hostname=name))
+        tls.send(b"x")
+        return tls.getpeercert() or {}
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_node_joins_and_serves_a_certificate_that_clients_of_the_cluster_verify(world: World) -> None:
+    agent = enrolled(world, "serving-0", "10.7.1.1")
+    joined = agent.join(world.token(), "--serving-ip-address", "10.7.1.1")
+    assert joined.returncode == 0, joined.stderr
+    trust = world.workload.ca_certificate
+    shown = served(agent, trust, "serving-0")
+    assert shown["subjectAltName"] == (("DNS", "serving-0"), ("IP Address", "10.7.1.1"))
+    assert served(agent, trust, "10.7.1.1") == shown
+    before = len(world.requests())
+    again = agent.run("serving", *agent.files())
+    assert again.returncode == 0, again.stderr
+    assert len(world.requests()) == before
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_name_that_is_not_the_machines_is_told_with_its_remedy(world: World) -> None:
+    agent = enrolled(world, "serving-1", "10.7.1.2")
+    names = ["--serving-ip-address", "10.7.1.2", "--serving-dns-name", "kubernetes.default.svc"]
+    joined = agent.join(world.token(), *names)
+    assert joined.returncode == 1
+    assert "AddressNotAllowed" in joined.stderr
+    assert agent.kubeconfig.exists()
+    assert not file(agent).exists()
+    status = agent.run("status", *agent.files()).stdout
+    assert "reason: AddressNotAllowed" in status
+
+
+@pytest.mark.timeout(120)
+def test_a_watching_agent_renews_in_time_through_an_outage_of_the_controller(
+    world: World, controller: Controller
+) -> None:
+    agent = enrolled(world, "serving-2", "10.7.1.3")
+    joined = agent.join(world.token(), "--serving-ip-address", "10.7.1.3", "--timeout", "5")
+    assert joined.returncode == 0, joined.stderr
+    file(agent).unlink()
+    with ExitStack() as stack:
+        stack.callback(world.reset_authority)
+        shorten_certificates(world, 36)
+        command = [BIN / "kubelet-authenticator", "serving", *agent.files(), "--watch"]
+        watching = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        stack.callback(watching.kill)
+        eventually(file(agent).exists, what="the first certificate")
+        first = certificate(agent)
+        controller.kill()
+        shorten_certificates(world, 3600)
+        filed = len(world.requests_of("serving-2"))
+        eventually(lambda: len(world.requests_of("serving-2")) > filed, seconds=36, what="the attempt to renew")
+        assert certificate(agent) == first
+        controller.start()
+        eventually(lambda: certificate(agent) != first, seconds=60, what="the renewal")
+        assert first.not_valid_after_utc.timestamp() > time.time()
+        assert certificate(agent).public_key() != first.public_key()
+        watching.terminate()
+        assert watching.wait(2) == 0
