@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,11 +22,11 @@ from nodeattest_controller import manifests
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions, keeps_custom_resources
+from nodeattest_sandbox.process import ControlPlane, start_sandbox
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["Agent", "Controller", "World", "eventually", "node_of"]
+__all__ = ["Agent", "Controller", "World", "built_world", "eventually", "node_of"]
 
 BIN: Final = Path(sys.prefix) / "bin"
 NAMESPACE: Final = "fleet"
@@ -278,3 +279,16 @@ class World:
         """Return the reason with which a request was denied, or an empty string."""
         conditions = maps_at(map_at(request, "status"), "conditions")
         return next((text_at(one, "reason") for one in conditions if text_at(one, "type") == "Denied"), "")
+
+
+@contextmanager
+def built_world(start_control_plane: Callable[[str], ControlPlane], directory: Path) -> Generator[World]:
+    """Build a world on control planes of one kind; a management cluster that cannot keep our resources is a sandbox."""
+    with ExitStack() as stack:
+        management = start_control_plane("management")
+        if not keeps_custom_resources(management):  # some builds die of them; such a one can be a workload cluster
+            management.stop()
+            management = stack.enter_context(start_sandbox(directory / "management", name="management"))
+        built = World(directory, management, start_control_plane("workload"))
+        stack.callback(built.close)
+        yield built

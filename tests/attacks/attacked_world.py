@@ -1,0 +1,79 @@
+"""A running controller and what is filed against it; many attacks are filed in one go and each is then awaited."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from itertools import count
+from typing import Final
+
+from catalogue import Row, Verdict
+from filing_requests import Filed
+from world import CSRS, World, eventually
+
+from nodeattest_providers.names import ANNOTATION_REASON
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.client import Client
+
+__all__ = ["becomes", "controlled", "file_object", "stays"]
+
+_NUMBERS: Final = count(1)
+
+
+@contextmanager
+def controlled(world: World, log: str, **policy: object) -> Generator[None]:
+    """Run the controller under one policy, with waits that end within the test."""
+    world.set_policy(**policy)  # pyright: ignore[reportArgumentType] - the tests write JSON
+    config = world.directory / f"{log}.yaml"
+    head = "apiVersion: config.nodeattest.x-k8s.io/v1alpha1\nkind: NodeAttestationControllerConfiguration\n"
+    config.write_text(head + "waitLimit: 60s\n")
+    with world.controller("--config", str(config), "--leader-elect", "false", log=log) as running:
+        world.await_service(running)
+        yield
+
+
+def file_object(world: World, client: Client, spec: JsonMap, metadata: JsonMap | None = None) -> Filed:
+    """File a request of this spec; the API server puts the requester in."""
+    body: JsonMap = {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": f"attack-{next(_NUMBERS):04d}", **(metadata or {})},
+        "spec": spec,
+    }
+    return Filed(world, text_at(client.create(CSRS, body), "metadata", "name"))
+
+
+def becomes(filed: Filed, row: Row, *, seconds: float = 30.0) -> None:
+    """Wait for the end that the row tells; any other end fails at once."""
+    reason = row.expected.reason
+    match row.expected.verdict:
+        case Verdict.DENY:
+            ended = eventually(lambda: _end(filed), seconds=seconds, what=f"the end of {row.id}")
+            assert ended in {f"Denied:{reason}", f"Failed:{reason}"}
+        case Verdict.WAIT:
+            said = eventually(lambda: _waits(filed), seconds=seconds, what=f"the wait of {row.id}")
+            assert said == reason
+            assert filed.state() == ""
+        case Verdict.ACCEPT:
+            ended = eventually(lambda: _end(filed), seconds=seconds, what=f"the end of {row.id}")
+            assert ended == "issued"
+        case Verdict.IGNORE | Verdict.SHED:
+            raise AssertionError(f"{row.id} has no end to wait for")
+
+
+def stays(filed: Filed, *, seconds: float = 1.0) -> None:
+    """Require that nothing is written on a request for a while."""
+    before = filed.read()
+    time.sleep(seconds)
+    assert filed.read() == before
+
+
+def _end(filed: Filed) -> str:
+    """Tell how a request ended; an approval is not an end."""
+    state = filed.state()
+    return "" if state == "Approved" else state
+
+
+def _waits(filed: Filed) -> str:
+    return filed.annotation(ANNOTATION_REASON).partition(":")[0]
