@@ -56,5 +56,5 @@ def test_every_file_tells_its_section_and_what_a_row_is_against() -> None:
 
 
 def test_no_two_rows_tell_the_same_attack() -> None:
-    told = [(row.section, row.attack) for row in ROWS.values()]
+    told = [(row.surface, row.attack) for row in ROWS.values()]
     assert len(set(told)) == len(told)
