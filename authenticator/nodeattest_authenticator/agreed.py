@@ -10,6 +10,7 @@ from typing import Final
 
 from nodeattest_authenticator.fields import Fields, FieldsError, parse_object
 from nodeattest_authenticator.negotiation import Agreed
+from nodeattest_authenticator.settings import Settings
 from nodeattest_authenticator.storage import Storage
 from nodeattest_authenticator.warm import UnsafeFileError
 from nodeattest_providers.versions import HIGHEST
@@ -22,12 +23,12 @@ _LATEST: Final = 1 << 53
 
 
 class StoredAgreement:
-    """The agreement of one provider with one cluster. Hold the lock."""
+    """The agreement of one provider with one cluster. Hold the lock to save."""
 
-    def __init__(self, storage: Storage, *, with_whom: str, name: str = AGREED_FILE) -> None:
+    def __init__(self, storage: Storage, settings: Settings, *, name: str = AGREED_FILE) -> None:
         self._storage = storage
         self._name = name
-        self._with_whom = with_whom
+        self._with_whom = f"{settings.provider} {settings.endpoint.url}"
 
     def load(self) -> Agreed | None:
         """Return what is kept, None when that is nothing or makes no sense."""

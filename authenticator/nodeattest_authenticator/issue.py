@@ -149,9 +149,7 @@ def _ask(run: _Run, login: Login) -> Credential:
                 attestor=guarded,
                 api=api,
                 drafts=run.drafts,
-                agreed=StoredAgreement(
-                    run.storage, with_whom=f"{settings.provider}\n{order.pin}", name=run.agreed_file
-                ),
+                agreed=StoredAgreement(run.storage, settings, name=run.agreed_file),
                 deadline=run.deadline,
                 chance=run.chance,
             )
@@ -176,13 +174,14 @@ class _Sharing:
 
     def __init__(self, run: _Run, attestor: Attestor, version: int | None = None) -> None:
         self._run = run
-        self._version = version
+        self._attestor = attestor
+        self._version = version or attestor.versions[0]
         self.provider = attestor.provider
         self.versions = attestor.versions if isinstance(attestor, VersionedAttestor) else attestor.versions[:1]
-        self.two_step = attestor.two_step
+        self.two_step = speaking(attestor, self._version).two_step
 
     def in_version(self, version: int) -> Attestor:
-        return _Sharing(self._run, self, version)
+        return _Sharing(self._run, self._attestor, version)
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         settings = self._run.settings
@@ -190,7 +189,7 @@ class _Sharing:
             exclusive(self._run.storage, self._run.deadline, name=_DEVICE_LOCK),
             attestor_of(settings.provider, settings.provider_settings) as attestor,
         ):
-            return speaking(attestor, self._version or self.versions[0]).attest(binding, challenge)
+            return speaking(attestor, self._version).attest(binding, challenge)
 
 
 def _order(run: _Run, attestor: Attestor, api: HttpsApi) -> Order:

@@ -116,7 +116,9 @@ def agreement(offer: Offer, before: Agreed | None, version: int, *, refused: boo
 
 def speaking(attestor: Attestor, version: int) -> Attestor:
     """Return the attestor of one of the offered versions."""
-    return attestor.in_version(version) if isinstance(attestor, VersionedAttestor) else attestor
+    if version != attestor.versions[0] and isinstance(attestor, VersionedAttestor):
+        return attestor.in_version(version)
+    return attestor
 
 
 def check_version(evidence: Evidence, provider: ProviderName, version: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from nodeattest_authenticator import memory
 from nodeattest_authenticator.agent import Agent, usable
+from nodeattest_authenticator.agreed import StoredAgreement
 from nodeattest_authenticator.certificate import subject
 from nodeattest_authenticator.errors import Failure
 from nodeattest_authenticator.memory import Remembered
@@ -45,6 +46,7 @@ def status(agent: Agent) -> JsonObject:
     return {
         "node": agent.settings.node_name,
         "provider": agent.settings.provider,
+        "olderEvidence": _older_evidence(agent),
         "signer": agent.settings.signer,
         "server": agent.settings.endpoint.url,
         "state": state,
@@ -66,6 +68,17 @@ def to_text(document: JsonObject) -> str:
         else:
             lines.append(f"{name}: {_shown(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _older_evidence(agent: Agent) -> JsonObject | None:
+    agreed = StoredAgreement(agent.storage, agent.settings).load()
+    if agreed is None:
+        return None
+    return {
+        "sent": f"{agent.settings.provider}/v{agreed.version}",
+        "refused": f"{agent.settings.provider}/v{agreed.newest}",
+        "since": moment(agreed.since),
+    }
 
 
 def _serving(agent: Agent) -> JsonObject | None:

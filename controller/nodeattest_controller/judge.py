@@ -43,7 +43,7 @@ from nodeattest_providers.interface import (
     MachineFacts,
     NodeRequest,
 )
-from nodeattest_providers.names import ANNOTATION_SUPPORTED_VERSIONS, ProviderName, Purpose
+from nodeattest_providers.names import ProviderName, Purpose
 
 __all__ = ["Judge", "Proven"]
 
@@ -161,7 +161,7 @@ class Judge:
         policy = self._management.policy_of(cluster)
         authorize(policy, request.evidence.provider)
         signer = self._signer(request.evidence.provider)  # looked up by name, so only after the policy named it
-        _check_version(request, signer)
+        versions.check(request.evidence, signer.versions)
         if request.purpose is Purpose.SERVING:
             check_attested(request, policy, secure=signer.secure)
         ref = signer.first_request(request) if isinstance(signer, ChallengeSigner) else None
@@ -199,21 +199,6 @@ class Judge:
         wants_secret = provider == "challenge"
         secret = await self._management.attestation_secret(member) if wants_secret else None
         return member.facts(infra=infra, secret=secret)
-
-
-def _check_version(request: NodeRequest, signer: ClusterAPISigner) -> None:
-    """Refuse evidence of a version that the signer does not know, and say which ones it does know."""
-    provider, version = request.evidence.provider, request.evidence.version
-    if version not in signer.versions:
-        understood = versions.to_text(provider, signer.versions)
-        raise Denied(
-            Reason.EVIDENCE_VERSION_UNSUPPORTED,
-            expected=understood,
-            got=f"{provider}/v{version}",
-            remedy=f"send {provider} evidence of a version in the annotation {ANNOTATION_SUPPORTED_VERSIONS}, "
-            "or upgrade the controller if all of them are too old for this node",
-            annotations={ANNOTATION_SUPPORTED_VERSIONS: understood},
-        )
 
 
 def _check_unanswered(request: NodeRequest, ledger: Ledger) -> None:

@@ -129,7 +129,7 @@ class VersionedAttestor(Protocol):
     """
 
     def in_version(self, version: int) -> Attestor:
-        """Return the attestor of one of ``versions``, this one if it is the newest.
+        """Return the attestor of one of ``versions`` but the newest, which is this one's.
 
         Its evidence is of that version in every phase. It may share this one's device; the agent closes this one only.
         """

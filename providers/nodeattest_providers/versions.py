@@ -9,13 +9,14 @@ Source: docs/wire-format.md, "Versions".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.exchange import Evidence
+from nodeattest_providers.names import ANNOTATION_SUPPORTED_VERSIONS, ProviderName
 
-__all__ = ["HIGHEST", "MAX_TEXT", "MAX_VERSIONS", "parse", "to_text"]
+__all__ = ["HIGHEST", "MAX_TEXT", "MAX_VERSIONS", "check", "parse", "to_text"]
 
 HIGHEST: Final = 9999
 """The envelope's provider block takes no higher version."""
@@ -25,6 +26,21 @@ MAX_TEXT: Final = MAX_VERSIONS * len(f"{'p' * 63}/v{HIGHEST},")
 """Characters."""
 
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
+
+
+def check(evidence: Evidence, understood: Collection[int]) -> None:
+    """Refuse evidence of a version that is not understood; the refusal brings the annotation along."""
+    if evidence.version in understood:
+        return
+    text = to_text(evidence.provider, understood)
+    raise Denied(
+        Reason.EVIDENCE_VERSION_UNSUPPORTED,
+        expected=text,
+        got=f"{evidence.provider}/v{evidence.version}",
+        remedy=f"send {evidence.provider} evidence of a version in the annotation {ANNOTATION_SUPPORTED_VERSIONS}, "
+        "or upgrade the controller if all of them are too old for this node",
+        annotations={ANNOTATION_SUPPORTED_VERSIONS: text},
+    )
 
 
 def to_text(provider: ProviderName, versions: Iterable[int]) -> str:

@@ -17,8 +17,12 @@ from agent_cluster import TOKEN, Authority, FakeApi
 from agent_machine import COMMAND, NODE, Machine
 from test_credential import challenge_then_sign
 
+from nodeattest_authenticator.agreed import StoredAgreement
 from nodeattest_authenticator.cli import main
 from nodeattest_authenticator.kubeconfig import is_ours
+from nodeattest_authenticator.negotiation import Agreed
+from nodeattest_authenticator.settings import load
+from nodeattest_authenticator.storage import Storage
 
 
 class Joiner:
@@ -298,6 +302,25 @@ def test_status_tells_the_certificate_in_words_and_in_json(machine: Machine) -> 
     )
     assert document["lastFailure"] is None
     assert f"subject: CN=system:node:{NODE},O=system:nodes" in status(machine).stdout
+
+
+def test_a_minimum_that_the_provider_does_not_make_is_refused_before_anything_is_written(joiner: Joiner) -> None:
+    done = joiner.join("--minimum-version", "2")
+    assert done.returncode == 2
+    assert "provider.minimumVersion is 2, but this agent makes insecure/v1 only" in done.stderr
+    assert joiner.files() == {}
+    assert joiner.api.posts() == 0
+
+
+def test_status_tells_that_older_evidence_is_sent_and_since_when(machine: Machine) -> None:
+    machine.challenged()
+    assert json.loads(status(machine, "--json").stdout)["olderEvidence"] is None
+    with Storage(str(machine.cache)) as storage:
+        settings = load(str(machine.config), hostname=NODE)
+        StoredAgreement(storage, settings).save(Agreed(version=1, newest=2, since=0))
+    said = {"sent": "challenge/v1", "refused": "challenge/v2", "since": "1970-01-01T00:00:00Z"}
+    assert json.loads(status(machine, "--json").stdout)["olderEvidence"] == said
+    assert "refused: challenge/v2" in status(machine).stdout
 
 
 def test_status_tells_the_last_failure_and_makes_nothing(machine: Machine) -> None:

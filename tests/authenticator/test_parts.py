@@ -23,8 +23,10 @@ from nodeattest_authenticator.endpoint import Endpoint
 from nodeattest_authenticator.errors import Failure, Fate
 from nodeattest_authenticator.lock import exclusive, exclusive_if_free
 from nodeattest_authenticator.negotiation import Agreed
+from nodeattest_authenticator.settings import Settings
 from nodeattest_authenticator.storage import Storage
 from nodeattest_authenticator.warm import UnsafeFileError
+from nodeattest_providers.names import NodeName, ProviderName
 
 
 class VirtualTime:
@@ -270,14 +272,23 @@ def test_a_draft_of_an_agent_that_knew_one_version_is_taken_up(storage: Storage)
 
 # Agreements
 
+CA = Authority().pem
+
+
+def settings_of(provider: str, server: str = "https://10.0.0.1:6443") -> Settings:
+    return Settings(
+        endpoint=Endpoint.parse(server), ca_pem=CA, node_name=NodeName("node-0"), provider=ProviderName(provider)
+    )
+
 
 def test_an_agreement_is_kept_for_its_provider_and_cluster_alone(storage: Storage) -> None:
     agreed = Agreed(version=1, newest=2, since=7)
-    kept = StoredAgreement(storage, with_whom="tpm\nsha256:00")
+    kept = StoredAgreement(storage, settings_of("tpm"))
     assert kept.load() is None
     kept.save(agreed)
     assert kept.load() == agreed
-    assert StoredAgreement(storage, with_whom="tpm\nsha256:01").load() is None
+    assert StoredAgreement(storage, settings_of("challenge")).load() is None
+    assert StoredAgreement(storage, settings_of("tpm", server="https://10.0.0.2:6443")).load() is None
     kept.save(None)
     assert kept.load() is None
 
@@ -287,14 +298,14 @@ NUMBERS = st.none() | st.booleans() | st.integers(-1, 10_001) | st.text(max_size
 
 @given(
     document=st.fixed_dictionaries(
-        {"with": st.sampled_from(["tpm", "x", ""])},
+        {"with": st.sampled_from(["tpm https://10.0.0.1:6443", "x", ""])},
         optional={"version": NUMBERS, "newest": NUMBERS, "since": NUMBERS, "more": NUMBERS},
     )
 )
 def test_any_agreement_file_is_an_agreement_or_none(document: object, tmp_path_factory: pytest.TempPathFactory) -> None:
     with Storage(str(tmp_path_factory.mktemp("d") / "s")) as storage:
         storage.write("version", json.dumps(document).encode(), durable=False)
-        agreed = StoredAgreement(storage, with_whom="tpm").load()
+        agreed = StoredAgreement(storage, settings_of("tpm")).load()
         assert agreed is None or 1 <= agreed.version <= 9999
 
 

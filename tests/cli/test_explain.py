@@ -24,6 +24,8 @@ from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope, pem
 from nodeattest_providers.canonical import b64encode
 from nodeattest_providers.csr import build_csr
+from nodeattest_providers.interface import Evidence
+from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.pki import ClusterPki
 
 
@@ -89,6 +91,13 @@ def test_a_request_that_was_certified_passes_still_after_the_machine_renewed(joi
     assert not explain_request(second, [*documents, renewed]).failed
     newest = ledger_of("sha256:older", spki, uid="uid-of-second")
     assert refusal(explain_request(second, [*documents, newest])) == ("TPM clock goes forward", "TPMClockReversed")
+
+
+def test_evidence_of_a_version_that_nobody_knows_is_named(join: Join) -> None:
+    raw = envelope.encode(join.csr, Evidence(ProviderName("tpm"), 9, {"phase": 1}))
+    explanation = explain_request(stored_csr("first", raw), join.documents())
+    assert refusal(explanation) == ("evidence version and schema", "EvidenceVersionUnsupported")
+    assert dict(explanation.facts)["evidence"] == "tpm/v9"
 
 
 def test_a_token_that_is_bound_to_another_machine_is_named(join: Join) -> None:

@@ -134,12 +134,16 @@ def test_approval_takes_conditions_and_no_certificate(admin: Client, control_pla
     assert text_at(stored, "lastUpdateTime") == text_at(stored, "lastTransitionTime") != ""
 
 
-def test_approval_may_change_annotations_too(admin: Client, unique: str) -> None:
+@pytest.mark.parametrize(("subresource", "kind"), [("approval", "Denied"), ("status", "Failed")])
+def test_approval_and_status_may_change_annotations_too(
+    admin: Client, unique: str, subresource: str, kind: str
+) -> None:
     value = admin.create(CSRS, csr_object(unique))
-    map_at(value, "metadata")["annotations"] = {"by": "approval"}
-    value["status"] = {"conditions": [condition("Denied")]}
-    after = admin.replace(f"{CSRS}/{unique}/approval", value)
-    assert text_at(after, "metadata", "annotations", "by") == "approval"
+    map_at(value, "metadata")["annotations"] = {"by": subresource}
+    value["status"] = {"conditions": [condition(kind)]}
+    after = admin.replace(f"{CSRS}/{unique}/{subresource}", value)
+    assert text_at(after, "metadata", "annotations", "by") == subresource
+    assert [text_at(one, "type") for one in maps_at(after, "status", "conditions")] == [kind]
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,21 @@ def test_somebody_elses_approval_is_no_proof(world: World, controller: Controlle
     eventually(lambda: filed.state() == "Failed:ApprovedElsewhere", what="the refusal to sign")
 
 
+def test_an_approved_request_of_an_unknown_version_fails_with_the_known_ones(
+    world: World, controller: Controller
+) -> None:
+    controller.kill()
+    try:
+        filed = file_request(world, Wanted(node="approved", version=2))
+        approved: JsonMap = {"type": "Approved", "status": "True", "reason": "Looks", "message": "good"}
+        path = f"{CSRS}/{filed.name}/approval"
+        world.workload_admin.replace(path, {**filed.read(), "status": {"conditions": [approved]}})
+    finally:
+        controller.start()
+    eventually(lambda: filed.state() == "Failed:EvidenceVersionUnsupported", what="the refusal to sign")
+    assert filed.annotation(ANNOTATION_SUPPORTED_VERSIONS) == "insecure/v1"
+
+
 def test_what_the_creator_wrote_into_our_annotations_counts_for_nothing(world: World) -> None:
     world.machine("annotated")
     forged = {ANNOTATION_CHALLENGE: "{}", ANNOTATION_REASON: "fine", "verified": "true"}

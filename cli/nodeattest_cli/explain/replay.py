@@ -26,7 +26,7 @@ from nodeattest_controller.policy import parse as parse_policy
 from nodeattest_controller.request import parse
 from nodeattest_controller.review import Surroundings, check_binding, check_node_name, find_member, names_of
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers import signers
+from nodeattest_providers import signers, versions
 from nodeattest_providers.checks import Check, Checks
 from nodeattest_providers.errors import ChallengeRequired, Denied, Unavailable
 from nodeattest_providers.identifiers import shown
@@ -63,26 +63,32 @@ def first_request_name(csr: JsonObject) -> str | None:
 def explain_request(csr: JsonObject, documents: Sequence[JsonObject]) -> Explanation:
     """Judge a stored request as far as the documents allow.
 
-    1. It is well-formed; 2. the policy admits the provider; 3. the Machine may have this node name; 4. the provider's
-    own verification.
+    1. It is well-formed; 2. its evidence can be read; 3. the policy admits the provider; 4. the Machine may have this
+    node name; 5. the provider's own verification.
     """
     facts = list(_stored_facts(csr))
     try:  # 1
         request = parse(csr)
-        first_name = _first_name(request)
     except Denied as denied:
         return Explanation(facts=facts, steps=[_refusal("well-formed request", "wire format", denied)])
     steps = [_passed("well-formed request", "wire format", "a kubelet's request in the canonical envelope")]
     facts += _request_facts(request)
+    try:  # 2
+        first_name = _first_name(request)
+    except Denied as denied:
+        return Explanation(facts=facts, steps=[*steps, _refusal("evidence version and schema", "wire format", denied)])
+    if request.evidence.provider == "tpm":
+        facts += tpm_facts(request)
     given = pick(documents, request, first_name)
-    steps += _policy_steps(request, given)  # 2
-    steps += _identity_steps(request, given)  # 3
-    steps += _provider_steps(request, given)  # 4
+    steps += _policy_steps(request, given)  # 3
+    steps += _identity_steps(request, given)  # 4
+    steps += _provider_steps(request, given)  # 5
     return Explanation(facts=facts, steps=steps)
 
 
 def _first_name(request: NodeRequest) -> str | None:
     signer = signers.signer(request.evidence.provider)
+    versions.check(request.evidence, signer.versions)
     ref = signer.first_request(request) if isinstance(signer, ChallengeSigner) else None
     return ref.name if ref else None
 
@@ -114,8 +120,6 @@ def _request_facts(request: NodeRequest) -> Iterator[tuple[str, str]]:
     yield "usages", ", ".join(sorted(request.usages))
     yield "asks for", f"{request.expiration_seconds} s" if request.expiration_seconds else "the signer's lifetime"
     yield "evidence", f"{request.evidence.provider}/v{request.evidence.version}"
-    if request.evidence.provider == "tpm":
-        yield from tpm_facts(request)
 
 
 # Steps
