@@ -1,0 +1,150 @@
+"""D4: policies that are missing, weak, contradictory or misspelt let nobody in; a machine's secret is good for one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from cases import attacks, judged
+from catalogue import Row
+from cryptography.hazmat.primitives.asymmetric import ec
+from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, filed
+
+from nodeattest_controller.policy import authorize, parse, policy_for
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonValue as RawValue
+from nodeattest_providers.canonical import b64encode
+from nodeattest_providers.challenge.protocol import Challenge, proof
+from nodeattest_providers.challenge.verifier import ChallengeSigner
+from nodeattest_providers.errors import ChallengeRequired
+from nodeattest_providers.insecure.verifier import InsecureSigner
+from nodeattest_providers.interface import Evidence, Facts, JsonValue, LedgerFacts, NodeRequest, SecretBytes
+from nodeattest_providers.names import ClusterPin, ProviderName, Purpose
+from nodeattest_providers.tpm.policy import parse_policy
+
+Case = Callable[[], object]
+
+
+# Policies
+
+
+def policy(**spec: RawValue) -> JsonObject:
+    body: JsonObject = {"authorizedAttestors": ["tpm"], **spec}
+    return {"metadata": {"name": "p", "namespace": "fleet"}, "spec": body}
+
+
+def cluster(**spec: RawValue) -> JsonObject:
+    return {"metadata": {"name": "c", "namespace": "fleet", "labels": {"env": "prod"}}, "spec": dict(spec)}
+
+
+def asking(found: JsonObject, provider: str = "tpm", **cluster_spec: RawValue) -> Case:
+    return lambda: authorize(policy_for(cluster(**cluster_spec), [found]), ProviderName(provider))
+
+
+def wrong(**spec: RawValue) -> Case:
+    return lambda: parse(policy(**spec))
+
+
+def security(*attestors: RawValue) -> RawValue:
+    return {"kubeletAuthentication": True, "authorizedAttestors": list(attestors)}
+
+
+def tpm(**settings: JsonValue) -> Case:
+    return lambda: parse_policy(settings)
+
+
+SELECTOR: Final[RawValue] = {"matchExpressions": [{"key": "env", "operator": "Sometimes"}]}
+REGISTERED: Final[JsonValue] = [{"providerID": "metal://1", "sha256": "SHA256:" + "A" * 64}]
+NO_CA: Final = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+
+# The challenge provider
+
+CHALLENGE: Final = ProviderName("challenge")
+FIRST: Final = filed(Evidence(CHALLENGE, 1, {"phase": 1}))
+SIGNER: Final = ChallengeSigner()
+
+
+def verified(request: NodeRequest, facts: Facts) -> object:
+    verify = SIGNER.verify_client_attestation_data
+    if request.purpose is Purpose.SERVING:
+        verify = SIGNER.verify_serving_attestation_data
+    return asyncio.run(verify(request, facts))
+
+
+def answer(*, secret: bytes = SECRET, pin: ClusterPin = PIN) -> Evidence:
+    """The right answer to the first request's challenge, but for these."""
+    with pytest.raises(ChallengeRequired) as required:
+        verified(FIRST, FACTS)
+    nonce = Challenge.parse(required.value.challenge).nonce
+    mac = proof(SecretBytes(secret), nonce, FIRST.uid, FIRST.binding(pin).digest)
+    return Evidence(CHALLENGE, 1, {"phase": 2, "first": {"name": FIRST.name, "uid": FIRST.uid}, "mac": b64encode(mac)})
+
+
+def answered(evidence: Callable[[], Evidence] = answer, first: NodeRequest = FIRST, **facts: object) -> Case:
+    return lambda: verified(answering(first, evidence()), replace(FACTS, first_request=first, **facts))
+
+
+def with_secret(secret: bytes | None) -> Case:
+    value = None if secret is None else SecretBytes(secret)
+    return answered(machine=replace(FACTS.machine, attestation_secret=value))
+
+
+def renewing_insecurely() -> object:
+    request = replace(filed(Evidence(ProviderName("insecure"), 1, {})), username="system:node:n-0")
+    return asyncio.run(InsecureSigner().verify_client_attestation_data(request, FACTS))
+
+
+def of_tomorrow() -> object:
+    return verified(filed(Evidence(CHALLENGE, 2, {"phase": 1})), FACTS)
+
+
+ANOTHER_KEY: Final = filed(FIRST.evidence, csr=csr_of(ec.generate_private_key(ec.SECP256R1())))
+AT_SERVING: Final = filed(FIRST.evidence, csr=SERVING_CSR, purpose=Purpose.SERVING)
+
+CASES: Final[Mapping[str, Case]] = {
+    "D4-33": lambda: policy_for(cluster(), []),
+    "D4-34": lambda: policy_for(cluster(), [policy(), policy()]),
+    "D4-35": asking(policy(authorizedAttestors=[])),
+    "D4-36": asking(policy(), "insecure"),
+    "D4-37": wrong(authorizedAttestors=["tpm", "insecure"]),
+    "D4-38": wrong(authorizedAttestors=["tpm", "null"]),
+    "D4-39": asking(policy(), "tpm", security=security("challenge")),
+    "D4-40": asking(policy(), "insecure", security=security("insecure", "tpm")),
+    "D4-41": wrong(authorisedAttestors=["tpm"]),
+    "D4-42": wrong(enforcement="Sometimes"),
+    "D4-43": wrong(certificateLifetime="1s"),
+    "D4-44": wrong(certificateLifetime="87600h"),
+    "D4-45": wrong(certificateLifetime="1.5h"),
+    "D4-46": lambda: policy_for(cluster(), [policy(clusterSelector=SELECTOR)]),
+    "D4-47": tpm(pcrs={"bank": "sha1"}),
+    "D4-48": tpm(pcrs={"selection": []}),
+    "D4-49": tpm(pcrs={"selection": [0], "values": {"7": ["00" * 32]}}),
+    "D4-50": tpm(endorsementKeys=REGISTERED),
+    "D4-51": tpm(endorsementCAs=NO_CA),
+    "D4-52": tpm(trustOnSecondUse=True),
+    "D4-53": renewing_insecurely,
+    "D4-54": answered(ledger=LedgerFacts(fingerprints={"secret": "sha256:of another secret"})),
+    "D4-55": answered(ledger=LedgerFacts(bound_spkis=frozenset({"sha256:another key"}))),
+    "D4-56": with_secret(None),
+    "D4-57": with_secret(bytes(31)),
+    "D4-58": answered(lambda: answer(secret=bytes(32))),
+    "D4-59": answered(lambda: answer(pin=ClusterPin("sha256:" + "c3" * 32))),
+    "D4-60": answered(first=ANOTHER_KEY),
+    "D4-61": answered(first=AT_SERVING),
+    "D4-62": of_tomorrow,
+}
+
+
+def test_the_policy_and_the_answer_that_the_attacks_spoil_are_good() -> None:
+    asking(policy())()
+    assert parse_policy({}).selection.pcrs == (0, 7)
+    for pin in (PIN, OLD_PIN):
+        assert answered(lambda pin=pin: answer(pin=pin))()
+
+
+@pytest.mark.parametrize(("row", "case"), attacks(CASES))
+def test_a_weak_policy_and_a_weak_proof_let_nobody_in(row: Row, case: Case) -> None:
+    assert judged(case) == row.expected

@@ -1,0 +1,178 @@
+"""D4: whose machine, whose name, whose token: the controller's pure rules, each attack with everything else right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+import pytest
+from builders import CREATED, make_member, make_request
+from cases import attacks, judged
+from catalogue import Row
+
+from nodeattest_controller.authority import Issued
+from nodeattest_controller.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_token
+from nodeattest_controller.clusterapi import Member
+from nodeattest_controller.ledger import Entry, Ledger, empty, record
+from nodeattest_controller.retired import MAX_LIVE, RetiredKey
+from nodeattest_controller.review import (
+    Surroundings,
+    check_binding,
+    check_fingerprints,
+    check_no_hijack,
+    check_node_name,
+    find_member,
+)
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.checks import Check
+from nodeattest_providers.interface import AttestedNode, FirstRequestRef
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+
+NOBODY: Final = Surroundings(claimants=(), holders=())
+OTHER: Final = ProviderID("sandbox://other")
+ISSUED: Final = Issued(pem="pem", serial="ab", not_before=CREATED, not_after=CREATED + timedelta(days=14))
+CLUSTER: Final = "fleet/c"
+Case = Callable[[], object]
+
+
+def found(*candidates: Member) -> Case:
+    return lambda: find_member(make_request(), candidates)
+
+
+def named(asked: str, **member: object) -> Case:
+    """Ask for a name that is not this Machine's."""
+    return lambda: check_node_name(make_request(node=asked), make_member(**member), NOBODY, None)
+
+
+def claimed_by_another() -> object:
+    around = Surroundings(claimants=[make_member(name="other", provider_id=OTHER)], holders=())
+    return check_node_name(make_request(), make_member(), around, None)
+
+
+def with_node(node: JsonObject, **member: object) -> Case:
+    """Ask for the name of this Node."""
+    return lambda: check_no_hijack(make_member(**member), NOBODY, node)
+
+
+def bound(member: Member) -> Ledger:
+    """The ledger of a machine that joined."""
+    entry = Entry(
+        request_name="r",
+        request_uid="u-1",
+        first_request_uid="f-1",
+        spki="sha256:old",
+        serial="1",
+        not_before=CREATED,
+        not_after=CREATED + timedelta(days=14),
+        issued_at=CREATED,
+        certificate="",
+    )
+    return replace(
+        empty(member),
+        resource_version="7",
+        node_name=NodeName("node-0"),
+        provider=ProviderName("tpm"),
+        fingerprints={"ek": "sha256:e"},
+        issued=(entry,),
+    )
+
+
+def held(*, alive: bool) -> tuple[Ledger, Surroundings]:
+    other = bound(make_member(provider_id=OTHER))
+    return other, Surroundings(claimants=(), holders=[other], is_alive=lambda _: alive)
+
+
+def bound_name(*, alive: bool) -> Case:
+    return lambda: check_no_hijack(make_member(), held(alive=alive)[1], None)
+
+
+def cloned(*, alive: bool) -> Case:
+    other, around = held(alive=alive)
+    return lambda: check_fingerprints(make_member(), around, [other])
+
+
+def joining(ledger: Callable[[Member], Ledger], *, secure: bool = True, **member: object) -> Case:
+    machine = make_member(**member)
+    return lambda: check_binding(make_request(), machine, ledger(machine), secure=secure)
+
+
+def certified(ledger: Ledger, *, first: str, after: timedelta, **fingerprints: str) -> object:
+    attested = AttestedNode(
+        provider=ProviderName("tpm"),
+        provider_id=ProviderID("sandbox://node-0"),
+        fingerprints=fingerprints or {"ek": "sha256:e"},
+        first_request=FirstRequestRef(name="first", uid=first),
+        checks=(Check("c", "s", "e", "g", passed=True),),
+    )
+    return record(ledger, make_request(), attested, ISSUED, CREATED + after)
+
+
+def many_live() -> object:
+    old = tuple(
+        RetiredKey(spki=f"sha256:{number}", serial=str(number), not_after=ISSUED.not_after, purpose=Purpose.CLIENT)
+        for number in range(MAX_LIVE[Purpose.CLIENT])
+    )
+    return certified(replace(bound(make_member()), retired=old), first="f-2", after=timedelta(minutes=11))
+
+
+def by_token(*groups: str) -> Case:
+    request = make_request()
+    return lambda: check_token(replace(request, groups=request.groups | set(groups)), CLUSTER)
+
+
+MINE: Final = bound_group(CLUSTER, "sandbox://node-0")
+ANOTHERS: Final = bound_group(CLUSTER, "sandbox://node-1")
+ELSEWHERE: Final = bound_group("fleet/other", "sandbox://node-0")
+HOURS: Final = timedelta(hours=1)
+
+CASES: Final[Mapping[str, Case]] = {
+    "D4-01": found(),
+    "D4-02": found(make_member(), make_member(name="node-1", uid="m-1")),
+    "D4-03": found(make_member(deleting=True)),
+    "D4-04": found(make_member(paused=True)),
+    "D4-05": found(make_member(bootstrap_ready=False)),
+    "D4-06": named("node-1"),
+    "D4-07": named("node-00"),
+    "D4-08": named("node-0.example.com"),
+    "D4-09": named("node-0", addresses=(("Hostname", "host-0"),)),
+    "D4-10": named("10.0.0.1", addresses=(("InternalIP", "10.0.0.1"),)),
+    "D4-11": named("www", addresses=(("ExternalDNS", "www"),)),
+    "D4-12": named("node-0", node_ref_name="node-ref"),
+    "D4-13": named("node-0", kind="MachinePool"),
+    "D4-14": claimed_by_another,
+    "D4-15": with_node({"spec": {"providerID": "sandbox://victim"}}),
+    "D4-16": with_node({"spec": {}, "metadata": {"uid": "n"}}),
+    "D4-17": with_node({"spec": {}, "metadata": {"uid": "n"}}, node_ref_uid="another"),
+    "D4-18": bound_name(alive=True),
+    "D4-19": bound_name(alive=False),
+    "D4-20": joining(empty, node_ref_name="node-0"),
+    "D4-21": joining(bound, secure=False),
+    "D4-22": joining(lambda member: replace(bound(member), owner_uid="gone")),
+    "D4-23": cloned(alive=True),
+    "D4-24": cloned(alive=False),
+    "D4-25": lambda: certified(bound(make_member()), first="f-1", after=HOURS),
+    "D4-26": lambda: certified(bound(make_member()), first="f-2", after=timedelta(minutes=9)),
+    "D4-27": lambda: certified(bound(make_member()), first="f-2", after=HOURS, ek="sha256:other"),
+    "D4-28": many_live,
+    "D4-29": by_token(ANOTHERS),
+    "D4-30": by_token(ELSEWHERE),
+    "D4-31": by_token(MINE, ANOTHERS),
+    "D4-32": by_token(BOUND_GROUP_PREFIX),
+}
+
+
+def test_the_machine_that_the_attacks_pretend_to_be_passes_every_rule() -> None:
+    member, request = make_member(), make_request()
+    assert find_member(request, [member]) is member
+    check_node_name(request, member, NOBODY, None)
+    check_no_hijack(member, NOBODY, None)
+    check_binding(request, member, empty(member), secure=True)
+    check_token(replace(request, groups=request.groups | {MINE}), CLUSTER)
+    assert certified(empty(member), first="f-1", after=HOURS)
+
+
+@pytest.mark.parametrize(("row", "case"), attacks(CASES))
+def test_who_is_not_this_machine_gets_nothing(row: Row, case: Case) -> None:
+    assert judged(case) == row.expected
