@@ -85,8 +85,8 @@ class Join:
         raw = self.tpm.first().ek_public
         return parse_public(raw, what="key", reason=Reason.ENDORSEMENT_KEY_MALFORMED).fingerprint
 
-    def round(self, *, mac: bytes | None = None) -> tuple[JsonObject, JsonObject]:
-        """Make both requests; the answer is right unless another MAC is given."""
+    def round(self, *, mac: bytes | None = None, log: bytes | None = None) -> tuple[JsonObject, JsonObject]:
+        """Make both requests; the answer is right unless another MAC is given, or a log that does not fit the TPM."""
         ca = x509.load_pem_x509_certificate(self.pki.ca_certificate.read_bytes())
         pin = cluster_pin(ca.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
         stored = self.first
@@ -110,6 +110,7 @@ class Join:
             blob=b"blob",
             secret=b"secret",
             pcrs=PcrSelection(Alg.SHA256, (0, 7)),
+            log=log is not None,
         )
         quote, signature, pcrs = self.tpm.quote(challenge, qualifying_data(nonce, first.uid, binding))
         right = proof(derive(LABEL_SECRET, key, ctx), first.uid, first.csr.sha256, binding)
@@ -119,6 +120,7 @@ class Join:
             quote=quote,
             signature=signature,
             pcrs=pcrs,
+            event_log=log,
         )
         return stored, stored_csr("second", self.envelope(answer.to_json()))
 

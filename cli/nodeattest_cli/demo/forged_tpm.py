@@ -18,7 +18,7 @@ from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.attestation import qualified_name
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence
 from nodeattest_providers.tpm.public import parse_public
-from nodeattest_providers.tpm.structures import digest_size, sized
+from nodeattest_providers.tpm.structures import PcrSelection, digest_size, sized
 from nodeattest_providers.tpm.templates import AK_TEMPLATE, EK_TEMPLATES
 
 __all__ = ["ForgedTpm"]
@@ -50,10 +50,14 @@ class ForgedTpm:
         template = next(one for one in EK_TEMPLATES if one.name == f"ecc-p{bits}")
         return FirstEvidence(ek_public=template.prefix + _point(self.endorsement_key), ak_public=self.ak_public)
 
+    def registers(self, selection: PcrSelection) -> tuple[bytes, ...]:
+        """Make up register values: those of a TPM that measured nothing yet."""
+        return tuple(bytes(digest_size(selection.bank)) for _ in selection.pcrs)
+
     def quote(self, challenge: Challenge, extra_data: bytes) -> tuple[bytes, bytes, tuple[bytes, ...]]:
-        """Forge TPMS_ATTEST, its TPMT_SIGNATURE, and PCR values as of a machine that booted well."""
+        """Forge TPMS_ATTEST, its TPMT_SIGNATURE, and PCR values."""
         ak = parse_public(self.ak_public, what="forged key", reason=Reason.ATTESTATION_KEY_NOT_ALLOWED)
-        values = tuple(bytes(digest_size(challenge.pcrs.bank)) for _ in challenge.pcrs.pcrs)
+        values = self.registers(challenge.pcrs)
         attest = b"".join(
             (
                 _MAGIC,

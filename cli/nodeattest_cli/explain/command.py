@@ -10,6 +10,7 @@ import click
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
+from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
 from nodeattest_cli.explain.model import Explanation, Outcome, Step
 from nodeattest_cli.explain.replay import explain_request, first_request_name
 from nodeattest_controller.objects import text
@@ -21,6 +22,8 @@ __all__ = ["explain"]
 
 _KIND: Final = "CertificateSigningRequest"
 _REFUSED: Final = 1
+_SHORT: Final = 16
+"""Digits of a digest that are shown: enough to find it by."""
 _MARKS: Final = {Outcome.PASSED: "pass", Outcome.FAILED: "FAIL", Outcome.NOT_CHECKED: "  ? "}
 
 
@@ -100,7 +103,23 @@ def _words(explanation: Explanation) -> str:
         lines.append(f"nothing refuses it so far; {unchecked} could not be checked without more objects (--with)")
     else:
         lines.append("nothing refuses it")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(_log(explanation.log) if explanation.log else ())])
+
+
+def _log(log: ShownLog) -> list[str]:
+    """Show the event log; what is not verified is the node's word, which nothing covers."""
+    rows = [("#", "PCR", "TYPE", log.bank.upper(), "DATA", "SAYS")]
+    rows += [_event(event) for event in log.events]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    table = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    title = "event log, as the node tells it; data is verified where the quoted register was extended with its digest"
+    return ["", title, *table]
+
+
+def _event(event: LoggedEvent) -> tuple[str, ...]:
+    checked = "verified" if event.verified else "unverified"
+    pcr = "-" if event.pcr is None else str(event.pcr)
+    return str(event.index), pcr, event.kind, event.digest[:_SHORT] or "-", checked, event.says
 
 
 def _step(step: Step) -> list[str]:

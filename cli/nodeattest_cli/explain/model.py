@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nodeattest_cli.explain.eventlog import ShownLog
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.checks import Check
 
@@ -52,6 +53,8 @@ class Explanation:
     facts: Sequence[tuple[str, str]]
     """What the request says, name and value; never a secret, never evidence bytes."""
     steps: Sequence[Step]
+    log: ShownLog | None = None
+    """The event log that the request carries: what the node says of its boot, beside what the quote proves."""
 
     @property
     def failed(self) -> bool:
@@ -61,7 +64,10 @@ class Explanation:
     def to_json(self) -> JsonObject:
         """Return the one object of ``-o json``."""
         checks: list[JsonValue] = [step.to_json() for step in self.steps]
-        return {"facts": dict[str, JsonValue](self.facts), "checks": checks, "refused": self.failed}
+        said: JsonObject = {"facts": dict[str, JsonValue](self.facts), "checks": checks, "refused": self.failed}
+        if self.log is not None:
+            said["eventLog"] = self.log.to_json()
+        return said
 
 
 def from_check(check: Check) -> Step:

@@ -15,6 +15,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
+from nodeattest_cli.explain.eventlog import read_log
 from nodeattest_cli.explain.model import Explanation, Outcome, Step, from_check
 from nodeattest_cli.explain.surroundings import Given, pick
 from nodeattest_cli.explain.tpm import check_keys, check_signature, tpm_facts
@@ -79,11 +80,13 @@ def explain_request(csr: JsonObject, documents: Sequence[JsonObject]) -> Explana
         return Explanation(facts=facts, steps=[*steps, _refusal("evidence version and schema", "wire format", denied)])
     if request.evidence.provider == "tpm":
         facts += tpm_facts(request)
+    log = read_log(request)
+    facts += [("event log", log.summary)] if log else []
     given = pick(documents, request, first_name)
     steps += _policy_steps(request, given)  # 3
     steps += _identity_steps(request, given)  # 4
     steps += _provider_steps(request, given)  # 5
-    return Explanation(facts=facts, steps=steps)
+    return Explanation(facts=facts, steps=steps, log=log)
 
 
 def _first_name(request: NodeRequest) -> str | None:
@@ -232,6 +235,8 @@ def _missing(check: str, given: Given) -> str:
             ("NodeAttestationPolicy", given.policy is not None),
             ("Machine with its infrastructure machine", infra),
         ]
+    elif check.startswith(("PCR ", "event log ")):
+        wanted = [("NodeAttestationPolicy", given.policy is not None)]
     elif check == "first request exists":
         wanted = [("first request", given.first is not None)]
     elif check == "the Machine's secret":
