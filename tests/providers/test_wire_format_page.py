@@ -6,11 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from nodeattest_providers import canonical, envelope, identifiers, pkcs10, twostep
+from nodeattest_providers import canonical, envelope, identifiers, pkcs10, twostep, versions
 from nodeattest_providers.challenge import protocol
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_SUPPORTED_VERSIONS, PROVIDER_ID_OID
+from nodeattest_providers.names import (
+    ANNOTATION_CHALLENGE,
+    ANNOTATION_REASON,
+    ANNOTATION_SUPPORTED_VERSIONS,
+    ANNOTATION_TPM_ENDORSEMENT_KEY,
+    PROVIDER_ID_OID,
+    ProviderName,
+    Purpose,
+    signer_for,
+)
 from nodeattest_providers.signers import IN_TREE
+from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR
+from nodeattest_providers.tpm.templates import AK_ATTRIBUTES, EK_TEMPLATES
 
+ANNOTATIONS = (
+    ANNOTATION_CHALLENGE,
+    ANNOTATION_REASON,
+    ANNOTATION_SUPPORTED_VERSIONS,
+    ANNOTATION_TPM_ENDORSEMENT_KEY,
+)
+PROVIDER = ProviderName("<provider>")
+BANKS = sorted(BANK_ALGORITHMS)
+TEMPLATES = sorted((template.tcg_name for template in EK_TEMPLATES), key=lambda name: (name[0] != "L", name))
 PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
 
 
@@ -32,6 +52,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
         f'lp("{twostep.LABEL_NONCE.decode()}")',
         f'lp("{twostep.LABEL_SECRET.decode()}")',
         *(f"### {name}/v1" for name in IN_TREE),
+        *(f"| `{annotation}` |" for annotation in ANNOTATIONS),
+        f"`{signer_for(PROVIDER, Purpose.CLIENT)}`",
+        f"`{signer_for(PROVIDER, Purpose.SERVING)}`",
+        f"There are at most {versions.MAX_VERSIONS};",
+        f"exactly 0x{AK_ATTRIBUTES:08x} ",
+        f"bank {', '.join(f'`{bank}`' for bank in BANKS[:-1])} or `{BANKS[-1]}`, 1 to {MAX_PCR + 1} PCRs",
+        f"templates {', '.join(TEMPLATES[:-1])} and {TEMPLATES[-1]} ",
     ],
 )
 def test_the_page_says_what_the_code_does(words: str) -> None:
