@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from agent_cluster import Authority
+from hypothesis import given
+from hypothesis import strategies as st
 from test_parts import VirtualTime
 
 from nodeattest_authenticator.endpoint import Endpoint
@@ -89,6 +91,18 @@ def test_a_wrong_serving_section_is_named(section: Any, says: str) -> None:  # n
     with pytest.raises(FieldsError) as caught:
         settings(section)
     assert says in str(caught.value)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)
+)
+
+
+@given(section=st.dictionaries(st.sampled_from(["dnsNames", "ipAddresses", "file", "other"]), ANYTHING, max_size=4))
+def test_any_serving_section_gives_settings_or_a_named_error(section: dict[str, Any]) -> None:
+    with contextlib.suppress(FieldsError):
+        made = settings(section)
+        assert parse(to_json(made), hostname="other") == made
 
 
 def test_a_serving_section_beside_the_insecure_provider_is_refused() -> None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import socket
 import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 import pytest
 from cryptography import x509
+from runtime_stub import RuntimeStub
 from test_client_go import shorten_certificates
 from world import BIN, Agent, Controller, World, eventually
 
 pytestmark = pytest.mark.swtpm
+
+HIDE: Final = 'for i in /var/lib /var/log /usr/libexec; do mount -t tmpfs none "$i"; done; exec "$@"'
+ELSEWHERE: Final = ["unshare", "--mount", "sh", "-c", HIDE, "sh"]
+"""What kubelet makes in fixed places of the machine, it makes in memory, and it ends with the process."""
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +87,68 @@ def test_a_node_joins_and_serves_a_certificate_that_clients_of_the_cluster_verif
     again = agent.run("serving", *agent.files())
     assert again.returncode == 0, again.stderr
     assert len(world.requests()) == before
+
+
+@contextmanager
+def kubelet(program: Path, pair: Path) -> Generator[int]:
+    """Run a kubelet that has neither cluster nor containers, and no folder of this machine; tells its port."""
+    folder = pair.parent
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    settings: dict[str, object] = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": "127.0.0.1",
+        "port": port,
+        "healthzPort": 0,
+        "tlsCertFile": str(pair),
+        "tlsPrivateKeyFile": str(pair),
+        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "cgroupsPerQOS": False,
+        "enforceNodeAllocatable": [],
+        "failSwapOn": False,
+        "makeIPTablesUtilChains": False,
+    }
+    folder.joinpath("kubelet.json").write_text(json.dumps(settings))
+    command = [*ELSEWHERE, program, "--config", folder / "kubelet.json", "--root-dir", folder / "kubelet"]
+    command += ["--container-runtime", "remote", "--container-runtime-endpoint", f"unix://{folder}/runtime.sock"]
+    with (
+        RuntimeStub(folder / "runtime.sock"),
+        folder.joinpath("kubelet.log").open("wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log) as process,
+    ):
+        try:
+            yield port
+        finally:
+            process.kill()
+
+
+@pytest.mark.usefixtures("controller")
+@pytest.mark.skipif(os.geteuid() != 0, reason="kubelet runs as root only")
+def test_a_real_kubelet_serves_the_one_file_as_certificate_and_key(world: World, tmp_path: Path) -> None:
+    program = Path(os.environ.get("KUBEBUILDER_ASSETS", "/nonexistent")) / "kubelet"
+    if not program.exists():
+        pytest.skip("KUBEBUILDER_ASSETS names no folder with kubelet")
+    agent = enrolled(world, "serving-3", "10.7.1.4")
+    joined = agent.join(world.token(), "--serving-ip-address", "10.7.1.4")
+    assert joined.returncode == 0, joined.stderr
+    pair = tmp_path / "serving.pem"
+    shutil.copy(file(agent), pair)
+    trust = ssl.create_default_context(cafile=str(world.workload.ca_certificate))
+    with kubelet(program, pair) as port:
+
+        def shown() -> Mapping[str, object] | None:
+            with (
+                suppress(ConnectionError),
+                socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+                trust.wrap_socket(plain, server_hostname="serving-3") as tls,
+            ):
+                return tls.getpeercert()
+            return None
+
+        found = eventually(shown, seconds=40, what="kubelet's answer")
+    assert found["subjectAltName"] == (("DNS", "serving-3"), ("IP Address", "10.7.1.4"))
 
 
 @pytest.mark.usefixtures("controller")

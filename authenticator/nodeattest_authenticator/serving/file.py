@@ -58,6 +58,8 @@ class ServingFile:
             return cache.parse(read_private(self._directory, self._name))
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise _unsafe(f"{self.path}: {error.strerror}", "let it be a file of the agent's user, mode 0600") from None
         except UnsafeFileError as error:  # others could read the key: a new one takes its place
             raise ValueError(str(error)) from None
 

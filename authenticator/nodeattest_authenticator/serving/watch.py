@@ -13,6 +13,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Final, NoReturn
 
 from nodeattest_authenticator import memory
@@ -77,18 +78,33 @@ def run(
     tell: Callable[[str], None],
 ) -> NoReturn:
     """Watch with ``command`` as the attempt, until a signal says otherwise."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
 
     def attempt() -> int:
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
-            try:
-                return process.wait()
-            except BaseException:
-                process.kill()
-                raise
+        try:
+            with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
+                try:
+                    return process.wait()
+                except BaseException:
+                    process.kill()
+                    raise
+        except OSError as error:  # the package is being replaced, or memory is short
+            tell(f"{command[0]}: {error.strerror}")
+            return 1
 
-    watch(attempt, lambda: _look(open_agent), clock=clock, chance=chance, tell=tell)
+    def look() -> State:
+        # A resolver takes its time, and no Python code runs meanwhile: let the system end the process.
+        _on_end(signal.SIG_DFL)
+        try:
+            return _look(open_agent)
+        finally:
+            _on_end(_end)
+
+    watch(attempt, look, clock=clock, chance=chance, tell=tell)
+
+
+def _on_end(action: signal.Handlers | Callable[[int, FrameType | None], NoReturn]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, action)
 
 
 def _look(open_agent: Callable[[], Agent]) -> State:
@@ -124,5 +140,5 @@ def _next(state: State, failed: int, clock: Clock, chance: Callable[[], float]) 
     return max(now + pause, float(remembered))
 
 
-def _end(_signal: int, _frame: object) -> NoReturn:
+def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
