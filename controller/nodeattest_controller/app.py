@@ -20,6 +20,7 @@ from nodeattest_controller.health import HealthServer
 from nodeattest_controller.inventory import ClusterKey
 from nodeattest_controller.issue import Issuer
 from nodeattest_controller.judge import Judge
+from nodeattest_controller.kubelet_serving import KubeletServing
 from nodeattest_controller.logs import fields
 from nodeattest_controller.management import Management
 from nodeattest_controller.metrics import Metrics
@@ -29,6 +30,7 @@ from nodeattest_controller.verifying import Verifications
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
 from nodeattest_providers import signers
+from nodeattest_providers.names import Purpose
 
 __all__ = ["run"]
 
@@ -78,10 +80,11 @@ class _Controller:
             fleet.changed(cluster, provider_ids)
 
         management = Management(self._client, namespace=settings.watch_namespace, on_change=changed)
+        addresses = AddressReview(management, StatusAddresses())
         judge = Judge(
             management,
             keys,
-            addresses=AddressReview(management, StatusAddresses()),
+            addresses=addresses,
             signer=cache(signers.signer),
             provider_id_oid=settings.provider_id_oid,
             verifications=Verifications(settings.verification_timeout),
@@ -98,6 +101,8 @@ class _Controller:
             management,
             judge,
             issuer,
+            kubelet_serving=KubeletServing(management, addresses=addresses, events=events, metrics=metrics),
+            purposes=_purposes(settings),
             events=events,
             metrics=metrics,
             wait_limit=settings.wait_limit,
@@ -129,6 +134,11 @@ class _Controller:
             metrics.leader(leads=False)
             self._standing_by = True
             await events.drain()
+
+
+def _purposes(settings: Settings) -> frozenset[Purpose]:
+    served = {Purpose.CLIENT: "attestation", Purpose.SERVING: "serving"}
+    return frozenset(purpose for purpose, controller in served.items() if settings.enabled(controller))
 
 
 def _count(metrics: Metrics) -> Callable[[str, int | None], None]:

@@ -83,6 +83,9 @@ class Fleet:
             del waiting[name]
             self._queue.add((cluster, name))
         if provider_ids is None:
+            connection = self._connections.get(cluster)
+            for name in list(connection.workload.kubelet_requests) if connection is not None else ():
+                self._queue.add((cluster, name))
             self._dirty.add(cluster)
             self._wake.set()
 

@@ -86,11 +86,16 @@ class Inventory:
         """Return the members of a cluster whose own name sources give this name."""
         return self._members.find((cluster, "name", node_name))
 
+    def members_of_node(self, cluster: ClusterKey, node_name: str) -> list[Member]:
+        """Return the members of a cluster that claim a node's name or are bound to it, each once."""
+        found = self.claimants(cluster, node_name)
+        for holder in self.holders(cluster, node_name):
+            found += self.members(cluster, holder.provider_id)
+        return list({member.provider_id: member for member in found}.values())
+
     def rivals(self, cluster: ClusterKey, place: str, provider_id: str) -> list[Member]:
         """Return the other members of a cluster that list a name or address, claim it, or are bound to it."""
-        found = self._members.find((cluster, "place", place)) + self.claimants(cluster, place)
-        for holder in self.holders(cluster, place):
-            found += self.members(cluster, holder.provider_id)
+        found = self._members.find((cluster, "place", place)) + self.members_of_node(cluster, place)
         return [member for member in found if member.provider_id != provider_id]
 
     def ledger(self, cluster: ClusterKey, provider_id: str) -> Ledger | None:

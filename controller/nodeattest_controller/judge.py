@@ -33,7 +33,7 @@ from nodeattest_controller.verifying import Verifications
 from nodeattest_controller.workload import Workload
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import versions
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import (
     AttestedNode,
     ChallengeSigner,
@@ -153,11 +153,7 @@ class Judge:
         return [ledger for holders in found for ledger in holders]
 
     def _open(self, workload: Workload, request: NodeRequest) -> _Case:
-        cluster = self._management.cluster(workload.key)
-        if cluster is None or self._management.is_paused(cluster):
-            raise Unavailable(
-                Reason.MACHINE_NOT_READY, "the Cluster is paused or going away", remedy="resume the Cluster"
-            )
+        cluster = self._management.active_cluster(workload.key)
         policy = self._management.policy_of(cluster)
         authorize(policy, request.evidence.provider)
         signer = self._signer(request.evidence.provider)  # looked up by name, so only after the policy named it
@@ -221,7 +217,7 @@ def _first_request(
     earlier, closes the first one, and must not get the honest second one denied (docs/architecture.md, "Two rounds").
     """
     stored = peek(first) if first is not None else None
-    if first is None or stored is None:
+    if first is None or stored is None or stored.is_kubelets:
         return None
     found = parse(first, provider_id_oid=provider_id_oid)
     same = found.csr.der == request.csr.der  # otherwise the link check says what is wrong

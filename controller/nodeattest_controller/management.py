@@ -30,6 +30,7 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.objects import flag, key_of, mapping, strings, text, text_map
 from nodeattest_controller.policy import Policy, policy_for
 from nodeattest_controller.policy import parse as parse_policy
+from nodeattest_controller.review import names_of
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -37,10 +38,11 @@ from nodeattest_kube.reflector import Reflector
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.interface import ClusterFacts, SecretBytes
 
-__all__ = ["Changed", "Management"]
+__all__ = ["Changed", "Management", "node_change"]
 
 Changed = Callable[[ClusterKey, frozenset[str] | None], None]
-"""Told what changed: a cluster, and the provider IDs of the machines concerned; None where all may be."""
+"""Told what changed: a cluster, and the provider IDs and names (``node_change``) of the machines concerned; None where
+all may be."""
 
 _LOG: Final = logging.getLogger(__name__)
 CLUSTER_GROUP: Final = "cluster.x-k8s.io"
@@ -55,6 +57,11 @@ SYNC_TIMEOUT: Final = 1.0
 """Seconds to wait for a new infrastructure kind's first list; after that the request waits, not its worker."""
 _INFRA: Final = "infra:"
 SECRET_SUFFIX: Final = "-attestation"  # noqa: S105 - a Secret's name, not a secret
+
+
+def node_change(node_name: str) -> str:
+    """Spell a node's name among provider IDs, for requests that name a node only."""
+    return f"node:{node_name}"
 
 
 class Management:
@@ -110,6 +117,15 @@ class Management:
     def cluster(self, key: ClusterKey) -> JsonObject | None:
         """Return one Cluster object."""
         return self._reflectors["clusters"].get(key)
+
+    def active_cluster(self, key: ClusterKey) -> JsonObject:
+        """Return a Cluster that may be acted for; raises Unavailable while it is paused or going away."""
+        cluster = self.cluster(key)
+        if cluster is None or self.is_paused(cluster):
+            raise Unavailable(
+                Reason.MACHINE_NOT_READY, "the Cluster is paused or going away", remedy="resume the Cluster"
+            )
+        return cluster
 
     def policies(self, namespace: str) -> list[JsonObject]:
         """Return the policies beside a namespace's clusters."""
@@ -263,16 +279,17 @@ class Management:
     def _machine_changed(self, key: str, machine: JsonObject | None) -> None:
         self.inventory.put_machine(key, machine)
         if machine is not None:
-            self._member_changed(machine, [text(machine, "spec", "providerID")])
+            names = [node_change(name) for member in machine_members(machine) for name in names_of(member)]
+            self._member_changed(machine, [text(machine, "spec", "providerID"), *names])
 
     def _pool_changed(self, key: str, pool: JsonObject | None) -> None:
         self.inventory.put_pool(key, pool)
         if pool is not None:
             self._member_changed(pool, strings(pool, "spec", "providerIDList"))
 
-    def _member_changed(self, member: JsonObject, provider_ids: Iterable[str]) -> None:
+    def _member_changed(self, member: JsonObject, concerned: Iterable[str]) -> None:
         cluster = cluster_key(text(member, "metadata", "namespace"), cluster_of(member))
-        self._on_change(cluster, frozenset(provider_ids))
+        self._on_change(cluster, frozenset(concerned))
 
     def _policy_changed(self, key: str, policy: JsonObject | None) -> None:
         if policy is None:

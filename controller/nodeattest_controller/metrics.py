@@ -18,7 +18,8 @@ __all__ = ["CONTENT_TYPE", "PROVIDERS", "VERDICTS", "Metrics"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus' text exposition format."""
-PROVIDERS: Final = ("insecure", "tpm", "challenge", "aws", "azure", "gcp")
+PROVIDERS: Final = ("insecure", "tpm", "challenge", "aws", "azure", "gcp", "kubelet")
+"""``kubelet`` stands for kubelet's own serving requests, which no provider attests."""
 VERDICTS: Final = ("approve", "deny", "wait", "challenge", "shed", "ignore")
 _REASONS: Final = frozenset(str(reason) for reason in Reason) | {""}
 _VERBS: Final = frozenset({"get", "list", "watch", "create", "update", "patch", "delete"})

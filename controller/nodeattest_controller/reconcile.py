@@ -18,8 +18,10 @@ from nodeattest_controller.events import EventRecorder
 from nodeattest_controller.inventory import ClusterKey
 from nodeattest_controller.issue import Issuer
 from nodeattest_controller.judge import Judge
+from nodeattest_controller.kubelet_request import requesting_node
+from nodeattest_controller.kubelet_serving import KubeletServing
 from nodeattest_controller.logs import fields
-from nodeattest_controller.management import OWN_GROUP, OWN_VERSION, Management
+from nodeattest_controller.management import OWN_GROUP, OWN_VERSION, Management, node_change
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.objects import moment, text
 from nodeattest_controller.request import RequestState, StoredRequest, peek
@@ -30,7 +32,7 @@ from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import shown
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON
+from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON, Purpose
 from nodeattest_providers.twostep import CHALLENGE_TTL
 
 __all__ = ["Outcome", "Reconciler"]
@@ -73,6 +75,8 @@ class Reconciler:
         judge: Judge,
         issuer: Issuer,
         *,
+        kubelet_serving: KubeletServing,
+        purposes: frozenset[Purpose],
         events: EventRecorder,
         metrics: Metrics,
         wait_limit: float,
@@ -80,10 +84,12 @@ class Reconciler:
         chance: Callable[[], float],
         now: Callable[[], datetime],
     ) -> None:
-        """``chance`` draws from [0, 1)."""
+        """``purposes`` are those whose requests are acted on; ``chance`` draws from [0, 1)."""
         self._management = management
         self._judge = judge
         self._issuer = issuer
+        self._kubelet_serving = kubelet_serving
+        self._purposes = purposes
         self._events = events
         self._metrics = metrics
         self._wait_limit = timedelta(seconds=wait_limit)
@@ -95,9 +101,15 @@ class Reconciler:
         """Judge the request as the cache has it and act; raises ApiError for the queue's back-off."""
         csr = workload.requests.get(name)
         stored = peek(csr) if csr else None
-        if csr is None or stored is None or stored.state not in {RequestState.PENDING, RequestState.APPROVED}:
+        if csr is None or stored is None or not stored.is_open:
             self._ages.forget(stored.uid if stored else "")
             return DONE
+        if stored.purpose not in self._purposes:
+            return DONE
+        if stored.is_kubelets:
+            csr = await self._kubelet_serving.read(workload, stored)
+            if csr is None:
+                return DONE
         try:
             return await self._step(workload, csr, stored)
         except (Conflict, AlreadyExists, NotFound):
@@ -106,6 +118,10 @@ class Reconciler:
     async def _step(self, workload: Workload, csr: JsonObject, stored: StoredRequest) -> Outcome:
         started = self._now()
         try:
+            if stored.is_kubelets:
+                await self._kubelet_serving.approve(workload, csr)
+                self._ages.forget(stored.uid)
+                return DONE
             proven = await self._judge.judge(workload, csr)
             self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
             await self._issuer.issue(workload, csr, stored, proven)
@@ -176,9 +192,13 @@ class Reconciler:
         pause = max(unavailable.retry_after, min(age.total_seconds() / 2, LONGEST_PAUSE))
         pause *= 1 + JITTER * self._chance()
         left = (self._wait_limit - age).total_seconds() + 0.5
+        return Outcome(again_after=min(pause, left), waiting=True, provider_id=self._waits_for(csr, stored))
+
+    def _waits_for(self, csr: JsonObject, stored: StoredRequest) -> str:
+        if stored.is_kubelets:
+            return node_change(requesting_node(csr))
         request = self._judge.parsed(csr)
-        wanted = request.csr.provider_id if request else ""
-        return Outcome(again_after=min(pause, left), waiting=True, provider_id=wanted)
+        return request.csr.provider_id if request else ""
 
     async def _refuse(self, workload: Workload, csr: JsonObject, stored: StoredRequest, denied: Denied) -> Outcome:
         """Deny for good; the condition carries reason and remedy, the Event and the log expected and got as well."""
@@ -205,7 +225,8 @@ class Reconciler:
     def _warn(self, cluster: ClusterKey, csr: JsonObject, reason: Reason, message: str) -> None:
         """Tell operators, on the Machine that the request names, or else on the Cluster."""
         request = self._judge.parsed(csr)
-        subject = claimed_subject(self._management, cluster, request.csr.provider_id if request else "")
+        named = request.csr.provider_id if request else self._kubelet_serving.provider_id_of(cluster, csr)
+        subject = claimed_subject(self._management, cluster, named)
         if subject is not None:
             requester = f"{cluster}/{text(csr, 'spec', 'username')}"
             self._events.record(subject, "Warning", reason, message, source=requester)

@@ -19,6 +19,7 @@ from nodeattest_providers import envelope
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import NodeRequest
 from nodeattest_providers.names import (
+    KUBELET_SERVING_SIGNER,
     NODE_USER_PREFIX,
     NODES_GROUP,
     PROVIDER_ID_OID,
@@ -28,8 +29,10 @@ from nodeattest_providers.names import (
     split_signer,
 )
 
-__all__ = ["MAX_BASE64", "RequestState", "StoredRequest", "parse", "peek"]
+__all__ = ["KUBELET", "MAX_BASE64", "RequestState", "StoredRequest", "check_usages", "parse", "peek"]
 
+KUBELET: Final = ProviderName("kubelet")
+"""Stands for a provider where kubelet's own requests are counted."""
 BOOTSTRAP_GROUP: Final = "system:bootstrappers"
 _BOOTSTRAP_USER: Final = re.compile(r"system:bootstrap:[a-z0-9]{6}\Z")
 """kubernetes pkg/bootstrap: a token's id is six lower-case letters or digits."""
@@ -70,11 +73,22 @@ class StoredRequest:
     state: RequestState
     denial_reason: str
     """The Denied condition's reason, or an empty string."""
+    is_kubelets: bool = False
+    """Whether it is kubelet's own, for the in-tree serving signer."""
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether something is left to do here; what is approved of kubelet's own is signed by others."""
+        if self.is_kubelets:
+            return self.state is RequestState.PENDING
+        return self.state in {RequestState.PENDING, RequestState.APPROVED}
 
 
 def peek(csr: JsonObject) -> StoredRequest | None:
-    """Tell whose a CSR object is and where it stands; None when its signer is not ours."""
-    named = split_signer(text(csr, "spec", "signerName"))
+    """Tell whose a CSR object is and where it stands; None when it is none of our business."""
+    signer_name = text(csr, "spec", "signerName")
+    is_kubelets = signer_name == KUBELET_SERVING_SIGNER
+    named = (KUBELET, Purpose.SERVING) if is_kubelets else split_signer(signer_name)
     if named is None:
         return None
     conditions = items(csr, "status", "conditions")
@@ -97,6 +111,7 @@ def peek(csr: JsonObject) -> StoredRequest | None:
         purpose=named[1],
         state=state,
         denial_reason=str(denied.get("reason", "")) if denied else "",
+        is_kubelets=is_kubelets,
     )
 
 
@@ -115,7 +130,7 @@ def parse(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) -> NodeReq
     provider, purpose = named
     username, groups = text(csr, "spec", "username"), frozenset(strings(csr, "spec", "groups"))
     _check_requester(username, groups)  # 2
-    usages = _usages(csr, purpose)  # 3
+    usages = check_usages(csr, purpose)  # 3
     raw = _request_bytes(text(csr, "spec", "request"))
     node_csr, evidence = envelope.decode(raw, purpose=purpose, provider_id_oid=provider_id_oid)  # 4
     if evidence.provider != provider:  # 5
@@ -177,7 +192,8 @@ def _check_requester(username: str, groups: frozenset[str]) -> None:
         )
 
 
-def _usages(csr: JsonObject, purpose: Purpose) -> frozenset[str]:
+def check_usages(csr: JsonObject, purpose: Purpose) -> frozenset[str]:
+    """Return the usages that are asked for; anything but exactly a kubelet's is ``Denied``."""
     asked = strings(csr, "spec", "usages")
     allowed = _CLIENT_USAGES if purpose is Purpose.CLIENT else _SERVING_USAGES
     usages = frozenset(asked)

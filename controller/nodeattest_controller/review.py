@@ -23,6 +23,7 @@ __all__ = [
     "check_fingerprints",
     "check_no_hijack",
     "check_node_name",
+    "check_standing",
     "find_member",
     "names_of",
 ]
@@ -57,7 +58,12 @@ def find_member(request: NodeRequest, candidates: Sequence[Member]) -> Member:
             got=", ".join(sorted(f"{member.kind} {member.name}" for member in candidates)),
             remedy="give each Machine its own provider ID",
         )
-    member = candidates[0]
+    check_standing(candidates[0])
+    return candidates[0]
+
+
+def check_standing(member: Member) -> None:
+    """Rule 1: the Machine stays, is not paused, and its bootstrap data is ready."""
     if member.deleting:
         raise Denied(
             Reason.MACHINE_DELETING,
@@ -71,7 +77,6 @@ def find_member(request: NodeRequest, candidates: Sequence[Member]) -> Member:
         raise _not_ready(
             f"the bootstrap data of {member.kind} {member.name} is not ready", "wait for BootstrapConfigReady"
         )
-    return member
 
 
 def names_of(member: Member, proven: NodeName | None = None) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ CONTROLLERS: Final = (
     "issuer",
 )
 """Every controller the design knows."""
-IMPLEMENTED: Final = ("attestation",)
+IMPLEMENTED: Final = ("attestation", "serving")
 """The controllers that this version can run."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "text")

@@ -18,7 +18,7 @@ from typing import Final
 from nodeattest_controller.inventory import ClusterKey
 from nodeattest_controller.logs import fields
 from nodeattest_controller.objects import items, mapping, metadata, rfc3339, text, text_map
-from nodeattest_controller.request import MAX_BASE64, RequestState, peek
+from nodeattest_controller.request import MAX_BASE64, peek
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -43,7 +43,6 @@ OUR_ANNOTATIONS: Final = frozenset({ANNOTATION_CHALLENGE, ANNOTATION_REASON, ANN
 BOOTSTRAP_BINDING: Final = "nodeattest:node-bootstrapper"
 KUBEADM_BINDING: Final = "kubeadm:kubelet-bootstrap"
 _NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
-_OPEN: Final = frozenset({RequestState.PENDING, RequestState.APPROVED})
 
 
 class Workload:
@@ -64,6 +63,8 @@ class Workload:
         self._own_writes: dict[str, set[str]] = defaultdict(set)
         self._in_flight: Counter[str] = Counter()
         self._seen_meanwhile: dict[str, str] = {}
+        self.kubelet_requests: set[str] = set()
+        """Names of kubelet's own open requests: a change of the policy may make them our business."""
         self.requests = Reflector(
             client,
             paths.collection(*_CSR),
@@ -179,7 +180,11 @@ class Workload:
 
     def _changed(self, name: str, request: JsonObject | None) -> None:
         stored = peek(request) if request is not None else None
-        if stored is None or stored.state not in _OPEN:
+        if stored is not None and stored.is_kubelets and stored.is_open:
+            self.kubelet_requests.add(name)
+        else:
+            self.kubelet_requests.discard(name)
+        if stored is None or not stored.is_open:
             self._own_writes.pop(name, None)
             self._seen_meanwhile.pop(name, None)
         elif name in self._in_flight:
@@ -201,16 +206,22 @@ def _annotated(request: JsonObject, annotations: Mapping[str, str]) -> JsonObjec
 
 
 def _slim_request(request: JsonObject) -> JsonObject:
-    """Keep open requests, within bounds; of others only what tells them apart (settled ones average 4.5 KB)."""
+    """Keep open requests, within bounds; of others only what tells them apart (settled ones average 4.5 KB).
+
+    Kubelet's own are among the others: where nobody approves them, each kubelet leaves one every 15 minutes.
+    """
     stored = peek(request)
-    if stored is not None and stored.state in _OPEN:
+    if stored is not None and stored.is_open and not stored.is_kubelets:
         return _bounded(request)
     status: JsonObject = {"conditions": [dict(entry) for entry in items(request, "status", "conditions")]}
     if text(request, "status", "certificate"):
         status["certificate"] = "kept on the server"
     meta = metadata(request)
     kept: JsonObject = {name: meta[name] for name in ("name", "uid", "resourceVersion") if name in meta}
-    return {"metadata": kept, "spec": {"signerName": text(request, "spec", "signerName")}, "status": status}
+    spec: JsonObject = {"signerName": text(request, "spec", "signerName")}
+    if stored is not None and stored.is_open:
+        spec["username"] = text(request, "spec", "username")
+    return {"metadata": kept, "spec": spec, "status": status}
 
 
 def _bounded(request: JsonObject) -> JsonObject:

@@ -15,6 +15,7 @@ __all__ = [
     "ANNOTATION_SUPPORTED_VERSIONS",
     "ANNOTATION_TPM_ENDORSEMENT_KEY",
     "CLIENT_SIGNER_PREFIX",
+    "KUBELET_SERVING_SIGNER",
     "NODES_GROUP",
     "NODE_USER_PREFIX",
     "PROVIDER_ID_OID",
@@ -51,6 +52,9 @@ NODES_GROUP: Final = "system:nodes"
 
 CLIENT_SIGNER_PREFIX: Final = "cluster.x-k8s.io/kube-apiserver-client-kubelet-"
 SERVING_SIGNER_PREFIX: Final = "cluster.x-k8s.io/kubelet-serving-"
+
+KUBELET_SERVING_SIGNER: Final = "kubernetes.io/kubelet-serving"
+"""The in-tree signer of kubelet's own serving certificates: kube-controller-manager signs, somebody else approves."""
 
 # Output only: what anybody else wrote under these keys is never read by the controller, and is overwritten.
 ANNOTATION_CHALLENGE: Final = "attestation.cluster.x-k8s.io/challenge"

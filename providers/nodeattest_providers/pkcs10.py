@@ -28,7 +28,7 @@ from nodeattest_providers.interface import NodeCsr
 from nodeattest_providers.keys import check_public_key, check_signature_algorithm
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, NodeName, ProviderID, Purpose
 
-__all__ = ["MAX_NAMES", "MAX_SIZE", "parse"]
+__all__ = ["MAX_NAMES", "MAX_SIZE", "KubeletCsr", "parse", "parse_kubelet_serving"]
 
 MAX_SIZE: Final = 16 * 1024
 """Bytes of the whole request; RSA-4096 with the longest provider ID needs 6 KiB, ``MAX_NAMES`` names 8 KiB more."""
@@ -57,6 +57,34 @@ class _Parts:
     spki: bytes
     attributes: bytes
     signature_algorithm: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletCsr:
+    """What kubelet's own request for a serving certificate holds."""
+
+    node_name: NodeName
+    """CN without ``system:node:``."""
+    spki: bytes
+    """SubjectPublicKeyInfo in DER."""
+    dns_names: tuple[str, ...]
+    ip_addresses: tuple[str, ...]
+    """Normalised text form."""
+
+
+def parse_kubelet_serving(request: bytes) -> KubeletCsr:
+    """Read kubelet's own request for a serving certificate: the rules of ``parse``, but no provider ID.
+
+    Source of what kubelet sends: kubernetes pkg/kubelet/certificate/kubelet.go and Go's x509.CreateCertificateRequest.
+    """
+    parts = _open(request)  # 1
+    name = _subject(parts.subject)  # 2
+    (names,) = _extensions(_extension_request(parts.attributes), (_SUBJECT_ALT_NAME,))  # 3, 4
+    dns_names, addresses = _subject_alt_name(names)  # 5
+    check_public_key(parts.spki)  # 6
+    check_signature_algorithm(parts.spki, parts.signature_algorithm)  # 6
+    _verify_signature(request, parts.spki)  # 7
+    return KubeletCsr(name, parts.spki, dns_names, addresses)
 
 
 def parse(request: bytes, *, purpose: Purpose, provider_id_oid: str) -> NodeCsr:
@@ -154,7 +182,7 @@ def _extensions(extensions: tuple[bytes, ...], expected: tuple[Oid, ...]) -> tup
                 extension, Tag.SEQUENCE, at_most=2
             )  # critical FALSE is the default, not written in DER
             values[der.oid(kind)] = der.octets(value, Tag.OCTET_STRING)
-    if expected[0] not in values:
+    if expected[0] not in values and expected[0] != _SUBJECT_ALT_NAME:
         raise _provider_id_denied("the provider ID extension", "none")
     if len(extensions) != len(expected) or values.keys() != set(expected):
         names = " and ".join(".".join(map(str, kind)) for kind in expected)

@@ -132,7 +132,18 @@ def test_the_conditions_tell_where_a_request_stands(status: JsonObject, state: R
 
 
 def test_a_foreign_signer_is_nobodys_business() -> None:
-    assert peek(csr_object(signerName="kubernetes.io/kubelet-serving")) is None
+    assert peek(csr_object(signerName="kubernetes.io/kube-apiserver-client-kubelet")) is None
+
+
+def test_kubelets_own_serving_request_is_open_until_somebody_decides_on_it() -> None:
+    found = csr_object(signerName="kubernetes.io/kubelet-serving")
+    stored = peek(found)
+    assert stored is not None
+    assert stored.is_kubelets
+    assert stored.is_open
+    approved = peek({**found, "status": {"conditions": [{"type": "Approved", "status": "True"}]}})
+    assert approved is not None
+    assert not approved.is_open
 
 
 json_values = st.recursive(

@@ -1,0 +1,371 @@
+"""Which names a serving certificate may have: one law a test, one hostile name a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from builders import CREATED, make_member, make_request
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from nodeattest_controller.authority import SubjectNames
+from nodeattest_controller.clusterapi import Member
+from nodeattest_controller.inventory import Inventory, cluster_key
+from nodeattest_controller.ledger import Entry, Ledger, empty
+from nodeattest_controller.policy import Policy, Serving
+from nodeattest_controller.serving import (
+    YOUNG,
+    check_attested,
+    check_joined,
+    check_names,
+    is_settled,
+    network_of,
+    place_of,
+)
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+
+NODE = NodeName("node-1")
+LISTED = (
+    ("Hostname", "node-1"),
+    ("InternalDNS", "node-1.lan"),
+    ("ExternalDNS", "node-1.example.com"),
+    ("InternalIP", "10.0.0.1"),
+    ("InternalIP", "fd00::1"),
+    ("ExternalIP", "203.0.113.7"),
+)
+CLUSTER: JsonObject = {
+    "spec": {
+        "controlPlaneEndpoint": {"host": "10.0.0.100", "port": 6443},
+        "clusterNetwork": {"services": {"cidrBlocks": ["10.96.0.0/12", "fd96::/112"]}, "serviceDomain": "corp.local"},
+    }
+}
+
+
+def check(
+    *places: str,
+    listed: Sequence[tuple[str, str]] = LISTED,
+    rivals: Callable[[str], Sequence[Member]] = lambda _: (),
+    settled: bool = True,
+    cluster: JsonObject = CLUSTER,
+) -> None:
+    addresses = tuple(place for place in places if ":" in place or not any(letter.isalpha() for letter in place))
+    names = tuple(place for place in places if place not in addresses)
+    check_names(
+        SubjectNames(names, addresses),
+        node_name=NODE,
+        listed=listed,
+        network=network_of(cluster),
+        rivals=rivals,
+        settled=settled,
+    )
+
+
+def refusal(*places: str, **options: object) -> Denied:
+    with pytest.raises(Denied) as refused:
+        check(*places, **options)  # pyright: ignore[reportArgumentType] - the tests name real options
+    assert refused.value.reason is Reason.ADDRESS_NOT_ALLOWED
+    return refused.value
+
+
+def test_what_the_machine_lists_passes() -> None:
+    check("node-1", "node-1.lan", "node-1.example.com", "10.0.0.1", "fd00::1", "203.0.113.7")
+
+
+def test_the_nodes_name_passes_without_an_address() -> None:
+    check("node-1", listed=())
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "node-2",
+        "node-10",
+        "node",
+        "1.lan",
+        "node-1.lan.evil.com",
+        "evil.node-1.lan",
+        "auth.example.com",
+        "example.com",
+        "10.0.0.2",
+        "10.0.0.10",
+        "fd00::2",
+        "203.0.113.70",
+    ],
+)
+def test_a_name_that_the_machine_does_not_list_is_denied(place: str) -> None:
+    refusal(place)
+    refusal("node-1", "10.0.0.1", place)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [("InternalIP", "node-9"), ("Hostname", "10.0.0.9"), ("Custom", "10.0.0.9"), ("", "node-9")],
+)
+def test_an_address_of_another_type_counts_for_nothing(kind: str, place: str) -> None:
+    refusal(place, listed=((kind, place),))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "*.lan",
+        "*",
+        "node-1.",
+        "Node-1",
+        "NODE-1.lan",
+        "node_1",
+        "-node",
+        "a..b",
+        "",
+        "localhost",
+        "localhost.localdomain",
+        "a.localhost",
+        "ip6-localhost",
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        "kubernetes.default.svc.corp.local",
+        "web.shop.svc",
+        "web.shop.svc.cluster.local",
+        "web.shop.svc.corp.local",
+        "metadata.google.internal",
+    ],
+)
+def test_a_name_that_no_node_may_have_is_denied_although_the_machine_lists_it(place: str) -> None:
+    with pytest.raises(Denied) as refused:
+        check_names(
+            SubjectNames((place,), ()),
+            node_name=NodeName(place),
+            listed=(("Hostname", place), ("InternalDNS", place)),
+            network=network_of(CLUSTER),
+            rivals=lambda _: (),
+            settled=False,
+        )
+    assert refused.value.reason is Reason.ADDRESS_NOT_ALLOWED
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "127.0.0.1",
+        "127.1.2.3",
+        "::1",
+        "0.0.0.0",  # noqa: S104 - refused here
+        "0.1.2.3",
+        "::",
+        "169.254.169.254",
+        "169.254.0.1",
+        "fe80::1",
+        "224.0.0.1",
+        "ff02::1",
+        "255.255.255.255",
+        "240.0.0.1",
+        "fd00:ec2::254",
+        "168.63.129.16",
+        "100.100.100.200",
+        "10.96.0.1",
+        "10.111.255.254",
+        "fd96::1",
+        "10.0.0.100",
+        "::ffff:10.0.0.1",
+        "::ffff:127.0.0.1",
+        "010.0.0.1",
+        "10.0.1",
+        "10.0.0.1/32",
+        "fe80::1%eth0",
+        "fd00::1%1",
+        "64:ff9b::10.0.0.1",
+    ],
+)
+def test_an_address_that_no_node_may_have_is_denied_although_the_machine_lists_it(place: str) -> None:
+    refusal(place, listed=(("InternalIP", place), ("ExternalIP", place)), settled=False)
+
+
+@pytest.mark.parametrize("host", ["api.example.com", "API.example.com", "api.example.com."])
+def test_the_control_planes_name_is_denied(host: str) -> None:
+    cluster: JsonObject = {"spec": {"controlPlaneEndpoint": {"host": host}}}
+    refusal("api.example.com", listed=(("ExternalDNS", "api.example.com"),), cluster=cluster)
+    check("node-1.lan", cluster=cluster)
+
+
+@pytest.mark.parametrize("host", ["fd00:0:0::1", "[fd00::1]"])
+def test_the_control_planes_address_is_denied_in_any_spelling(host: str) -> None:
+    refusal("fd00::1", cluster={"spec": {"controlPlaneEndpoint": {"host": host}}})
+
+
+def test_a_name_that_reads_as_an_address_is_denied() -> None:
+    with pytest.raises(Denied):
+        check_names(
+            SubjectNames(("10.0.0.1",), ()),
+            node_name=NodeName("10.0.0.1"),
+            listed=(("Hostname", "10.0.0.1"),),
+            network=network_of({}),
+            rivals=lambda _: (),
+            settled=True,
+        )
+
+
+@pytest.mark.parametrize("cluster", [{}, {"spec": {"clusterNetwork": {"services": {"cidrBlocks": ["x", 7]}}}}])
+def test_a_cluster_that_says_nothing_still_protects_what_is_never_a_nodes(cluster: JsonObject) -> None:
+    check("node-1", "10.0.0.1", cluster=cluster)
+    refusal("kubernetes.default.svc.cluster.local", cluster=cluster)
+
+
+# Other machines
+
+
+def others(*places: str, deleting: bool = False) -> Callable[[str], Sequence[Member]]:
+    other = make_member(name="other", deleting=deleting)
+    return lambda place: [other] if place in places else []
+
+
+@pytest.mark.parametrize("place", ["10.0.0.1", "fd00::1", "node-1.lan", "node-1"])
+def test_what_another_machine_lists_too_is_denied(place: str) -> None:
+    assert "other" in refusal(place, rivals=others(place)).got
+    refusal(place, rivals=others(place), settled=False)
+
+
+def test_what_a_machine_on_its_way_out_lists_is_waited_for() -> None:
+    with pytest.raises(Unavailable) as refused:
+        check("10.0.0.1", rivals=others("10.0.0.1", deleting=True))
+    assert refused.value.reason is Reason.ADDRESS_NOT_ALLOWED
+
+
+def machine(name: str, *addresses: tuple[str, str], node: str = "") -> JsonObject:
+    return {
+        "metadata": {"name": name, "namespace": "fleet", "uid": name},
+        "spec": {"clusterName": "c", "providerID": f"x://{name}"},
+        "status": {
+            "addresses": [{"type": kind, "address": address} for kind, address in addresses],
+            **({"nodeRef": {"name": node}} if node else {}),
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("listed", "asked"),
+    [
+        (("InternalIP", "10.0.0.1"), "10.0.0.1"),
+        (("Odd", "10.0.0.1"), "10.0.0.1"),
+        (("InternalIP", "::ffff:10.0.0.1"), "10.0.0.1"),
+        (("InternalIP", "FD00:0::1"), "fd00::1"),
+        (("InternalIP", "fd00::1%eth0"), "fd00::1"),
+        (("Hostname", "Node-1."), "node-1"),
+    ],
+)
+def test_the_inventory_finds_another_machine_in_any_spelling(listed: tuple[str, str], asked: str) -> None:
+    inventory = Inventory()
+    inventory.put_machine("other", machine("other", listed))
+    cluster = cluster_key("fleet", "c")
+    assert [one.name for one in inventory.rivals(cluster, place_of(asked), "x://mine")] == ["other"]
+    assert inventory.rivals(cluster, place_of(asked), "x://other") == []
+    assert inventory.rivals(cluster_key("fleet", "d"), place_of(asked), "x://mine") == []
+    inventory.put_machine("other", None)
+    assert inventory.rivals(cluster, place_of(asked), "x://mine") == []
+
+
+def test_the_inventory_finds_a_machine_by_the_name_of_its_node() -> None:
+    inventory = Inventory()
+    inventory.put_machine("other", machine("other", node="node-9"))
+    assert [one.name for one in inventory.rivals(cluster_key("fleet", "c"), "node-9", "x://mine")] == ["other"]
+
+
+# Not there yet
+
+
+def test_an_address_of_a_young_machine_is_waited_for() -> None:
+    for listed in ((), (("InternalIP", "10.0.0.2"),)):
+        with pytest.raises(Unavailable) as refused:
+            check("10.0.0.1", listed=listed, settled=False)
+        assert refused.value.reason is Reason.ADDRESS_NOT_ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("changes", "settled"),
+    [
+        ({}, True),
+        ({"created": None}, True),
+        ({"created": CREATED - YOUNG + timedelta(seconds=1)}, False),
+        ({"addresses": ()}, False),
+        ({"node_ref_name": None}, False),
+    ],
+)
+def test_a_machine_is_settled_an_hour_after_its_birth_with_node_and_address(
+    changes: Mapping[str, object], settled: bool
+) -> None:
+    member = make_member(created=CREATED - YOUNG, addresses=LISTED, node_ref_name=NODE)
+    assert is_settled(replace(member, **changes), CREATED) is settled  # pyright: ignore[reportArgumentType] - a table
+
+
+# Attested requests
+
+POLICY = Policy(name="p", attestors=frozenset({ProviderName("tpm")}), lifetime=None, enforce=True)
+NODE_USER = "system:node:node-0"
+
+
+def test_a_joined_node_may_ask() -> None:
+    request = make_request(username=NODE_USER, dns_names=["node-0"])
+    check_attested(request, POLICY, secure=True)
+    check_joined(request, joined(), CREATED)
+
+
+@pytest.mark.parametrize(
+    ("username", "serving", "secure"),
+    [
+        ("system:bootstrap:abcdef", Serving(), True),
+        (NODE_USER, Serving(signs_attested=False), True),
+        (NODE_USER, Serving(), False),
+    ],
+)
+def test_a_token_an_insecure_provider_and_a_policy_that_forbids_get_no_serving_certificate(
+    username: str, serving: Serving, secure: bool
+) -> None:
+    request = make_request(username=username, dns_names=["node-0"])
+    with pytest.raises(Denied) as refused:
+        check_attested(request, replace(POLICY, serving=serving), secure=secure)
+    assert refused.value.reason is Reason.SERVING_NOT_ALLOWED
+
+
+def joined(spki: str = "sha256:client", **changes: object) -> Ledger:
+    entry = Entry(
+        request_name="r",
+        request_uid="u",
+        first_request_uid="",
+        spki=spki,
+        serial="1",
+        not_before=CREATED,
+        not_after=CREATED + timedelta(days=14),
+        issued_at=CREATED,
+        certificate="",
+    )
+    ledger = replace(empty(make_member()), provider=ProviderName("tpm"), issued=(entry,))
+    return replace(ledger, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields
+
+
+def test_a_machine_without_a_live_client_certificate_gets_no_serving_certificate() -> None:
+    request = make_request(username=NODE_USER, dns_names=["node-0"])
+    serving_only = tuple(replace(entry, purpose=Purpose.SERVING) for entry in joined().issued)
+    for ledger, now in (
+        (joined(issued=()), CREATED),
+        (joined(issued=serving_only), CREATED),
+        (joined(), CREATED + timedelta(days=14)),
+        (joined(provider=ProviderName("challenge")), CREATED),
+    ):
+        with pytest.raises(Denied) as refused:
+            check_joined(request, ledger, now)
+        assert refused.value.reason is Reason.SERVING_NOT_ALLOWED
+
+
+def test_the_key_of_a_client_certificate_gets_no_serving_certificate() -> None:
+    request = make_request(
+        username=NODE_USER, dns_names=["node-0"], key=ec.generate_private_key(ec.SECP256R1()), provider_id="x://1"
+    )
+    assert request.csr.provider_id == ProviderID("x://1")
+    with pytest.raises(Denied) as refused:
+        check_joined(request, joined(request.csr.spki_sha256), CREATED)
+    assert refused.value.reason is Reason.KEY_REUSED

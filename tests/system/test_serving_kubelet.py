@@ -1,0 +1,209 @@
+"""Kubelet's own serving requests: approved where every name is the Machine's, refused or left alone elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.x509.verification import PolicyBuilder, Store
+from filing_requests import Filed
+from kubelet_requests import Kubelet, kubelet_asks, register_node
+from world import CLUSTER, NAMESPACE, Controller, World, eventually
+
+from nodeattest_providers.names import ANNOTATION_REASON
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, text_at
+
+MACHINES = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/machines"
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
+APPROVING: dict[str, JsonValue] = {"authorizedAttestors": ["challenge"], "serving": {"kubelet": "Approve"}}
+
+
+@pytest.fixture(scope="module")
+def controller(world: World) -> Iterator[Controller]:
+    world.set_policy(**APPROVING)
+    config = world.directory / "kubelet-serving.yaml"
+    head = "apiVersion: config.nodeattest.x-k8s.io/v1alpha1\nkind: NodeAttestationControllerConfiguration\n"
+    config.write_text(head + "waitLimit: 15s\n")
+    flags = ("--config", str(config), "--leader-elect", "false")
+    with world.controller(*flags, log="kubelet-serving.log") as running:
+        world.await_service(running)
+        yield running
+
+
+pytestmark = pytest.mark.usefixtures("controller")
+
+
+def end_of(filed: Filed) -> str:
+    return eventually(filed.state, what=f"the end of {filed.name}")
+
+
+def machine(world: World, name: str, *addresses: tuple[str, str]) -> None:
+    """Make a Machine and its Node, which know of each other."""
+    world.machine(name, addresses=addresses)
+    reference: JsonMap = {"name": name, "uid": text_at(register_node(world, name), "metadata", "uid")}
+    world.admin.patch(f"{MACHINES}/{name}/status", {"status": {"nodeRef": reference}})
+
+
+def test_a_request_for_the_machines_names_is_approved_and_not_signed_here(world: World) -> None:
+    machine(world, "k-good", ("InternalDNS", "k-good.lan"), ("InternalIP", "10.8.0.1"))
+    filed = kubelet_asks(world, Kubelet(node="k-good", dns_names=["k-good.lan"], ip_addresses=["10.8.0.1"]))
+    assert end_of(filed) == "Approved"
+    found = eventually(
+        lambda: next((one for one in world.admin.list(EVENTS) if text_at(one, "reason") == "ServingApproved"), None),
+        what="the Event",
+    )
+    assert text_at(found, "involvedObject", "name") == "k-good"
+    assert text_at(filed.read(), "status", "certificate") == ""
+    assert world.ledger("k-good") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "asked"),
+    [
+        ("k-vip", "InternalIP", "10.8.255.1"),
+        ("k-svc", "InternalDNS", "kubernetes.default.svc"),
+        ("k-imds", "InternalIP", "169.254.169.254"),
+        ("k-loop", "InternalIP", "127.0.0.1"),
+        ("k-any", "ExternalIP", "0.0.0.0"),  # noqa: S104 - asked for, and refused
+    ],
+)
+def test_what_no_node_may_serve_is_denied_on_the_machine(world: World, name: str, kind: str, asked: str) -> None:
+    world.admin.patch(
+        f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/{CLUSTER}",
+        {"spec": {"controlPlaneEndpoint": {"host": "10.8.255.1", "port": 6443}}},
+    )
+    machine(world, name, ("Hostname", name), (kind, asked))
+    is_name = kind == "InternalDNS"
+    kubelet = Kubelet(node=name, dns_names=[asked] if is_name else [], ip_addresses=[] if is_name else [asked])
+    filed = kubelet_asks(world, kubelet)
+    assert end_of(filed) == "Denied:AddressNotAllowed"
+    event = eventually(
+        lambda: next((one for one in world.admin.list(EVENTS) if filed.name in text_at(one, "message")), None),
+        what="the Event",
+    )
+    assert (text_at(event, "involvedObject", "kind"), text_at(event, "involvedObject", "name")) == ("Machine", name)
+    condition = next(maps_at(filed.read(), "status", "conditions"))
+    assert "Machine" in text_at(condition, "message")
+
+
+def test_another_machines_address_is_denied_at_once_and_a_missing_one_waited_for(world: World) -> None:
+    machine(world, "k-victim", ("InternalIP", "10.8.1.1"))
+    machine(world, "k-thief", ("InternalIP", "10.8.1.2"))
+    thief = kubelet_asks(world, Kubelet(node="k-thief", ip_addresses=["10.8.1.1"]))
+    assert end_of(thief) == "Denied:AddressNotAllowed"
+    early = kubelet_asks(world, Kubelet(node="k-thief", ip_addresses=["10.8.1.3"]))
+    eventually(lambda: early.annotation(ANNOTATION_REASON).startswith("AddressNotAllowed"), what="the wait")
+    listed: list[JsonValue] = [{"type": "InternalIP", "address": "10.8.1.3"}]
+    asked = time.monotonic()
+    world.admin.patch(f"{MACHINES}/k-thief/status", {"status": {"addresses": listed}})
+    assert end_of(early) == "Approved"
+    assert time.monotonic() - asked < 4, "the Machine's change must wake the request"
+
+
+def test_a_wait_for_an_address_ends(world: World) -> None:
+    machine(world, "k-never")
+    filed = kubelet_asks(world, Kubelet(node="k-never", ip_addresses=["10.8.2.1"]))
+    assert eventually(filed.state, seconds=30, what="the end") == "Denied:AddressNotAllowed"
+
+
+def test_a_node_that_carries_another_machines_provider_id_is_denied(world: World) -> None:
+    world.machine("k-hijack", addresses=[("InternalIP", "10.8.3.1")])
+    register_node(world, "k-hijack", "sandbox://k-other")
+    filed = kubelet_asks(world, Kubelet(node="k-hijack", ip_addresses=["10.8.3.1"]))
+    assert end_of(filed) == "Denied:NodeNameTaken"
+
+
+def test_a_request_before_its_machine_is_woken_by_it(world: World) -> None:
+    register_node(world, "k-early")
+    filed = kubelet_asks(world, Kubelet(node="k-early", dns_names=["k-early"]))
+    eventually(lambda: filed.annotation(ANNOTATION_REASON).startswith("MachineNotFound"), what="the wait")
+    asked = time.monotonic()
+    world.machine("k-early")
+    assert end_of(filed) == "Approved"
+    assert time.monotonic() - asked < 4, "the Machine must wake the request"
+
+
+def test_a_request_with_a_mail_address_is_denied(world: World) -> None:
+    machine(world, "k-mail")
+    extra = [x509.RFC822Name("root@k-mail")]
+    filed = kubelet_asks(world, Kubelet(node="k-mail", dns_names=["k-mail"], extra=extra))
+    assert end_of(filed) == "Denied:ExtensionNotAllowed"
+
+
+def test_another_user_gets_no_serving_certificate(world: World) -> None:
+    machine(world, "k-user")
+    filed = kubelet_asks(world, Kubelet(node="k-user", dns_names=["k-user"]), asks_as="an-administrator")
+    assert end_of(filed) == "Denied:RequesterNotAllowed"
+
+
+def test_requests_are_left_alone_until_the_policy_says_approve(world: World) -> None:
+    machine(world, "k-alone", ("InternalIP", "10.8.4.1"))
+    others = {"authorizedAttestors": ["challenge"]}
+    world.set_policy(**others)  # pyright: ignore[reportArgumentType] - plain JSON
+    time.sleep(1)
+    good = kubelet_asks(world, Kubelet(node="k-alone", ip_addresses=["10.8.4.1"]))
+    bad = kubelet_asks(world, Kubelet(node="k-alone", ip_addresses=["10.8.1.1"]))
+    foreign = kubelet_asks(
+        world,
+        Kubelet(node="k-alone", ip_addresses=["10.8.4.1"]),
+        signerName="kubernetes.io/kube-apiserver-client",
+        usages=["client auth"],
+    )
+    time.sleep(2)
+    assert [one.state() for one in (good, bad, foreign)] == ["", "", ""]
+    assert not good.annotation(ANNOTATION_REASON)
+    world.set_policy(**APPROVING)
+    assert end_of(good) == "Approved"
+    assert end_of(bad) == "Denied:AddressNotAllowed"
+    assert foreign.state() == ""
+
+
+@pytest.fixture
+def signing(world: World, control_plane_kind: str) -> Iterator[None]:
+    """Run the real kube-controller-manager's signer."""
+    if control_plane_kind != "real":
+        pytest.skip("not possible here: signing for this signer is the work of kube-controller-manager")
+    binary = Path(os.environ["KUBEBUILDER_ASSETS"]) / "kube-controller-manager"
+    if not binary.exists():
+        pytest.skip("not possible here: KUBEBUILDER_ASSETS holds no kube-controller-manager")
+    workload = world.workload
+    flags = {
+        "kubeconfig": workload.admin_kubeconfig,
+        "cluster-signing-cert-file": workload.ca_certificate,
+        "cluster-signing-key-file": workload.ca_key,
+        "controllers": "csrsigning",
+        "leader-elect": "false",
+        "bind-address": "127.0.0.1",
+        "secure-port": "0",
+    }
+    if "--port int" in subprocess.run([binary, "--help"], capture_output=True, text=True, check=True).stdout:
+        flags["port"] = "0"  # versions before 1.24 listen without TLS, too
+    with (world.directory / "kube-controller-manager.log").open("wb") as log:
+        command = [str(binary), *(f"--{name}={value}" for name, value in flags.items())]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+@pytest.mark.usefixtures("signing")
+def test_what_is_approved_is_signed_by_the_real_kube_controller_manager(world: World) -> None:
+    machine(world, "k-signed", ("InternalDNS", "k-signed.lan"), ("InternalIP", "10.8.5.1"))
+    kubelet = Kubelet(node="k-signed", dns_names=["k-signed", "k-signed.lan"], ip_addresses=["10.8.5.1"])
+    filed = kubelet_asks(world, kubelet)
+    pem = eventually(lambda: text_at(filed.read(), "status", "certificate"), seconds=60, what="the certificate")
+    certificate = x509.load_pem_x509_certificate(base64.b64decode(pem))
+    ca = x509.load_pem_x509_certificate(world.workload.ca_certificate.read_bytes())
+    for name in (x509.DNSName("k-signed.lan"), x509.IPAddress(ip_address("10.8.5.1"))):
+        verifier = PolicyBuilder().store(Store([ca])).build_server_verifier(name)
+        assert verifier.verify(certificate, [])[0] == certificate
+    assert certificate.public_key() == kubelet.key.public_key()
