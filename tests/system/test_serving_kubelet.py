@@ -199,7 +199,8 @@ def signing(world: World, control_plane_kind: str) -> Iterator[None]:
 def test_what_is_approved_is_signed_by_the_real_kube_controller_manager(world: World) -> None:
     machine(world, "k-signed", ("InternalDNS", "k-signed.lan"), ("InternalIP", "10.8.5.1"))
     kubelet = Kubelet(node="k-signed", dns_names=["k-signed", "k-signed.lan"], ip_addresses=["10.8.5.1"])
-    filed = kubelet_asks(world, kubelet)
+    usages = ["digital signature", "key encipherment", "server auth"]  # before 1.27 the signer wants all three
+    filed = kubelet_asks(world, kubelet, usages=list(usages))
     pem = eventually(lambda: text_at(filed.read(), "status", "certificate"), seconds=60, what="the certificate")
     certificate = x509.load_pem_x509_certificate(base64.b64decode(pem))
     ca = x509.load_pem_x509_certificate(world.workload.ca_certificate.read_bytes())
