@@ -123,7 +123,7 @@ def parse(policy: JsonObject) -> Policy:
         lifetime=_lifetime(text(spec, "certificateLifetime")),
         enforce=enforcement == "Enforce",
         sections=sections,
-        serving=_serving(mapping(spec, "serving")),
+        serving=_serving(spec.get("serving", {})),
     )
 
 
@@ -148,7 +148,9 @@ def _check_fields(section: JsonObject, known: Collection[str], path: str) -> Non
             raise _invalid(f"known fields in {path}", repr(name), hint)
 
 
-def _serving(section: JsonObject) -> Serving:
+def _serving(section: RawValue) -> Serving:
+    if not isinstance(section, dict):
+        raise _invalid("serving: an object", "something else", "correct the policy")
     _check_fields(section, _SERVING_CHOICES, "spec.serving")
     chosen: dict[str, str] = {}
     for name, choices in _SERVING_CHOICES.items():

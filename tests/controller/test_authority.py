@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from nodeattest_controller.authority import Authority, load_authority, sign
+from nodeattest_controller.authority import Authority, SubjectNames, load_authority, names_in, sign
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.names import NodeName
+from nodeattest_providers.names import NodeName, Purpose
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NODE = NodeName("node-0")
@@ -92,6 +92,37 @@ def test_the_extensions_are_a_kubelet_clients_and_no_others(authority: Authority
     ]
     assert found.public_key() == key.public_key()
     found.verify_directly_issued_by(authority.certificate)
+
+
+def test_a_serving_certificate_serves_and_nothing_else(authority: Authority) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = SubjectNames(("node-0", "node-0.lan"), ("10.0.0.1", "fd00::1"))
+    issued = sign(
+        authority, node_name=NODE, spki=spki(key), lifetime=3600, now=NOW, purpose=Purpose.SERVING, names=names
+    )
+    found = x509.load_pem_x509_certificate(issued.pem.encode())
+    extended = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(extended) == [ExtendedKeyUsageOID.SERVER_AUTH]
+    assert len(found.extensions) == 6
+    assert not found.extensions.get_extension_for_class(x509.SubjectAlternativeName).critical
+    assert names_in(issued.pem) == names
+    assert names_in(issued.pem).same_as(SubjectNames(("node-0.lan", "node-0"), ("fd00::1", "10.0.0.1")))
+    assert not names_in(issued.pem).same_as(SubjectNames(("node-0",), ("fd00::1", "10.0.0.1")))
+    found.verify_directly_issued_by(authority.certificate)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "names"), [(Purpose.SERVING, SubjectNames()), (Purpose.CLIENT, SubjectNames(("node-0",)))]
+)
+def test_purpose_and_names_go_together(authority: Authority, purpose: Purpose, names: SubjectNames) -> None:
+    key = spki(ec.generate_private_key(ec.SECP256R1()))
+    with pytest.raises(ValueError, match="a serving certificate has names"):
+        sign(authority, node_name=NODE, spki=key, lifetime=3600, now=NOW, purpose=purpose, names=names)
+
+
+def test_a_client_certificate_has_no_names(authority: Authority) -> None:
+    key = spki(ec.generate_private_key(ec.SECP256R1()))
+    assert not names_in(sign(authority, node_name=NODE, spki=key, lifetime=3600, now=NOW).pem)
 
 
 def test_an_rsa_key_may_encipher_keys(authority: Authority) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeattest_controller.policy import authorize, parse, policy_for
+from nodeattest_controller.policy import Serving, authorize, parse, policy_for
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ProviderName
@@ -127,3 +127,42 @@ def test_third_party_sections_reach_their_provider() -> None:
     assert found.settings(ProviderName("contoso")) == {"zone": "a"}
     assert found.settings(TPM) == {"trustOnFirstUse": True}
     assert found.settings(ProviderName("aws")) == {}
+
+
+@pytest.mark.parametrize(
+    ("section", "serving"),
+    [
+        (None, Serving(approves_kubelet=False, signs_attested=True)),
+        ({}, Serving(approves_kubelet=False, signs_attested=True)),
+        ({"kubelet": "Approve"}, Serving(approves_kubelet=True, signs_attested=True)),
+        ({"kubelet": "Ignore", "attested": "Refuse"}, Serving(approves_kubelet=False, signs_attested=False)),
+        ({"attested": "Sign"}, Serving(approves_kubelet=False, signs_attested=True)),
+    ],
+)
+def test_kubelets_requests_are_left_alone_and_attested_ones_signed_unless_told(
+    section: JsonValue, serving: Serving
+) -> None:
+    assert parse(policy(**({} if section is None else {"serving": section}))).serving == serving
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"kubelet": "approve"},
+        {"kubelet": True},
+        {"kubelet": None},
+        {"attested": "Deny"},
+        {"kubelt": "Approve"},
+        "Approve",
+    ],
+)
+def test_a_serving_section_that_nobody_understands_is_denied(section: JsonValue) -> None:
+    with pytest.raises(Denied) as refused:
+        parse(policy(serving=section))
+    assert refused.value.reason is Reason.POLICY_INVALID
+
+
+def test_the_clusters_own_list_keeps_what_the_policy_says_of_serving() -> None:
+    security: JsonValue = {"kubeletAuthentication": True, "authorizedAttestors": ["tpm"]}
+    found = policy_for(cluster(security=security), [policy(serving={"kubelet": "Approve"})])
+    assert found.serving.approves_kubelet

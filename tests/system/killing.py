@@ -1,0 +1,62 @@
+"""A controller that is killed around one of its writes, at the gate through which it writes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gate import Call
+from world import Controller
+
+__all__ = ["Killer", "Moment"]
+
+Moment = Literal["before", "after"]
+
+
+def which(call: Call) -> str:
+    """Name one of the controller's writes."""
+    if not call.is_write:
+        return ""
+    if call.path.endswith("/approval"):
+        return "approval"
+    if call.path.endswith("/status"):
+        return "certificate"
+    if "/machineattestations" in call.path:
+        return "ledger"
+    if call.path.endswith("/events"):
+        return "event"
+    return "publish" if "/certificatesigningrequests/" in call.path else ""
+
+
+@dataclass
+class Killer:
+    """Kills the controller once, before or after a named write."""
+
+    controller: Controller
+    write: str
+    moment: Moment
+    done: threading.Event = field(default_factory=threading.Event)
+    _approvals: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def passes(self, moment: Moment) -> Callable[[Call], bool]:
+        """Make the gate's callback for a moment."""
+
+        def decide(call: Call) -> bool:
+            with self._lock:
+                if moment != self.moment or self.done.is_set() or self._name(call) != self.write:
+                    return True
+                self.controller.kill()
+                self.done.set()
+                return False
+
+        return decide
+
+    def _name(self, call: Call) -> str:
+        name = which(call)
+        if name != "approval":
+            return name
+        self._approvals += 1
+        return "approve" if self._approvals == 1 else "close"
