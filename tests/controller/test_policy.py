@@ -142,7 +142,8 @@ def test_third_party_sections_reach_their_provider() -> None:
 def test_kubelets_requests_are_left_alone_and_attested_ones_signed_unless_told(
     section: JsonValue, serving: Serving
 ) -> None:
-    assert parse(policy(**({} if section is None else {"serving": section}))).serving == serving
+    found = policy() if section is None else policy(serving=section)
+    assert parse(found).serving == serving
 
 
 @pytest.mark.parametrize(
