@@ -22,6 +22,7 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.management import OWN_GROUP, OWN_VERSION, Management
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.objects import key_of
+from nodeattest_controller.policy import MIN_LIFETIME
 from nodeattest_controller.request import RequestState, StoredRequest, peek
 from nodeattest_controller.subjects import member_subject
 from nodeattest_controller.workload import Workload
@@ -32,15 +33,13 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import NodeRequest
 from nodeattest_providers.names import ProviderID, Purpose, signer_for
 
-__all__ = ["Issuer"]
+__all__ = ["Issuer", "clamped", "is_of_use"]
 
 _LOG: Final = logging.getLogger(__name__)
 INSECURE_LIFETIME: Final = 365 * 86400
 """Seconds. An insecure provider cannot rotate, so its certificates live as long as the in-tree signer's."""
-MIN_LIFETIME: Final = 600
-"""Seconds; as the in-tree signer (kubernetes pkg/controller/certificates/authority)."""
 _REUSE_MARGIN: Final = timedelta(seconds=60)
-"""A certificate this close to its end is of no use to the node that asks for it again."""
+"""A certificate this close to its end is of no use to the node that asks for it again; of a short one, a quarter."""
 
 
 class Issuer:
@@ -84,7 +83,7 @@ class Issuer:
         """Find the key's certificate in the ledger, or sign one and write it down first."""
         now, request, ledger = self._now(), proven.request, proven.ledger
         known = ledger.entry_for(request.csr.spki_sha256, request.purpose)
-        if known is not None and known.not_after - _REUSE_MARGIN > now and _is_the_same(request, ledger, known):
+        if known is not None and is_of_use(known, now) and _is_the_same(request, ledger, known):
             return known
         with self._reserve(workload.key, proven):
             self._check_key_is_new(workload.key, proven, known)
@@ -146,8 +145,7 @@ class Issuer:
     def _lifetime_of(self, proven: Proven) -> int:
         default = INSECURE_LIFETIME if proven.attested.provider == "insecure" else self._lifetime
         longest = proven.policy.lifetime or default
-        asked = proven.request.expiration_seconds
-        return longest if asked is None else max(MIN_LIFETIME, min(asked, longest))
+        return clamped(longest, proven.request.expiration_seconds)
 
     async def _write_ledger(self, ledger: ledgers.Ledger, proven: Proven) -> None:
         signer_name = signer_for(ledger.provider, Purpose.CLIENT)
@@ -197,6 +195,17 @@ class Issuer:
             await workload.deny(proven.first, Reason.SUPERSEDED, "the second request was approved; nothing to do")
         except ApiError as error:
             _LOG.info("the first request stays until it expires", extra=fields(csr=stored.name, error=error.reason))
+
+
+def clamped(longest: int, asked: int | None) -> int:
+    """Return the seconds that a certificate lasts: what was asked for, never longer than the policy lets it."""
+    return longest if asked is None else min(longest, max(asked, MIN_LIFETIME))
+
+
+def is_of_use(entry: ledgers.Entry, now: datetime) -> bool:
+    """Tell whether a certificate lasts long enough to be handed out again."""
+    margin = min(_REUSE_MARGIN, (entry.not_after - entry.issued_at) / 4)
+    return entry.not_after - margin > now
 
 
 def _names_of(request: NodeRequest) -> SubjectNames:

@@ -34,8 +34,8 @@ _FIELDS: Final = _OWN_SECTION | {
 _SERVING_CHOICES: Final = {"kubelet": ("Ignore", "Approve"), "attested": ("Sign", "Refuse")}
 """Fields of ``serving`` and what each may be; the first is the default (ADR 8)."""
 _DURATION: Final = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?\Z", re.ASCII)
-MIN_LIFETIME: Final = 600
-"""Seconds; kubernetes pkg/controller/certificates/authority clamps below ten minutes."""
+MIN_LIFETIME: Final = 60
+"""Seconds. Below an hour is for tests: an outage that long takes the nodes down. A shorter life weakens no check."""
 MAX_LIFETIME: Final = 365 * 86400
 """Seconds; the in-tree signer's default (--cluster-signing-duration)."""
 
@@ -182,7 +182,7 @@ def _lifetime(duration: str) -> int | None:
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     total = hours * 3600 + minutes * 60 + seconds
     if not MIN_LIFETIME <= total <= MAX_LIFETIME:
-        raise _invalid("certificateLifetime from 10m to 8760h, such as 336h", repr(duration), "correct the policy")
+        raise _invalid("certificateLifetime from 1m to 8760h, such as 336h", repr(duration), "correct the policy")
     return total
 
 
