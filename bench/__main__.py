@@ -1,4 +1,4 @@
-"""``python -m bench [warm and joins | throughput | wheel] [--json]``."""
+"""``python -m bench [joins | throughput | wheel] [--json]``, or ``python -m bench soak [--nodes N] [--minutes N]``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 from bench import joins, throughput, wheel
 from bench.figures import Figure, table
 from bench.scene import Scene, opened
-from nodeattest_cli.demo.tools import find_tools
+from bench.soak import command as soak
+from nodeattest_cli.demo.tools import Tools, find_tools
 from nodeattest_cli.errors import UserError
 
 IN_CLUSTERS: dict[str, Callable[[Scene], list[Figure]]] = {"joins": joins.measure, "throughput": throughput.measure}
@@ -21,21 +22,20 @@ NAMES = (*IN_CLUSTERS, "wheel")
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["soak"]:
+        return _soak(sys.argv[2:])
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Measure; real API servers where KUBEBUILDER_ASSETS is set."
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)} (all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)} (all), or soak")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     options = parser.parse_args()
     names: list[str] = options.names or list(NAMES)
     unknown = sorted(set(names) - set(NAMES))
     if unknown:
         parser.error(f"no measurement {', '.join(unknown)}; known are {', '.join(NAMES)}")
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    try:
-        tools = find_tools(Path(sysconfig.get_path("scripts")), provider="tpm", assets=Path(assets) if assets else None)
-    except UserError as error:
-        print(f"bench: {error}", file=sys.stderr)
+    tools = _tools()
+    if tools is None:
         return 2
     figures: list[Figure] = []
     for name in names:
@@ -46,6 +46,20 @@ def main() -> int:
             figures += IN_CLUSTERS[name](scene)
     print(json.dumps({"figures": [one.to_json() for one in figures]}, indent=2) if options.json else table(figures))
     return 0
+
+
+def _soak(arguments: list[str]) -> int:
+    tools = _tools()
+    return 2 if tools is None else soak.main(arguments, tools)
+
+
+def _tools() -> Tools | None:
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    try:
+        return find_tools(Path(sysconfig.get_path("scripts")), provider="tpm", assets=Path(assets) if assets else None)
+    except UserError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return None
 
 
 if __name__ == "__main__":

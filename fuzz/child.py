@@ -1,11 +1,13 @@
-"""One target under libFuzzer, in a process of its own: ``python -m fuzz.child MODULE NAME COUNTS [its arguments]``.
+"""One target under libFuzzer: ``python -m fuzz.child MODULE NAME COUNTS SECONDS [libFuzzer's arguments]``.
 
 The only module that needs atheris. MODULE holds TARGETS, as ``fuzz.catalogue`` does. COUNTS is a file of 16 bytes: how
-many inputs ran, and how many gave a value.
+many inputs ran, and how many gave a value. After SECONDS the process ends and says where it was: libFuzzer bounds the
+time of an input, not that of a mutation.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import mmap
 import sys
 from importlib import import_module
@@ -28,7 +30,8 @@ INSTRUMENTED: Final = [
 
 def main() -> None:
     """Fuzz for as long as libFuzzer's arguments say; ends the process."""
-    _, module, name, counts, *arguments = sys.argv
+    _, module, name, counts, seconds, *arguments = sys.argv
+    faulthandler.dump_traceback_later(float(seconds), exit=True)
     with atheris.instrument_imports(include=INSTRUMENTED):  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] - it has no types
         targets = cast("dict[str, Target]", import_module(module).TARGETS)
     target = targets[name]

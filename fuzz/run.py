@@ -70,7 +70,9 @@ def run(
             "-detect_leaks=0",
             *(str(found), str(seeds)),
         ]
-        status, said = _spawn([catalogue, target.name, str(counts), *arguments], seconds + _GRACE)
+        status, said = _spawn(
+            [catalogue, target.name, str(counts), str(seconds + _GRACE), *arguments], seconds + 2 * _GRACE
+        )
         numbers = counts.read_bytes()
     executions, values = (int.from_bytes(part, "little") for part in (numbers[:8], numbers[8:]))
     reproducer = next(iter(sorted(set(seeds.iterdir()) - before)), None)

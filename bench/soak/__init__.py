@@ -1,0 +1,1 @@
+"""``python -m bench soak``: many nodes with short certificates, and everything that goes wrong meanwhile."""

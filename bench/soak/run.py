@@ -1,0 +1,207 @@
+"""The soak: joins, minutes of renewals, a controller killed and an API server frozen meanwhile, and a verdict."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import quantiles
+
+from bench.figures import Figure, table
+from bench.scene import Scene, cpu_seconds, opened
+from bench.soak.audit import audit
+from bench.soak.kubelet import Diary, Kubelet
+from nodeattest_authenticator.clock import Clock, Deadline
+from nodeattest_authenticator.lock import exclusive
+from nodeattest_authenticator.storage import Storage
+from nodeattest_cli.demo.fleet import join, kubeconfig_of, plug_in, provision
+from nodeattest_cli.demo.tools import Tools
+from nodeattest_cli.demo.world import CLUSTER, NAMESPACE, start_controller
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.names import ProviderName
+
+AT_ONCE = 4
+"""Machines set up at a time."""
+QUIET = 90.0
+"""Seconds for renewals that were begun to end; the agent gives up after 60."""
+DOWN = 2.0
+"""Seconds between the controller's death and the next one's start."""
+OWN = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}"
+CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+
+
+@dataclass(frozen=True)
+class Plan:
+    nodes: int
+    seconds: float
+    lifetime: str
+    """As the policy writes it."""
+    beat: float
+    """Seconds between two requests of a node."""
+
+    @property
+    def frozen(self) -> float:
+        """Seconds for which the API server answers nobody."""
+        return min(8.0, self.seconds / 10)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a process has used so far."""
+
+    cpu: float
+    resident: float
+    """MiB."""
+
+
+def soak(tools: Tools, plan: Plan) -> tuple[list[Figure], list[str]]:
+    """Run the plan; returns figures, and what went otherwise than it must."""
+    with opened(tools) as scene:
+        policies = f"{OWN}/nodeattestationpolicies/{CLUSTER}"
+        scene.world.management.client().patch(policies, {"spec": {"certificateLifetime": plan.lifetime}})
+        stop = threading.Event()
+        fleet = Fleet(scene, plan, stop)
+        try:
+            fleet.set_up()
+            _say(f"{plan.nodes} nodes joined; {plan.seconds:.0f} s of renewals begin")
+            loads = _disturb(scene, plan)
+        finally:
+            fleet.end()
+        found = audit(_csrs(scene), scene.world.management.client().list(f"{OWN}/machineattestations"))
+        diaries = {kubelet.name: kubelet.diary for kubelet in fleet.kubelets}
+        problems = [f"{name} was lost at {lost}" for name, diary in diaries.items() for lost in diary.lost]
+        problems += found.violations
+        problems += [f"{name} never renewed" for name, diary in diaries.items() if _never_renewed(diary, plan)]
+        extra = Figure("keys certified", found.keys, "", "", f"{found.published} requests hold a certificate")
+        return [*_figures(scene, plan, list(diaries.values()), loads), extra], problems
+
+
+class Fleet:
+    """The machines, each with its TPM and its kubelet's thread."""
+
+    def __init__(self, scene: Scene, plan: Plan, stop: threading.Event) -> None:
+        self.kubelets: list[Kubelet] = []
+        self._scene, self._plan, self._stop = scene, plan, stop
+        self._threads: list[threading.Thread] = []
+
+    def set_up(self) -> None:
+        """Make the TPMs, then let every machine join; its kubelet runs from then on."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            made = list(pool.map(self._plug_in, range(self._plan.nodes)))
+            _say(f"{len(made)} software TPMs run")
+            for kubelet in pool.map(self._join, range(self._plan.nodes), made):
+                thread = threading.Thread(target=kubelet.run, args=(self._stop,), name=kubelet.name, daemon=True)
+                thread.start()
+                self.kubelets.append(kubelet)
+                self._threads.append(thread)
+
+    def _plug_in(self, number: int) -> tuple[object, object]:
+        return plug_in(self._scene.directory, f"tpm-{number}", ProviderName("tpm"), self._scene.stack)
+
+    def _join(self, number: int, made: tuple[object, object]) -> Kubelet:
+        scene = self._scene
+        machine = provision(scene.world, number, *made)  # pyright: ignore[reportArgumentType] - seat and TPM
+        root = scene.directory / "nodes" / machine.identity.node
+        scene.world.workload.await_token(machine.token)
+        join(scene.world, scene.children, scene.tools.agent, root, machine)
+        cache = root / "var/lib/kubelet-authenticator"
+        return Kubelet(machine.identity.node, kubeconfig_of(root), cache, scene.children, beat=self._plan.beat)
+
+    def end(self) -> None:
+        """Let every kubelet end, and every renewal that was begun."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        deadline = Deadline.after(Clock(), QUIET)
+        for kubelet in self.kubelets:
+            with Storage(str(kubelet.cache)) as storage, exclusive(storage, deadline):
+                pass
+
+
+def _disturb(scene: Scene, plan: Plan) -> tuple[Load, Load, Load, Load]:
+    """Halfway kill the controller, at three quarters freeze the API server; returns both controllers' loads."""
+    begun = time.monotonic()
+    first = scene.controller_pid
+    loads = [_load(first)]
+    _sleep_until(begun + plan.seconds / 2)
+    loads.append(_load(first))
+    os.kill(first, signal.SIGKILL)
+    _say("controller killed")
+    time.sleep(DOWN)
+    second = start_controller(scene.world, scene.directory / "controller-2", scene.tools, scene.stack).pid()
+    loads.append(_load(second))
+    _say("another controller runs")
+    _sleep_until(begun + plan.seconds * 3 / 4)
+    scene.world.workload.freeze()
+    try:
+        time.sleep(plan.frozen)
+    finally:
+        scene.world.workload.resume()
+    _say(f"the API server was frozen for {plan.frozen:.0f} s")
+    _sleep_until(begun + plan.seconds)
+    loads.append(_load(second))
+    return loads[0], loads[1], loads[2], loads[3]
+
+
+def _figures(scene: Scene, plan: Plan, diaries: list[Diary], loads: tuple[Load, Load, Load, Load]) -> list[Figure]:
+    lost = sum(bool(diary.lost) for diary in diaries)
+    renewals = sorted(seconds for diary in diaries for seconds in diary.renewals)
+    cuts = quantiles(renewals, n=100) if len(renewals) > 1 else [0.0] * 99
+    changed = sum(len(diary.certificates) - 1 for diary in diaries)
+    failed = sum(diary.failed_calls for diary in diaries)
+    calls = sum(diary.calls for diary in diaries)
+    beats, silent = sum(diary.beats for diary in diaries), sum(diary.silent for diary in diaries)
+    refused = sum(_refusals(scene.directory / "nodes"))
+    used = loads[1].cpu - loads[0].cpu + loads[3].cpu - loads[2].cpu
+    resident = "  ".join(f"{load.resident:.0f}" for load in loads)
+    shape = f"certificates of {plan.lifetime}, {plan.seconds:.0f} s, on {scene.world.version}"
+    return [
+        Figure("nodes lost", lost, f"of {len(diaries)}", "0", shape),
+        Figure("certificates renewed", changed, "", "", f"{failed} of {calls} plugin calls failed"),
+        Figure("renewals that failed and were repeated", refused, "", "", "by the agents' logs"),
+        Figure("a renewal, median", cuts[49], "s", "", "from the call that begins it to the stored certificate"),
+        Figure("a renewal, 99th percentile", cuts[98], "s", "", f"longest {max(renewals, default=0):.1f} s"),
+        Figure("requests by nodes", beats, "", "", f"{silent} without an answer, while the server was frozen"),
+        Figure("controller CPU", 100 * used / plan.seconds, "%", "", "of one core"),
+        Figure(
+            "controller memory", loads[3].resident, "MiB", "", f"{resident}: first, before kill; second, at the end"
+        ),
+    ]
+
+
+def _never_renewed(diary: Diary, plan: Plan) -> bool:
+    return plan.seconds >= 240 and len(diary.certificates) < 2
+
+
+def _refusals(nodes: Path) -> list[int]:
+    logs = nodes.glob("*/var/lib/kubelet-authenticator/renewal.log")
+    return [log.read_text(errors="replace").count("the renewal failed") for log in logs]
+
+
+def _csrs(scene: Scene) -> list[JsonObject]:
+    return scene.world.workload.client(timeout=120.0).list(CSRS)
+
+
+def _load(pid: int) -> Load:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return Load(cpu_seconds(pid), int(line.split()[1]) / 1024)
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def _say(what: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
+
+
+def show(figures: list[Figure], problems: list[str]) -> str:
+    """Write figures and verdict."""
+    told = [*problems[:20], *([f"and {len(problems) - 20} more"] if len(problems) > 20 else [])]
+    return "\n".join([table(figures), "", *(told or ["no node was lost, no key certified twice"])])
