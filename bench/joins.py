@@ -76,14 +76,14 @@ def _cold(scene: Scene, machine: DemoMachine) -> tuple[float, float]:
     }
     command = [str(scene.tools.agent), "join", *(f"--{name}={value}" for name, value in flags.items())]
     start = time.perf_counter()
-    pid = os.posix_spawn(command[0], command, _installed(root.parent), file_actions=[_silence(1)])
+    pid = os.posix_spawn(command[0], command, installed(root.parent), file_actions=[_silence(1)])
     _, status, usage = os.wait4(pid, 0)
     wall = time.perf_counter() - start
     assert os.waitstatus_to_exitcode(status) == 0, "the join failed"
     return wall, usage.ru_utime + usage.ru_stime
 
 
-def _installed(cache: Path) -> dict[str, str]:
+def installed(cache: Path) -> dict[str, str]:
     """Let Python keep its byte code, as beside an installed wheel; the first, uncounted join writes it."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return environment | {"PYTHONPYCACHEPREFIX": str(cache / "pycache")}
@@ -114,7 +114,7 @@ def _warm(scene: Scene, root: Path) -> list[Figure]:
     }
     warm = [text(plugin, "command"), *strings(plugin, "args")]
     idle = [sys.executable, "-I", "-c", "pass"]
-    environment = {**_installed(root.parent), "KUBERNETES_EXEC_INFO": json.dumps(info)}
+    environment = {**installed(root.parent), "KUBERNETES_EXEC_INFO": json.dumps(info)}
     seconds = [(_time(warm, environment), _time(idle, environment)) for _ in range(WARM_CALLS)]
     plugin_time, idle_time = median(one for one, _ in seconds), median(one for _, one in seconds)
     ratio = plugin_time / idle_time

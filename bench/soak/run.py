@@ -13,12 +13,14 @@ from pathlib import Path
 from statistics import quantiles
 
 from bench.figures import Figure, table
-from bench.scene import Scene, cpu_seconds, opened
+from bench.joins import installed
+from bench.scene import TICKS, Scene, cpu_seconds, opened
 from bench.soak.audit import audit
 from bench.soak.kubelet import Diary, Kubelet
 from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.lock import exclusive
 from nodeattest_authenticator.storage import Storage
+from nodeattest_cli.demo.children import Children
 from nodeattest_cli.demo.fleet import join, kubeconfig_of, plug_in, provision
 from nodeattest_cli.demo.tools import Tools
 from nodeattest_cli.demo.world import CLUSTER, NAMESPACE, start_controller
@@ -52,9 +54,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Load:
-    """What a process has used so far."""
+    """What a process, and what all have used so far."""
 
     cpu: float
+    busy: float
+    """Seconds of all processors."""
     resident: float
     """MiB."""
 
@@ -86,6 +90,8 @@ class Fleet:
 
     def __init__(self, scene: Scene, plan: Plan, stop: threading.Event) -> None:
         self.kubelets: list[Kubelet] = []
+        self._children = Children(installed(scene.directory))
+        scene.stack.callback(self._children.close)
         self._scene, self._plan, self._stop = scene, plan, stop
         self._threads: list[threading.Thread] = []
 
@@ -108,9 +114,9 @@ class Fleet:
         machine = provision(scene.world, number, *made)  # pyright: ignore[reportArgumentType] - seat and TPM
         root = scene.directory / "nodes" / machine.identity.node
         scene.world.workload.await_token(machine.token)
-        join(scene.world, scene.children, scene.tools.agent, root, machine)
+        join(scene.world, self._children, scene.tools.agent, root, machine)
         cache = root / "var/lib/kubelet-authenticator"
-        return Kubelet(machine.identity.node, kubeconfig_of(root), cache, scene.children, beat=self._plan.beat)
+        return Kubelet(machine.identity.node, kubeconfig_of(root), cache, self._children, beat=self._plan.beat)
 
     def end(self) -> None:
         """Let every kubelet end, and every renewal that was begun."""
@@ -157,6 +163,7 @@ def _figures(scene: Scene, plan: Plan, diaries: list[Diary], loads: tuple[Load, 
     calls = sum(diary.calls for diary in diaries)
     beats, silent = sum(diary.beats for diary in diaries), sum(diary.silent for diary in diaries)
     refused = sum(_refusals(scene.directory / "nodes"))
+    cores = os.cpu_count() or 1
     used = loads[1].cpu - loads[0].cpu + loads[3].cpu - loads[2].cpu
     resident = "  ".join(f"{load.resident:.0f}" for load in loads)
     shape = f"certificates of {plan.lifetime}, {plan.seconds:.0f} s, on {scene.world.version}"
@@ -167,6 +174,7 @@ def _figures(scene: Scene, plan: Plan, diaries: list[Diary], loads: tuple[Load, 
         Figure("a renewal, median", cuts[49], "s", "", "from the call that begins it to the stored certificate"),
         Figure("a renewal, 99th percentile", cuts[98], "s", "", f"longest {max(renewals, default=0):.1f} s"),
         Figure("requests by nodes", beats, "", "", f"{silent} without an answer, while the server was frozen"),
+        Figure("processors busy", 100 * (loads[3].busy - loads[0].busy) / plan.seconds / cores, "%", "", f"of {cores}"),
         Figure("controller CPU", 100 * used / plan.seconds, "%", "", "of one core"),
         Figure(
             "controller memory", loads[3].resident, "MiB", "", f"{resident}: first, before kill; second, at the end"
@@ -190,7 +198,14 @@ def _csrs(scene: Scene) -> list[JsonObject]:
 def _load(pid: int) -> Load:
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
-    return Load(cpu_seconds(pid), int(line.split()[1]) / 1024)
+    return Load(cpu_seconds(pid), _busy(), int(line.split()[1]) / 1024)
+
+
+def _busy() -> float:
+    """Sum what all processors did but idle and wait (proc(5), /proc/stat)."""
+    words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+    ticks = [int(word) for word in words]
+    return (sum(ticks) - ticks[3] - ticks[4]) / TICKS
 
 
 def _sleep_until(moment: float) -> None:
