@@ -10,6 +10,7 @@ import pytest
 from cases import Record
 from catalogue import FOLDER, ROWS, Row, Surface, Verdict
 
+from nodeattest_authenticator.errors import Local
 from nodeattest_providers.errors import Reason
 
 RUN = [row for row in ROWS.values() if not row.state]
@@ -42,6 +43,8 @@ def test_every_reason_exists(row: Row) -> None:
     match row.surface:
         case Surface.APISERVER:
             known = API_REASONS
+        case Surface.AGENT:
+            known = {*Reason, *Local}
         case _:
             known = set(Reason)
     if row.expected.verdict in {Verdict.DENY, Verdict.WAIT}:

@@ -1,0 +1,168 @@
+"""D8: serving certificates for names and addresses that are not this one machine's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+import pytest
+from builders import CREATED, make_member, make_request
+from cases import attacks, judged
+from catalogue import Row
+from cryptography.hazmat.primitives.asymmetric import ec
+from handmade import DNS, OTHER_NAME, PROVIDER_ID, SAN, TRUE, extended, extension, general, seq
+
+from nodeattest_controller.authority import SubjectNames
+from nodeattest_controller.clusterapi import Member
+from nodeattest_controller.ledger import Entry, Ledger, empty
+from nodeattest_controller.policy import Policy, Serving
+from nodeattest_controller.serving import check_attested, check_joined, check_names, network_of
+from nodeattest_providers.csr import parse_csr
+from nodeattest_providers.names import NodeName, ProviderName, Purpose
+
+Case = Callable[[], object]
+NODE: Final = NodeName("node-1")
+LISTED: Final = (("Hostname", "node-1"), ("InternalIP", "10.0.0.1"), ("ExternalIP", "192.0.2.1"))
+NETWORK: Final = network_of(
+    {
+        "spec": {
+            "controlPlaneEndpoint": {"host": "10.0.0.100", "port": 6443},
+            "clusterNetwork": {"services": {"cidrBlocks": ["10.96.0.0/12"]}},
+        }
+    }
+)
+NAMED_ENDPOINT: Final = network_of({"spec": {"controlPlaneEndpoint": {"host": "api.example.com", "port": 6443}}})
+
+
+def asking(
+    *names: str,
+    node: str = NODE,
+    listed: Sequence[tuple[str, str]] = LISTED,
+    rivals: Mapping[str, Sequence[Member]] | None = None,
+    settled: bool = True,
+) -> Case:
+    """Ask for names and addresses that the Machine itself may even list."""
+    dns = tuple(name for name in names if not is_address(name))
+    wanted = SubjectNames(dns, tuple(name for name in names if is_address(name)))
+    network = NAMED_ENDPOINT if "api.example.com" in names else NETWORK
+    return lambda: check_names(
+        wanted,
+        node_name=NodeName(node),
+        listed=listed,
+        network=network,
+        rivals=lambda place: (rivals or {}).get(place, ()),
+        settled=settled,
+    )
+
+
+def is_address(name: str) -> bool:
+    return ":" in name or name.replace(".", "").isdigit()
+
+
+def listed_by_a_bad_guest(name: str) -> Case:
+    """Ask for what an agent in the guest had the Machine list."""
+    kind = "InternalIP" if is_address(name) else "InternalDNS"
+    return asking(name, listed=(*LISTED, (kind, name)))
+
+
+def of_another(*, deleting: bool) -> Case:
+    return asking("10.0.0.1", rivals={"10.0.0.1": [make_member(name="other", deleting=deleting)]})
+
+
+POLICY: Final = Policy(name="p", attestors=frozenset({ProviderName("tpm")}), lifetime=None, enforce=True)
+OF_THE_NODE: Final = make_request(username="system:node:node-0", dns_names=("node-0",))
+
+
+def attested(*, username: str = "system:node:node-0", secure: bool = True, signs: bool = True) -> Case:
+    policy = replace(POLICY, serving=Serving(signs_attested=signs))
+    request = make_request(username=username, dns_names=("node-0",))
+    return lambda: check_attested(request, policy, secure=secure)
+
+
+def joined(provider: str = "tpm", spki: str = "sha256:client") -> Ledger:
+    entry = Entry(
+        request_name="r",
+        request_uid="u-1",
+        first_request_uid="f-1",
+        spki=spki,
+        serial="1",
+        not_before=CREATED,
+        not_after=CREATED + timedelta(days=14),
+        issued_at=CREATED,
+        certificate="",
+    )
+    return replace(empty(make_member()), resource_version="7", provider=ProviderName(provider), issued=(entry,))
+
+
+def with_ledger(ledger: Ledger) -> Case:
+    return lambda: check_joined(OF_THE_NODE, ledger, CREATED)
+
+
+def with_the_clients_key() -> object:
+    request = make_request(
+        username="system:node:node-0", dns_names=("node-0",), key=ec.generate_private_key(ec.SECP256R1())
+    )
+    return check_joined(request, joined(spki=request.csr.spki_sha256), CREATED)
+
+
+def parsed(*names: bytes, critical: bytes = b"") -> Case:
+    der = extended(PROVIDER_ID, extension(SAN, seq(*names), critical)).der()
+    return lambda: parse_csr(der, purpose=Purpose.SERVING)
+
+
+CASES: Final[Mapping[str, Case]] = {
+    "D8-01": asking("node-2"),
+    "D8-02": asking("node-10"),
+    "D8-03": asking("auth.example.com", node="a"),
+    "D8-04": asking("Node-1"),
+    "D8-05": asking("node-1."),
+    "D8-06": listed_by_a_bad_guest("*.example.com"),
+    "D8-07": listed_by_a_bad_guest("localhost"),
+    "D8-08": listed_by_a_bad_guest("metadata.google.internal"),
+    "D8-09": listed_by_a_bad_guest("kubernetes.default.svc"),
+    "D8-10": listed_by_a_bad_guest("vault.security.svc.cluster.local"),
+    "D8-11": listed_by_a_bad_guest("api.example.com"),
+    "D8-12": listed_by_a_bad_guest("10.0.0.100"),
+    "D8-13": listed_by_a_bad_guest("127.0.0.1"),
+    "D8-14": listed_by_a_bad_guest("0.0.0.0"),  # noqa: S104 - the attack
+    "D8-15": listed_by_a_bad_guest("169.254.169.254"),
+    "D8-16": listed_by_a_bad_guest("fd00:ec2::254"),
+    "D8-17": listed_by_a_bad_guest("224.0.0.1"),
+    "D8-18": listed_by_a_bad_guest("10.96.0.1"),
+    "D8-19": of_another(deleting=False),
+    "D8-20": asking("198.51.100.7"),
+    "D8-21": of_another(deleting=True),
+    "D8-22": asking("198.51.100.7", settled=False),
+    "D8-23": listed_by_a_bad_guest("::ffff:10.0.0.1"),
+    "D8-24": listed_by_a_bad_guest("010.0.0.1"),
+    "D8-25": attested(username="system:bootstrap:abcdef"),
+    "D8-26": attested(secure=False),
+    "D8-27": attested(signs=False),
+    "D8-28": with_ledger(empty(make_member())),
+    "D8-29": with_ledger(joined("challenge")),
+    "D8-30": with_the_clients_key,
+    "D8-31": parsed(DNS, general(1, b"root@example.com")),
+    "D8-32": parsed(DNS, general(6, b"spiffe://example.com/victim")),
+    "D8-33": parsed(DNS, OTHER_NAME),
+    "D8-34": parsed(general(2, b"n-0\0.victim")),
+    "D8-35": parsed(general(7, b"12345")),
+    "D8-36": parsed(general(7, bytes(10) + b"\xff\xff\x0a\0\0\x01")),
+    "D8-37": parsed(*(general(2, b"n-%d" % number) for number in range(33))),
+    "D8-38": parsed(DNS, DNS),
+    "D8-39": parsed(),
+    "D8-40": parsed(DNS, critical=TRUE),
+}
+
+
+def test_what_the_attacks_spoil_is_granted() -> None:
+    asking("node-1", "10.0.0.1", "192.0.2.1")()
+    attested()()
+    with_ledger(joined())()
+    parsed(DNS)()
+
+
+@pytest.mark.parametrize(("row", "case"), attacks(CASES))
+def test_no_node_answers_for_what_is_not_its_own(row: Row, case: Case) -> None:
+    assert judged(case) == row.expected
