@@ -21,11 +21,24 @@ OTHERS = {
 
 
 def test_a_join_imports_neither_the_controllers_half_nor_what_only_a_mistake_needs() -> None:
-    program = (
-        f"import sys; from nodeattest_authenticator import {JOIN}; import nodeattest_providers.tpm.attestor; "
-        "print(*sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
+    loaded = modules_of(f"from nodeattest_authenticator import {JOIN}; import nodeattest_providers.tpm.attestor")
     assert "nodeattest_providers.exchange" in loaded
     assert not loaded & OTHERS
+
+
+def test_a_credential_call_imports_nothing_of_the_commands_that_people_type() -> None:
+    loaded = modules_of("from nodeattest_authenticator import answer, draft, issue, renew")
+    assert "cryptography" in loaded
+    assert not loaded & {*OTHERS, "argparse", "nodeattest_authenticator.serving", "nodeattest_authenticator.status"}
+
+
+def test_a_watch_holds_no_library_while_it_waits() -> None:
+    loaded = modules_of("from nodeattest_authenticator.serving import watch")
+    assert "nodeattest_authenticator.memory" in loaded
+    assert not loaded & {"cryptography", "http.client", "ssl", "tpm2_pytss"}
+
+
+def modules_of(imports: str) -> set[str]:
+    program = f"import sys; {imports}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())

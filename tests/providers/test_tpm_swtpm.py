@@ -176,8 +176,8 @@ def test_a_credential_for_another_name_is_refused_by_the_tpm(real_tpm: SoftwareT
     ("settings", "words"),
     [
         ({"tcti": "device:/nonexistent/tpmrm0"}, "there is no TPM at"),
-        ({"tcti": "swtpm:path=/nonexistent/socket"}, "TPM error"),
-        ({"tcti": "no-such-tcti"}, "TPM error"),
+        ({"tcti": "swtpm:path=/nonexistent/socket"}, "no connection to the TPM"),
+        ({"tcti": "no-such-tcti"}, "not known here"),
     ],
 )
 def test_an_absent_tpm_is_unavailable_with_a_remedy(settings: dict[str, JsonValue], words: str) -> None:
@@ -217,6 +217,11 @@ def test_a_disabled_endorsement_hierarchy_is_unavailable_and_says_so(tpm_folder:
             esys.hierarchy_control(tss.ESYS_TR.PLATFORM, tss.ESYS_TR.ENDORSEMENT, False)  # noqa: FBT003 - the stack's signature
         with attestor_of(tpm) as attestor, pytest.raises(Unavailable, match="is disabled"):
             attestor.attest(binding_of(filed_nothing()))
+
+
+def test_an_error_that_is_not_listed_is_told_in_the_librarys_words(real_tpm: SoftwareTpm) -> None:
+    with Device(real_tpm.tcti) as device, pytest.raises(Unavailable, match=r"0x18b \(tpm:handle\(1\):.*not correct"):
+        device.nv_read(0x01C07FFF)
 
 
 def test_an_inactive_pcr_bank_is_unavailable_and_says_so(real_tpm: SoftwareTpm) -> None:

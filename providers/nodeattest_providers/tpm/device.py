@@ -14,7 +14,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size
@@ -41,10 +41,19 @@ _REMEDIES: Final = {
         "the TPM's endorsement hierarchy is disabled",
         "enable the endorsement hierarchy in the firmware's settings",
     ),
+    0x101: ("the TPM is in failure mode", "power the machine off and on; if this stays, the TPM is broken"),
+    0xA000A: (
+        "no connection to the TPM (tcti:IO failure)",
+        "see whether another program holds it (only /dev/tpmrm0 is shared), or whether a software TPM runs there",
+    ),
+    0xA0015: (
+        "the TCTI is not known here",
+        "name one that is installed, such as device:/dev/tpmrm0 or swtpm:path=SOCKET (packages libtss2-tcti-*)",
+    ),
     0x8E: ("the TPM's endorsement hierarchy has a password", "set the endorsement hierarchy's password to empty"),
     0xA2: ("the TPM's endorsement hierarchy has a password", "set the endorsement hierarchy's password to empty"),
 }
-"""By return code without handle, parameter and session number (Part 2 §6.6.3)."""
+"""By return code without handle, parameter and session number (Part 2 §6.6.3); the TCTI's with its layer."""
 _REMEDY: Final = "check the TPM with tpm2_getcap properties-fixed"
 
 
@@ -140,7 +149,7 @@ class Device:
             )
         except self._tss.TSS2_Exception as error:
             if error.error == _LOCKOUT or error.rc >> _LAYER_SHIFT:
-                raise _unavailable("activation", error.error, error.rc) from None
+                raise _unavailable("activation", error) from None
             # Which error comes depends on what is wrong (§E10); all of them say that this is not for us.
             raise Denied(
                 Reason.CHALLENGE_UNKNOWN,
@@ -197,11 +206,18 @@ class Device:
         try:
             yield
         except self._tss.TSS2_Exception as error:
-            raise _unavailable(what, error.error, error.rc) from None
+            raise _unavailable(what, error) from None
 
 
-def _unavailable(what: str, code: int, full_code: int) -> Unavailable:
-    detail, remedy = _REMEDIES.get(code, (f"TPM error 0x{full_code:x}", _REMEDY))
+class _TssError(Protocol):
+    """The software stack's exception; as text it is the library's own words for the code, and nothing else."""
+
+    error: int
+    rc: int
+
+
+def _unavailable(what: str, error: _TssError) -> Unavailable:
+    detail, remedy = _REMEDIES.get(error.error, (f"TPM error 0x{error.rc:x} ({error})", _REMEDY))
     return Unavailable(Reason.PLATFORM_UNAVAILABLE, f"{what}: {detail}", remedy=remedy)
 
 
