@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from uuid import uuid4
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from world import CSRS, World
+from world import CSRS, World, eventually
 
 from nodeattest_providers import csr, envelope
 from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
 
-__all__ = ["Filed", "Wanted", "file_request"]
+__all__ = ["Filed", "Wanted", "ends", "ends_at_last", "file_request"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,10 @@ def file_request(
     token: str = "",
     name: str = "",
     annotations: dict[str, str] | None = None,
+    kubeconfig: Path | None = None,
     **spec: JsonValue,
 ) -> Filed:
-    """File a request with a bootstrap token."""
+    """File a request with a bootstrap token, or as somebody else."""
     der = csr.build_csr(wanted.key, wanted.node, wanted.provider_id or f"sandbox://{wanted.node}")
     raw = envelope.encode(der, Evidence(ProviderName(wanted.provider), wanted.version, {}))
     body: JsonMap = {
@@ -80,5 +83,21 @@ def file_request(
             **spec,
         },
     }
-    client = world.workload.client(world.workload.token_kubeconfig(token or world.token()))
+    client = world.workload.client(kubeconfig or world.workload.token_kubeconfig(token or world.token()))
     return Filed(world, text_at(client.create(CSRS, body), "metadata", "name"))
+
+
+def ends(filed: Filed) -> str:
+    """Wait for the end of a request: ``issued``, ``Denied:<reason>`` or ``Failed:<reason>``."""
+    return eventually(lambda: filed.state().removeprefix("Approved"), what=f"the end of {filed.name}")
+
+
+def ends_at_last(world: World, wanted: Callable[[], Wanted], state: str) -> Filed:
+    """File until the controller's watch has shown it what changed."""
+    token = world.token()
+
+    def attempt() -> Filed | None:
+        filed = file_request(world, wanted(), token=token)
+        return filed if ends(filed) == state else None
+
+    return eventually(attempt, what=f"the end {state}")

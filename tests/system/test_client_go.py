@@ -7,7 +7,6 @@ clamped to it, so nothing of the product has to be told that this is a test.
 
 from __future__ import annotations
 
-import base64
 import http.client
 import os
 import subprocess
@@ -16,15 +15,12 @@ import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from gate import Gate
-from world import CLUSTER, NAMESPACE, World, eventually
+from short_authority import shorten_certificates
+from world import World, eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 
@@ -32,27 +28,6 @@ STALL = 2.0
 """Seconds that a request may take while a certificate is valid."""
 CUT_BY_CLIENT_GO = {500, 502}
 """How ``kubectl proxy`` answers for a request whose connection client-go closed."""
-
-
-def shorten_certificates(world: World, seconds: int) -> None:
-    """Let the cluster's CA end soon, hence every certificate that it signs from now on."""
-    pki = world.workload.pki
-    ca = x509.load_pem_x509_certificate(pki.ca_certificate.read_bytes())
-    key = serialization.load_pem_private_key(pki.ca_key.read_bytes(), None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(ca.subject)
-        .issuer_name(ca.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(ca.not_valid_before_utc)
-        .not_valid_after(datetime.now(UTC) + timedelta(seconds=seconds))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    )
-    pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-    data = {"tls.crt": base64.b64encode(pem).decode(), "tls.key": base64.b64encode(pki.ca_key.read_bytes()).decode()}
-    world.admin.patch(f"/api/v1/namespaces/{NAMESPACE}/secrets/{CLUSTER}-ca", {"data": {**data}})
 
 
 @dataclass
