@@ -24,7 +24,6 @@ POLICIES, LEDGERS = f"{BASE}/nodeattestationpolicies", f"{BASE}/machineattestati
 SHA256 = "sha256:" + "0" * 64
 TIME = "2026-01-02T03:04:05Z"
 CONTROLLER = "system:serviceaccount:nodeattest-system:node-attestation-controller"
-OPERATOR = "somebody to whom the operator's role was not given"
 WORKLOAD = "system:serviceaccount:kube-system:node-attestation-controller"
 
 POLICY_SPEC: JsonMap = {
@@ -355,7 +354,6 @@ def allowed(plane: ControlPlane, user: str, verb: str, what: str, *, namespace: 
         (CONTROLLER, "update", "nodeattestationpolicies.attestation.cluster.x-k8s.io", "team-a", "x", False),
         (CONTROLLER, "create", "nodeattestationpolicies.attestation.cluster.x-k8s.io", "team-a", "", False),
         (CONTROLLER, "create", "pods", "nodeattest-system", "", False),
-        (OPERATOR, "update", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", False),
         (WORKLOAD, "update", "certificatesigningrequests/approval.certificates.k8s.io", "", "x", True),
         (WORKLOAD, "sign", "signers.certificates.k8s.io", "", "cluster.x-k8s.io/*", True),
         (WORKLOAD, "get", "nodes", "", "x", True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from builders import make_request
@@ -29,6 +30,11 @@ def test_the_group_is_the_published_hash() -> None:
     joined = b"".join(len(field).to_bytes(4, "big") + field for field in fields)
     assert f"{BOUND_GROUP_PREFIX}{hashlib.sha256(joined).hexdigest()[:32]}" == MINE
     assert EXTRA_GROUP.match(MINE)
+
+
+def test_the_vector_of_the_wire_format_page_is_the_codes() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
+    assert f"`{bound_group('fleet/blue', 'metal://rack-1/7')}`" in page
 
 
 def test_each_machine_and_cluster_has_its_own_group() -> None:

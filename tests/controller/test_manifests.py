@@ -104,6 +104,13 @@ def test_secrets_outside_the_own_namespace_are_only_read() -> None:
             assert set(strings(rule, "verbs")) == {"get", "list", "watch"}
 
 
+def test_the_operators_role_is_bound_to_nobody_and_reads_no_secret() -> None:
+    bindings = [entry for entry in manifests.objects("rbac") if str(entry["kind"]).endswith("RoleBinding")]
+    assert "nodeattest:operator" not in {text(entry, "roleRef", "name") for entry in bindings}
+    [role] = [entry for entry in manifests.objects("rbac") if text(entry, "metadata", "name") == "nodeattest:operator"]
+    assert not {"secrets", "*"} & {name for rule in items(role, "rules") for name in strings(rule, "resources")}
+
+
 def test_the_pod_has_no_privilege_and_two_replicas() -> None:
     spec = mapping(find("manager", "Deployment"), "spec")
     assert spec["replicas"] == 2
