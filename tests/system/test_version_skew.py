@@ -12,6 +12,7 @@ from filing_requests import Filed
 from world import World
 
 from nodeattest_providers import attestors, envelope, signers
+from nodeattest_providers.names import ProviderName, Purpose, signer_for
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 
 PACKAGES = ("old", "new")
@@ -46,10 +47,13 @@ def controller_of(request: pytest.FixtureRequest, world: World, packages: dict[s
             yield age
 
 
-def versions_of(world: World, node: str) -> list[tuple[str, str]]:
+def versions_of(world: World, node: str, purpose: Purpose = Purpose.CLIENT) -> list[tuple[str, str]]:
     """The evidence blocks of a node's requests and how these ended, oldest first."""
-    requests = sorted(world.requests_of(node), key=lambda one: int(text_at(one, "metadata", "resourceVersion")))
-    evidence = [envelope.decode(base64.b64decode(text_at(one, "spec", "request")))[1] for one in requests]
+    signer = signer_for(ProviderName("skewed"), purpose)
+    requests = [one for one in world.requests_of(node) if text_at(one, "spec", "signerName") == signer]
+    requests.sort(key=lambda one: int(text_at(one, "metadata", "resourceVersion")))
+    raw = [base64.b64decode(text_at(one, "spec", "request")) for one in requests]
+    evidence = [envelope.decode(one, purpose=purpose)[1] for one in raw]
     ends = [Filed(world, text_at(one, "metadata", "name")).state() for one in requests]
     return [(f"{one.provider}/v{one.version}", end) for one, end in zip(evidence, ends, strict=True)]
 
@@ -88,3 +92,16 @@ def test_an_agent_does_not_go_below_its_minimum_and_names_both_lists_and_the_rem
     assert "the controller understands skewed/v1; this agent makes skewed/v2 (minimum v2)" in joined.stderr
     assert "upgrade the controller" in joined.stderr
     assert versions_of(world, node) == [("skewed/v2", "Denied:EvidenceVersionUnsupported")]
+
+
+def test_serving_certificates_are_asked_for_in_the_newest_version_that_both_know(
+    world: World, controller_of: str, packages: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = f"serving-at-{controller_of}"
+    address = f"10.9.1.{1 + PACKAGES.index(controller_of)}"
+    world.machine(node, addresses=[("Hostname", node), ("InternalIP", address)])
+    monkeypatch.setenv("PYTHONPATH", str(packages["new"]))
+    joined = world.agent(node, "skewed", key=KEY).join(world.token(), "--serving-ip-address", address)
+    assert joined.returncode == 0, joined.stderr
+    assert versions_of(world, node) == JOINS[controller_of, "new"]
+    assert versions_of(world, node, Purpose.SERVING) == JOINS[controller_of, "new"]
