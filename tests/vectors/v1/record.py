@@ -29,6 +29,7 @@ from nodeattest_providers.exchange import Attestor, Evidence, JsonValue, Publish
 from nodeattest_providers.names import ClusterPin, ProviderName, Purpose, signer_for
 from nodeattest_providers.tpm.attestor import TpmAttestor
 from nodeattest_providers.tpm.endorsement import MACHINE_ANNOTATION
+from nodeattest_sandbox.firmware import boot, crypto_agile_log, typical_boot
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -92,13 +93,13 @@ def record(join: Join) -> Json:
         )
         file(join.attestor.attest(_binding(der, provider), published), 2)
     node = asyncio.run(signers.signer(provider).verify_client_attestation_data(recorded.last, recorded.closing))
-    boot = node.boot
+    state = node.boot
     document["found"] = {
         "providerID": node.provider_id,
         "fingerprints": dict(node.fingerprints),
-        "clock": boot.clock if boot else None,
-        "resetCount": boot.reset_count if boot else None,
-        "pcrDigest": boot.pcr_digest if boot else None,
+        "clock": state.clock if state else None,
+        "resetCount": state.reset_count if state else None,
+        "pcrDigest": state.pcr_digest if state else None,
     }
     return document
 
@@ -150,6 +151,19 @@ def by_list(tpm: SoftwareTpm, attestor: TpmAttestor) -> Json:
     return record(Join(attestor=attestor, settings={"endorsementKeys": listed, "pcrs": pcrs}))
 
 
+def by_log(tpm: SoftwareTpm, folder: Path) -> Json:
+    measured = typical_boot("vmlinuz-1 ro")
+    boot(tpm.tcti, measured)
+    log = folder / "log"
+    log.write_bytes(crypto_agile_log(measured))
+    with TpmAttestor({"tcti": tpm.tcti, "endorsementKey": "ecc-p384", "eventLog": str(log)}) as attestor:
+        listed: JsonValue = [{"providerID": PROVIDER_ID, "sha256": attestor.endorsement_fingerprint()}]
+        pcrs: JsonValue = {"selection": [0, 4, 7, 8]}
+        return record(
+            Join(attestor=attestor, settings={"endorsementKeys": listed, "pcrs": pcrs, "eventLog": "Require"})
+        )
+
+
 def without_tpm(folder: Path) -> dict[str, Callable[[], Json]]:
     secret = b"a secret of at least thirty-two bytes, made up for this record\n"
     path = folder / "secret"
@@ -169,6 +183,7 @@ def main(target: Path) -> None:
             "tpm-rsa2048-certificate": lambda: by_certificate(tpm, rsa, BOOTSTRAP),
             "tpm-p384-certificate": lambda: by_certificate(tpm, p384, ITSELF),
             "tpm-p384-listed-pcrs": lambda: by_list(tpm, p384),
+            "tpm-p384-measured-boot": lambda: by_log(tpm, Path(name)),
         }
         for join, make in joins.items():
             path = target / f"{join}.json"
