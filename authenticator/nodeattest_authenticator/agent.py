@@ -122,6 +122,7 @@ def issue_and_store(
         if failure.fate is not Fate.USAGE:
             remember(agent, failure, current)
         raise
+    _tell_of_older_evidence(agent)
     made = Cached(credential=credential, identity=agent.identity)
     if call is not None:
         made = made.with_answer(*call)
@@ -133,6 +134,18 @@ def issue_and_store(
         # The draft stays: the next attempt gets this very certificate again.
         agent.tell(f"the credential is good but cannot be stored: {error.strerror}")
     return made
+
+
+def _tell_of_older_evidence(agent: Agent) -> None:
+    """Say so when the controller is older than this agent: nobody else sees that this was a node's second choice."""
+    from nodeattest_authenticator.agreed import StoredAgreement  # noqa: PLC0415 - not needed by waiting processes
+
+    agreed, provider = StoredAgreement(agent.storage, agent.settings).load(), agent.settings.provider
+    if agreed is not None:
+        agent.tell(
+            f"the certificate was got with evidence {provider}/v{agreed.version}, because the controller refused "
+            f"{provider}/v{agreed.newest}; upgrade the controller"
+        )
 
 
 def remember_answer(agent: Agent, cached: Cached, info: bytes, api_version: str) -> None:

@@ -76,6 +76,8 @@ def test_old_and_new_join_each_other_in_the_newest_version_that_both_know(
     joined = world.agent(node, "skewed", key=KEY).join(world.token())
     assert joined.returncode == 0, joined.stderr
     assert versions_of(world, node) == JOINS[controller_of, agent_of]
+    told = "got with evidence skewed/v1, because the controller refused skewed/v2; upgrade the controller"
+    assert (told in joined.stderr) == ((controller_of, agent_of) == ("old", "new"))
 
 
 def test_an_agent_does_not_go_below_its_minimum_and_names_both_lists_and_the_remedy(
