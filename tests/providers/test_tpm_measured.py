@@ -2,100 +2,43 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tpm_world import MASTER, SoftTpm, binding_of, challenge_of, facts_of, parsed, request_of, verify
+from tpm_boots import (
+    BOOT,
+    DIFFERENT,
+    FAILED,
+    OPEN,
+    RELABELLED,
+    SAID_OTHERWISE,
+    SELECTION,
+    TPM,
+    WITHOUT_LOADER,
+    answer,
+    judge,
+    registers,
+    settings_of,
+)
+from tpm_world import challenge_of, facts_of, request_of, verify
 
 from nodeattest_providers import canonical, envelope
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import Evidence, Facts, FirstRequestRef, JsonObject, JsonValue, NodeRequest
-from nodeattest_providers.tpm.protocol import (
-    MAX_EVENT_LOG,
-    PROVIDER,
-    Challenge,
-    SecondEvidence,
-    parse_evidence,
-    proof,
-    qualifying_data,
-)
-from nodeattest_providers.twostep import LABEL_SECRET, context, derive
+from nodeattest_providers.interface import Evidence, JsonObject, JsonValue
+from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG, PROVIDER, Challenge, parse_evidence
 from nodeattest_sandbox.firmware import (
     NO_ACTION,
-    SEPARATOR,
     Measurement,
     crypto_agile_log,
     event,
     header,
     separators,
     sha1_log,
-    typical_boot,
 )
-
-BOOT = typical_boot()
-SELECTION: tuple[int, ...] = (0, 4, 7, 14, 17)
-"""Firmware, boot loader and secure boot; 14 is untouched, 17 is of the dynamic launch that never was."""
-TPM = SoftTpm()
-
-
-def registers(
-    measurements: tuple[Measurement, ...], *, locality: int = 0, algorithm: str = "sha256"
-) -> dict[int, bytes]:
-    """Say what a TPM holds after a boot: Part 1, initial values and extends."""
-    size = hashlib.new(algorithm).digest_size
-    values = {pcr: (b"\xff" if 17 <= pcr <= 22 else b"\0") * size for pcr in range(24)}
-    values[0] = bytes(size - 1) + bytes((locality,))
-    for one in measurements:
-        if one.kind != NO_ACTION:
-            values[one.pcr] = hashlib.new(algorithm, values[one.pcr] + one.digest(algorithm)).digest()
-    return values
-
-
-def settings_of(selection: tuple[int, ...] = SELECTION, **changes: JsonValue) -> dict[str, JsonValue]:
-    pcrs: dict[str, JsonValue] = {"selection": [*selection]}
-    return {**TPM.settings, "eventLog": "Require", "pcrs": pcrs | changes}
-
-
-def answer(
-    facts: Facts, held: Mapping[int, bytes], log: bytes | None, selection: tuple[int, ...] = SELECTION
-) -> tuple[NodeRequest, NodeRequest]:
-    """Make both requests of a node whose TPM holds these values."""
-    first = request_of(TPM.first())
-    challenge = Challenge.parse(challenge_of(first, facts).challenge)
-    ak, ek = parsed(TPM.ak_public), parsed(TPM.ek_public)
-    secret = derive(LABEL_SECRET, MASTER, context(facts, first, ak.name, ek.spki_sha256))
-    extra = qualifying_data(challenge.nonce, first.uid, binding_of(first).digest)
-    values = tuple(held[pcr] for pcr in selection)
-    quote = TPM.quote_parts(extra, challenge.pcrs, values).marshal()
-    evidence = SecondEvidence(
-        first=FirstRequestRef(name=first.name, uid=first.uid),
-        mac=proof(secret, first.uid, first.csr.sha256, binding_of(first).digest),
-        quote=quote,
-        signature=TPM.sign(quote),
-        pcrs=values,
-        event_log=log,
-    )
-    return first, request_of(evidence)
-
-
-def judge(
-    log: bytes | None,
-    held: Mapping[int, bytes] | None = None,
-    *,
-    settings: Mapping[str, JsonValue] | None = None,
-    selection: tuple[int, ...] = SELECTION,
-) -> list[str]:
-    """Let the verifier judge an answer; returns the names of the checks about the log."""
-    facts = facts_of(settings or settings_of(selection))
-    first, second = answer(facts, held or registers(BOOT), log, selection)
-    done = verify(second, replace(facts, first_request=first)).checks
-    return [check.name for check in done if check.name.startswith("event log")]
 
 
 def test_a_log_that_explains_every_quoted_register_is_accepted() -> None:
@@ -127,15 +70,6 @@ def test_the_bank_of_the_policy_is_replayed(algorithm: str) -> None:
     log = crypto_agile_log(BOOT, ("sha1", "sha256", "sha384"))
     assert judge(log, registers(BOOT, algorithm=algorithm), settings=settings_of(bank=algorithm))
 
-
-RELABELLED = tuple(replace(one, kind=NO_ACTION) if one.kind == SEPARATOR and one.pcr == 4 else one for one in BOOT)
-"""The separator of PCR 4 is said to extend nothing."""
-FAILED = tuple(replace(one, data=b"\1\0\0\0") if one.kind == SEPARATOR and one.pcr == 7 else one for one in BOOT)
-"""Firmware that closes PCR 7 by telling of an error."""
-DIFFERENT = (Measurement(4, 0x80000003, b"", b"another boot loader"), *BOOT)
-WITHOUT_LOADER = tuple(one for one in BOOT if one.measured != b"the boot loader's image")
-SAID_OTHERWISE = crypto_agile_log(BOOT).replace(BOOT[1].digest("sha256"), BOOT[2].digest("sha256"))
-OPEN = tuple(one for one in BOOT if one.kind != SEPARATOR or one.pcr != 0)
 
 TAMPERED: list[tuple[str, bytes | None, tuple[Measurement, ...], Reason, str]] = [
     ("no log", None, BOOT, Reason.EVENT_LOG_MISSING, "none"),

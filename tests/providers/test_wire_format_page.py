@@ -19,6 +19,8 @@ from nodeattest_providers.names import (
     signer_for,
 )
 from nodeattest_providers.signers import IN_TREE
+from nodeattest_providers.tpm import eventlog
+from nodeattest_providers.tpm import protocol as tpm
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR
 from nodeattest_providers.tpm.templates import AK_ATTRIBUTES, EK_TEMPLATES
 
@@ -46,6 +48,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
         f"| provider ID | 1 to {identifiers.MAX_PROVIDER_ID} characters |",
         f"| names in a serving request | 1 to {pkcs10.MAX_NAMES} |",
         f"| nesting of JSON | {canonical.MAX_DEPTH} levels",
+        f"1 to {tpm.MAX_EVENT_LOG:,} bytes".replace(",", " "),
+        f"At most {eventlog.MAX_EVENTS} events; at most {eventlog.MAX_EVENT_DATA:,} bytes of data".replace(",", " "),
         f"{protocol.MIN_SECRET} to {protocol.MAX_SECRET} bytes",
         f"at most {twostep.CHALLENGE_TTL.seconds} s after",
         f"more than {twostep.CLOCK_SKEW.seconds} s before",
