@@ -11,7 +11,7 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from fuzz.wire import ENVELOPE
-from nodeattest_controller import authority, clusterapi, configfile, ledger, policy, request
+from nodeattest_controller import authority, clusterapi, configfile, kubelet_request, ledger, policy, request, serving
 from nodeattest_controller.durations import format_duration, parse_duration
 from nodeattest_controller.inventory import Inventory
 from nodeattest_controller.settings import SettingsError
@@ -33,6 +33,8 @@ def _request(data: bytes) -> bool:
     if csr is None:
         return False
     stored = request.peek(csr)
+    if stored is not None and stored.is_kubelets:
+        return _kubelets_request(csr)
     try:
         parsed = request.parse(csr)
     except Denied as denied:
@@ -40,6 +42,16 @@ def _request(data: bytes) -> bool:
         return False
     require(stored is not None and stored.provider == parsed.evidence.provider, "peek and parse agree on the provider")
     require(parsed.username.startswith(("system:bootstrap:", "system:node:")), "only tokens and nodes ask")
+    return True
+
+
+def _kubelets_request(csr: JsonObject) -> bool:
+    try:
+        parsed = kubelet_request.parse(csr)
+    except Denied as denied:
+        require(len(denied.remedy) <= 512, "a remedy that fits a condition")  # noqa: PLR2004 - a few lines
+        return False
+    require(parsed.node_name == kubelet_request.requesting_node(csr), "a node asks for itself")
     return True
 
 
@@ -58,11 +70,12 @@ def _policy(data: bytes) -> bool:
 
 
 def _ledger(data: bytes) -> bool:
-    """Read a ledger, a Machine and a pool, none of which is ever refused: what has the wrong type is absent."""
+    """Read a ledger, a Machine, a pool and a Cluster; none is ever refused: what has the wrong type is absent."""
     found = _object(data)
     if found is None:
         return False
     read = ledger.parse(found)
+    require(bool(serving.network_of(found).service_domain), "services have a domain")
     members = [*clusterapi.machine_members(found), *clusterapi.pool_members(found)]
     inventory = Inventory()
     for put in (inventory.put_machine, inventory.put_pool, inventory.put_ledger):

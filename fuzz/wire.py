@@ -17,6 +17,7 @@ from nodeattest_providers.der import NotDer, Tag
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.exchange import JsonObject
 from nodeattest_providers.names import ProviderName, Purpose
+from nodeattest_providers.pkcs10 import parse_kubelet_serving
 from nodeattest_providers.tpm import protocol as tpm_protocol
 
 __all__ = ["CANONICAL", "ENVELOPE", "TARGETS"]
@@ -55,7 +56,16 @@ def _pem(data: bytes) -> bool:
 
 def _csr(data: bytes) -> bool:
     read = [_csr_for(data, purpose) for purpose in Purpose]
-    return any(read)
+    return any([*read, _kubelets_csr(data)])
+
+
+def _kubelets_csr(data: bytes) -> bool:
+    try:
+        csr = parse_kubelet_serving(data)
+    except Denied as denied:
+        return _refused(denied)
+    require(bool(csr.dns_names or csr.ip_addresses), "a serving request has a name")
+    return True
 
 
 def _csr_for(data: bytes, purpose: Purpose) -> bool:

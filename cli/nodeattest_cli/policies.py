@@ -149,6 +149,8 @@ def notes(document: JsonObject) -> Iterator[str]:
     if tpm.get("trustOnFirstUse") is True:
         yield "trustOnFirstUse: the first TPM that claims a Machine is believed"
     yield from _event_log_notes(tpm)
+    if text(spec, "serving", "kubelet") != "Approve":
+        yield "serving.kubelet is not Approve: kubelets' own serving requests wait for whoever else approves them"
     for section in ("tpm", "challenge", "insecure"):
         if section in spec and section not in attestors:
             yield f"the section {section} is without effect: authorizedAttestors does not name it"

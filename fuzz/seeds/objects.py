@@ -7,7 +7,8 @@ import json
 from typing import Final
 
 from fuzz.keys import AUTHORITY_KEY, NODE_KEY, authority, key_pem, pem_of
-from fuzz.seeds.wire import HASH, UID, filed
+from fuzz.seeds.wire import HASH, UID, filed, kubelets_request
+from nodeattest_providers import envelope, pem
 
 __all__ = ["request_object", "seeds"]
 
@@ -22,6 +23,7 @@ def seeds() -> dict[str, list[bytes]]:
     """Return seeds by target."""
     requests = [request_object(), request_object(username="system:node:node-0", groups=["system:nodes"])]
     requests.append(request_object(request="%%%"))
+    requests.append(_kubelets_object())
     status = {
         "kind": "Status",
         "code": 409,
@@ -67,6 +69,16 @@ def request_object(**spec: object) -> dict[str, object]:
         },
         "status": {"conditions": [{"type": "Approved", "status": "True", "reason": "Attested"}]},
     }
+
+
+def _kubelets_object() -> dict[str, object]:
+    return request_object(
+        request=base64.b64encode(pem.encode([(envelope.LABEL_CSR, kubelets_request())])).decode(),
+        signerName="kubernetes.io/kubelet-serving",
+        usages=["digital signature", "server auth"],
+        username="system:node:node-0",
+        groups=["system:nodes", "system:authenticated"],
+    )
 
 
 def _policies() -> list[dict[str, object]]:

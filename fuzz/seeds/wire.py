@@ -16,7 +16,7 @@ from nodeattest_providers.canonical import b64encode
 from nodeattest_providers.exchange import Evidence, JsonObject
 from nodeattest_providers.names import PROVIDER_ID_OID, ProviderName
 
-__all__ = ["HASH", "UID", "filed", "request", "seeds"]
+__all__ = ["HASH", "UID", "filed", "kubelets_request", "request", "seeds"]
 
 UID: Final = "5d9a3b56-2f0c-4d7e-8a61-0f6f5c1b9a11"
 HASH: Final = "sha256:" + "ab" * 32
@@ -36,6 +36,18 @@ def request(*names: x509.GeneralName) -> bytes:
     return builder.sign(NODE_KEY, hashes.SHA256(), ecdsa_deterministic=True).public_bytes(Encoding.DER)
 
 
+def kubelets_request() -> bytes:
+    """Write what kubelet itself files for its serving certificate."""
+    subject = [
+        x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+        x509.NameAttribute(NameOID.COMMON_NAME, "system:node:node-0"),
+    ]
+    names = x509.SubjectAlternativeName([x509.DNSName("node-0"), x509.IPAddress(ip_address("10.0.0.7"))])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(subject))
+    signed = builder.add_extension(names, critical=False).sign(NODE_KEY, hashes.SHA256(), ecdsa_deterministic=True)
+    return signed.public_bytes(Encoding.DER)
+
+
 def filed(provider: str = "insecure", data: JsonObject | None = None) -> bytes:
     """Write a sound envelope."""
     return envelope.encode(request(), Evidence(ProviderName(provider), 1, data or {}))
@@ -51,7 +63,7 @@ def seeds() -> dict[str, list[bytes]]:
     return {
         "envelope": [filed(), filed("challenge", answer)],
         "pem": [filed(), filed().replace(b"\n", b"\r\n"), b"-----BEGIN CERTIFICATE REQUEST-----\n"],
-        "csr": [request(), serving],
+        "csr": [request(), serving, kubelets_request()],
         "der": [
             *(
                 bytes.fromhex(text)

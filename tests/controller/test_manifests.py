@@ -70,7 +70,7 @@ def test_no_ledger_entry_can_outgrow_the_schema() -> None:
     issued = mapping(schema_of("MachineAttestation"), "properties", "spec", "properties", "issued")
     maximum = issued["maxItems"]
     assert isinstance(maximum, int)
-    assert maximum >= ledger.KEEP_ISSUED
+    assert maximum >= len(names.Purpose) * ledger.KEEP_ISSUED
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -96,6 +96,15 @@ def test_rbac_names_the_lease_and_the_secret_that_the_controller_uses() -> None:
     assert named == {Settings(identity="replica-a").lease_name, challenge_keys.SECRET_NAME}
     bindings = {name for rule in rules_of("workload-rbac", "ClusterRole") for name in strings(rule, "resourceNames")}
     assert {workload.KUBEADM_BINDING, workload.BOOTSTRAP_BINDING} <= bindings
+
+
+def test_in_tree_signers_are_approved_for_kubelets_serving_only_and_never_signed_for() -> None:
+    signers = [rule for rule in rules_of("workload-rbac", "ClusterRole") if "signers" in strings(rule, "resources")]
+    allowed = {
+        (name, verb) for rule in signers for name in strings(rule, "resourceNames") for verb in strings(rule, "verbs")
+    }
+    in_tree = {pair for pair in allowed if not pair[0].startswith("cluster.x-k8s.io/")}
+    assert in_tree == {(names.KUBELET_SERVING_SIGNER, "approve")}
 
 
 def test_secrets_outside_the_own_namespace_are_only_read() -> None:
@@ -144,6 +153,9 @@ def test_the_policy_s_defaults_are_the_code_s() -> None:
     parsed = policy.parse({"spec": {"authorizedAttestors": ["tpm"]}})
     assert (parsed.lifetime, parsed.enforce) == (None, True)
     assert mapping(properties, "enforcement")["default"] == "Enforce"
+    serving = mapping(properties, "serving", "properties")
+    assert (mapping(serving, "kubelet")["default"], mapping(serving, "attested")["default"]) == ("Ignore", "Sign")
+    assert parsed.serving == policy.Serving(approves_kubelet=False, signs_attested=True)
 
 
 def test_the_configuration_kind_is_not_one_of_the_crds() -> None:
