@@ -34,6 +34,7 @@ def test_a_full_policy_is_valid() -> None:
             "pcrs": {"bank": "sha256", "selection": [0, 7], "values": {"7": ["ab" * 32]}},
         },
         providers={"example": {"anything": [1, 2]}},
+        serving={"kubelet": "Approve", "attested": "Sign"},
     )
     assert list(problems(policy)) == []
     assert list(notes(policy)) == []
@@ -84,6 +85,7 @@ def test_all_problems_are_told_not_only_the_first() -> None:
         (made(tpm={}), "only TPMs that the infrastructure provider names"),
         (made(tpm={"trustOnFirstUse": True, "endorsementKeys": []}), "the first TPM that claims a Machine is believed"),
         (made(authorizedAttestors=["challenge"], tpm={"endorsementKeys": []}), "the section tpm is without effect"),
+        (made(serving={"attested": "Refuse"}), "serving.kubelet is not Approve"),
     ],
 )
 def test_what_may_surprise_is_noted(policy: JsonObject, said: str) -> None:

@@ -9,14 +9,16 @@ Node of that name, whether the token still exists) and what other requests did (
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from nodeattest_cli.explain.eventlog import read_log
-from nodeattest_cli.explain.model import Explanation, Outcome, Step, from_check
+from nodeattest_cli.explain.model import Explanation, Step, from_check
+from nodeattest_cli.explain.serving import attested_steps, explain_kubelets
+from nodeattest_cli.explain.steps import attempt, not_checked, passed, refusal
 from nodeattest_cli.explain.surroundings import Given, pick
 from nodeattest_cli.explain.tpm import check_keys, check_signature, tpm_facts
 from nodeattest_controller import ledger as ledgers
@@ -24,7 +26,7 @@ from nodeattest_controller.bound_tokens import check_token
 from nodeattest_controller.objects import condition, items, text
 from nodeattest_controller.policy import authorize
 from nodeattest_controller.policy import parse as parse_policy
-from nodeattest_controller.request import parse
+from nodeattest_controller.request import parse, peek
 from nodeattest_controller.review import Surroundings, check_binding, check_node_name, find_member, names_of
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import signers, versions
@@ -68,16 +70,19 @@ def explain_request(csr: JsonObject, documents: Sequence[JsonObject]) -> Explana
     node name; 5. the provider's own verification.
     """
     facts = list(_stored_facts(csr))
+    stored = peek(csr)
+    if stored is not None and stored.is_kubelets:
+        return explain_kubelets(csr, documents, facts)
     try:  # 1
         request = parse(csr)
     except Denied as denied:
-        return Explanation(facts=facts, steps=[_refusal("well-formed request", "wire format", denied)])
-    steps = [_passed("well-formed request", "wire format", "a kubelet's request in the canonical envelope")]
+        return Explanation(facts=facts, steps=[refusal("well-formed request", "wire format", denied)])
+    steps = [passed("well-formed request", "wire format", "a kubelet's request in the canonical envelope")]
     facts += _request_facts(request)
     try:  # 2
         first_name = _first_name(request)
     except Denied as denied:
-        return Explanation(facts=facts, steps=[*steps, _refusal("evidence version and schema", "wire format", denied)])
+        return Explanation(facts=facts, steps=[*steps, refusal("evidence version and schema", "wire format", denied)])
     if request.evidence.provider == "tpm":
         facts += tpm_facts(request)
     log = read_log(request)
@@ -85,6 +90,8 @@ def explain_request(csr: JsonObject, documents: Sequence[JsonObject]) -> Explana
     given = pick(documents, request, first_name)
     steps += _policy_steps(request, given)  # 3
     steps += _identity_steps(request, given)  # 4
+    if request.purpose is Purpose.SERVING:
+        steps += attested_steps(request, given)
     steps += _provider_steps(request, given)  # 5
     return Explanation(facts=facts, steps=steps, log=log)
 
@@ -131,26 +138,26 @@ def _request_facts(request: NodeRequest) -> Iterator[tuple[str, str]]:
 def _policy_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     name, section = "attestor authorized", "identity rule 0"
     if given.policy is None:
-        yield _not_checked(name, section, "the NodeAttestationPolicy")
+        yield not_checked(name, section, "the NodeAttestationPolicy")
         return
     policy = given.policy
-    yield _attempt(name, section, lambda: authorize(parse_policy(policy), request.evidence.provider))
+    yield attempt(name, section, lambda: authorize(parse_policy(policy), request.evidence.provider))
 
 
 def _identity_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     if not given.members:
-        yield _not_checked("one Machine", "identity rule 1", f"a Machine with provider ID {request.csr.provider_id}")
+        yield not_checked("one Machine", "identity rule 1", f"a Machine with provider ID {request.csr.provider_id}")
         return
     member = given.members[0]
-    yield _attempt("one Machine, alive and ready", "identity rule 1", lambda: find_member(request, given.members))
+    yield attempt("one Machine, alive and ready", "identity rule 1", lambda: find_member(request, given.members))
     cluster = f"{member.namespace}/{member.cluster_name}"
-    yield _attempt("a token of no other machine", "identity rule 4", lambda: check_token(request, cluster))
+    yield attempt("a token of no other machine", "identity rule 4", lambda: check_token(request, cluster))
     name = request.csr.node_name
     around = Surroundings(claimants=[one for one in given.claimants if name in names_of(one)], holders=[])
-    yield _attempt("the Machine's node name", "identity rule 2", lambda: check_node_name(request, member, around, None))
+    yield attempt("the Machine's node name", "identity rule 2", lambda: check_node_name(request, member, around, None))
     ledger = given.ledger or ledgers.empty(member)
     secure = signers.signer(request.evidence.provider).secure
-    yield _attempt(
+    yield attempt(
         "not bound otherwise", "identity rules 3 and 4", lambda: check_binding(request, member, ledger, secure=secure)
     )
 
@@ -160,20 +167,20 @@ def _provider_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     try:
         first = parse(given.first) if given.first is not None else None
     except Denied as denied:
-        yield _refusal("first request", "wire format", denied)
+        yield refusal("first request", "wire format", denied)
         return
     checks, denied = _verify(signers.signer(request.evidence.provider), request, _facts(request, given, first))
     for check in checks:
         missing = "" if check.passed and check.name not in _EMPTY_HANDED else _missing(check.name, given)
         step = from_check(check)
         if missing:
-            yield _not_checked(check.name, check.section, missing)
+            yield not_checked(check.name, check.section, missing)
         elif denied is not None and not check.passed:
-            yield _refusal(check.name, check.section, denied)
+            yield refusal(check.name, check.section, denied)
         else:
             yield step
     if denied is not None and not checks:
-        yield _refusal("provider's verification", "provider", denied)
+        yield refusal("provider's verification", "provider", denied)
     if request.evidence.provider == "tpm":
         yield from _tpm_steps(request, first, {check.name for check in checks})
 
@@ -260,28 +267,6 @@ def _tpm_steps(request: NodeRequest, first: NodeRequest | None, done: set[str]) 
             check_signature(checks, request, first)
     except Denied as denied:
         for check in checks.record():
-            yield from_check(check) if check.passed else _refusal(check.name, check.section, denied)
+            yield from_check(check) if check.passed else refusal(check.name, check.section, denied)
         return
     yield from (from_check(check) for check in checks.record() if check.name not in done)
-
-
-def _attempt(name: str, section: str, judge: Callable[[], object]) -> Step:
-    try:
-        judge()
-    except Denied as denied:
-        return _refusal(name, section, denied)
-    except Unavailable as unavailable:
-        return Step(name, section, "a Machine that is ready", unavailable.detail, Outcome.FAILED, unavailable.reason)
-    return _passed(name, section, "as the rule demands")
-
-
-def _passed(name: str, section: str, expected: str) -> Step:
-    return Step(name, section, expected, expected, Outcome.PASSED)
-
-
-def _refusal(name: str, section: str, denied: Denied) -> Step:
-    return Step(name, section, denied.expected, denied.got, Outcome.FAILED, denied.reason)
-
-
-def _not_checked(name: str, section: str, missing: str) -> Step:
-    return Step(name, section, "", f"not given: {missing}", Outcome.NOT_CHECKED)

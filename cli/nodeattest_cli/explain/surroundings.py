@@ -15,11 +15,12 @@ from nodeattest_controller.clusterapi import Member, machine_members
 from nodeattest_controller.ledger import Ledger
 from nodeattest_controller.ledger import parse as parse_ledger
 from nodeattest_controller.objects import mapping, text
+from nodeattest_controller.review import names_of
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.interface import ClusterFacts, NodeRequest, SecretBytes
-from nodeattest_providers.names import ClusterPin, MachineName
+from nodeattest_providers.names import ClusterPin, MachineName, NodeName
 
-__all__ = ["Given", "pick"]
+__all__ = ["Given", "pick", "pick_for_node"]
 
 _CHALLENGE_KEYS = "node-attestation-challenge-keys"
 
@@ -76,6 +77,18 @@ def pick(documents: Sequence[JsonObject], request: NodeRequest, first_name: str 
         attestation_secret=next(
             iter(_values(_one(_of_kind(documents, "Secret"), f"{machine}-attestation"), "secret")), None
         ),
+    )
+
+
+def pick_for_node(documents: Sequence[JsonObject], node_name: NodeName) -> Given:
+    """Pick what belongs to a node's request that names no provider ID; the members are those of this node name."""
+    everyone = tuple(member for one in _of_kind(documents, "Machine") for member in machine_members(one))
+    members = tuple(member for member in everyone if node_name in names_of(member))
+    return Given(
+        cluster=_one(_of_kind(documents, "Cluster"), members[0].cluster_name if members else None),
+        policy=_one(_of_kind(documents, "NodeAttestationPolicy"), None),
+        members=members,
+        claimants=everyone,
     )
 
 

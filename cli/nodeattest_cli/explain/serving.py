@@ -1,0 +1,107 @@
+"""Explain serving requests: the rules for names, for attested requests and for kubelet's own.
+
+Judged by the Machine's addresses as they were given, which need not be those of the request's day. What only live reads
+can tell (the Node) and what other requests did is left out, as for client requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nodeattest_cli.explain.model import Explanation, Step
+from nodeattest_cli.explain.steps import attempt, not_checked, passed, refusal
+from nodeattest_cli.explain.surroundings import Given, pick_for_node
+from nodeattest_controller.authority import SubjectNames
+from nodeattest_controller.clusterapi import Member
+from nodeattest_controller.kubelet_request import KubeletRequest, parse
+from nodeattest_controller.kubelet_serving import one_machine
+from nodeattest_controller.policy import parse as parse_policy
+from nodeattest_controller.review import names_of
+from nodeattest_controller.serving import check_attested, check_joined, check_names, is_settled, network_of, places_of
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers import signers
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import NodeRequest
+
+__all__ = ["attested_steps", "explain_kubelets"]
+
+_RULES = "serving certificates"
+
+
+def explain_kubelets(csr: JsonObject, documents: Sequence[JsonObject], facts: Sequence[tuple[str, str]]) -> Explanation:
+    """Judge kubelet's own request; who signs it is the cluster's kube-controller-manager."""
+    try:
+        request = parse(csr)
+    except Denied as denied:
+        return Explanation(facts=facts, steps=[refusal("well-formed request of kubelet", _RULES, denied)])
+    names = ", ".join((*request.names.dns_names, *request.names.ip_addresses))
+    steps = [passed("well-formed request of kubelet", _RULES, "one PKCS#10 block, by the node for itself")]
+    steps += _kubelets_steps(request, pick_for_node(documents, request.node_name))
+    return Explanation(facts=[*facts, ("node", request.node_name), ("names", names)], steps=steps)
+
+
+def attested_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
+    """Judge what an attested serving request must fulfil besides its evidence."""
+    secure = signers.signer(request.evidence.provider).secure
+    policy, ledger = given.policy, given.ledger
+    name = "attested serving request"
+    if policy is None:
+        yield not_checked(name, _RULES, "the NodeAttestationPolicy")
+    else:
+        yield attempt(name, _RULES, lambda: check_attested(request, parse_policy(policy), secure=secure))
+    if ledger is None:
+        yield not_checked("a joined machine", _RULES, "its MachineAttestation")
+    else:
+        yield attempt("a joined machine", _RULES, lambda: check_joined(request, ledger, request.created))
+    wanted = SubjectNames(request.csr.dns_names, request.csr.ip_addresses)
+    asked = KubeletRequest(name=request.name, node_name=request.csr.node_name, names=wanted, created=request.created)
+    yield _names_step(asked, given)
+
+
+def _kubelets_steps(request: KubeletRequest, given: Given) -> Iterator[Step]:
+    policy = given.policy
+    if policy is None:
+        yield not_checked("policy approves", _RULES, "the NodeAttestationPolicy")
+    else:
+        yield attempt("policy approves", _RULES, lambda: _check_approves(policy))
+    if not given.claimants:
+        yield not_checked("one Machine", "identity rule 1", f"a Machine of node {request.node_name}")
+        return
+    yield attempt(
+        "one Machine, alive and ready", "identity rule 1", lambda: one_machine(request.node_name, given.members)
+    )
+    yield _names_step(request, given)
+
+
+def _check_approves(policy: JsonObject) -> None:
+    if not parse_policy(policy).serving.approves_kubelet:
+        raise Denied(
+            Reason.SERVING_NOT_ALLOWED,
+            expected="serving.kubelet: Approve",
+            got="Ignore: the request is left to whoever else approves it",
+            remedy="set it in the policy, or approve by other means",
+        )
+
+
+def _names_step(request: KubeletRequest, given: Given) -> Step:
+    name = "names and addresses of the Machine"
+    if not given.members or given.cluster is None:
+        return not_checked(name, _RULES, "the Cluster and the Machine")
+    cluster, member = given.cluster, given.members[0]
+
+    def rivals(place: str) -> list[Member]:
+        others = [one for one in given.claimants if one.provider_id != member.provider_id]
+        return [one for one in others if place in places_of(one) or place in names_of(one)]
+
+    return attempt(
+        name,
+        _RULES,
+        lambda: check_names(
+            request.names,
+            node_name=request.node_name,
+            listed=member.addresses,
+            network=network_of(cluster),
+            rivals=rivals,
+            settled=is_settled(member, request.created),
+        ),
+    )

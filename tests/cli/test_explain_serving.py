@@ -1,0 +1,139 @@
+"""``nodeattest explain`` on serving requests: kubelet's own, and attested ones."""
+
+from __future__ import annotations
+
+import base64
+from ipaddress import ip_address
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from stored import stored_csr
+
+from nodeattest_cli.explain.model import Explanation, Outcome
+from nodeattest_cli.explain.replay import explain_request
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers import envelope
+from nodeattest_providers.csr import build_csr
+from nodeattest_providers.interface import Evidence
+from nodeattest_providers.names import ProviderName
+
+NODE = "worker-1"
+CLUSTER: JsonObject = {
+    "kind": "Cluster",
+    "metadata": {"name": "blue"},
+    "spec": {"controlPlaneEndpoint": {"host": "10.0.0.100"}},
+}
+
+
+def machine(name: str, address: str) -> JsonObject:
+    return {
+        "kind": "Machine",
+        "apiVersion": "cluster.x-k8s.io/v1beta1",
+        "metadata": {"name": name, "namespace": "fleet", "uid": name, "creationTimestamp": "2026-05-01T00:00:00Z"},
+        "spec": {"clusterName": "blue", "providerID": f"x://{name}"},
+        "status": {
+            "nodeRef": {"name": name},
+            "bootstrapReady": True,
+            "addresses": [{"type": "InternalIP", "address": address}],
+        },
+    }
+
+
+def policy(**serving: JsonValue) -> JsonObject:
+    return {"kind": "NodeAttestationPolicy", "spec": {"authorizedAttestors": ["challenge"], "serving": serving}}
+
+
+def kubelets(*addresses: str, node: str = NODE) -> JsonObject:
+    subject = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, f"system:node:{node}")]
+    names = [x509.IPAddress(ip_address(each)) for each in addresses]
+    builder = x509.CertificateSigningRequestBuilder(x509.Name([x509.NameAttribute(*each) for each in subject]))
+    signed = builder.add_extension(x509.SubjectAlternativeName(names), critical=False).sign(
+        ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()
+    )
+    return stored_csr(
+        "csr-1",
+        signed.public_bytes(serialization.Encoding.PEM),
+        signerName="kubernetes.io/kubelet-serving",
+        usages=["digital signature", "server auth"],
+        username=f"system:node:{NODE}",
+        groups=["system:nodes"],
+    )
+
+
+def refused(explanation: Explanation) -> list[str]:
+    return [step.reason for step in explanation.steps if step.outcome is Outcome.FAILED]
+
+
+GIVEN = (CLUSTER, policy(kubelet="Approve"), machine(NODE, "10.0.0.1"), machine("worker-2", "10.0.0.2"))
+
+
+def test_kubelets_own_request_passes_every_check_when_everything_is_given() -> None:
+    explanation = explain_request(kubelets("10.0.0.1"), GIVEN)
+    assert {step.outcome for step in explanation.steps} == {Outcome.PASSED}
+    assert ("names", "10.0.0.1") in explanation.facts
+
+
+@pytest.mark.parametrize(
+    ("csr", "given", "reason"),
+    [
+        (kubelets("10.0.0.2"), GIVEN, "AddressNotAllowed"),
+        (kubelets("10.0.0.9"), GIVEN, "AddressNotAllowed"),
+        (kubelets("10.0.0.100"), GIVEN, "AddressNotAllowed"),
+        (kubelets("10.0.0.1"), (CLUSTER, policy(), *GIVEN[2:]), "ServingNotAllowed"),
+        (kubelets("10.0.0.1"), (*GIVEN[:2], GIVEN[3]), "MachineNotFound"),
+        (kubelets("10.0.0.1", node="worker-2"), GIVEN, "RequesterNotAllowed"),
+    ],
+)
+def test_what_refuses_kubelets_own_request_is_named(
+    csr: JsonObject, given: tuple[JsonObject, ...], reason: str
+) -> None:
+    assert refused(explain_request(csr, given)) == [reason]
+
+
+def test_what_is_not_given_leaves_kubelets_own_request_unchecked() -> None:
+    explanation = explain_request(kubelets("10.0.0.1"), ())
+    assert refused(explanation) == []
+    assert Outcome.NOT_CHECKED in {step.outcome for step in explanation.steps}
+
+
+def attested(*addresses: str, username: str = f"system:node:{NODE}") -> JsonObject:
+    der = build_csr(ec.generate_private_key(ec.SECP256R1()), NODE, f"x://{NODE}", ip_addresses=addresses)
+    group = "system:nodes" if username.startswith("system:node:") else "system:bootstrappers"
+    return stored_csr(
+        "s-1",
+        envelope.encode(der, Evidence(ProviderName("challenge"), 1, {"phase": 1})),
+        signerName="cluster.x-k8s.io/kubelet-serving-challenge",
+        usages=["digital signature", "server auth"],
+        username=username,
+        groups=[group],
+    )
+
+
+LEDGER: JsonObject = {
+    "kind": "MachineAttestation",
+    "metadata": {"name": "l", "ownerReferences": [{"kind": "Machine", "apiVersion": "cluster.x-k8s.io/v1beta1"}]},
+    "spec": {"clusterName": "blue", "providerID": f"x://{NODE}", "provider": "challenge", "issued": []},
+}
+SECRET: JsonObject = {
+    "kind": "Secret",
+    "metadata": {"name": f"{NODE}-attestation"},
+    "data": {"secret": base64.b64encode(b"s" * 32).decode()},
+}
+
+
+@pytest.mark.parametrize(
+    ("csr", "given", "reason"),
+    [
+        (attested("10.0.0.1"), (*GIVEN, SECRET), []),
+        (attested("10.0.0.2"), (*GIVEN, SECRET), ["AddressNotAllowed"]),
+        (attested("10.0.0.1"), (*GIVEN, SECRET, LEDGER), ["ServingNotAllowed"]),
+        (attested("10.0.0.1"), (CLUSTER, policy(attested="Refuse"), *GIVEN[2:], SECRET), ["ServingNotAllowed"]),
+    ],
+)
+def test_what_refuses_an_attested_serving_request_is_named(
+    csr: JsonObject, given: tuple[JsonObject, ...], reason: list[str]
+) -> None:
+    assert refused(explain_request(csr, given)) == reason
