@@ -64,7 +64,8 @@ def to_text(document: JsonObject) -> str:
         if isinstance(value, dict):
             lines += [f"{name}:", *("  " + line for line in to_text(value).splitlines())]
         elif isinstance(value, list):
-            lines += [f"{name[:-1]}: {_shown(item)}" for item in value]
+            one = name.removesuffix("es") if name.endswith("sses") else name.removesuffix("s")
+            lines += [f"{one}: {_shown(item)}" for item in value]
         else:
             lines.append(f"{name}: {_shown(value)}")
     return "\n".join(lines) + "\n"

@@ -444,7 +444,9 @@ def test_status_tells_of_the_serving_certificate(joined: Machine) -> None:
     due = status(joined)
     assert due["state"] == "renewal-due"
     assert due["lastFailure"]["reason"] == "AddressNotAllowed"
-    assert "  dnsName: alias.example" in joined.run("status").stdout
+    words = joined.run("status").stdout
+    assert "  dnsName: alias.example" in words
+    assert f"  ipAddress: {ADDRESS}" in words
     joined.challenged(serving={"ipAddresses": []})
     assert status(joined)["state"] == "names-changed"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from ipaddress import ip_address
 from itertools import pairwise
@@ -221,6 +223,28 @@ def test_what_changes_is_noticed_within_a_minute(change: dict[str, Any]) -> None
     first, second = watched.run()
     assert first == 0
     assert 500 <= second <= 560
+
+
+def test_an_attempt_that_cannot_be_made_is_a_failed_one() -> None:
+    program = """
+import sys
+from nodeattest_authenticator.clock import Clock
+from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.serving.watch import run
+
+def open_agent():
+    raise Failure("ConfigurationInvalid", "none", remedy="none")
+
+def tell(words):
+    print(words)
+    if "next attempt" in words:
+        sys.exit(7)
+
+run(open_agent, ["/nonexistent/kubelet-authenticator"], clock=Clock(), chance=lambda: 0.5, tell=tell)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.startswith("/nonexistent/kubelet-authenticator: No such file")
 
 
 def test_what_changes_during_an_attempt_is_not_missed() -> None:
