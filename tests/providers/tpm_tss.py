@@ -20,6 +20,8 @@ tss_utils: Any = importlib.import_module("tpm2_pytss.utils")
 
 P384 = next(template for template in EK_TEMPLATES if template.name == "ecc-p384")
 """Its use takes the empty password, which keeps these attacks short."""
+_ALL_BUT_ONE_BYTE = 8 * 31
+"""Bits of a P-256 number that begins with a zero byte, at most."""
 
 
 @contextmanager
@@ -39,10 +41,20 @@ def primary(esys: Any, template: bytes, hierarchy: Any = None) -> Generator[Key]
         esys.flush_context(handle)
 
 
+def _full_size_key() -> ec.EllipticCurvePrivateKey:
+    """Make a key none of whose numbers begins with a zero byte, which this stack would leave out."""
+    while True:
+        key = ec.generate_private_key(ec.SECP256R1())
+        numbers = key.private_numbers()
+        point = numbers.public_numbers
+        if min(numbers.private_value, point.x, point.y).bit_length() > _ALL_BUT_ONE_BYTE:
+            return key
+
+
 @contextmanager
 def imported_key(esys: Any) -> Generator[tuple[Key, ec.EllipticCurvePrivateKey]]:  # noqa: ANN401 - the same
     """Bring a software key under a storage key: whoever made it keeps a copy."""
-    software = ec.generate_private_key(ec.SECP256R1())
+    software = _full_size_key()
     pem = software.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
     sensitive = tss.TPM2B_SENSITIVE.from_pem(pem)
     attributes = tss.TPMA_OBJECT.USERWITHAUTH | tss.TPMA_OBJECT.SIGN_ENCRYPT | tss.TPMA_OBJECT.RESTRICTED
