@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_sandbox.apiserver import csr
+from nodeattest_sandbox.apiserver.gocsr import problem_of
 from nodeattest_sandbox.apiserver.gopem import decode_pem
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.apiserver.kinds import BUILT_IN
@@ -123,3 +124,11 @@ def test_snapshot_restores_objects_and_versions() -> None:
     assert copy.version == store.version == copy.oldest
     assert [stored.data for stored in copy.list("/things")] == [stored.data for stored in store.list("/things")]
     assert copy.dependents("u") == [("/things", Key("", "a"))]
+
+
+@given(st.integers(0, 400), st.integers(0, 12), st.binary(max_size=12))
+def test_a_spliced_request_has_a_problem(position: int, cut: int, insert: bytes) -> None:
+    der = next(decode_pem(GOOD)).body
+    start = position % len(der)
+    spliced = der[:start] + insert + der[start + cut :]
+    assert bool(problem_of(spliced)) == (spliced != der)

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 
+from nodeattest_sandbox.apiserver.gocsr import problem_of
 from nodeattest_sandbox.apiserver.gopem import decode_pem
 from nodeattest_sandbox.apiserver.jsonvalue import (
     JsonMap,
@@ -55,9 +56,8 @@ _MAX_DOMAIN: Final = 253
 _MAX_SIGNER_NAME: Final = 571
 _MIN_EXPIRATION: Final = 600  # seconds
 _CONDITIONS: Final = "status.conditions"
-_UNREADABLE: Final = (
-    ValueError, TypeError, x509.DuplicateExtension, x509.InvalidVersion, UnsupportedAlgorithm, InvalidSignature
-)  # What cryptography raises at DER that it does not take.  # fmt: skip
+_UNREADABLE: Final = (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm)
+"""What cryptography raises at DER that it does not take for a certificate."""
 
 
 def prepare_create(value: JsonMap, user: User) -> None:
@@ -139,14 +139,7 @@ def _request_problem(request: bytes) -> str:
     block = next(decode_pem(request), None)
     if block is None or block.label != "CERTIFICATE REQUEST":
         return "PEM block type must be CERTIFICATE REQUEST"
-    try:
-        csr = x509.load_der_x509_csr(block.body)
-        list(csr.extensions)
-        list(csr.subject)
-        signed = csr.is_signature_valid
-    except _UNREADABLE as problem:
-        return f"asn1: {type(problem).__name__}"
-    return "" if signed else "x509: the signature does not verify"
+    return problem_of(block.body)
 
 
 def _usage_causes(value: JsonMap) -> Iterator[Cause]:
