@@ -142,7 +142,8 @@ class Fleet:
             self._metrics.queue(self._queue.depth, self._queue.oldest)
             for key, connection in self._connections.items():
                 reflector = connection.workload.requests
-                self._metrics.cluster(key, connected=reflector.synced and reflector.last_error is None)
+                well = reflector.synced and reflector.last_error is None
+                self._metrics.cluster(key, connected=well, passed_over=reflector.passed_over)
             await asyncio.sleep(METRICS_PERIOD)
 
     # Connections

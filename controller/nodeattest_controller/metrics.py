@@ -81,6 +81,12 @@ class Metrics:
             ("cluster",),
             registry=registry,
         )
+        self._passed_over = Gauge(
+            "nodeattest_requests_passed_over",
+            "How often a request of the cluster was not taken for its size or name, since the connection began.",
+            ("cluster",),
+            registry=registry,
+        )
         self._totals = Gauge("nodeattest_clusters", "Workload clusters by state.", ("state",), registry=registry)
         for state in ("connected", "failing"):
             self._totals.labels(state).set(0)
@@ -119,16 +125,18 @@ class Metrics:
         self._depth.set(depth)
         self._oldest.set(max(0.0, oldest_seconds))
 
-    def cluster(self, key: str, *, connected: bool) -> None:
+    def cluster(self, key: str, *, connected: bool, passed_over: int = 0) -> None:
         """Show the state of a workload cluster, ``namespace/name``."""
         self._clusters[key] = connected
         self._connected.labels(key).set(connected)
+        self._passed_over.labels(key).set(passed_over)
         self._count_clusters()
 
     def forget_cluster(self, key: str) -> None:
         """Drop the series of a cluster that is gone."""
         if self._clusters.pop(key, None) is not None:
             self._connected.remove(key)
+            self._passed_over.remove(key)
             self._count_clusters()
 
     def leader(self, leads: bool) -> None:

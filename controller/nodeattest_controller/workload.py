@@ -39,6 +39,9 @@ MAX_REQUESTS: Final = 128 << 20
 """Bytes of requests kept of one cluster: some 28,000 ordinary ones."""
 MAX_ANNOTATIONS: Final = 32 * 1024
 """Characters; the API server would take 256 KiB."""
+MAX_METADATA: Final = 8 * 1024
+"""Characters of labels, owner references or finalizers; an honest request has none of them."""
+_FREE_METADATA: Final = ("labels", "ownerReferences", "finalizers")
 OUR_ANNOTATIONS: Final = frozenset({ANNOTATION_CHALLENGE, ANNOTATION_REASON, ANNOTATION_SUPPORTED_VERSIONS})
 BOOTSTRAP_BINDING: Final = "nodeattest:node-bootstrapper"
 KUBEADM_BINDING: Final = "kubeadm:kubelet-bootstrap"
@@ -225,11 +228,17 @@ def _slim_request(request: JsonObject) -> JsonObject:
 
 
 def _bounded(request: JsonObject) -> JsonObject:
-    """Leave out what no honest request has: half a megabyte of annotations, or an envelope that is refused anyway.
+    """Leave out what no honest request has: half a megabyte of metadata, or an envelope that is refused anyway.
 
     A request without its envelope is denied as malformed. Writing it back changes nothing in its spec (the API server
-    restores that), and takes the oversized annotations away.
+    restores that), and takes oversized metadata away. ``managedFields`` are the API server's; a write without them
+    leaves them as they are (apimachinery pkg/util/managedfields).
     """
+    fat = {name for name in _FREE_METADATA if len(str(metadata(request).get(name, ""))) > MAX_METADATA}
+    kept: JsonObject = {
+        name: value for name, value in metadata(request).items() if name not in fat and name != "managedFields"
+    }
+    request = {**request, "metadata": kept}
     meta, spec = metadata(request), mapping(request, "spec")
     annotations = text_map(meta, "annotations")
     if sum(len(key) + len(value) for key, value in annotations.items()) > MAX_ANNOTATIONS:

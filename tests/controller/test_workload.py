@@ -1,0 +1,70 @@
+"""What is kept of a workload cluster's requests, and that it can be written back."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from datetime import UTC, datetime
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.request import RequestState, peek
+from nodeattest_controller.workload import MAX_METADATA, Workload
+from nodeattest_kube.client import ApiClient
+from nodeattest_providers import csr, envelope
+from nodeattest_providers.interface import Evidence
+from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.process import ControlPlane
+
+CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+FAT: dict[str, JsonMap] = {
+    "labels": {"labels": {f"tests.example/label-{number}": "x" * 60 for number in range(200)}},
+    "owners": {
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "ConfigMap", "name": "o" * 200, "uid": f"uid-{number}"} for number in range(60)
+        ]
+    },
+    "finalizers": {"finalizers": [f"tests.example/{'f' * 50}-{number}" for number in range(200)]},
+}
+
+
+@pytest.mark.parametrize("fat", FAT)
+async def test_fat_metadata_is_not_kept_and_the_request_can_still_be_ended(
+    control_plane: ControlPlane, fat: str
+) -> None:
+    name = f"fat-{fat}"
+    raw = envelope.encode(
+        csr.build_csr(ec.generate_private_key(ec.SECP256R1()), name, f"sandbox://{name}"),
+        Evidence(ProviderName("insecure"), 1, {}),
+    )
+    body: JsonMap = {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": name, **FAT[fat]},
+        "spec": {
+            "signerName": CLIENT_SIGNER_PREFIX + "insecure",
+            "usages": ["digital signature", "client auth"],
+            "request": base64.b64encode(raw).decode(),
+        },
+    }
+    control_plane.client().create(CSRS, body)
+    async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
+        workload = Workload(
+            ClusterKey("ns/c"), client, on_request=lambda _name: None, now=lambda: datetime(2026, 1, 1, tzinfo=UTC)
+        )
+        running = asyncio.create_task(workload.run())
+        try:
+            assert await workload.requests.wait_synced(20)
+            kept = workload.requests.get(name)
+            assert kept is not None
+            assert len(str(kept["metadata"])) < MAX_METADATA
+            assert "managedFields" not in str(kept)
+            ended = peek(await workload.deny(kept, "Tested", "it was fat"))
+            assert ended is not None
+            assert ended.state is RequestState.DENIED
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
