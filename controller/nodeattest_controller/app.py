@@ -13,6 +13,7 @@ from typing import Final
 
 from nodeattest_controller.addresses import AddressReview, StatusAddresses
 from nodeattest_controller.ages import Ages
+from nodeattest_controller.budget import Budgets
 from nodeattest_controller.challenge_keys import ChallengeKeys
 from nodeattest_controller.events import EventRecorder
 from nodeattest_controller.fleet import Fleet
@@ -107,6 +108,7 @@ class _Controller:
             metrics=metrics,
             wait_limit=settings.wait_limit,
             ages=Ages(_now, time.monotonic),
+            budgets=Budgets(time.monotonic),
             chance=random.random,
             now=_now,
         )

@@ -124,6 +124,8 @@ class Fleet:
                 extra=fields(cluster=cluster, csr=name, error=error.reason, message_=error.message, delay=delay),
             )
             return
+        for other in outcome.also:
+            self._queue.add((cluster, other))
         if outcome.retry:
             self._queue.retry(key)
             return

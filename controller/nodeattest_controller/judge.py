@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 
 from nodeattest_controller.addresses import AddressReview
 from nodeattest_controller.authority import Authority, SubjectNames
@@ -49,6 +50,8 @@ __all__ = ["Judge", "Proven"]
 
 _NO_PLATFORM = frozenset({"challenge", "insecure"})
 """Providers that ask nothing of the platform, so that their machines need not wait for an infrastructure object."""
+_RESTARTS = MappingProxyType({str(reason): reason for reason in (Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED)})
+"""What may have become of a first request whose agent may begin anew: an answer can wait too long for its turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +227,7 @@ def _first_request(
     known = ledger.entry_for(request.csr.spki_sha256, request.purpose)
     if same and stored.state is not RequestState.PENDING and known is None:
         raise Denied(
-            Reason.SUPERSEDED if stored.denial_reason == Reason.SUPERSEDED else Reason.FIRST_REQUEST_MISMATCH,
+            _RESTARTS.get(stored.denial_reason, Reason.FIRST_REQUEST_MISMATCH),
             expected="a first request that is still pending",
             got=f"{key_of(first)} is {stored.state}",
             remedy="file a new first request",

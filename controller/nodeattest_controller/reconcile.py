@@ -1,6 +1,7 @@
 """Acting on verdicts: one request, one reconcile, one step further.
 
 A verdict is issued (``issue``), challenged, waited with or refused; nothing is left pending for ever: every wait ends.
+Before it is judged, a request pays (``budget``), and is closed where a newer one was certified (``duplicates``).
 Approved is not proof: an approved request is verified again, and one that the ledger does not know is failed.
 """
 
@@ -14,6 +15,8 @@ from typing import Final
 
 from nodeattest_controller import ledger as ledgers
 from nodeattest_controller.ages import Ages
+from nodeattest_controller.budget import REMEDY, Budgets, OverBudget, Payer
+from nodeattest_controller.duplicates import Duplicates
 from nodeattest_controller.events import EventRecorder
 from nodeattest_controller.inventory import ClusterKey
 from nodeattest_controller.issue import Issuer
@@ -60,6 +63,8 @@ class Outcome:
     """Whose change; the one that the request names."""
     retry: bool = False
     """Whether to try again with the queue's growing pauses."""
+    also: tuple[str, ...] = ()
+    """Other requests of the cluster to look at, soon."""
 
 
 DONE: Final = Outcome()
@@ -81,6 +86,7 @@ class Reconciler:
         metrics: Metrics,
         wait_limit: float,
         ages: Ages,
+        budgets: Budgets,
         chance: Callable[[], float],
         now: Callable[[], datetime],
     ) -> None:
@@ -94,6 +100,8 @@ class Reconciler:
         self._metrics = metrics
         self._wait_limit = timedelta(seconds=wait_limit)
         self._ages = ages
+        self._budgets = budgets
+        self._duplicates = Duplicates()
         self._chance = chance
         self._now = now
 
@@ -102,7 +110,7 @@ class Reconciler:
         csr = workload.requests.get(name)
         stored = peek(csr) if csr else None
         if csr is None or stored is None or not stored.is_open:
-            self._ages.forget(stored.uid if stored else "")
+            self._settled(stored.uid if stored else "")
             return DONE
         if stored.purpose not in self._purposes:
             return DONE
@@ -116,15 +124,11 @@ class Reconciler:
             return await self._look_again(workload, csr, stored)
 
     async def _step(self, workload: Workload, csr: JsonObject, stored: StoredRequest) -> Outcome:
-        started = self._now()
         try:
-            if stored.is_kubelets:
-                await self._kubelet_serving.approve(workload, csr)
-                self._ages.forget(stored.uid)
-                return DONE
-            proven = await self._judge.judge(workload, csr)
-            self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
-            await self._issuer.issue(workload, csr, stored, proven)
+            self._enter(workload.key, csr, stored)
+            return await self._decide(workload, csr, stored)
+        except OverBudget as over:
+            return await self._shed(workload, csr, stored, over)
         except ChallengeRequired as challenge:
             return await self._challenge(workload, csr, stored, challenge)
         except Unavailable as unavailable:
@@ -136,10 +140,56 @@ class Reconciler:
         except Exception:  # noqa: BLE001 - a bug in one request must not leave it pending for ever
             _LOG.exception("bug", extra=fields(cluster=workload.key, csr=shown(stored.name)))
             return await self._wait(workload, csr, stored, _bug())
-        self._ages.forget(stored.uid)
-        return DONE
 
-    # Challenge, wait, refuse
+    async def _decide(self, workload: Workload, csr: JsonObject, stored: StoredRequest) -> Outcome:
+        """Approve what is sound, and sign it where it is ours to sign; raises the other verdicts."""
+        if stored.is_kubelets:
+            await self._kubelet_serving.approve(workload, csr)
+            self._settled(stored.uid)
+            return DONE
+        started = self._now()
+        proven = await self._judge.judge(workload, csr)
+        self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
+        await self._issuer.issue(workload, csr, stored, proven)
+        self._settled(stored.uid)
+        asked = moment(text(proven.first, "metadata", "creationTimestamp")) if proven.first else None
+        return Outcome(also=self._duplicates.certified(workload.key, proven.request, asked or proven.request.created))
+
+    def _enter(self, cluster: ClusterKey, csr: JsonObject, stored: StoredRequest) -> None:
+        """Let a request pay for its judgement; raises OverBudget or Denied. An approved one is only finished."""
+        request = None if stored.is_kubelets else self._judge.parsed(csr)
+        if stored.state is not RequestState.PENDING or (request is None and not stored.is_kubelets):
+            return
+        username = text(csr, "spec", "username")
+        if request is not None:
+            self._duplicates.check(cluster, request)
+        node_name = request.csr.node_name if request is not None else username
+        payer = Payer(cluster=cluster, username=username, node_name=node_name, uid=stored.uid)
+        self._budgets.admit(payer, (self._wait_limit - self._age(csr)).total_seconds())
+
+    def _settled(self, uid: str) -> None:
+        self._ages.forget(uid)
+        self._budgets.forget(uid)
+        self._duplicates.forget(uid)
+
+    # Shed, challenge, wait, refuse
+
+    async def _shed(self, workload: Workload, csr: JsonObject, stored: StoredRequest, over: OverBudget) -> Outcome:
+        """Let a request wait for its turn, and end it when none came in time."""
+        left = (self._wait_limit - self._age(csr)).total_seconds()
+        if left < 0:
+            return await self._refuse(workload, csr, stored, over.denied())
+        if over.news:
+            self._metrics.verdict(stored.provider, "shed", Reason.REQUESTER_OVER_BUDGET)
+        if over.warn:
+            user = text(csr, "spec", "username")
+            _LOG.warning("over budget", extra=fields(cluster=workload.key, user=user, detail=over.detail))
+            self._warn(workload.key, csr, Reason.REQUESTER_OVER_BUDGET, f"{shown(user)}: {over.denied()}")
+        said = f"{Reason.REQUESTER_OVER_BUDGET}: {REMEDY}"
+        if over.tell and text(csr, "metadata", "annotations", ANNOTATION_REASON) != said:
+            await workload.publish_annotations(csr, {ANNOTATION_REASON: said})
+        end = left + 0.5 + self._chance()
+        return Outcome(again_after=end if over.delay is None else min(over.delay, end))
 
     async def _challenge(
         self, workload: Workload, csr: JsonObject, stored: StoredRequest, challenge: ChallengeRequired
@@ -206,7 +256,7 @@ class Reconciler:
             await workload.fail(csr, denied.reason, denied.remedy, denied.annotations)
         else:
             await workload.deny(csr, denied.reason, denied.remedy, denied.annotations)
-        self._ages.forget(stored.uid)
+        self._settled(stored.uid)
         self._metrics.verdict(stored.provider, "deny", denied.reason)
         _LOG.warning(
             "refused",
@@ -235,7 +285,7 @@ class Reconciler:
         """Somebody wrote first, or something is gone: read what there is now, and judge anew after a pause."""
         live = await workload.read_request(stored.name)
         if live is None or text(live, "metadata", "uid") != stored.uid:
-            self._ages.forget(stored.uid)
+            self._settled(stored.uid)
             return DONE
         self._metrics.ledger_conflict()
         await self._refresh_ledger(workload.key, csr)

@@ -40,6 +40,7 @@ class Reason(StrEnum):
     # The Kubernetes object
     REQUESTER_NOT_ALLOWED = "RequesterNotAllowed"
     TOKEN_NOT_THIS_MACHINES = "TokenNotThisMachines"  # noqa: S105 - the name of a reason, not a secret
+    REQUESTER_OVER_BUDGET = "RequesterOverBudget"
     USAGES_NOT_ALLOWED = "UsagesNotAllowed"
     SIGNER_UNKNOWN = "SignerUnknown"
     APPROVED_ELSEWHERE = "ApprovedElsewhere"

@@ -218,11 +218,12 @@ def test_a_superseded_request_is_asked_anew_with_a_new_key(bench: Bench) -> None
     assert len({bench.fake.envelope(name)[0].spki for name in bench.fake.objects}) == 2
 
 
-def test_restarts_are_counted(bench: Bench) -> None:
-    bench.fake.on_create = lambda api, name: api.deny(name, "ChallengeExpired")
+@pytest.mark.parametrize("reason", ["ChallengeExpired", "Superseded"])
+def test_restarts_are_counted(bench: Bench, reason: str) -> None:
+    bench.fake.on_create = lambda api, name: api.deny(name, reason)
     bench.clock = Clock(sleep=lambda seconds: time.sleep(seconds / 20))
     failure = bench.refused()
-    assert failure.reason == "ChallengeExpired"
+    assert failure.reason == reason
     assert len(bench.fake.objects) == 5
 
 

@@ -1,0 +1,95 @@
+"""Older requests of a requester for a node that has got its certificate: nobody waits for them any more.
+
+Promises: only requests with another key, of the very user for whom the certificate was issued, and no younger than the
+request that was certified, are closed; so a token closes nobody else's requests, and a copy with the same key gets the
+same certificate. Memory is bounded, and losing it is harmless: what is not closed here ends by its own limits.
+Source: the two-step protocol §E5 step 2b (older ones are denied only after a newer one succeeded).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from nodeattest_controller.inventory import ClusterKey
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import NodeRequest
+
+__all__ = ["Duplicates"]
+
+_REMEMBERED: Final = 20_000
+"""Open requests, and certified nodes; the oldest are forgotten."""
+
+_Wanted = tuple[ClusterKey, str, str]
+"""Cluster, user and node name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """What is kept of a request."""
+
+    name: str
+    created: datetime
+    spki: str
+
+    def is_superseded_by(self, certified: _Open) -> bool:
+        """Whether nobody waits for it any more; times are whole seconds, and of two equal ones none counts as newer."""
+        return self.created <= certified.created and self.spki != certified.spki
+
+
+class Duplicates:
+    """The requests that are open, and the newest certified ones."""
+
+    def __init__(self, remembered: int = _REMEMBERED) -> None:
+        self._remembered = remembered
+        self._open: dict[_Wanted, dict[str, _Open]] = {}
+        """By UID."""
+        self._wanted: OrderedDict[str, _Wanted] = OrderedDict()
+        """By UID, oldest first."""
+        self._certified: OrderedDict[_Wanted, _Open] = OrderedDict()
+
+    def check(self, cluster: ClusterKey, request: NodeRequest) -> None:
+        """Note an open request; raises Denied where a newer one was certified."""
+        wanted = _wanted(cluster, request)
+        this = _Open(request.name, request.created, request.csr.spki_sha256)
+        certified = self._certified.get(wanted)
+        if certified is not None and this.is_superseded_by(certified):
+            raise Denied(
+                Reason.SUPERSEDED,
+                expected="the newest request of this requester for this node",
+                got="one that is older than the one that was certified",
+                remedy="nothing to do if the node has its certificate; else file a new first request",
+            )
+        self._open.setdefault(wanted, {})[request.uid] = this
+        self._wanted[request.uid] = wanted
+        if len(self._wanted) > self._remembered:
+            self.forget(next(iter(self._wanted)))
+
+    def certified(self, cluster: ClusterKey, request: NodeRequest, asked: datetime) -> tuple[str, ...]:
+        """Note what was certified, first asked for at ``asked``; returns the names of the requests to be closed."""
+        wanted = _wanted(cluster, request)
+        self.forget(request.uid)
+        certified = self._certified[wanted] = _Open(request.name, asked, request.csr.spki_sha256)
+        self._certified.move_to_end(wanted)
+        if len(self._certified) > self._remembered:
+            self._certified.popitem(last=False)
+        return tuple(one.name for one in self._open.get(wanted, {}).values() if one.is_superseded_by(certified))
+
+    def forget(self, uid: str) -> None:
+        """Drop a request that is settled."""
+        wanted = self._wanted.pop(uid, None)
+        if wanted is None:
+            return
+        requests = self._open[wanted]
+        del requests[uid]
+        if not requests:
+            del self._open[wanted]
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+
+def _wanted(cluster: ClusterKey, request: NodeRequest) -> _Wanted:
+    return cluster, request.username, request.csr.node_name
