@@ -16,14 +16,15 @@ from typing import Final
 from nodeattest_controller.inventory import ClusterKey
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.names import NodeName, SignerName
 
 __all__ = ["Duplicates"]
 
 _REMEMBERED: Final = 20_000
 """Open requests, and certified nodes; the oldest are forgotten."""
 
-_Wanted = tuple[ClusterKey, str, str]
-"""Cluster, user and node name."""
+_Wanted = tuple[ClusterKey, SignerName, str, NodeName]
+"""Cluster, signer (a serving certificate is none for a client), user and node name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +93,4 @@ class Duplicates:
 
 
 def _wanted(cluster: ClusterKey, request: NodeRequest) -> _Wanted:
-    return cluster, request.username, request.csr.node_name
+    return cluster, request.signer_name, request.username, request.csr.node_name

@@ -50,6 +50,7 @@ def test_an_older_request_is_named_and_closed_once_a_newer_one_was_certified() -
         pytest.param(OTHER, OLD, id="of another cluster"),
         pytest.param(CLUSTER, replace(OLD, username="system:bootstrap:zzzzzz"), id="of another token"),
         pytest.param(CLUSTER, make_request(uid="old", node="node-1"), id="for another node"),
+        pytest.param(CLUSTER, make_request(uid="old", provider="challenge"), id="to another signer"),
         pytest.param(CLUSTER, replace(NEW, uid="copy", name="copy", created=CREATED), id="with the same key"),
         pytest.param(CLUSTER, replace(OLD, created=LATER + timedelta(seconds=1)), id="that is newer"),
     ],
