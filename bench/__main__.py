@@ -1,4 +1,4 @@
-"""``python -m bench [joins | throughput | wheel] [--json]``, or ``python -m bench soak [--nodes N] [--minutes N]``."""
+"""``python -m bench [joins | throughput | flood | wheel] [--json]``, or ``bench soak [--nodes N] [--minutes N]``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import joins, throughput, wheel
+from bench import flood, joins, throughput, wheel
 from bench.figures import Figure, table
 from bench.scene import Scene, opened
 from bench.soak import command as soak
@@ -18,7 +18,9 @@ from nodeattest_cli.demo.tools import Tools, find_tools
 from nodeattest_cli.errors import UserError
 
 IN_CLUSTERS: dict[str, Callable[[Scene], list[Figure]]] = {"joins": joins.measure, "throughput": throughput.measure}
-NAMES = (*IN_CLUSTERS, "wheel")
+NAMES = (*IN_CLUSTERS, "flood", "wheel")
+FLOOD = 2_000
+"""Requests: enough for a dozen joins beside them."""
 
 
 def main() -> int:
@@ -29,6 +31,7 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)} (all), or soak")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--flood-requests", type=int, default=FLOOD, metavar="N", help="of flood (%(default)s)")
     options = parser.parse_args()
     names: list[str] = options.names or list(NAMES)
     unknown = sorted(set(names) - set(NAMES))
@@ -43,7 +46,7 @@ def main() -> int:
             figures += wheel.measure()
             continue
         with opened(tools) as scene:
-            figures += IN_CLUSTERS[name](scene)
+            figures += flood.measure(scene, options.flood_requests) if name == "flood" else IN_CLUSTERS[name](scene)
     print(json.dumps({"figures": [one.to_json() for one in figures]}, indent=2) if options.json else table(figures))
     return 0
 

@@ -26,11 +26,11 @@ SETTLE = 1.5
 
 
 def measure(scene: Scene) -> list[Figure]:
-    first, *machines = [_machine(scene, number) for number in range(JOINS + 1)]
-    _cold(scene, first)  # the first join makes the controller look up the kinds of the infrastructure
+    first, *machines = [new_machine(scene, number) for number in range(JOINS + 1)]
+    cold_join(scene, first)  # the first join makes the controller look up the kinds of the infrastructure
     time.sleep(SETTLE)
     recorded = scene.recorder()
-    timings = [_cold(scene, machine) for machine in machines]
+    timings = [cold_join(scene, machine) for machine in machines]
     time.sleep(SETTLE)
     made = recorded()
     wall, cpu = (median(column) for column in zip(*timings, strict=True))
@@ -46,7 +46,7 @@ def measure(scene: Scene) -> list[Figure]:
     ]
 
 
-def _machine(scene: Scene, number: int) -> DemoMachine:
+def new_machine(scene: Scene, number: int) -> DemoMachine:
     seat, tpm = plug_in(scene.directory, f"tpm-{number}", ProviderName("tpm"), scene.stack)
     return provision(scene.world, number, seat, tpm)
 
@@ -55,7 +55,7 @@ def _root(scene: Scene, machine: DemoMachine) -> Path:
     return scene.directory / "nodes" / machine.identity.node
 
 
-def _cold(scene: Scene, machine: DemoMachine) -> tuple[float, float]:
+def cold_join(scene: Scene, machine: DemoMachine) -> tuple[float, float]:
     """Join, and return wall and CPU seconds of the agent's process."""
     root = _root(scene, machine)
     token = root / "token"

@@ -1,0 +1,64 @@
+"""A flood: one bootstrap token files junk as fast as the API server takes it; a process of its own.
+
+``python -m bench.flooder SERVER CA_FILE COUNT NODE PROVIDER_ID <TOKEN``. A third of the requests is not well-formed, a
+third names a machine that is not there, and a third names NODE's Machine, with the evidence of another TPM. Prints one
+character a hundred requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from bench.software_tpm import SoftwareAttestor
+from nodeattest_authenticator.api import HttpsApi, Login
+from nodeattest_authenticator.clock import Clock, Deadline
+from nodeattest_authenticator.csr_object import manifest
+from nodeattest_authenticator.endpoint import Endpoint
+from nodeattest_authenticator.flow import USAGES
+from nodeattest_providers import envelope
+from nodeattest_providers.csr import build_csr
+from nodeattest_providers.interface import Evidence
+from nodeattest_providers.names import ProviderName, Purpose, signer_for
+
+CONNECTIONS = 8
+PATIENCE = 600.0
+PROGRESS = 100
+KINDS = 3
+SIGNER = signer_for(ProviderName("tpm"), Purpose.CLIENT)
+
+
+def main() -> None:
+    server, ca_file, count, node, provider_id = sys.argv[1:]
+    token = sys.stdin.readline().strip()
+    key, attestor = ec.generate_private_key(ec.SECP256R1()), SoftwareAttestor()
+    evidence = Evidence(attestor.provider, 1, attestor.tpm.first().to_json())
+
+    def junk(number: int) -> bytes:
+        who = (node, provider_id) if number % KINDS == 1 else (f"junk-{number}", f"demo://nowhere/{number}")
+        request = envelope.encode(build_csr(key, *who), evidence)
+        return request[: request.rindex(b"-----BEGIN")] if number % KINDS == 0 else request
+
+    def file(numbers: range) -> None:
+        login = Login(username=f"system:bootstrap:{token[:6]}", token=token)
+        deadline = Deadline.after(Clock(), PATIENCE)
+        api = HttpsApi(Endpoint.parse(server), login, ca_pem=Path(ca_file).read_bytes(), deadline=deadline)
+        for number in numbers:
+            request = junk(number)
+            name = f"junk-{number}-{hashlib.sha256(request).hexdigest()[:16]}"
+            api.create(manifest(name, request, signer_name=SIGNER, usages=USAGES, expiration_seconds=None))
+            if number % PROGRESS == 0:
+                print(".", end="", flush=True)
+        api.close()
+
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        for done in [pool.submit(file, range(first, int(count), CONNECTIONS)) for first in range(CONNECTIONS)]:
+            done.result()
+
+
+if __name__ == "__main__":
+    main()
