@@ -31,10 +31,10 @@ INSTRUMENTED: Final = [
 def main() -> None:
     """Fuzz for as long as libFuzzer's arguments say; ends the process."""
     _, module, name, counts, seconds, *arguments = sys.argv
-    faulthandler.dump_traceback_later(float(seconds), exit=True)
     with atheris.instrument_imports(include=INSTRUMENTED):  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] - it has no types
         targets = cast("dict[str, Target]", import_module(module).TARGETS)
     target = targets[name]
+    faulthandler.dump_traceback_later(float(seconds), exit=True)  # from now on: imports take long on a busy machine
     with open(counts, "r+b") as file:  # noqa: PTH123 - mmap needs the descriptor only
         shared = mmap.mmap(file.fileno(), COUNTS_SIZE)
     ran = read = 0

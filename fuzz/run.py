@@ -25,7 +25,9 @@ TIME_LIMIT: Final = 5
 MEMORY_LIMIT: Final = 1024
 """MiB of the whole process."""
 _GRACE: Final = 60
-"""Seconds beyond the run's own, for imports and seeds."""
+"""Seconds beyond the run's own, for seeds and the last input."""
+_IMPORTS: Final = 240
+"""Seconds at most until the instrumented packages are imported: two on a calm machine."""
 _TAIL: Final = 30
 """Lines shown of a child that found something."""
 
@@ -71,7 +73,7 @@ def run(
             *(str(found), str(seeds)),
         ]
         status, said = _spawn(
-            [catalogue, target.name, str(counts), str(seconds + _GRACE), *arguments], seconds + 2 * _GRACE
+            [catalogue, target.name, str(counts), str(seconds + _GRACE), *arguments], seconds + _GRACE + _IMPORTS
         )
         numbers = counts.read_bytes()
     executions, values = (int.from_bytes(part, "little") for part in (numbers[:8], numbers[8:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from bench.soak.run import Plan, show, soak
 from nodeattest_cli.demo.tools import Tools
@@ -16,9 +17,10 @@ def main(arguments: list[str], tools: Tools) -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--lifetime", default="2m", help="of certificates, as a policy writes it (2m)")
     parser.add_argument("--beat", type=float, default=5.0, help="seconds between two requests of a node (5)")
+    parser.add_argument("--logs", type=Path, help="a folder that keeps the logs of controllers and renewals")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     options = parser.parse_args(arguments)
-    plan = Plan(options.nodes, options.minutes * 60, options.lifetime, options.beat)
+    plan = Plan(options.nodes, options.minutes * 60, options.lifetime, options.beat, options.logs)
     figures, problems = soak(tools, plan)
     if options.json:
         print(json.dumps({"figures": [one.to_json() for one in figures], "problems": problems}, indent=2))

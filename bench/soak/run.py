@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +47,8 @@ class Plan:
     """As the policy writes it."""
     beat: float
     """Seconds between two requests of a node."""
+    logs: Path | None = None
+    """Where the logs of controllers and renewals are kept."""
 
     @property
     def frozen(self) -> float:
@@ -81,6 +85,11 @@ def soak(tools: Tools, plan: Plan) -> tuple[list[Figure], list[str]]:
         problems = [f"{name} was lost at {lost}" for name, diary in diaries.items() for lost in diary.lost]
         problems += found.violations
         problems += [f"{name} never renewed" for name, diary in diaries.items() if _never_renewed(diary, plan)]
+        if plan.logs is not None:
+            _keep_logs(scene.directory, plan.logs)
+        if problems:
+            said = Counter(diary.last_words for diary in diaries.values() if diary.failed_calls)
+            problems = [f"{count} plugins said last: {words}" for words, count in said.most_common(3)] + problems
         extra = Figure("keys certified", found.keys, "", "", f"{found.published} requests hold a certificate")
         return [*_figures(scene, plan, list(diaries.values()), loads), extra], problems
 
@@ -180,6 +189,13 @@ def _figures(scene: Scene, plan: Plan, diaries: list[Diary], loads: tuple[Load, 
             "controller memory", loads[3].resident, "MiB", "", f"{resident}: first, before kill; second, at the end"
         ),
     ]
+
+
+def _keep_logs(directory: Path, target: Path) -> None:
+    for log in (*directory.glob("controller*/*.log"), *directory.glob("nodes/*/var/lib/*/renewal.log")):
+        kept = target / "-".join(log.relative_to(directory).parts)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(log, kept)
 
 
 def _never_renewed(diary: Diary, plan: Plan) -> bool:
