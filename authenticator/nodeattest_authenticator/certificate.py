@@ -171,7 +171,7 @@ def _check_leaf(leaf: x509.Certificate, spki: bytes, wanted: Wanted) -> None:
 
 def _check_chain(chain: Sequence[x509.Certificate], ca_pem: bytes) -> None:
     # 6. Signature by signature: the library's path builder wants a subject alternative name, which kubelet's client
-    # certificates must not have (kubernetes-rules C3).
+    # certificates must not have (kubernetes pkg/apis/certificates/helpers.go).
     bundle = [x509.load_der_x509_certificate(der) for der in pem.decode(ca_pem, pem.CERTIFICATE)]
     for certificate, issuer in pairwise(chain):
         if not _is_ca(issuer) or not _issued(certificate, issuer):

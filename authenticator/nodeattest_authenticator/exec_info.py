@@ -2,7 +2,7 @@
 
 Promises: an answer is only made for a call that speaks a version we speak and, where it names the cluster, names ours:
 a credential of one cluster is never handed to a client of another. Leaves the credential to others.
-Source: client.authentication.k8s.io v1 and v1beta1; client-go plugin/pkg/client/auth/exec (kubernetes-rules C11).
+Source: client.authentication.k8s.io v1 and v1beta1; client-go plugin/pkg/client/auth/exec.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Promises: a request is filed at most once under its name, however often the reply is lost; an object of that name that
 is not ours (bytes, signer, requester) is stepped around; a watch that ends is opened again, in no hurry; nothing is
 waited for beyond the deadline. Refusals that a new request cures raise ``RestartError`` or ``VersionRefusedError``.
-Source: kubelet's deterministic CSR names (kubernetes-rules C12); the two-step protocol §E5 step 7, §E10 (12, 14).
+Source: kubelet's deterministic CSR names (kubernetes pkg/kubelet/certificate/bootstrap); docs/tpm-protocol.md §3
+(step 7), §4 (12, 14).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ create, watch); a challenge is only answered when it stands on the very object t
 would decrypt for others; an interrupted call is taken up where it stopped, with the same key and the same bytes;
 what the controller is too old for is filed again in a version that both know (``negotiation``).
 Leaves to others: storing the credential, then discarding the draft; remembering failures.
-Source: the two-step protocol §E4-E5 steps 0, 1, 7, 8, 18 and §E10 (11, 12, 14).
+Source: docs/tpm-protocol.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14).
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ __all__ = ["USAGES", "Order", "new_draft", "obtain", "renewal_moment"]
 
 USAGES: Final = ("digital signature", "client auth")
 _SERVING_USAGES: Final = ("digital signature", "server auth")
-"""For ECDSA keys, the only ones made here; RSA would add key encipherment (kubernetes-rules C3, C4)."""
+"""For ECDSA keys, the only ones made here; RSA would add key encipherment (kubernetes
+pkg/apis/certificates/helpers.go)."""
 _MOST_ROUNDS: Final = 5
 _RESUMABLE: Final = frozenset(set(Local) - {Local.CERTIFICATE_REFUSED, Local.REQUEST_REFUSED})
 """Failures after which the same request may still get its certificate (clock off: this very one will do later)."""

@@ -1,6 +1,6 @@
 """The kubeconfig that makes kubelet run this plugin. JSON is YAML, so the standard library can write it.
 
-Source: client-go tools/clientcmd/api/v1; exec fields as in kubernetes-rules C11. kubelet must run with
+Source: client-go tools/clientcmd/api/v1; exec fields as in client.authentication.k8s.io. kubelet must run with
 ``rotateCertificates: false`` and without ``--bootstrap-kubeconfig``, or it would replace this file (C12).
 """
 

@@ -2,7 +2,7 @@
 
 client-go holds a lock that stalls every request of kubelet while the plugin runs, so the plugin does not wait. The
 detached process holds none of the caller's pipes (client-go reads until they are closed), works under the lock, and
-gives up at the deadline. Source: DESIGN "The node agent"; client-go exec.go (kubernetes-rules C11).
+gives up at the deadline. Source: client-go plugin/pkg/client/auth/exec/exec.go.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ DEFAULT_TIMEOUT: Final = 60
 """Seconds for one exec: longer than a busy controller takes, shorter than anybody's patience."""
 _MAX_TIMEOUT: Final = 3600
 _MIN_EXPIRATION: Final = 600
-"""Seconds (kubernetes-rules C1)."""
+"""Seconds (kubernetes pkg/apis/certificates/validation)."""
 _MAX_EXPIRATION: Final = 2**31 - 1
 _PROVIDER_NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 

@@ -8,7 +8,7 @@ file's header and of reading private files, because ``storage`` and ``cache`` ma
 The file: one header line, then for each exec info the info's bytes and the ready answer's bytes, then the PEM record.
 ``from __future__ import annotations`` is absent on purpose: it is an import.
 
-Sources: client-go plugin/pkg/client/auth/exec/exec.go (kubernetes-rules C11).
+Sources: client-go plugin/pkg/client/auth/exec/exec.go.
 """
 
 import os

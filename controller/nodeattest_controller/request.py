@@ -180,7 +180,7 @@ def _check_metadata(name: str, uid: str) -> None:
 
 
 def _check_requester(username: str, groups: frozenset[str]) -> None:
-    """Let through a bootstrap token or a node, each with its group (attack corpus 45, 47)."""
+    """Let through a bootstrap token or a node, each with its group."""
     is_token = bool(_BOOTSTRAP_USER.match(username)) and BOOTSTRAP_GROUP in groups
     is_node = username.startswith(NODE_USER_PREFIX) and NODES_GROUP in groups
     if not (is_token or is_node):

@@ -3,7 +3,7 @@
 Promises: a name of the catalogue always means the half that ships here, whatever else is installed; a half is imported
 when it is asked for and not before; a name that nobody offers, or two packages do, is ``Denied``.
 Leaves to others: which providers a cluster allows (policy). Installed packages are trusted: they run in this process.
-Source: DESIGN §4; https://packaging.python.org/en/latest/specifications/entry-points/.
+Source: https://packaging.python.org/en/latest/specifications/entry-points/.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Promises: what passes has nothing that another parser could read otherwise or th
 value and extension is counted, each element is DER, and the set of what may stand there is closed. No list is read
 beyond the length that it may have, so that the costliest request costs little more than an honest one.
 Leaves to others: whose names these are (the controller's review), usages and signer (``NodeRequest``).
-Source: RFC 2986 §4; docs/wire-format.md, "The certificate request"; parser differences of the reference, §C13.
+Source: RFC 2986 §4; docs/wire-format.md, "The certificate request"; where Go's crypto/x509 and Python's
+cryptography differ.
 """
 
 from __future__ import annotations

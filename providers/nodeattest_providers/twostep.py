@@ -5,7 +5,7 @@ state is kept and any replica can finish what another began; the second request 
 request of the same requester, signer and PKCS#10 bytes, and is fresh by the API server's clock.
 Leaves to others: reading the first request live (the controller), the proof itself and the schema of the challenge
 (each provider's ``protocol``), once-only use (the ledger).
-Source: docs/wire-format.md, "Two steps"; reference protocol §E4, §E5 steps 10-11, §E10 (8, 11, 14, 15, 17).
+Source: docs/wire-format.md, "Two steps"; docs/tpm-protocol.md §3 (steps 10, 11), §4 (8, 11, 14, 15, 17).
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def check_link(checks: Checks, request: NodeRequest, facts: Facts, ref: FirstReq
     """Link the second request to the live first one that it names, and return that.
 
     1. The first request exists, under the claimed name and UID.
-    2. The same requester (username and groups; ``uid`` and ``extra`` change with the credential, §E10.17) asked the
+    2. The same requester (username and groups; ``uid`` and ``extra`` change with the credential, §4.17) asked the
        same signer, with the same evidence provider and version.
-    3. Both carry the same PKCS#10 bytes, hence the same key, subject and provider ID (§E10.11).
+    3. Both carry the same PKCS#10 bytes, hence the same key, subject and provider ID (§4.11).
     4. The answer is fresh: created at most ``CHALLENGE_TTL`` after the first and not before it but for ``CLOCK_SKEW``.
     """
     # 1

@@ -248,7 +248,7 @@ def test_the_command_explains_a_file_and_tells_by_its_exit_code(
     assert main(["explain", "-f", write(tmp_path / "csr.yaml", second), "--with", facts]) == 0
     said = capsys.readouterr().out
     assert said.endswith("nothing refuses it\n")
-    assert "pass  quote binding  [tpm over CSR §E5, step 11]" in said
+    assert "pass  quote binding  [TPM protocol §3, step 11]" in said
     spoilt = write(tmp_path / "spoilt.yaml", join.round(mac=bytes(32))[1])
     assert main(["explain", "-f", spoilt, "--with", facts, "-o", "json"]) == 1
     document = json.loads(capsys.readouterr().out)

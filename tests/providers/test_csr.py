@@ -1,4 +1,4 @@
-"""Rows 16 to 43 of the attack corpus: each a well-signed request with one thing wrong.
+"""What is tried on requests, row by row: each a well-signed request with one thing wrong.
 
 The requests are written DER element by DER element, since no library writes most of them.
 """

@@ -74,7 +74,7 @@ def check_signature(checks: Checks, request: NodeRequest, first: NodeRequest) ->
     checks.require(
         valid,
         "quote signature, alone",
-        section="tpm over CSR §E5, step 11",
+        section="TPM protocol §3, step 11",
         reason=Reason.QUOTE_SIGNATURE_INVALID,
         expected="a signature by the first request's attestation key",
         got="such a signature" if valid else "another",

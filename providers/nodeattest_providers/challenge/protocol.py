@@ -2,7 +2,7 @@
 
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; the secret itself never travels.
 Leaves to others: the nonce (``twostep``), keeping the secret (attestor), judging (verifier).
-Source: docs/wire-format.md, "challenge/v1"; reference protocol §E8, "bare metal without TPM".
+Source: docs/wire-format.md, "challenge/v1"; docs/tpm-protocol.md §5.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Promises: an ``AttestedNode`` only when somebody who knows this very Machine's s
 was filed, for this very CSR, cluster and signer. No state is kept between the rounds.
 Leaves to others: giving each Machine its own secret of at least 256 random bits and keeping it from others (the
 bootstrap data), once-only use across replicas (the ledger's compare-and-swap).
-Source: docs/wire-format.md, "challenge/v1"; reference protocol §E5 (steps 9-11), §E8.
+Source: docs/wire-format.md, "challenge/v1"; docs/tpm-protocol.md §3 (steps 9-11), §5.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Promises: nothing about the machine. Refuses what the proposal forbids to an insecure provider: rotation and serving
 certificates.
 Leaves to others: everything that protects (the Machine, the CSR's rules, the token: the controller's review).
-Source: the proposal, "Insecure providers"; DESIGN §4.
+Source: the proposal, "Insecure providers".
 """
 
 from __future__ import annotations

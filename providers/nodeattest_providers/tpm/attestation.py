@@ -2,7 +2,8 @@
 
 Promises: returns only for a restricted signing key, made in and never to leave its TPM, of a closed set of algorithms.
 Leaves to others: that the TPM holds it (credential activation) and which TPM that is (``endorsement``).
-Source: TCG TPM 2.0 Library, Part 2 §8.3 TPMA_OBJECT, Part 1 §16 "Names", §26.5 "Qualified Name"; protocol §E3, §E10.7.
+Source: TCG TPM 2.0 Library, Part 2 §8.3 TPMA_OBJECT, Part 1 §16 "Names", §26.5 "Qualified Name";
+docs/tpm-protocol.md §2, §4.7.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nodeattest_providers.tpm.templates import AK_ATTRIBUTES
 
 __all__ = ["check_attestation_key", "qualified_name"]
 
-_SECTION: Final = "tpm over CSR §E3"
+_SECTION: Final = "TPM protocol §2"
 _REMEDY: Final = "attest with the key that kubelet-authenticator makes in the TPM"
 _ENDORSEMENT_HIERARCHY: Final = (0x4000000B).to_bytes(4, "big")
 """TPM_RH_ENDORSEMENT."""
@@ -51,7 +52,7 @@ def check_attestation_key(checks: Checks, ak: PublicArea, ek: PublicArea) -> Non
 
 
 def qualified_name(ak: PublicArea) -> bytes:
-    """Compute the Qualified Name of a primary key of the endorsement hierarchy (§E10.7).
+    """Compute the Qualified Name of a primary key of the endorsement hierarchy (§4.7).
 
     Keys of the owner hierarchy, whose resetCount the TPM obfuscates, have another.
     """

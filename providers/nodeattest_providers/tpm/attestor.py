@@ -4,7 +4,7 @@ Promises: evidence for exactly the binding that it is given; a challenge is acti
 own first request, since an attestor that activates anything is a decryption oracle. One connection and the loaded keys
 serve both rounds; ``close`` (or ``with``) releases them. Nothing is kept on disk: primary keys come back by template.
 Leaves to others: keys, CSRs and waiting for the challenge (the agent), the TPM commands (``device``).
-Source: reference protocol §E3, §E4 (steps 1, 7, 8), §E10 (6, 16); docs/wire-format.md, "tpm/v1".
+Source: docs/tpm-protocol.md §2, §3 (steps 1, 7, 8), §4 (6, 16); docs/wire-format.md, "tpm/v1".
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ class TpmAttestor:
     def _second(self, binding: Binding, published: PublishedChallenge) -> SecondEvidence:
         """Answer a challenge.
 
-        1. It hangs on our own first request: the same PKCS#10 bytes, its UID, its key (protocol §E5, step 7).
+        1. It hangs on our own first request: the same PKCS#10 bytes, its UID, its key (TPM protocol §3, step 7).
         2. The TPM activates it.
-        3. M under the secret and the quote's X cover this binding (§E4).
+        3. M under the secret and the quote's X cover this binding.
         4. The firmware's event log goes along where the challenge asks for it, and only there.
         """
         # 1
@@ -170,7 +170,7 @@ def _own_challenge(binding: Binding, published: PublishedChallenge) -> Challenge
 def _consistent_quote(
     opened: _Opened, challenge: Challenge, extra_data: bytes
 ) -> tuple[bytes, bytes, tuple[bytes, ...]]:
-    """Quote and read the PCRs so that both tell the same state (protocol §E10.16)."""
+    """Quote and read the PCRs so that both tell the same state (TPM protocol §4.16)."""
     for _ in range(_QUOTE_ATTEMPTS):
         pcrs = opened.device.read_pcrs(challenge.pcrs)
         quote, signature = opened.device.quote(opened.ak, challenge.pcrs, extra_data)

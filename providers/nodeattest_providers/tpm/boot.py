@@ -2,8 +2,8 @@
 
 Promises: the state that a quote proves, judged by the policy and by what the ledger saw before.
 Leaves to others: that the quote is genuine and fresh (``verifier``), event logs (``measured``).
-Source: TCG TPM 2.0 Library, Part 1 §36.3 "Clock" and §11.4 "PCR"; Part 3 §18.4 TPM2_Quote; protocol §E5 step 12,
-§E10 (2, 4, 5).
+Source: TCG TPM 2.0 Library, Part 1 §36.3 "Clock" and §11.4 "PCR"; Part 3 §18.4 TPM2_Quote; docs/tpm-protocol.md
+§3 (step 12), §4 (2, 4, 5).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nodeattest_providers.tpm.structures import PcrSelection, digest_size
 
 __all__ = ["check_boot_state", "check_clock"]
 
-_SECTION: Final = "tpm over CSR §E5, step 12"
+_SECTION: Final = "TPM protocol §3, step 12"
 _QUOTE_ANEW: Final = "file a new first request and quote the PCRs of its challenge: the policy's may have changed"
 _BOOT_OTHERWISE: Final = "boot the machine into a state that the policy's spec.tpm.pcrs allows, or extend the policy"
 
@@ -54,7 +54,7 @@ def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], poli
         clock=quote.clock,
         reset_count=quote.reset_count,
         restart_count=quote.restart_count,
-        safe=quote.safe,  # recorded, not required: it is 0 after every power loss (§E10.4)
+        safe=quote.safe,  # recorded, not required: it is 0 after every power loss (§4.4)
         pcr_digest=quote.pcr_digest.hex(),
         bank=policy.selection.bank.name.lower(),
         pcrs={pcr: value.hex() for pcr, value in zip(policy.selection.pcrs, values, strict=True)},
@@ -64,10 +64,10 @@ def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], poli
 def check_clock(checks: Checks, boot: BootState, ledger: LedgerFacts) -> None:
     """Check that the quote is newer than the newest that the ledger saw.
 
-    1. resetCount never falls; only TPM2_Clear zeroes it, and then an operator resets the ledger entry (§E10.5).
+    1. resetCount never falls; only TPM2_Clear zeroes it, and then an operator resets the ledger entry (§4.5).
     2. Within one resetCount the clock is strictly newer.
     3. But for the very quote that the ledger holds, where the ledger says that this answer is written down already
-       (§E10.2): a retry, or a copy of the request that was handled first.
+       (§4.2): a retry, or a copy of the request that was handled first.
     """
     if ledger.clock is None or ledger.reset_count is None:
         return

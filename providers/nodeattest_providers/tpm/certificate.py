@@ -6,7 +6,8 @@ configured authority at the given time. Leaves to others: whose TPM it is; a cha
 binding of key to machine, which is always demanded besides, is what an operator withdraws.
 A certificate that cryptography cannot read (RSAES-OAEP key, SETs out of order) does not count; its key can still be
 registered.
-Source: TCG EK Credential Profile 2.5, §3.2 "X.509 ASN.1 Definitions"; RFC 5280 §6.1, §4.2.1; protocol §E5 step 4, §E9.
+Source: TCG EK Credential Profile 2.5, §3.2 "X.509 ASN.1 Definitions"; RFC 5280 §6.1, §4.2.1;
+docs/tpm-protocol.md §3, step 4.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Promises: every error of the TPM software stack becomes ``Unavailable`` with wha
 opened is flushed on ``close``, whatever happened; nothing is written to the TPM. The only module that imports
 ``tpm2_pytss``, and that on opening, so that importing this page costs nothing.
 Leaves to others: which keys and what to quote (``attestor``).
-Source: TCG TPM 2.0 Library, Part 3; TSS 2.0 ESAPI; protocol §E10 (6, 16, "Traps").
+Source: TCG TPM 2.0 Library, Part 3; TSS 2.0 ESAPI; docs/tpm-protocol.md §4 (6, 16).
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Device:
         except self._tss.TSS2_Exception as error:
             if error.error == _LOCKOUT or error.rc >> _LAYER_SHIFT:
                 raise _unavailable("activation", error) from None
-            # Which error comes depends on what is wrong (§E10); all of them say that this is not for us.
+            # Which error comes depends on what is wrong (TPM protocol §4.6); all of them say that this is not for us.
             raise Denied(
                 Reason.CHALLENGE_UNKNOWN,
                 expected="a challenge for this TPM's keys",

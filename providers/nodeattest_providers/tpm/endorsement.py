@@ -3,7 +3,7 @@
 Promises: returns only for a key that a source of trust binds to the Machine. The first source that says something
 about the Machine or the key decides; a later one cannot overrule it.
 Leaves to others: that the key lives in a TPM that answers (credential activation), the ledger's pins (``verifier``).
-Source: protocol §E5 step 4, §E10.10; DESIGN §4; TCG EK Credential Profile 2.5, Annex B.
+Source: docs/tpm-protocol.md §3 (step 4), §4.10; TCG EK Credential Profile 2.5, Annex B.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["MACHINE_ANNOTATION", "check_trust", "parse_endorsement_key"]
 MACHINE_ANNOTATION: Final = "attestation.cluster.x-k8s.io/tpm-endorsement-key"
 """On the Machine, in the management cluster: ``sha256:<hex>`` of the endorsement key that its certificate must have."""
 
-_SECTION: Final = "tpm over CSR §E5, step 4"
+_SECTION: Final = "TPM protocol §3, step 4"
 _REGISTER: Final = (
     "register this machine's endorsement key (kubelet-authenticator evidence prints its sha256): in the policy's "
     f"spec.tpm.endorsementKeys, or as annotation {ANNOTATION_TPM_ENDORSEMENT_KEY} on the infrastructure machine, or "

@@ -4,8 +4,8 @@ Promises: with ``eventLog: Require``, no PCR of the selection holds anything tha
 policy's values explain; without it, no log is looked at.
 Leaves to others: reading and replaying a log (``eventlog``), allowed values (``boot``). What the digests stand for is
 the policy's to say: a log that replays proves that it is complete, not that what it lists is good.
-Source: protocol §E5 step 12; TCG PC Client Platform Firmware Profile 1.05, §10 and "EV_SEPARATOR"; TCG PC Client
-Platform TPM Profile, "PCR Attributes" for reset values.
+Source: docs/tpm-protocol.md §3 (step 12); TCG PC Client Platform Firmware Profile 1.05, §10 and "EV_SEPARATOR"; TCG PC
+Client Platform TPM Profile, "PCR Attributes" for reset values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size
 
 __all__ = ["Measured", "check_event_log", "measure"]
 
-_SECTION: Final = "tpm over CSR §E5, step 12"
+_SECTION: Final = "TPM protocol §3, step 12"
 _DYNAMIC: Final = range(17, 23)
 """PCRs of the dynamic launch: all bits set until there is one."""
 _FIRMWARE: Final = range(8)

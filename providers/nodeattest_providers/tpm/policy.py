@@ -3,7 +3,7 @@
 Promises: a value, or ``Denied`` with ``PolicyInvalid`` that says which setting and what it should be. Nothing in it
 weakens a check: the defaults are the strictest, each setting names a source of trust or an allowed value.
 Leaves to others: applying it (``endorsement``, ``boot``, ``measured``).
-Source: docs/policy.md, "tpm"; protocol §E5 steps 4 and 12.
+Source: manifests/crd/nodeattestationpolicies.yaml; docs/tpm-protocol.md §3 (steps 4, 12).
 """
 
 from __future__ import annotations

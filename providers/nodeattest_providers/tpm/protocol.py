@@ -3,7 +3,7 @@
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; the formulas are here and nowhere
 else, with vectors in tests/vectors/tpm.json.
 Leaves to others: secret and nonce (``twostep``), TPM structures (``structures``), judging (``verifier``).
-Source: docs/wire-format.md, "tpm/v1"; reference protocol §E4 "Formulas", §E10.9; DESIGN §3 for ``binding``.
+Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §4.9.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def _selection(fields: Fields) -> PcrSelection:
 
 
 def proof(secret: bytes, first_uid: str, first_csr_sha256: bytes, binding: bytes) -> bytes:
-    """Compute M: HMAC-SHA256 under the activated secret, which itself never travels (§E0)."""
+    """Compute M: HMAC-SHA256 under the activated secret, which itself never travels (§1)."""
     return hmac.digest(secret, lp(_LABEL_PROOF, first_uid.encode(), first_csr_sha256, binding), "sha256")
 
 

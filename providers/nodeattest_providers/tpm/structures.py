@@ -67,7 +67,7 @@ class Curve(IntEnum):
 
 _HASHES: Final = {Alg.SHA256: "sha256", Alg.SHA384: "sha384", Alg.SHA512: "sha512"}
 BANK_ALGORITHMS: Final = {name: alg for alg, name in _HASHES.items()}
-"""PCR banks by name; SHA-1 is none of them (attack corpus 102)."""
+"""PCR banks by name; SHA-1 is none of them: nobody may choose it."""
 
 
 def digest(alg: Alg, data: bytes) -> bytes:

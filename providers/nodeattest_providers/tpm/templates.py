@@ -46,9 +46,9 @@ _POLICY_B_SHA384: Final = bytes.fromhex(
 )
 
 AK_ATTRIBUTES: Final = 0x00050472
-"""fixedTPM, fixedParent, sensitiveDataOrigin, userWithAuth, noDA, restricted, sign; nothing else (protocol §E3).
+"""fixedTPM, fixedParent, sensitiveDataOrigin, userWithAuth, noDA, restricted, sign; nothing else (TPM protocol §2).
 
-Without noDA, three power losses bring TPM_RC_LOCKOUT at the next quote (§E10.1)."""
+Without noDA, three power losses bring TPM_RC_LOCKOUT at the next quote (§4.1)."""
 EK_CHAIN_INDEX: Final = 0x01C00100
 """First NV index of the endorsement certificate chain (EK Credential Profile §2.2.1.5.2)."""
 EK_CHAIN_LAST: Final = 0x01C001FF
@@ -154,7 +154,7 @@ EK_TEMPLATES: Final = (
         unique_sizes=(0,),
     ),
 )
-"""In the order in which a node prefers them: elliptic curves cost a TPM a fraction of RSA (§E10, "Measured")."""
+"""In the order in which a node prefers them: elliptic curves cost a TPM a fraction of RSA (7 ms against 45)."""
 
 AK_TEMPLATE: Final = (
     _prefix(
@@ -168,4 +168,4 @@ AK_TEMPLATE: Final = (
     + sized(bytes(32))
 )
 """A primary key of the endorsement hierarchy with a ``unique`` of our own: the same key after each reset and after
-TPM2_Clear, and shared with no other agent, whose challenges it could otherwise be made to answer (§E3)."""
+TPM2_Clear, and shared with no other agent, whose challenges it could otherwise be made to answer (§2)."""

@@ -4,7 +4,7 @@ Promises: an ``AttestedNode`` only when the TPM that holds the endorsement key o
 first request was filed, for this very CSR, cluster and signer. No state is kept between the rounds; any replica gives
 the same answer, now or later. No network, no clock of its own.
 Leaves to others: the CSR's own rules and the Machine's (the controller's review), once-only use (the ledger).
-Source: docs/wire-format.md, "tpm/v1"; reference protocol §E5 (steps in the docstrings), §E10; DESIGN §3, ``binding``.
+Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §3 (steps in the docstrings), §4.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Keys:
     ak: PublicArea
 
     def context(self, facts: Facts, first: NodeRequest) -> bytes:
-        """Fix what the challenge is for (protocol §E4, ``ctx``)."""
+        """Fix what the challenge is for (docs/wire-format.md, "Two steps")."""
         return context(facts, first, self.ak.name, self.ek.spki_sha256)
 
 
@@ -109,7 +109,7 @@ class TpmSigner:
         raise ChallengeRequired(challenge.to_text(), annotations, checks=checks.record())
 
     def _challenge(self, keys: _Keys, request: NodeRequest, facts: Facts, policy: TpmPolicy) -> Challenge:
-        """Encrypt the secret to the endorsement key, for the attestation key's Name (protocol §E5, steps 5 and 6)."""
+        """Encrypt the secret to the endorsement key, for the attestation key's Name (TPM protocol §3, steps 5, 6)."""
         key = master_keys(facts)[0]
         ctx = keys.context(facts, request)
         credential = make_credential(keys.ek, keys.ak.name, derive(LABEL_SECRET, key, ctx), random=self._random)
@@ -125,7 +125,7 @@ class TpmSigner:
 
 
 def _evidence(checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvidence:
-    """Read the evidence block, cheapest test first (protocol §E5, steps 2 and 9)."""
+    """Read the evidence block, cheapest test first (TPM protocol §3, steps 2 and 9)."""
     check_block(checks, evidence, PROVIDER, (VERSION,))
     return check_parsed(checks, "evidence schema", "wire format, tpm/v1", lambda: parse_evidence(evidence.data))
 
@@ -133,15 +133,15 @@ def _evidence(checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvide
 def _first_round(checks: Checks, evidence: FirstEvidence, facts: Facts, policy: TpmPolicy) -> _Keys:
     """Check what the first request claims; nothing is proved by it yet.
 
-    1. The endorsement key has exactly one of TCG's templates (§E10.10).
-    2. The attestation key signs nothing but what its TPM made (§E3).
+    1. The endorsement key has exactly one of TCG's templates (§4.10).
+    2. The attestation key signs nothing but what its TPM made (§2).
     3. Both are those that the ledger pins for this machine, if it pins any.
-    4. The endorsement key is this Machine's (§E5, step 4).
+    4. The endorsement key is this Machine's (§3, step 4).
     """
     # 1
-    ek = check_parsed(checks, "endorsement key template", "tpm over CSR §E10.10", lambda: _ek(evidence))
+    ek = check_parsed(checks, "endorsement key template", "TPM protocol §4.10", lambda: _ek(evidence))
     # 2
-    ak = check_parsed(checks, "attestation key public area", "tpm over CSR §E5, step 4b", lambda: _ak(evidence))
+    ak = check_parsed(checks, "attestation key public area", "TPM protocol §3, step 4b", lambda: _ak(evidence))
     check_attestation_key(checks, ak, ek)
     # 3
     for pin, reason, got in (
@@ -152,7 +152,7 @@ def _first_round(checks: Checks, evidence: FirstEvidence, facts: Facts, policy: 
         checks.require(
             expected == got,
             f"pinned {pin}",
-            section="tpm over CSR §E5, step 4b",
+            section="TPM protocol §3, step 4b",
             reason=reason,
             expected=expected,
             got=got,
@@ -176,15 +176,15 @@ def _second_round(
 ) -> AttestedNode:
     """Check the answer to the challenge.
 
-    1. It answers a live first request of the same requester, signer and PKCS#10 bytes, in time (§E5, step 10).
-    2. That request's claims still hold: what was trusted then may have been withdrawn since (§E5, step 10).
-    3. The quote is one, and well-formed (§E5, step 11).
-    4. M and X belong to the challenge derived again, for one of the cluster's CAs (§E5, step 11).
-    5. The signer is a primary key of the endorsement hierarchy, this attestation key (§E10.7).
+    1. It answers a live first request of the same requester, signer and PKCS#10 bytes, in time (§3, step 10).
+    2. That request's claims still hold: what was trusted then may have been withdrawn since (§3, step 10).
+    3. The quote is one, and well-formed (§3, step 11).
+    4. M and X belong to the challenge derived again, for one of the cluster's CAs (§3, step 11).
+    5. The signer is a primary key of the endorsement hierarchy, this attestation key (§4.7).
     6. The attestation key signed the quote.
-    7. The quoted boot state is allowed (§E5, step 12).
-    8. The event log explains it, where the policy wants one (§E5, step 12).
-    9. The TPM's clock went forward (§E5, step 12; §E10.2).
+    7. The quoted boot state is allowed (§3, step 12).
+    8. The event log explains it, where the policy wants one (§3, step 12).
+    9. The TPM's clock went forward (§3, step 12; §4.2).
     """
     # 1
     first = check_link(checks, request, facts, evidence.first)
@@ -194,7 +194,7 @@ def _second_round(
         raise _not_a_first_request(checks)
     keys = _first_round(checks, first_evidence, facts, policy)
     # 3
-    section = "tpm over CSR §E5, step 11"
+    section = "TPM protocol §3, step 11"
     quote = check_parsed(checks, "quote structure", section, lambda: parse_quote(evidence.quote))
     signature = check_parsed(checks, "signature structure", section, lambda: parse_signature(evidence.signature))
     # 4
@@ -203,7 +203,7 @@ def _second_round(
     checks.require(
         hmac.compare_digest(quote.qualified_signer, qualified_name(keys.ak)),
         "qualified signer",
-        section="tpm over CSR §E10.7",
+        section="TPM protocol §4.7",
         reason=Reason.ATTESTATION_KEY_NOT_ALLOWED,
         expected="this attestation key, as a primary key of the endorsement hierarchy",
         got=quote.qualified_signer.hex(),
@@ -250,14 +250,14 @@ def _answers(request: NodeRequest, facts: Facts, first: NodeRequest, ctx: bytes)
 def _check_answer(checks: Checks, mac: bytes, quote: Quote, answers: Iterable[tuple[bytes, bytes]]) -> None:
     """Check that M and X are those of one master key and one CA.
 
-    1. Neither is any: the challenge is not ours, or its master key is gone (restartable, §E10.14).
+    1. Neither is any: the challenge is not ours, or its master key is gone (restartable, §4.14).
     2. M is right: the TPM decrypted the secret. 3. X is right: the quote is over this CSR. Both under the same pair.
     """
     compared = [
         (hmac.compare_digest(mac, expected_mac), hmac.compare_digest(quote.extra_data, expected_extra))
         for expected_mac, expected_extra in answers
     ]
-    section, got = "tpm over CSR §E5, step 11", "another value"
+    section, got = "TPM protocol §3, step 11", "another value"
     rules = (
         ("known challenge", Reason.CHALLENGE_UNKNOWN, any(m or x for m, x in compared), _START_OVER_OR_PIN),
         ("activated secret", Reason.PROOF_INVALID, any(m for m, _ in compared), _START_OVER),

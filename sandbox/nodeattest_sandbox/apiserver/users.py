@@ -124,5 +124,5 @@ def _read_certificate(der: bytes) -> tuple[User, datetime]:
     groups = [str(a.value) for a in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
     if not names:
         raise unauthorized()
-    # Go keeps the last of several common names (kubernetes-rules C13).
+    # Go keeps the last of several common names (crypto/x509).
     return User(names[-1], (*groups, _AUTHENTICATED)), certificate.not_valid_after_utc.astimezone(UTC)
