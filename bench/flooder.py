@@ -1,13 +1,15 @@
 """A flood: one bootstrap token files junk as fast as the API server takes it; a process of its own.
 
 ``python -m bench.flooder SERVER CA_FILE COUNT NODE PROVIDER_ID <TOKEN``. A third of the requests is not well-formed, a
-third names a machine that is not there, and a third names NODE's Machine, with the evidence of another TPM. Prints one
-character a hundred requests.
+third names a machine that is not there, and a third names NODE's Machine, with the evidence of another TPM. All are
+made before the first is filed, and filing gives way to everybody else, since a thief's machine is none of the
+cluster's. Prints one character a hundred requests.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +31,7 @@ CONNECTIONS = 8
 PATIENCE = 600.0
 PROGRESS = 100
 KINDS = 3
+YIELDING = 10
 SIGNER = signer_for(ProviderName("tpm"), Purpose.CLIENT)
 
 
@@ -43,12 +46,15 @@ def main() -> None:
         request = envelope.encode(build_csr(key, *who), evidence)
         return request[: request.rindex(b"-----BEGIN")] if number % KINDS == 0 else request
 
+    made = [junk(number) for number in range(int(count))]
+    os.nice(YIELDING)
+
     def file(numbers: range) -> None:
         login = Login(username=f"system:bootstrap:{token[:6]}", token=token)
         deadline = Deadline.after(Clock(), PATIENCE)
         api = HttpsApi(Endpoint.parse(server), login, ca_pem=Path(ca_file).read_bytes(), deadline=deadline)
         for number in numbers:
-            request = junk(number)
+            request = made[number]
             name = f"junk-{number}-{hashlib.sha256(request).hexdigest()[:16]}"
             api.create(manifest(name, request, signer_name=SIGNER, usages=USAGES, expiration_seconds=None))
             if number % PROGRESS == 0:
