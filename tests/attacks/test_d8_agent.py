@@ -36,7 +36,7 @@ def authority() -> Authority:
 @pytest.fixture
 def machine(tmp_path: Path, authority: Authority) -> Generator[Machine]:
     with FakeApi(tmp_path, authority) as api:
-        yield Machine(tmp_path, api).prepare()
+        yield Machine(tmp_path, api).prepare(timeoutSeconds=50)  # the cases about time set their own
 
 
 # Certificates that the cluster, or somebody in its place, sends
