@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
-from typing import Final
+from typing import Final, TypeVar
 
 from catalogue import Row, Verdict
 from filing_requests import Filed
@@ -16,18 +17,21 @@ from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
 
-__all__ = ["becomes", "controlled", "file_object", "stays"]
+__all__ = ["attempted", "becomes", "controlled", "file_object", "stays"]
 
 _NUMBERS: Final = count(1)
+_AT_ONCE: Final = 4
+"""Attackers who try at a time; more only wait for the same two processes."""
+S = TypeVar("S")
 
 
 @contextmanager
 def controlled(world: World, log: str, **policy: object) -> Generator[None]:
-    """Run the controller under one policy, with waits that end within the test."""
+    """Run the controller under one policy, with waits that outlast the tests."""
     world.set_policy(**policy)  # pyright: ignore[reportArgumentType] - the tests write JSON
     config = world.directory / f"{log}.yaml"
     head = "apiVersion: config.nodeattest.x-k8s.io/v1alpha1\nkind: NodeAttestationControllerConfiguration\n"
-    config.write_text(head + "waitLimit: 60s\n")
+    config.write_text(head + "waitLimit: 300s\n")
     with world.controller("--config", str(config), "--leader-elect", "false", log=log) as running:
         world.await_service(running)
         yield
@@ -44,20 +48,26 @@ def file_object(world: World, client: Client, spec: JsonMap, metadata: JsonMap |
     return Filed(world, text_at(client.create(CSRS, body), "metadata", "name"))
 
 
-def becomes(filed: Filed, row: Row, *, seconds: float = 30.0) -> None:
+def attempted(attempts: Mapping[str, Callable[[S], Filed]], scene: S) -> Mapping[str, Future[Filed]]:
+    """Let all attackers try at once; whoever cannot even file fails in the test of its own row."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return {row: pool.submit(attempt, scene) for row, attempt in attempts.items()}
+
+
+def becomes(filed: Filed, row: Row, *, seconds: float = 60.0) -> None:
     """Wait for the end that the row tells; any other end fails at once."""
     reason = row.expected.reason
     match row.expected.verdict:
         case Verdict.DENY:
             ended = eventually(lambda: _end(filed), seconds=seconds, what=f"the end of {row.id}")
-            assert ended in {f"Denied:{reason}", f"Failed:{reason}"}
+            assert ended in {f"Denied:{reason}", f"Failed:{reason}"}, ended
         case Verdict.WAIT:
             said = eventually(lambda: _waits(filed), seconds=seconds, what=f"the wait of {row.id}")
-            assert said == reason
+            assert said == reason, said
             assert filed.state() == ""
         case Verdict.ACCEPT:
             ended = eventually(lambda: _end(filed), seconds=seconds, what=f"the end of {row.id}")
-            assert ended == "issued"
+            assert ended == "issued", ended
         case Verdict.IGNORE | Verdict.SHED:
             raise AssertionError(f"{row.id} has no end to wait for")
 

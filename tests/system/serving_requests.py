@@ -22,7 +22,7 @@ from nodeattest_providers.names import ANNOTATION_CHALLENGE, ClusterPin, Provide
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
 
-__all__ = ["Asked", "Node", "certificate_of", "end_of", "enrol"]
+__all__ = ["Asked", "Node", "certificate_of", "end_of", "enrol", "pin_of"]
 
 USAGES: Final = {Purpose.CLIENT: "client auth", Purpose.SERVING: "server auth"}
 
@@ -62,7 +62,7 @@ class Node:
             dns_names=asked.dns_names,
             ip_addresses=asked.ip_addresses,
         )
-        binding = Binding(_pin(world), signer, csr.parse_csr(der, purpose=asked.purpose).sha256)
+        binding = Binding(pin_of(world), signer, csr.parse_csr(der, purpose=asked.purpose).sha256)
         client = self._client(asked)
         first = Filed(world, _create(client, asked, signer, envelope.encode(der, self.attestor.attest(binding))))
         if not self.attestor.two_step:
@@ -139,7 +139,8 @@ def enrol(world: World, name: str, *, addresses: Sequence[tuple[str, str]] = ())
     return Node(world, name, provider, attestors.attestor(provider, {"secretFile": str(path)}))
 
 
-def _pin(world: World) -> ClusterPin:
+def pin_of(world: World) -> ClusterPin:
+    """Return the pin of the workload cluster's CA."""
     certificate = x509.load_pem_x509_certificate(world.workload.ca_certificate.read_bytes())
     spki = serialization.PublicFormat.SubjectPublicKeyInfo
     return cluster_pin(certificate.public_key().public_bytes(serialization.Encoding.DER, spki))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar, cast
@@ -164,7 +165,7 @@ class World:
         self.admin: Client = management.client()
         self.workload_admin: Client = workload.client()
         self._tpms: dict[str, SoftwareTpm] = {}
-        self._tokens = 0
+        self._tokens = count(1)
         install_cluster_api(self.admin)
         install_definitions(self.admin, cast("list[JsonMap]", manifests.crds()))
         fleet.create_namespace(self.admin, "nodeattest-system")
@@ -207,11 +208,13 @@ class World:
         data: JsonMap = {name: base64.b64encode(path.read_bytes()).decode() for name, path in parts.items()}
         self.admin.patch(f"/api/v1/namespaces/{NAMESPACE}/secrets/{CLUSTER}-ca", {"data": data})
 
-    def token(self) -> str:
-        """Make a bootstrap token."""
-        self._tokens += 1
-        token = fleet.create_bootstrap_token(self.workload_admin, f"tok{self._tokens:03d}.0123456789abcdef")
-        return self.workload.await_token(token)
+    def token(self, *groups: str) -> str:
+        """Make a bootstrap token, whose user is in the kubeadm tokens' group or in these."""
+        token = f"tok{next(self._tokens):03d}.0123456789abcdef"
+        default = ("system:bootstrappers:kubeadm:default-node-token",)
+        return self.workload.await_token(
+            fleet.create_bootstrap_token(self.workload_admin, token, groups=groups or default)
+        )
 
     def tpm(self, name: str) -> SoftwareTpm:
         """Return a machine's running software TPM."""
