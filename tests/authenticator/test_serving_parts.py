@@ -251,3 +251,26 @@ def test_what_changes_during_an_attempt_is_not_missed() -> None:
     watched = Watched([0], renew_at=1000 + 86_400)
     watched.changes[1001] = State(wanted=(b"1", "b"), renew_at=1000 + 86_400, paused_until=0)
     assert watched.run() == [0, 2]
+
+
+def test_names_that_come_and_go_are_followed_ever_slower() -> None:
+    watched = Watched([0] * 20, renew_at=1000 + 86_400)
+    states = [replace(watched.state, wanted=(b"1", name)) for name in "ab"]
+    watched.look = lambda: states[int(watched.time) % 4 // 2]  # another at each look
+    tried = watched.run()
+    assert tried[1] <= 64
+    assert all(later - before >= 300 for before, later in pairwise(tried[10:]))
+
+
+def test_a_change_after_a_calm_while_is_followed_at_once_again() -> None:
+    watched = Watched([0] * 4, renew_at=1000 + 86_400)
+    for number, second in enumerate((1, 3, 5, 5000)):
+        watched.changes[1000 + second] = replace(watched.state, wanted=(b"1", "bcde"[number]))
+    tried = watched.run()
+    assert 5000 <= tried[-2] <= 5062
+    assert tried[-1] == 86_400
+
+
+def test_a_success_that_leaves_no_certificate_is_repeated_ever_slower() -> None:
+    tried = Watched([0] * 9, renew_at=0).run()
+    assert [later - before for before, later in pairwise(tried)] == [4, 6, 10, 18, 34, 62, 62, 62, 62]

@@ -3,7 +3,8 @@
 Each attempt is a process of its own (the one-shot command), so that a TPM library that hangs or leaks ends with it, and
 a new version of the package is used as soon as it is installed; this one only waits, and holds no library. Promises: it
 ends when it is told to and never by itself; it looks every minute whether configuration, names or file changed, and
-does not hurry otherwise: next is the renewal moment, or the moment until which a failure is remembered.
+does not hurry otherwise: next is the renewal moment, or the moment until which a failure is remembered. What changes
+again and again, an address that comes and goes for one, is followed ever slower.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ _LOOK: Final = 60.0
 _RETRY_FIRST: Final = 2.0
 _RETRY_LONGEST: Final = 60.0
 """Seconds before the next attempt where nothing remembers the failure, doubling, with jitter."""
+_CALM: Final = 600.0
+"""Seconds after an attempt; a change that comes sooner follows upon another one."""
+_RESTLESS_LONGEST: Final = 300.0
+"""Seconds that such changes wait at most: each may cost a certificate."""
 _MAX_EXPONENT: Final = 10
 
 
@@ -55,17 +60,23 @@ def watch(
     tell: Callable[[str], None],
 ) -> NoReturn:
     """Run an attempt whenever there is reason to; ``attempt`` returns an exit code."""
-    failed, before = 0, look()
+    failed, changes, before = 0, 0, look()
     while True:
-        failed = 0 if attempt() == 0 else failed + 1
+        began, is_done = clock.monotonic(), attempt() == 0
         clock.sleep(_RETRY_FIRST)
         seen = look()
-        if seen.wanted == before.wanted:
-            until = _next(seen, failed, clock, chance)
+        # A success that leaves a certificate which is due already, or none that can be read, would be one for ever.
+        failed = 0 if is_done and clock.now() < seen.renew_at else failed + 1
+        until = _next(seen, failed, clock, chance) if seen.wanted == before.wanted else None
+        if until is not None:
             if failed:
                 tell(f"the next attempt is in {max(0.0, until - clock.now()):.0f} s")
             while clock.now() < until and look() == seen:
                 clock.sleep(min(_LOOK, max(0.0, until - clock.now())))
+        has_changed = until is None or clock.now() < until
+        changes = changes + 1 if has_changed and clock.monotonic() - began < _CALM else 0
+        if changes > 1:
+            clock.sleep(_doubled(changes - 1, _RESTLESS_LONGEST))
         before = look()
 
 
@@ -113,13 +124,13 @@ def _look(open_agent: Callable[[], Agent]) -> State:
         agent = open_agent()
         identity = agent.identity
         with agent.storage:
+            renew_at = _renewal(file_of(agent))  # known without the network, too: while that is away, nothing is due
             wanted = wanted_names(agent.settings)
             names = str(wanted)
             last = memory.load(agent.storage, identity_of(agent, wanted), name=FAILURE_FILE)
             paused_until = last.until if last is not None else 0
-            renew_at = _renewal(file_of(agent))
     except Failure as failure:
-        names = names or failure.reason
+        names = failure.reason
     return State(wanted=(identity, names), renew_at=renew_at, paused_until=paused_until)
 
 
@@ -135,9 +146,13 @@ def _next(state: State, failed: int, clock: Clock, chance: Callable[[], float]) 
     now = clock.now()
     if failed == 0:
         return max(float(state.renew_at), now + _RETRY_FIRST)
-    pause = min(_RETRY_FIRST * 2 ** min(failed - 1, _MAX_EXPONENT), _RETRY_LONGEST) * (0.5 + chance())
+    pause = _doubled(failed, _RETRY_LONGEST) * (0.5 + chance())
     remembered = state.paused_until if now < state.paused_until <= now + memory.LONGEST else 0
     return max(now + pause, float(remembered))
+
+
+def _doubled(count: int, longest: float) -> float:
+    return min(_RETRY_FIRST * 2 ** min(count - 1, _MAX_EXPONENT), longest)
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
