@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
+import hypothesis
 import pytest
 
 from nodeattest_sandbox.definitions import keeps_custom_resources
@@ -20,6 +21,16 @@ from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox
 ControlPlaneKind = Literal["sandbox", "real"]
 StartControlPlane = Callable[[str], ControlPlane]
 
+
+# A busy machine makes an example slow and its making, too: neither says anything of the law. What must be fast has a
+# test of its own. Settings that hypothesis chooses for CI stay.
+hypothesis.settings.register_profile(
+    "busy",
+    hypothesis.settings(),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("busy")
 
 NOT_POSSIBLE = "not possible here:"
 """How the reason of a skip begins that no setting of the machine can cure; CI lets these and no others pass."""

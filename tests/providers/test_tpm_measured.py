@@ -221,7 +221,7 @@ def test_the_worst_log_costs_little() -> None:
     worst = (Measurement(4, 4, bytes(4)),) * 1700  # 76 bytes each: as many as a log holds
     log = crypto_agile_log(worst)
     assert MAX_EVENT_LOG * 0.9 < len(log) <= MAX_EVENT_LOG
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(Denied):
         judge(log)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
