@@ -88,7 +88,8 @@ def check_event_log(checks: Checks, raw: bytes | None, policy: TpmPolicy, values
     2. It is one, and has the quoted bank; a log in the SHA-1 form has none that a policy accepts.
     3. Each quoted PCR has the value that the log replays to; one that the log does not mention is as the TPM's reset
        left it, unless the policy lists its values: then those judged it.
-    4. Each of PCRs 0 to 7 that the log mentions was closed by exactly one separator, told by its digest.
+    4. Each of PCRs 0 to 7 was closed by exactly one separator, told by its digest, unless the policy's values judged
+       it. One that nothing was measured into is as after a reset of the TPM alone: open to whoever comes next.
     """
     # 1
     got = "none" if raw is None else f"one of {len(raw)} bytes"
@@ -115,7 +116,7 @@ def _check_register(checks: Checks, one: Measured, *, is_listed: bool) -> None:
     passed = one.agrees or is_judged
     _require(checks, passed, f"replays PCR {one.pcr}", Reason.EVENT_LOG_MISMATCH, compared, remedy=_EXPLAIN)
     # 4
-    if one.pcr in _FIRMWARE and one.is_mentioned:
+    if one.pcr in _FIRMWARE and not is_judged:
         passed, compared = one.separators == 1, (f"one separator in PCR {one.pcr}", str(one.separators))
         _require(checks, passed, f"closes PCR {one.pcr}", Reason.EVENT_LOG_MISMATCH, compared, remedy=_CAP)
 
