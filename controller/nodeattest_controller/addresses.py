@@ -13,7 +13,7 @@ from nodeattest_controller.authority import SubjectNames
 from nodeattest_controller.clusterapi import Member
 from nodeattest_controller.inventory import ClusterKey
 from nodeattest_controller.management import Management
-from nodeattest_controller.serving import Addresses, check_names, is_settled, network_of
+from nodeattest_controller.serving import Addresses, check_names, is_settled, network_of, of_machine
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import NodeName
 
@@ -52,11 +52,14 @@ class AddressReview:
         """
         inventory = self._management.inventory
         key = ClusterKey(f"{member.namespace}/{member.cluster_name}")
+        network, rivals = of_machine(
+            member, network_of(cluster), lambda place: inventory.rivals(key, place, member.provider_id)
+        )
         check_names(
             wanted,
             node_name=node_name,
             listed=await self._source.addresses(member),
-            network=network_of(cluster),
-            rivals=lambda place: inventory.rivals(key, place, member.provider_id),
+            network=network,
+            rivals=rivals,
             settled=is_settled(member, at),
         )

@@ -18,6 +18,8 @@ from nodeattest_providers.names import NodeName, ProviderID
 __all__ = ["CLUSTER_LABEL", "InfraRef", "Member", "cluster_of", "machine_members", "pool_members"]
 
 CLUSTER_LABEL: Final = "cluster.x-k8s.io/cluster-name"
+CONTROL_PLANE_LABEL: Final = "cluster.x-k8s.io/control-plane"
+"""On the Machines of a control plane, with any value (cluster-api util.IsControlPlaneMachine)."""
 PAUSED_ANNOTATION: Final = "cluster.x-k8s.io/paused"
 
 
@@ -53,6 +55,8 @@ class Member:
     annotations: dict[str, str] = field(default_factory=dict[str, str])
     infra: InfraRef | None = None
     created: datetime | None = None
+    is_control_plane: bool = False
+    """As the Machine's label has it, which is written in the management cluster only."""
 
     @property
     def is_pool_instance(self) -> bool:
@@ -109,6 +113,7 @@ def machine_members(machine: JsonObject) -> list[Member]:
             annotations=text_map(machine, "metadata", "annotations"),
             infra=_infra_ref(mapping(machine, "spec", "infrastructureRef")),
             created=moment(text(machine, "metadata", "creationTimestamp")),
+            is_control_plane=CONTROL_PLANE_LABEL in mapping(machine, "metadata", "labels"),
         )
     ]
 

@@ -11,7 +11,7 @@ certificate), the platforms' documentation of their metadata services.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
@@ -36,6 +36,7 @@ __all__ = [
     "check_names",
     "is_settled",
     "network_of",
+    "of_machine",
     "place_of",
     "places_of",
 ]
@@ -72,7 +73,7 @@ class Network:
     """What of a cluster no single node may answer for."""
 
     endpoint: str = ""
-    """The control plane's host, as ``place_of`` spells it; empty while unknown."""
+    """The control plane's host, as ``place_of`` spells it; empty while unknown, and for those who answer there."""
     services: tuple[IPv4Network | IPv6Network, ...] = ()
     service_domain: str = _SERVICE_DOMAIN
 
@@ -129,6 +130,18 @@ def network_of(cluster: JsonObject) -> Network:
         services=tuple(block for written in blocks if (block := _block(written)) is not None),
         service_domain=text(network, "serviceDomain").lower().strip(".") or _SERVICE_DOMAIN,
     )
+
+
+def of_machine(member: Member, network: Network, rivals: Rivals) -> tuple[Network, Rivals]:
+    """Let a machine of the control plane that lists the endpoint have it, whoever else lists it.
+
+    It holds the API server's own serving key, which has that name anyway; the others of the control plane answer there,
+    too, and a worker that lists it never gets it, so must not keep it from them.
+    """
+    if not member.is_control_plane:
+        return network, rivals
+    endpoint = network.endpoint
+    return replace(network, endpoint=""), lambda place: () if place == endpoint else rivals(place)
 
 
 def check_names(

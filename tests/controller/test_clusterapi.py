@@ -55,6 +55,17 @@ def test_a_machine_without_a_provider_id_is_nobody_yet() -> None:
     assert machine_members(machine(provider_id="")) == []
 
 
+@pytest.mark.parametrize("value", ["", "true"])
+def test_a_label_of_any_value_makes_a_machine_one_of_the_control_plane(value: str) -> None:
+    labelled: JsonObject = {**machine(), "metadata": {"name": "m", "labels": {"cluster.x-k8s.io/control-plane": value}}}
+    annotated: JsonObject = {
+        **machine(),
+        "metadata": {"name": "m", "annotations": {"cluster.x-k8s.io/control-plane": ""}},
+    }
+    assert machine_members(labelled)[0].is_control_plane
+    assert not machine_members(annotated)[0].is_control_plane
+
+
 def test_the_spec_names_the_cluster_and_a_label_does_not() -> None:
     odd = machine()
     odd["metadata"] = {"name": "m", "namespace": "fleet", "labels": {"cluster.x-k8s.io/cluster-name": "other"}}

@@ -22,6 +22,7 @@ from nodeattest_controller.serving import (
     check_names,
     is_settled,
     network_of,
+    of_machine,
     place_of,
 )
 from nodeattest_kube.jsontypes import JsonObject
@@ -196,6 +197,43 @@ def test_the_control_planes_name_is_denied(host: str) -> None:
 @pytest.mark.parametrize("host", ["fd00:0:0::1", "[fd00::1]"])
 def test_the_control_planes_address_is_denied_in_any_spelling(host: str) -> None:
     refusal("fd00::1", cluster={"spec": {"controlPlaneEndpoint": {"host": host}}})
+
+
+VIP = "10.0.0.100"
+
+
+def at_the_endpoint(asking: Member, *rivals: Member, listed: Sequence[tuple[str, str]]) -> None:
+    network, others = of_machine(asking, network_of(CLUSTER), lambda _: rivals)
+    check_names(SubjectNames((), (VIP,)), node_name=NODE, listed=listed, network=network, rivals=others, settled=True)
+
+
+def test_a_control_planes_machine_may_serve_the_endpoint_that_it_lists_and_no_worker_may() -> None:
+    server, worker = make_member(name="cp-0", is_control_plane=True), make_member(name="worker")
+    beside = make_member(name="cp-1", is_control_plane=True)
+    listed = (*LISTED, ("InternalIP", VIP))
+    at_the_endpoint(server, listed=listed)
+    at_the_endpoint(server, beside, worker, replace(beside, deleting=True), listed=listed)
+    for asking, says in ((server, LISTED), (worker, listed)):
+        with pytest.raises(Denied) as refused:
+            at_the_endpoint(asking, listed=says)
+        assert refused.value.reason is Reason.ADDRESS_NOT_ALLOWED
+
+
+def test_control_planes_share_nothing_but_the_endpoint() -> None:
+    server, beside = make_member(name="cp-0", is_control_plane=True), make_member(name="cp-1", is_control_plane=True)
+    network, others = of_machine(server, network_of(CLUSTER), lambda _: [beside])
+    assert list(others(VIP)) == []
+    assert others("10.0.0.1") == [beside]
+    for place in ("10.96.0.1", "169.254.169.254"):
+        with pytest.raises(Denied):
+            check_names(
+                SubjectNames((), (place,)),
+                node_name=NODE,
+                listed=(("InternalIP", place),),
+                network=network,
+                rivals=lambda _: (),
+                settled=True,
+            )
 
 
 def test_a_name_that_reads_as_an_address_is_denied() -> None:

@@ -93,6 +93,17 @@ def test_what_no_node_may_serve_is_denied_on_the_machine(world: World, name: str
     assert "Machine" in text_at(condition, "message")
 
 
+def test_the_one_machine_of_a_control_plane_serves_its_endpoint(world: World) -> None:
+    world.admin.patch(
+        f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/{CLUSTER}",
+        {"spec": {"controlPlaneEndpoint": {"host": "10.8.255.2", "port": 6443}}},
+    )
+    machine(world, "k-server", ("InternalIP", "10.8.255.2"))
+    world.admin.patch(f"{MACHINES}/k-server", {"metadata": {"labels": {"cluster.x-k8s.io/control-plane": ""}}})
+    filed = kubelet_asks(world, Kubelet(node="k-server", dns_names=["k-server"], ip_addresses=["10.8.255.2"]))
+    assert end_of(filed) == "Approved"
+
+
 def test_another_machines_address_is_denied_at_once_and_a_missing_one_waited_for(world: World) -> None:
     machine(world, "k-victim", ("InternalIP", "10.8.1.1"))
     machine(world, "k-thief", ("InternalIP", "10.8.1.2"))
