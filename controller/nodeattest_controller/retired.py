@@ -73,5 +73,9 @@ def render_retired(known: Sequence[RetiredKey]) -> list[JsonObject]:
 
 
 def _render(key: RetiredKey) -> JsonObject:
-    serving: JsonObject = {"purpose": key.purpose} if key.purpose is Purpose.SERVING else {}
-    return {"spki": key.spki, "serial": key.serial, "notAfter": rfc3339(key.not_after), **serving}
+    body: JsonObject = {"spki": key.spki, "notAfter": rfc3339(key.not_after)}
+    if key.serial:  # optional in the schema, which takes no empty one
+        body["serial"] = key.serial
+    if key.purpose is Purpose.SERVING:
+        body["purpose"] = key.purpose
+    return body

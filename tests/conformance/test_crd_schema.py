@@ -7,13 +7,21 @@ import copy
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from nodeattest_controller import manifests
+from nodeattest_controller.clusterapi import Member
+from nodeattest_controller.ledger import KEEP_ISSUED, Entry, Ledger, empty, parse, render
+from nodeattest_controller.resets import KEEP_RESETS, MAX_REASON, Operator, reset
+from nodeattest_controller.retired import KEEP_ENDED, MAX_LIVE, RetiredKey
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.interface import BootState
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, load, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox
@@ -25,6 +33,19 @@ SHA256 = "sha256:" + "0" * 64
 TIME = "2026-01-02T03:04:05Z"
 CONTROLLER = "system:serviceaccount:nodeattest-system:node-attestation-controller"
 WORKLOAD = "system:serviceaccount:kube-system:node-attestation-controller"
+OPERATOR = "alice"
+CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+MEMBER = Member(
+    kind="Machine", api_version="cluster.x-k8s.io/v1beta1", name="m" * 253, namespace="default", uid="m-0",
+    cluster_name="c", provider_id=ProviderID("x" * 512),
+)  # fmt: skip
+OPERATORS: JsonMap = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "operators"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "nodeattest:operator"},
+    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": OPERATOR}],
+}
 
 POLICY_SPEC: JsonMap = {
     "clusterSelector": {
@@ -71,7 +92,7 @@ LEDGER_SPEC: JsonMap = {
         {
             "requestName": "node-a-1",
             "requestUID": "uid",
-            "firstRequestUID": "",
+            "firstRequestUID": "first-uid",
             "spki": SHA256,
             "serial": "1f",
             "notBefore": TIME,
@@ -97,6 +118,7 @@ def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         for base in ("default", "crd", "rbac", "workload-rbac"):
             for document in manifests.objects(base):
                 client.create(_collection(document), cast("JsonMap", document))
+        client.create(_collection(cast("JsonObject", OPERATORS)), OPERATORS)
         _await(lambda: client.list(POLICIES) == [] and client.list(LEDGERS) == [])
         yield running
 
@@ -299,12 +321,57 @@ def test_doubles_and_formats_are_refused(api: Client, kind: str, path: str, valu
 def test_status_is_written_by_its_own_subresource_only(api: Client) -> None:
     document = made("NodeAttestationPolicy", "with-status", {"authorizedAttestors": []})
     condition: JsonMap = {
-        "type": "Ready", "status": "True", "reason": "Valid", "message": "", "lastTransitionTime": TIME,
+        "type": "Ready", "status": "True", "reason": "Valid", "message": "is valid", "lastTransitionTime": TIME,
     }  # fmt: skip
     created = api.create(POLICIES, {**document, "status": {"conditions": [condition]}})
     assert "status" not in created
     patched = api.patch(f"{POLICIES}/with-status/status", {"status": {"conditions": [condition]}})
     assert list(maps_at(patched, "status", "conditions")) == [condition]
+
+
+def fullest_ledger() -> Ledger:
+    """Make what the controller itself may come to write: every list at its end, every optional field there and not."""
+    later = CREATED + timedelta(days=14)
+    entry = Entry(
+        request_name="r" * 253, request_uid="u" * 64, first_request_uid="", spki=SHA256, serial="f" * 40,
+        not_before=CREATED, not_after=later, issued_at=CREATED, certificate="c" * 2000,
+    )  # fmt: skip
+    old = RetiredKey(spki=SHA256, serial="", not_after=later)
+    return replace(
+        empty(MEMBER),
+        node_name=NodeName("n" * 253),
+        provider=ProviderName("p" * 40),
+        fingerprints={"ek": SHA256, "ak": "000b" + "ab" * 32},
+        boot=BootState(clock=2**62, reset_count=7, restart_count=7, safe=True, pcr_digest="ab" * 32, bank="sha256",
+                       pcrs=dict.fromkeys(range(24), "ab" * 32)),
+        issued=(entry, replace(entry, purpose=Purpose.SERVING, first_request_uid="u" * 36)) * KEEP_ISSUED,
+        retired=(old,) * MAX_LIVE[Purpose.CLIENT]
+        + (replace(old, purpose=Purpose.SERVING, serial="1"),) * MAX_LIVE[Purpose.SERVING]
+        + (replace(old, not_after=CREATED),) * KEEP_ENDED,
+    )  # fmt: skip
+
+
+def test_what_the_controller_and_an_operators_reset_write_is_accepted_and_read_back_as_written(api: Client) -> None:
+    written = fullest_ledger()
+    made_first = api.create(LEDGERS, cast("JsonMap", render(written, MEMBER, "s" * 571)))
+    path = f"{LEDGERS}/{written.name}"
+    changed = replace(
+        parse(cast("JsonObject", made_first)),
+        boot=BootState(clock=1, reset_count=8, restart_count=0, safe=False, pcr_digest="cd" * 32, bank="sha256",
+                       pcrs={7: "cd" * 32}),
+    )  # fmt: skip
+    patched = cast("JsonObject", api.patch(path, cast("JsonMap", render(changed, MEMBER, "signer"))))
+    assert replace(parse(patched), resource_version=changed.resource_version) == changed
+    for _ in range(KEEP_RESETS + 1):
+        patched = reset(patched, by=Operator("o" * 999, claimed=True), reason="r" * MAX_REASON, now=CREATED)
+    kept = cast("JsonObject", api.replace(path, cast("JsonMap", patched)))
+    bare = parse(kept)
+    assert bare.was_reset
+    assert (bare.boot, bare.issued, bare.fingerprints) == (None, (), {})
+    again = replace(written, resource_version=bare.resource_version, issued=written.issued[:1], retired=bare.retired)
+    final = cast("JsonObject", api.patch(path, cast("JsonMap", render(again, MEMBER, "signer"))))
+    assert len(parse(final).retired) == len(bare.retired)
+    assert parse(final).was_reset
 
 
 def test_columns_answer_which_nodes_are_attested_by_what_until_when(api: Client) -> None:
@@ -341,8 +408,13 @@ def allowed(plane: ControlPlane, user: str, verb: str, what: str, *, namespace: 
         (CONTROLLER, "watch", "machines.cluster.x-k8s.io", "", "", True),
         (CONTROLLER, "list", "devmachines.infrastructure.cluster.x-k8s.io", "", "", True),
         (CONTROLLER, "list", "secrets", "", "", True),
-        (CONTROLLER, "update", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", True),
+        (CONTROLLER, "create", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "", True),
+        (CONTROLLER, "patch", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", True),
+        (CONTROLLER, "update", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", False),
+        (CONTROLLER, "delete", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", False),
+        (CONTROLLER, "patch", "machineattestations/status.attestation.cluster.x-k8s.io", "team-a", "x", False),
         (CONTROLLER, "create", "events", "team-a", "", True),
+        (CONTROLLER, "patch", "events", "team-a", "x", False),
         (CONTROLLER, "create", "secrets", "nodeattest-system", "", True),
         (CONTROLLER, "update", "secrets", "nodeattest-system", "node-attestation-challenge-keys", True),
         (CONTROLLER, "update", "leases.coordination.k8s.io", "nodeattest-system", "node-attestation-controller", True),
@@ -354,16 +426,26 @@ def allowed(plane: ControlPlane, user: str, verb: str, what: str, *, namespace: 
         (CONTROLLER, "update", "nodeattestationpolicies.attestation.cluster.x-k8s.io", "team-a", "x", False),
         (CONTROLLER, "create", "nodeattestationpolicies.attestation.cluster.x-k8s.io", "team-a", "", False),
         (CONTROLLER, "create", "pods", "nodeattest-system", "", False),
+        (WORKLOAD, "patch", "certificatesigningrequests.certificates.k8s.io", "", "x", True),
+        (WORKLOAD, "update", "certificatesigningrequests.certificates.k8s.io", "", "x", False),
         (WORKLOAD, "update", "certificatesigningrequests/approval.certificates.k8s.io", "", "x", True),
+        (WORKLOAD, "update", "certificatesigningrequests/status.certificates.k8s.io", "", "x", True),
         (WORKLOAD, "sign", "signers.certificates.k8s.io", "", "cluster.x-k8s.io/*", True),
         (WORKLOAD, "get", "nodes", "", "x", True),
         (WORKLOAD, "create", "clusterrolebindings.rbac.authorization.k8s.io", "", "", True),
         (WORKLOAD, "sign", "signers.certificates.k8s.io", "", "kubernetes.io/kube-apiserver-client", False),
-        (WORKLOAD, "approve", "signers.certificates.k8s.io", "", "kubernetes.io/kubelet-serving", False),
+        (WORKLOAD, "approve", "signers.certificates.k8s.io", "", "kubernetes.io/kubelet-serving", True),
+        (WORKLOAD, "sign", "signers.certificates.k8s.io", "", "kubernetes.io/kubelet-serving", False),
+        (WORKLOAD, "approve", "signers.certificates.k8s.io", "", "kubernetes.io/kube-apiserver-client", False),
         (WORKLOAD, "bind", "clusterroles.rbac.authorization.k8s.io", "", "cluster-admin", False),
         (WORKLOAD, "delete", "certificatesigningrequests.certificates.k8s.io", "", "x", False),
         (WORKLOAD, "get", "secrets", "kube-system", "x", False),
         (WORKLOAD, "delete", "nodes", "", "x", False),
+        (OPERATOR, "update", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", True),
+        (OPERATOR, "create", "events", "team-a", "", True),
+        (OPERATOR, "delete", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", False),
+        (OPERATOR, "update", "nodeattestationpolicies.attestation.cluster.x-k8s.io", "team-a", "x", False),
+        (OPERATOR, "get", "secrets", "team-a", "blue-kubeconfig", False),
     ],
 )
 def test_the_roles_allow_what_is_needed_and_no_more(
