@@ -138,8 +138,8 @@ def names_of(certificate_pem: bytes) -> tuple[list[str], list[str]]:
     """Tell DNS names and addresses of a stored serving certificate; raises ValueError when it cannot be read."""
     try:
         return _alternative_names(x509.load_pem_x509_certificate(certificate_pem))
-    except (UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
-        raise ValueError("a name in it cannot be read") from None
+    except UNREADABLE:
+        raise ValueError("it or a name in it cannot be parsed") from None
 
 
 def _check_leaf(leaf: x509.Certificate, spki: bytes, wanted: Wanted) -> None:

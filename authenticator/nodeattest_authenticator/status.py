@@ -21,7 +21,11 @@ __all__ = ["moment", "status", "to_text"]
 
 
 def status(agent: Agent) -> JsonObject:
-    """Gather it without touching the network or any file; ``state`` is valid, renewal-due or none."""
+    """Gather it; ``state`` is valid, renewal-due or none.
+
+    Nothing is written, and nobody asked but the resolver, where the serving certificate's addresses are this machine's
+    own.
+    """
     notes: list[JsonValue] = []
     quiet = replace(agent, tell=notes.append)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -329,7 +330,22 @@ def empty(target: Path) -> None:
     target.write_bytes(b"")
 
 
-@pytest.mark.parametrize("spoil", [readable_by_others, cut, spoilt, empty])
+def of_no_version(target: Path) -> None:
+    """Let the disk forget a bit where the certificate tells its version, which the library refuses in its own way."""
+    old = target.read_bytes()
+    begin, end = b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n"
+    head, _, rest = old.partition(begin)
+    body, _, tail = rest.partition(end)
+    der = base64.b64decode(body)
+    at = der.index(bytes.fromhex("a003020102")) + 4
+    text = base64.b64encode(der[:at] + b"\x03" + der[at + 1 :])
+    lines = b"".join(text[start : start + 64] + b"\n" for start in range(0, len(text), 64))
+    new = head + begin + lines + end + tail
+    assert len(new) == len(old)
+    target.write_bytes(new)
+
+
+@pytest.mark.parametrize("spoil", [readable_by_others, cut, spoilt, empty, of_no_version])
 def test_a_file_of_ours_that_is_of_no_use_is_replaced(joined: Machine, spoil: Callable[[Path], None]) -> None:
     served(joined)
     old, said = leaf(joined), list[str]()

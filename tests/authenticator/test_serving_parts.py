@@ -87,6 +87,10 @@ def test_without_the_section_nothing_is_written_for_it() -> None:
         ({"ipAddresses": ["fd00::1", "FD00:0::1"]}, "twice"),
         ({"dnsNames": [], "ipAddresses": []}, "both be empty"),
         ({"file": "serving.pem"}, "absolute"),
+        ({"file": "/var/lib/kubelet-authenticator/credential"}, "ends with .pem"),
+        ({"file": "/var/lib/kubelet-authenticator/device.lock"}, "ends with .pem"),
+        ({"file": "/etc/kubernetes/serving.pem/"}, "ends with .pem"),
+        ({"file": "/etc/\0/serving.pem"}, "absolute path"),
     ],
 )
 def test_a_wrong_serving_section_is_named(section: Any, says: str) -> None:  # noqa: ANN401 - right or wrong

@@ -15,6 +15,8 @@ __all__ = ["ServingSettings", "parse_serving"]
 
 _MOST_NAMES: Final = 32
 """docs/wire-format.md, "names in a serving request"."""
+_SUFFIX: Final = ".pem"
+"""Of no other file of ours: the client's credential has the same layout, and must not be taken for this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +57,8 @@ def parse_serving(fields: Fields) -> ServingSettings:
         raise FieldsError(f"serving must have at most {_MOST_NAMES} names")
     if dns_names == () and canonical == ():
         raise FieldsError("serving.dnsNames and serving.ipAddresses must not both be empty")
-    if file is not None and not file.startswith("/"):
-        raise FieldsError("serving.file must be an absolute path")
+    if file is not None and not (file.startswith("/") and file.endswith(_SUFFIX) and "\0" not in file):
+        raise FieldsError(f"serving.file must be an absolute path that ends with {_SUFFIX}")
     return ServingSettings(dns_names=dns_names, ip_addresses=canonical, file=file)
 
 
