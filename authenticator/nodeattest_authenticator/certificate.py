@@ -2,7 +2,7 @@
 
 Promises: what passes is a client certificate for exactly this node and this key from a CA of this cluster, valid now.
 Leaves authorisation to the API server. A wrong clock is told apart from a wrong certificate.
-Sources: RFC 5280 §4.1.2.5, §4.2.1.9, §4.2.1.12; attack-corpus rows 142, 145.
+Sources: RFC 5280 §4.1.2.5, §4.2.1.9, §4.2.1.12.
 """
 
 from __future__ import annotations

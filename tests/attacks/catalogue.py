@@ -87,7 +87,8 @@ def read(path: Path) -> list[Row]:
         raise ValueError(f"{path.name}: unknown fields {sorted(document)}")
     default = str(document.get("surface", ""))
     rows = [_row(path.name, str(document["section"]), default, item) for item in document["row"]]
-    if [row.id for row in rows] != sorted(row.id for row in rows):
+    numbers = [int(row.id.partition("-")[2]) for row in rows]
+    if numbers != sorted(numbers):
         raise ValueError(f"{path.name}: rows stand in the order of their ids")
     return rows
 

@@ -22,7 +22,7 @@ from nodeattest_providers.names import ANNOTATION_CHALLENGE, ProviderName, Purpo
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
 
-__all__ = ["Exchange", "evidence_of", "opened", "settled", "tpm_node"]
+__all__ = ["Exchange", "evidence_of", "node_client", "opened", "settled", "token_client", "tpm_node"]
 
 SECONDS: Final = 60.0
 
@@ -108,3 +108,13 @@ def tpm_node(world: World, name: str) -> Node:
     """Make what answers for a machine by its software TPM."""
     provider = ProviderName("tpm")
     return Node(world, name, provider, attestors.attestor(provider, {"tcti": world.tpm(name).tcti}))
+
+
+def token_client(world: World, *groups: str) -> Client:
+    """Act with a bootstrap token that was never used, in these groups."""
+    return world.workload.client(world.workload.token_kubeconfig(world.token(*groups)))
+
+
+def node_client(world: World, name: str) -> Client:
+    """Act with a node's own certificate."""
+    return world.workload.client(world.workload.client_kubeconfig(f"system:node:{name}", ["system:nodes"]))

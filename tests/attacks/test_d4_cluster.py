@@ -15,7 +15,7 @@ import pytest
 from attacked_world import attempted, becomes, controlled
 from cases import attacks
 from catalogue import Row
-from exchanges import evidence_of, opened, settled, tpm_node
+from exchanges import evidence_of, node_client, opened, settled, token_client, tpm_node
 from filing_requests import Filed, Wanted, file_request
 from kubelet_requests import register_node
 from operator_commands import collection_of, made_anew
@@ -45,14 +45,8 @@ class Scene:
     turn: Lock
 
     def token(self) -> Client:
-        """Steal a token that was never used."""
-        return self.world.workload.client(self.world.workload.token_kubeconfig(self.world.token()))
-
-    def as_node(self, name: str) -> Client:
-        """Act with a node's own certificate."""
-        return self.world.workload.client(
-            self.world.workload.client_kubeconfig(f"system:node:{name}", ["system:nodes"])
-        )
+        """Steal a token."""
+        return token_client(self.world)
 
     def machine(self, name: str) -> Node:
         """Make a machine with a secret of its own."""
@@ -208,7 +202,7 @@ def copied(*, returned: int) -> Attempt:
 
 def of_another_node(scene: Scene) -> Filed:
     thief = scene.machine("d4-neighbour")
-    return opened(scene.member, node="d4-member").first(scene.as_node(thief.name))
+    return opened(scene.member, node="d4-member").first(node_client(scene.world, thief.name))
 
 
 def by_an_administrator(scene: Scene) -> Filed:
@@ -218,7 +212,7 @@ def by_an_administrator(scene: Scene) -> Filed:
 
 def after_the_machine(scene: Scene) -> Filed:
     """Renew when the Machine is gone; until the controller has seen that, it still asks for proof."""
-    mine, client = opened(scene.machine("d4-gone")), scene.as_node("d4-gone")
+    mine, client = opened(scene.machine("d4-gone")), node_client(scene.world, "d4-gone")
     certificate_of(mine.carry_out(scene.token()))
     scene.world.admin.delete(f"{MACHINES}/d4-gone")
 

@@ -1,4 +1,4 @@
-"""What may be wrong with the cache, row by row, and what becomes of it (attack-corpus row 142)."""
+"""What may be wrong with the cache, row by row, and what becomes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The certificate's checks: one good one, then one thing spoilt a row (attack-corpus row 145)."""
+"""The certificate's checks: one good one, then one thing spoilt a row."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _create(client: Client, asked: Asked, signer: SignerName, request: bytes) ->
     return text_at(client.create(CSRS, body), "metadata", "name")
 
 
-def end_of(filed: Filed, *, seconds: float = 20.0) -> str:
+def end_of(filed: Filed, *, seconds: float = 60.0) -> str:
     """Wait until a request is issued, denied or failed."""
     return eventually(lambda: filed.state().removeprefix("Approved"), seconds=seconds, what=f"the end of {filed.name}")
 

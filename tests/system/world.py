@@ -256,11 +256,12 @@ class World:
 
     def await_service(self, controller: Controller) -> None:
         """Wait until the controller serves the cluster, and bootstrap tokens may file requests."""
-        eventually(lambda: controller.said("connected"), what="the connection")
+        eventually(lambda: controller.said("connected"), seconds=60, what="the connection")
         path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
         name = "nodeattest:node-bootstrapper"
         eventually(
             lambda: any(text_at(one, "metadata", "name") == name for one in self.workload_admin.list(path)),
+            seconds=60,
             what="the bootstrappers' binding",
         )
 

@@ -1,7 +1,7 @@
 """The impostors: what each tries with a stolen token, and the reason for which it must be refused.
 
-Every attempt is a real agent process or a real client of the API server; none has help from inside. The numbers are
-those of the attack corpus (docs/threat-model.md).
+Every attempt is a real agent process or a real client of the API server; none has help from inside. What else is tried:
+docs/threat-model.md.
 """
 
 from __future__ import annotations
@@ -91,17 +91,17 @@ def _by_agent(scene: Scene, identity: Identity, seat: Seat) -> Verdict:
 
 
 def _strangers_device(scene: Scene) -> Verdict:
-    """Corpus 81, 109: a genuine device that is not this Machine's."""
+    """Show a genuine device that is not this Machine's."""
     return _by_agent(scene, scene.victim.identity, scene.stranger)
 
 
 def _members_device(scene: Scene) -> Verdict:
-    """Corpus 60: a compromised node's device for another Machine's identity."""
+    """Show a compromised node's device for another Machine's identity."""
     return _by_agent(scene, scene.victim.identity, scene.member.seat)
 
 
 def _other_name(scene: Scene) -> Verdict:
-    """Corpus 60: an enrolled machine, honest in everything but its name."""
+    """Be an enrolled machine, honest in everything but its name."""
     identity = Identity(node=scene.victim.identity.node, provider_id=scene.member.identity.provider_id)
     return _by_agent(scene, identity, scene.member.seat)
 
@@ -112,12 +112,12 @@ def _other_name_insecure(scene: Scene) -> Verdict:
 
 
 def _downgrade(scene: Scene) -> Verdict:
-    """Corpus 79: ask the signer that demands no proof."""
+    """Ask the signer that demands no proof."""
     return _by_agent(scene, scene.victim.identity, Seat(provider=ProviderName("insecure")))
 
 
 def _second_key(scene: Scene) -> Verdict:
-    """Corpus 70: a machine that has joined, and another key."""
+    """Be a machine that has joined, and bring another key."""
     return _by_agent(scene, scene.member.identity, scene.member.seat)
 
 
@@ -125,7 +125,7 @@ def _second_key(scene: Scene) -> Verdict:
 
 
 def _without_evidence(scene: Scene) -> Verdict:
-    """Corpus 61: a plain PKCS#10 request, as kubeadm's TLS bootstrap files it."""
+    """File a plain PKCS#10 request, as kubeadm's TLS bootstrap files it."""
     identity = scene.victim.identity
     _, csr_der = new_request(identity.node, identity.provider_id)
     return _file(scene, pem.encode([(envelope.LABEL_CSR, csr_der)]), scene.victim.seat)
@@ -138,7 +138,7 @@ def _unknown_machine(scene: Scene) -> Verdict:
 
 
 def _replay(scene: Scene) -> Verdict:
-    """Corpus 64: another node's proof, read where everybody may read it, around a key of the attacker's own."""
+    """Put another node's proof, read where everybody may read it, around a key of the attacker's own."""
     evidence = _observed_proof(scene)
     identity = scene.member.identity
     _, csr_der = new_request(identity.node, identity.provider_id)
@@ -157,7 +157,7 @@ def _observed_proof(scene: Scene) -> Evidence:
 
 
 def _forged_quote(scene: Scene) -> Verdict:
-    """Corpus 89, 90: the victim's public endorsement key, and everything else in software."""
+    """Show the victim's public endorsement key, and make everything else in software."""
     tpm, identity, attacker, signer = scene.victim.tpm, scene.victim.identity, scene.attacker, scene.victim.seat.signer
     key = tpm.endorsement_certificate().public_key() if tpm else None
     if not isinstance(key, ec.EllipticCurvePublicKey):
