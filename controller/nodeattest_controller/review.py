@@ -94,7 +94,10 @@ def names_of(member: Member, proven: NodeName | None = None) -> tuple[str, ...]:
 
 
 def check_node_name(request: NodeRequest, member: Member, around: Surroundings, proven: NodeName | None) -> None:
-    """Rule 2: the requested name is this Machine's, and no other Machine's too."""
+    """Rule 2: the requested name is this Machine's, and no other Machine's too.
+
+    A nodeRef beats claims by addresses, which a guest can invent: they take no renewal from a node that has joined.
+    """
     allowed = names_of(member, proven)
     if request.csr.node_name not in allowed:
         raise Denied(
@@ -104,6 +107,8 @@ def check_node_name(request: NodeRequest, member: Member, around: Surroundings, 
             remedy="let the node use its own Machine's name",
         )
     others = [o for o in around.claimants if o.provider_id != member.provider_id and not o.deleting]
+    if member.node_ref_name:
+        others = [other for other in others if other.node_ref_name]
     if others:
         raise Denied(
             Reason.MACHINE_AMBIGUOUS,

@@ -65,6 +65,8 @@ _THIS_NETWORK: Final = ip_network("0.0.0.0/8")
 _API_SERVER: Final = "kubernetes"
 """The first label of the API server's own service names: kubernetes, kubernetes.default, kubernetes.default.svc, …"""
 _SERVICE_DOMAIN: Final = "cluster.local"
+_USUAL_SERVICES: Final = (ip_network("10.96.0.1/32"),)
+"""The API server's own where the Cluster names none; not all of kubeadm's 10.96.0.0/12: others' nodes may be in it."""
 _REMEDY: Final = "ask for names and addresses of this machine only; they are compared exactly with those of its Machine"
 
 
@@ -124,10 +126,11 @@ def check_joined(request: NodeRequest, ledger: Ledger, now: datetime) -> None:
 def network_of(cluster: JsonObject) -> Network:
     """Read a Cluster object; what is malformed there protects nothing and harms nothing."""
     network = mapping(cluster, "spec", "clusterNetwork")
-    blocks = strings(network, "services", "cidrBlocks")
+    written = strings(network, "services", "cidrBlocks")
+    blocks = tuple(block for each in written if (block := _block(each)) is not None)
     return Network(
         endpoint=place_of(text(cluster, "spec", "controlPlaneEndpoint", "host")),
-        services=tuple(block for written in blocks if (block := _block(written)) is not None),
+        services=blocks or _USUAL_SERVICES,
         service_domain=text(network, "serviceDomain").lower().strip(".") or _SERVICE_DOMAIN,
     )
 

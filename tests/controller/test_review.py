@@ -113,6 +113,16 @@ def test_a_name_that_two_machines_claim_is_denied() -> None:
     assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
 
 
+def test_a_node_that_has_joined_is_not_kept_from_its_name_by_what_another_machines_guest_claims() -> None:
+    mine = make_member(node_ref_name=NodeName("node-0"))
+    liar = make_member(name="liar", provider_id=ProviderID("sandbox://liar"), addresses=(("Hostname", "node-0"),))
+    check_node_name(make_request(), mine, Surroundings(claimants=[mine, liar], holders=()), None)
+    for asking, other in ((liar, mine), (mine, replace(liar, node_ref_name=NodeName("node-0")))):
+        with pytest.raises(Denied) as refused:
+            check_node_name(make_request(), asking, Surroundings(claimants=[asking, other], holders=()), None)
+        assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+
+
 def test_a_machines_own_claim_does_not_count_against_it() -> None:
     check_node_name(make_request(), make_member(), Surroundings(claimants=[make_member()], holders=()), None)
 

@@ -252,6 +252,8 @@ def test_a_name_that_reads_as_an_address_is_denied() -> None:
 def test_a_cluster_that_says_nothing_still_protects_what_is_never_a_nodes(cluster: JsonObject) -> None:
     check("node-1", "10.0.0.1", cluster=cluster)
     refusal("kubernetes.default.svc.cluster.local", cluster=cluster)
+    refusal("10.96.0.1", listed=(("InternalIP", "10.96.0.1"),), cluster=cluster)
+    check("10.96.0.2", listed=(("InternalIP", "10.96.0.2"),), cluster=cluster)
 
 
 # Other machines
