@@ -47,9 +47,7 @@ class KubeletServing:
         self._metrics = metrics
 
     async def read(self, workload: Workload, stored: StoredRequest) -> JsonObject | None:
-        """Read a request whole; None when the policy leaves it alone, or somebody else decided it meanwhile."""
-        if not self._approves(workload.key):
-            return None
+        """Read a request whole; None when somebody else decided it meanwhile."""
         found = await workload.read_request(stored.name)
         now = peek(found) if found is not None else None
         return found if now is not None and now.uid == stored.uid and now.is_open else None
@@ -75,7 +73,8 @@ class KubeletServing:
         found = self._management.inventory.members_of_node(cluster, node_name) if node_name else []
         return found[0].provider_id if len(found) == 1 else ""
 
-    def _approves(self, key: ClusterKey) -> bool:
+    def approves(self, key: ClusterKey) -> bool:
+        """Tell whether the policy has kubelet's own requests decided here."""
         cluster = self._management.cluster(key)
         if cluster is None:
             return False

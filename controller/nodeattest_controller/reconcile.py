@@ -114,18 +114,31 @@ class Reconciler:
             return DONE
         if stored.purpose not in self._purposes:
             return DONE
-        if stored.is_kubelets:
-            csr = await self._kubelet_serving.read(workload, stored)
-            if csr is None:
-                return DONE
         try:
+            if stored.is_kubelets:
+                return await self._step_of_kubelets(workload, csr, stored)
             return await self._step(workload, csr, stored)
         except (Conflict, AlreadyExists, NotFound):
             return await self._look_again(workload, csr, stored)
 
-    async def _step(self, workload: Workload, csr: JsonObject, stored: StoredRequest) -> Outcome:
+    async def _step_of_kubelets(self, workload: Workload, named: JsonObject, stored: StoredRequest) -> Outcome:
+        """Read one of kubelet's own whole after it has paid; the cache has only who asks and since when."""
+        if not self._kubelet_serving.approves(workload.key):
+            return DONE
+        paid = True
         try:
-            self._enter(workload.key, csr, stored)
+            self._enter(workload.key, named, stored)
+        except OverBudget as over:
+            if self._age(named) <= self._wait_limit:
+                return await self._shed(workload, named, stored, over)
+            paid = False  # its time is over, and refusing it takes all of it
+        csr = await self._kubelet_serving.read(workload, stored)
+        return DONE if csr is None else await self._step(workload, csr, stored, paid=paid)
+
+    async def _step(self, workload: Workload, csr: JsonObject, stored: StoredRequest, *, paid: bool = False) -> Outcome:
+        try:
+            if not paid:
+                self._enter(workload.key, csr, stored)
             return await self._decide(workload, csr, stored)
         except OverBudget as over:
             return await self._shed(workload, csr, stored, over)

@@ -223,6 +223,7 @@ def _slim_request(request: JsonObject) -> JsonObject:
     kept: JsonObject = {name: meta[name] for name in ("name", "uid", "resourceVersion") if name in meta}
     spec: JsonObject = {"signerName": text(request, "spec", "signerName")}
     if stored is not None and stored.is_open:
+        kept["creationTimestamp"] = text(meta, "creationTimestamp")
         spec["username"] = text(request, "spec", "username")
     return {"metadata": kept, "spec": spec, "status": status}
 

@@ -6,6 +6,7 @@ import base64
 import os
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,6 +18,7 @@ from filing_requests import Filed
 from kubelet_requests import Kubelet, kubelet_asks, register_node
 from world import CLUSTER, NAMESPACE, Controller, World, eventually
 
+from nodeattest_controller.budget import NODE_BURST
 from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, text_at
 
@@ -139,6 +141,36 @@ def test_a_request_before_its_machine_is_woken_by_it(world: World) -> None:
     world.machine("k-early")
     assert end_of(filed) == "Approved"
     assert time.monotonic() - asked < 4, "the Machine must wake the request"
+
+
+def api_reads(controller: Controller) -> float:
+    port = (controller.said("serving health and metrics") or {}).get("metrics_port")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    wanted = [line for line in lines if line.startswith("nodeattest_api_requests_total") and 'verb="get"' in line]
+    return sum(float(line.split()[-1]) for line in wanted)
+
+
+def test_a_flood_over_its_budget_is_not_read_whatever_changes_and_ends(world: World, controller: Controller) -> None:
+    kubelet = Kubelet(node="k-flood", dns_names=["k-flood"])
+    flood = [kubelet_asks(world, kubelet) for _ in range(NODE_BURST + 10)]
+    eventually(
+        lambda: any(one.annotation(ANNOTATION_REASON).startswith("RequesterOverBudget") for one in flood),
+        what="the reason in an annotation",
+    )
+    before = api_reads(controller)
+    for change in range(5):
+        world.admin.patch(
+            f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/{CLUSTER}",
+            {"metadata": {"annotations": {"changed": str(change)}}},
+        )
+        time.sleep(0.2)
+    assert api_reads(controller) - before < len(flood) / 2
+    for one in flood:
+        eventually(one.state, seconds=30, what="the end of a request of the flood")
+    ends = {one.state() for one in flood}
+    assert "Denied:RequesterOverBudget" in ends
+    assert ends <= {"Denied:RequesterOverBudget", "Denied:MachineNotFound"}
 
 
 def test_a_request_with_a_mail_address_is_denied(world: World) -> None:
