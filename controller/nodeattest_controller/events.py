@@ -2,8 +2,8 @@
 
 Events stay in the management cluster, so they carry expected and got; the CSR's condition does not. Writing one never
 delays a verdict. A flood of refusals neither becomes a flood of Events nor hides others': token buckets for the
-requester that caused it, for the object that it is about and for the namespace drop the rest, in this order, so that
-what one of them drops is not taken from the next.
+requester that caused it, for the requester's cluster, whose API server may invent requesters, for the object that it is
+about and for the namespace drop the rest, in this order, so that what one of them drops is not taken from the next.
 Source: client-go tools/record/events_cache.go has a bucket for a source and object.
 """
 
@@ -31,6 +31,8 @@ _LOG: Final = logging.getLogger(__name__)
 _COMPONENT: Final = "node-attestation-controller"
 SOURCE_BURST, SOURCE_RATE = 10, 1 / 60
 """Events that one requester may cause at once, and a second after that."""
+CLUSTER_BURST, CLUSTER_RATE = 100, 1 / 6
+"""The same that all requesters of one cluster may cause: a third of what a namespace takes."""
 OBJECT_BURST, OBJECT_RATE = 25, 1 / 60
 """The same about one object; client-go has 25 and one in five minutes."""
 NAMESPACE_BURST, NAMESPACE_RATE = 300, 1 / 2
@@ -66,16 +68,19 @@ class EventRecorder:
         self._instance = instance
         self._tasks: set[asyncio.Task[None]] = set()
         self._sources = Buckets(burst=SOURCE_BURST, per_second=SOURCE_RATE, clock=clock)
+        self._clusters = Buckets(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=clock)
         self._objects = Buckets(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=clock)
         self._namespaces = Buckets(burst=NAMESPACE_BURST, per_second=NAMESPACE_RATE, clock=clock)
 
-    def record(self, subject: Subject, kind: str, reason: str, message: str, *, source: str = "") -> None:
+    def record(
+        self, subject: Subject, kind: str, reason: str, message: str, *, source: tuple[str, str] | None = None
+    ) -> None:
         """Write an Event (``Normal`` or ``Warning``), unless a budget is spent.
 
-        ``source`` names who caused a refusal, so that one requester's do not drown another's.
+        ``source`` names who caused a refusal, cluster and user, so that one requester's do not drown another's.
         """
         budgets = ((self._objects, (subject.uid, kind)), (self._namespaces, (subject.namespace, kind)))
-        if source and not self._sources.take(source):
+        if source is not None and not (self._sources.take(source) and self._clusters.take(source[0])):
             return
         if not all(bucket.take(key) for bucket, key in budgets):
             return

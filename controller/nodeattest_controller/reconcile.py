@@ -291,8 +291,7 @@ class Reconciler:
         named = request.csr.provider_id if request else self._kubelet_serving.provider_id_of(cluster, csr)
         subject = claimed_subject(self._management, cluster, named)
         if subject is not None:
-            requester = f"{cluster}/{text(csr, 'spec', 'username')}"
-            self._events.record(subject, "Warning", reason, message, source=requester)
+            self._events.record(subject, "Warning", reason, message, source=(cluster, text(csr, "spec", "username")))
 
     async def _look_again(self, workload: Workload, csr: JsonObject, stored: StoredRequest) -> Outcome:
         """Somebody wrote first, or something is gone: read what there is now, and judge anew after a pause."""

@@ -7,7 +7,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nodeattest_controller.events import NAMESPACE_BURST, OBJECT_BURST, SOURCE_BURST, EventRecorder, Subject
+from nodeattest_controller.events import (
+    CLUSTER_BURST,
+    NAMESPACE_BURST,
+    OBJECT_BURST,
+    SOURCE_BURST,
+    EventRecorder,
+    Subject,
+)
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.process import ControlPlane, start_sandbox
@@ -49,19 +56,32 @@ async def test_one_requesters_flood_leaves_room_for_anothers_refusals(
     plane: ControlPlane, recorder: EventRecorder
 ) -> None:
     for number in range(500):
-        recorder.record(machine(f"many-{number}"), "Warning", "MachineNotFound", "junk", source="thief")
-    recorder.record(machine("honest"), "Warning", "NodeNameMismatch", "a mistake", source="node")
+        recorder.record(machine(f"many-{number}"), "Warning", "MachineNotFound", "junk", source=("fleet/a", "thief"))
+    recorder.record(machine("honest"), "Warning", "NodeNameMismatch", "a mistake", source=("fleet/a", "node"))
     await recorder.drain(20)
     written = sum(bool(about(plane, f"many-{number}")) for number in range(SOURCE_BURST + 2))
     assert written == SOURCE_BURST
     assert len(about(plane, "honest")) == 1
 
 
+async def test_requesters_that_a_clusters_api_server_invents_leave_room_for_other_clusters(
+    plane: ControlPlane, recorder: EventRecorder
+) -> None:
+    for number in range(NAMESPACE_BURST + 100):
+        source = ("fleet/bad", f"invented-{number}")
+        recorder.record(machine(f"bad-{number}"), "Warning", "MachineNotFound", "junk", source=source)
+    recorder.record(machine("good"), "Warning", "NodeNameMismatch", "a mistake", source=("fleet/good", "node"))
+    await recorder.drain(20)
+    listed = plane.client().list(EVENTS)
+    assert sum(text_at(one, "involvedObject", "name").startswith("bad-") for one in listed) == CLUSTER_BURST
+    assert len(about(plane, "good")) == 1
+
+
 async def test_a_flood_about_one_object_leaves_room_for_others(plane: ControlPlane, recorder: EventRecorder) -> None:
     for number in range(200):
-        recorder.record(machine("hit"), "Warning", "MachineNotFound", "junk", source=f"thief-{number}")
+        recorder.record(machine("hit"), "Warning", "MachineNotFound", "junk", source=(f"fleet/{number}", "thief"))
     recorder.record(machine("hit"), "Normal", "NodeAttested", "well")
-    recorder.record(machine("beside"), "Warning", "NodeNameMismatch", "a mistake", source="node")
+    recorder.record(machine("beside"), "Warning", "NodeNameMismatch", "a mistake", source=("fleet/a", "node"))
     await recorder.drain(20)
     assert len(about(plane, "hit")) == OBJECT_BURST + 1
     assert len(about(plane, "beside")) == 1
@@ -71,7 +91,9 @@ async def test_a_namespaces_events_are_bounded_whoever_causes_them(
     plane: ControlPlane, recorder: EventRecorder
 ) -> None:
     for number in range(NAMESPACE_BURST + 100):
-        recorder.record(machine(f"pool-{number}"), "Warning", "MachineNotFound", "junk", source=f"thief-{number}")
+        recorder.record(
+            machine(f"pool-{number}"), "Warning", "MachineNotFound", "junk", source=(f"fleet/{number}", "thief")
+        )
     await recorder.drain(30)
     listed = plane.client().list(EVENTS)
     assert sum(text_at(one, "involvedObject", "name").startswith("pool-") for one in listed) == NAMESPACE_BURST
