@@ -8,6 +8,8 @@ leaves to others whether it is true.
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -93,9 +95,13 @@ class Settings:
 
 
 def load(path: str, *, hostname: str) -> Settings:
-    """Read and parse the configuration file; ``hostname`` names the node when the file does not."""
+    """Read and parse the configuration file; ``hostname`` names the node when the file does not.
+
+    It may name a command and a server, so one that others can write is not obeyed.
+    """
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs the exec path 9 ms
+            _check_writers(path, os.fstat(file.fileno()))
             data = file.read()
     except OSError as error:
         raise invalid(f"{path}: {error.strerror}") from None
@@ -103,6 +109,16 @@ def load(path: str, *, hostname: str) -> Settings:
         return parse(data, hostname=hostname)
     except FieldsError as error:
         raise invalid(f"{path}: {error}") from None
+
+
+def _check_writers(path: str, found: os.stat_result) -> None:
+    if found.st_uid not in {0, os.geteuid()} or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Failure(
+            Local.CONFIGURATION_INVALID,
+            f"{path} may be written by others: owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}",
+            remedy=f"see that its content is right, then: chown root {path}; chmod 0600 {path}",
+            fate=Fate.USAGE,
+        )
 
 
 def invalid(message: str) -> Failure:

@@ -95,6 +95,17 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], says: str) -> None:
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])
+def test_a_file_that_others_may_write_is_not_obeyed(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(text())
+    path.chmod(0o644)
+    assert load(str(path), hostname="n").node_name == "n"
+    path.chmod(mode)
+    with pytest.raises(Failure, match=f"may be written by others: owner .*, mode 0{mode:o}"):
+        load(str(path), hostname="n")
+
+
 def test_an_absent_file_is_a_clear_usage_error(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="No such file") as caught:
         load(str(tmp_path / "none"), hostname="host")
