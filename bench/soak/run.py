@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -16,16 +15,17 @@ from statistics import quantiles
 
 from bench.figures import Figure, table
 from bench.joins import installed
-from bench.scene import TICKS, Scene, cpu_seconds, opened
+from bench.scene import TICKS, Scene, opened
 from bench.soak.audit import audit
 from bench.soak.kubelet import Diary, Kubelet
+from bench.soak.supervisor import Life, Supervisor
 from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.lock import exclusive
 from nodeattest_authenticator.storage import Storage
 from nodeattest_cli.demo.children import Children
 from nodeattest_cli.demo.fleet import join, kubeconfig_of, plug_in, provision
 from nodeattest_cli.demo.tools import Tools
-from nodeattest_cli.demo.world import CLUSTER, NAMESPACE, start_controller
+from nodeattest_cli.demo.world import CLUSTER, NAMESPACE
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderName
 
@@ -33,8 +33,6 @@ AT_ONCE = 4
 """Machines set up at a time."""
 QUIET = 90.0
 """Seconds for renewals that were begun to end; the agent gives up after 60."""
-DOWN = 2.0
-"""Seconds between the controller's death and the next one's start."""
 OWN = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}"
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 
@@ -56,42 +54,33 @@ class Plan:
         return min(8.0, self.seconds / 10)
 
 
-@dataclass(frozen=True)
-class Load:
-    """What a process, and what all have used so far."""
-
-    cpu: float
-    busy: float
-    """Seconds of all processors."""
-    resident: float
-    """MiB."""
-
-
 def soak(tools: Tools, plan: Plan) -> tuple[list[Figure], list[str]]:
     """Run the plan; returns figures, and what went otherwise than it must."""
     with opened(tools) as scene:
         policies = f"{OWN}/nodeattestationpolicies/{CLUSTER}"
         scene.world.management.client().patch(policies, {"spec": {"certificateLifetime": plan.lifetime}})
         stop = threading.Event()
-        fleet = Fleet(scene, plan, stop)
+        fleet, supervisor = Fleet(scene, plan, stop), Supervisor(scene)
         try:
             fleet.set_up()
             _say(f"{plan.nodes} nodes joined; {plan.seconds:.0f} s of renewals begin")
-            loads = _disturb(scene, plan)
+            supervisor.begin()
+            busy = _disturb(scene, plan, supervisor)
         finally:
+            supervisor.end()
             fleet.end()
+            if plan.logs is not None:
+                _keep_logs(scene.directory, plan.logs)
         found = audit(_csrs(scene), scene.world.management.client().list(f"{OWN}/machineattestations"))
         diaries = {kubelet.name: kubelet.diary for kubelet in fleet.kubelets}
         problems = [f"{name} was lost at {lost}" for name, diary in diaries.items() for lost in diary.lost]
         problems += found.violations
         problems += [f"{name} never renewed" for name, diary in diaries.items() if _never_renewed(diary, plan)]
-        if plan.logs is not None:
-            _keep_logs(scene.directory, plan.logs)
         if problems:
             said = Counter(diary.last_words for diary in diaries.values() if diary.failed_calls)
             problems = [f"{count} plugins said last: {words}" for words, count in said.most_common(3)] + problems
         extra = Figure("keys certified", found.keys, "", "", f"{found.published} requests hold a certificate")
-        return [*_figures(scene, plan, list(diaries.values()), loads), extra], problems
+        return [*_figures(scene, plan, list(diaries.values()), supervisor.lives), busy, extra], problems
 
 
 class Fleet:
@@ -138,19 +127,12 @@ class Fleet:
                 pass
 
 
-def _disturb(scene: Scene, plan: Plan) -> tuple[Load, Load, Load, Load]:
-    """Halfway kill the controller, at three quarters freeze the API server; returns both controllers' loads."""
-    begun = time.monotonic()
-    first = scene.controller_pid
-    loads = [_load(first)]
+def _disturb(scene: Scene, plan: Plan, supervisor: Supervisor) -> Figure:
+    """Halfway kill the controller, at three quarters freeze the API server; returns how busy the machine was."""
+    begun, before = time.monotonic(), _busy()
     _sleep_until(begun + plan.seconds / 2)
-    loads.append(_load(first))
-    os.kill(first, signal.SIGKILL)
+    supervisor.kill()
     _say("controller killed")
-    time.sleep(DOWN)
-    second = start_controller(scene.world, scene.directory / "controller-2", scene.tools, scene.stack).pid()
-    loads.append(_load(second))
-    _say("another controller runs")
     _sleep_until(begun + plan.seconds * 3 / 4)
     scene.world.workload.freeze()
     try:
@@ -159,11 +141,12 @@ def _disturb(scene: Scene, plan: Plan) -> tuple[Load, Load, Load, Load]:
         scene.world.workload.resume()
     _say(f"the API server was frozen for {plan.frozen:.0f} s")
     _sleep_until(begun + plan.seconds)
-    loads.append(_load(second))
-    return loads[0], loads[1], loads[2], loads[3]
+    cores = os.cpu_count() or 1
+    share = 100 * (_busy() - before) / plan.seconds / cores
+    return Figure("processors busy", share, "%", "", f"of {cores}, by whomever")
 
 
-def _figures(scene: Scene, plan: Plan, diaries: list[Diary], loads: tuple[Load, Load, Load, Load]) -> list[Figure]:
+def _figures(scene: Scene, plan: Plan, diaries: list[Diary], lives: list[Life]) -> list[Figure]:
     lost = sum(bool(diary.lost) for diary in diaries)
     renewals = sorted(seconds for diary in diaries for seconds in diary.renewals)
     cuts = quantiles(renewals, n=100) if len(renewals) > 1 else [0.0] * 99
@@ -172,9 +155,8 @@ def _figures(scene: Scene, plan: Plan, diaries: list[Diary], loads: tuple[Load, 
     calls = sum(diary.calls for diary in diaries)
     beats, silent = sum(diary.beats for diary in diaries), sum(diary.silent for diary in diaries)
     refused = sum(_refusals(scene.directory / "nodes"))
-    cores = os.cpu_count() or 1
-    used = loads[1].cpu - loads[0].cpu + loads[3].cpu - loads[2].cpu
-    resident = "  ".join(f"{load.resident:.0f}" for load in loads)
+    used = sum(life.cpu - life.began for life in lives)
+    resident = ", ".join(f"{life.first:.0f} to {life.resident:.0f}" for life in lives)
     shape = f"certificates of {plan.lifetime}, {plan.seconds:.0f} s, on {scene.world.version}"
     return [
         Figure("nodes lost", lost, f"of {len(diaries)}", "0", shape),
@@ -183,11 +165,9 @@ def _figures(scene: Scene, plan: Plan, diaries: list[Diary], loads: tuple[Load, 
         Figure("a renewal, median", cuts[49], "s", "", "from the call that begins it to the stored certificate"),
         Figure("a renewal, 99th percentile", cuts[98], "s", "", f"longest {max(renewals, default=0):.1f} s"),
         Figure("requests by nodes", beats, "", "", f"{silent} without an answer, while the server was frozen"),
-        Figure("processors busy", 100 * (loads[3].busy - loads[0].busy) / plan.seconds / cores, "%", "", f"of {cores}"),
         Figure("controller CPU", 100 * used / plan.seconds, "%", "", "of one core"),
-        Figure(
-            "controller memory", loads[3].resident, "MiB", "", f"{resident}: first, before kill; second, at the end"
-        ),
+        Figure("controllers, one after the other", len(lives), "", "", "one was killed; others lost their Lease"),
+        Figure("controller memory", lives[-1].resident, "MiB", "", f"from first to last look: {resident}"),
     ]
 
 
@@ -209,12 +189,6 @@ def _refusals(nodes: Path) -> list[int]:
 
 def _csrs(scene: Scene) -> list[JsonObject]:
     return scene.world.workload.client(timeout=120.0).list(CSRS)
-
-
-def _load(pid: int) -> Load:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
-    return Load(cpu_seconds(pid), _busy(), int(line.split()[1]) / 1024)
 
 
 def _busy() -> float:

@@ -84,5 +84,5 @@ def test_a_small_soak_loses_no_node_and_signs_nothing_twice() -> None:
     assert figures["keys certified"] >= 5
     assert figures["requests by nodes"] > 50
     assert "controller killed" in done.stderr
-    assert "another controller runs" in done.stderr
+    assert figures["controllers, one after the other"] >= 2
     assert "the API server was frozen" in done.stderr

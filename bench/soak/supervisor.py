@@ -1,0 +1,92 @@
+"""Keeps a controller running, as a Deployment does: one that ends, or is killed, is started again after a moment.
+
+A controller ends by itself when it cannot renew its Lease in time; a fresh process takes part again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.scene import Scene, cpu_seconds
+from nodeattest_cli.demo.world import start_controller
+from nodeattest_sandbox.child import StartFailed
+
+PAUSE = 1.0
+"""Seconds between two looks at the process, hence the longest until it is started again."""
+
+
+@dataclass
+class Life:
+    """What one controller has used, as seen last."""
+
+    began: float
+    """CPU seconds at the first look."""
+    cpu: float
+    first: float
+    """MiB of memory at the first look."""
+    resident: float
+
+
+@dataclass
+class Supervisor:
+    scene: Scene
+    lives: list[Life] = field(default_factory=list[Life])
+    _pid: int = 0
+    _started: int = 1
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Look after the scene's controller from now on."""
+        self._pid = self.scene.controller_pid
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def kill(self) -> None:
+        """End the present controller without a word."""
+        os.kill(self._pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Look after it no longer; it runs on."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        self._look(fresh=True)
+        while not self._stop.wait(PAUSE):
+            if not self._look(fresh=False):
+                self._start()
+
+    def _start(self) -> None:
+        self._started += 1
+        directory = self.scene.directory / f"controller-{self._started}"
+        try:
+            self._pid = start_controller(self.scene.world, directory, self.scene.tools, self.scene.stack).pid()
+        except (OSError, StartFailed) as error:  # a frozen server, a busy machine: another follows
+            print(f"a controller did not start: {error}", file=sys.stderr)
+            return
+        self._look(fresh=True)
+
+    def _look(self, *, fresh: bool) -> bool:
+        """Note what the process has used; False when there is none."""
+        try:
+            cpu, resident = cpu_seconds(self._pid), _resident(self._pid)
+        except (OSError, ValueError):
+            return False
+        if fresh:
+            self.lives.append(Life(cpu, cpu, resident, resident))
+        self.lives[-1].cpu, self.lives[-1].resident = cpu, resident
+        return True
+
+
+def _resident(pid: int) -> float:
+    """Read MiB; a process that is over, and only not waited for, has no such line."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) / 1024
