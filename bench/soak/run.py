@@ -62,9 +62,10 @@ def soak(tools: Tools, plan: Plan) -> tuple[list[Figure], list[str]]:
         stop = threading.Event()
         fleet, supervisor = Fleet(scene, plan, stop), Supervisor(scene)
         try:
-            fleet.set_up()
-            _say(f"{plan.nodes} nodes joined; {plan.seconds:.0f} s of renewals begin")
             supervisor.begin()
+            fleet.set_up()
+            supervisor.mark()
+            _say(f"{plan.nodes} nodes joined; {plan.seconds:.0f} s of renewals begin")
             busy = _disturb(scene, plan, supervisor)
         finally:
             supervisor.end()

@@ -40,12 +40,20 @@ class Supervisor:
     _started: int = 1
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> None:
         """Look after the scene's controller from now on."""
         self._pid = self.scene.controller_pid
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
+
+    def mark(self) -> None:
+        """Count what is used from now on."""
+        with self._lock:
+            self.lives = self.lives[-1:]
+            for life in self.lives:
+                life.began, life.first = life.cpu, life.resident
 
     def kill(self) -> None:
         """End the present controller without a word."""
@@ -79,9 +87,10 @@ class Supervisor:
             cpu, resident = cpu_seconds(self._pid), _resident(self._pid)
         except (OSError, ValueError):
             return False
-        if fresh:
-            self.lives.append(Life(cpu, cpu, resident, resident))
-        self.lives[-1].cpu, self.lives[-1].resident = cpu, resident
+        with self._lock:
+            if fresh:
+                self.lives.append(Life(cpu, cpu, resident, resident))
+            self.lives[-1].cpu, self.lives[-1].resident = cpu, resident
         return True
 
 
