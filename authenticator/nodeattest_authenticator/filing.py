@@ -38,7 +38,14 @@ _FORBIDDEN_FOR: Final = 5
 _SHOWN: Final = 300
 """Characters of the cluster's words that are repeated."""
 
-_SAME_KEY: Final = frozenset({Reason.CHALLENGE_EXPIRED, Reason.CHALLENGE_UNKNOWN, Reason.FIRST_REQUEST_MISSING})
+_SAME_KEY: Final = frozenset(
+    {
+        Reason.CHALLENGE_EXPIRED,
+        Reason.CHALLENGE_UNKNOWN,
+        Reason.FIRST_REQUEST_MISSING,
+        Reason.FIRST_REQUEST_MISMATCH,  # a certificate filed the first and ended, a token filed the second
+    }
+)
 _NEW_KEY: Final = frozenset({Reason.SUPERSEDED, Reason.KEY_REUSED})
 """Refusals that a new first request cures; a key that was superseded or certified before is done for."""
 

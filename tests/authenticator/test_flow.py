@@ -192,7 +192,9 @@ def test_a_two_step_join_takes_two_connections(bench: Bench) -> None:
     assert bench.fake.connections == 2
 
 
-@pytest.mark.parametrize("reason", ["ChallengeExpired", "ChallengeUnknown", "FirstRequestMissing"])
+@pytest.mark.parametrize(
+    "reason", ["ChallengeExpired", "ChallengeUnknown", "FirstRequestMissing", "FirstRequestMismatch"]
+)
 def test_a_restartable_denial_is_asked_anew_with_the_same_key(bench: Bench, reason: str) -> None:
     def once(api: FakeApi, name: str) -> None:
         if len(api.objects) <= 2 and phase(api, name) == 2:
