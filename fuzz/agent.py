@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import cache
 from typing import Final
 
-from fuzz.files import folder
 from fuzz.keys import AUTHORITY_KEY, NODE_KEY, NOW, authority, key_pem, kubelets_certificate, pem_of
 from fuzz.mutators.der_tree import DerTree
 from fuzz.mutators.json_tree import JsonTree
@@ -43,8 +42,8 @@ _LONGEST_MESSAGE: Final = 2048
 
 @cache
 def _storage() -> Storage:
-    """Open a cache directory in memory, which goes with the process."""
-    place = tempfile.mkdtemp(prefix="nodeattest-fuzz-", dir=folder())
+    """Open a cache directory, which goes with the process."""
+    place = tempfile.mkdtemp(prefix="nodeattest-fuzz-")
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     return Storage(f"{place}/cache")
 

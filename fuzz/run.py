@@ -6,6 +6,7 @@ input of a finding stays among the target's seeds, so that the tests fail until 
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -59,7 +60,7 @@ def run(
     seeds = corpus / target.name
     seeds.mkdir(parents=True, exist_ok=True)
     before = set(seeds.iterdir())
-    with tempfile.TemporaryDirectory(prefix="nodeattest-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="nodeattest-fuzz-", dir=_memory()) as folder:
         counts, found = Path(folder, "counts"), Path(folder, "found")
         counts.write_bytes(bytes(16))
         found.mkdir()
@@ -73,7 +74,9 @@ def run(
             *(str(found), str(seeds)),
         ]
         status, said = _spawn(
-            [catalogue, target.name, str(counts), str(seconds + _GRACE), *arguments], seconds + _GRACE + _IMPORTS
+            [catalogue, target.name, str(counts), str(seconds + _GRACE), *arguments],
+            seconds + _GRACE + _IMPORTS,
+            Path(folder),
         )
         numbers = counts.read_bytes()
     executions, values = (int.from_bytes(part, "little") for part in (numbers[:8], numbers[8:]))
@@ -89,12 +92,13 @@ def run(
     )
 
 
-def _spawn(arguments: list[str], seconds: int) -> tuple[int, str]:
-    """Run the child; returns its exit status and what it said."""
+def _spawn(arguments: list[str], seconds: int, folder: Path) -> tuple[int, str]:
+    """Run the child, its temporary files in a folder of ours; returns its exit status and what it said."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "fuzz.child", *arguments],
             cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(folder)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -105,6 +109,12 @@ def _spawn(arguments: list[str], seconds: int) -> tuple[int, str]:
     except subprocess.TimeoutExpired:
         return -1, f"the run did not end within {seconds} s"
     return done.returncode, done.stdout
+
+
+def _memory() -> Path | None:
+    """Find where files cost no disk; None: wherever the system puts temporary ones."""
+    memory = Path("/dev/shm")  # noqa: S108 - a folder in it gets a random name and is private
+    return memory if memory.is_dir() else None
 
 
 def _coverage(said: str) -> tuple[int, int]:
