@@ -16,7 +16,7 @@ def main(arguments: list[str], tools: Tools) -> int:
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--lifetime", default="2m", help="of certificates, as a policy writes it (2m)")
-    parser.add_argument("--beat", type=float, default=5.0, help="seconds between two requests of a node (5)")
+    parser.add_argument("--beat", type=float, default=10.0, help="seconds between a node's requests (10, as a lease)")
     parser.add_argument("--logs", type=Path, help="a folder that keeps the logs of controllers and renewals")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     options = parser.parse_args(arguments)
