@@ -15,7 +15,9 @@ from typing import Final
 __all__ = ["Ages"]
 
 REMEMBERED: Final = 20_000
-"""Requests; the oldest are forgotten, and then count as just seen."""
+"""Requests; one that finds no room is as old as the clocks say: as just seen, a flood would keep all pending."""
+LONGEST_WAIT: Final = 86400.0
+"""Seconds; more than any ``waitLimit`` (``settings``). What was seen before that is gone, or has long been refused."""
 
 
 class Ages:
@@ -28,12 +30,21 @@ class Ages:
 
     def age(self, uid: str, created: datetime) -> timedelta:
         """Tell how long the request has been open, at most since it was first seen here."""
-        seen = self._first_seen.setdefault(uid, self._monotonic())
-        if len(self._first_seen) > REMEMBERED:
-            self._first_seen.popitem(last=False)
-        since_seen = timedelta(seconds=self._monotonic() - seen)
         by_clocks = self._now() - created
+        seen = self._first_seen.get(uid)
+        if seen is None:
+            seen = self._monotonic()
+            self._drop_before(seen - LONGEST_WAIT)
+            if len(self._first_seen) >= REMEMBERED:
+                return max(by_clocks, timedelta(0))
+            self._first_seen[uid] = seen
+        since_seen = timedelta(seconds=self._monotonic() - seen)
         return since_seen if by_clocks < timedelta(0) else min(by_clocks, since_seen)
+
+    def _drop_before(self, seen: float) -> None:
+        """Make room; the first entries are the oldest."""
+        while self._first_seen and next(iter(self._first_seen.values())) < seen:
+            self._first_seen.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._first_seen)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from builders import CREATED
 
-from nodeattest_controller.ages import REMEMBERED, Ages
+from nodeattest_controller.ages import LONGEST_WAIT, REMEMBERED, Ages
 
 
 class Clocks:
@@ -41,6 +41,25 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(REMEMBERED + 10):
         ages.age(f"u-{number}", CREATED)
     assert len(ages) == REMEMBERED
-    ages.forget(f"u-{REMEMBERED}")
+    ages.forget("u-0")
     ages.forget("never seen")
     assert len(ages) == REMEMBERED - 1
+
+
+def test_a_flood_does_not_make_what_waits_young_again() -> None:
+    clocks = Clocks(timedelta(0))
+    ages = clocks.ages()
+    uids = [f"u-{number}" for number in range(REMEMBERED + 10)]
+    for elapsed in (0, 3600, 7200):
+        clocks.elapsed = elapsed
+        assert {ages.age(uid, CREATED) for uid in uids} == {timedelta(seconds=elapsed)}
+
+
+def test_what_went_without_a_word_makes_room_after_a_day() -> None:
+    clocks = Clocks(timedelta(minutes=5))
+    ages = clocks.ages()
+    for number in range(REMEMBERED):
+        ages.age(f"gone-{number}", CREATED)
+    clocks.elapsed = LONGEST_WAIT + 1
+    assert ages.age("new", CREATED) == timedelta(0)
+    assert len(ages) == 1
