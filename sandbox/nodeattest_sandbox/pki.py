@@ -10,6 +10,7 @@ import base64
 import ipaddress
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -183,6 +184,8 @@ def _base64(data: bytes) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    """Write a private file that appears whole: another thread may read the one that was there before."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent)  # 0600
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
+    Path(name).replace(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -83,7 +83,7 @@ def token_of(admin: Client, **options: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def scene(control_plane: ControlPlane) -> Scene:
+def scene(control_plane: ControlPlane) -> Generator[Scene]:
     admin = control_plane.client()
     name = unique()
     everyone = group("system:bootstrappers")
@@ -93,7 +93,8 @@ def scene(control_plane: ControlPlane) -> Scene:
     eventually(lambda: thief.create(CSRS, csr_object(unique())))
     node = control_plane.client(control_plane.client_kubeconfig("system:node:thief", ["system:nodes"]))
     admin.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "victim"}})
-    return Scene(control_plane, admin, thief, node)
+    yield Scene(control_plane, admin, thief, node)
+    admin.delete(f"{RBAC}/clusterrolebindings/{name}")
 
 
 Attempt = Callable[[Scene], object]
