@@ -2,14 +2,16 @@
 
 Promises: only requests with another key, of the very user for whom the certificate was issued, and no younger than the
 request that was certified, are closed; so a token closes nobody else's requests, and a copy with the same key gets the
-same certificate. Memory is bounded, and losing it is harmless: what is not closed here ends by its own limits.
+same certificate. Times are whole seconds: of two requests of one second, the one that was open when the other was
+certified is closed, and one that is seen only afterwards counts as newer. Memory is bounded, and losing it is harmless:
+what is not closed here ends by its own limits.
 Source: the two-step protocol §E5 step 2b (older ones are denied only after a newer one succeeded).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -34,10 +36,16 @@ class _Open:
     name: str
     created: datetime
     spki: str
+    closed: bool = False
+    """Whether it was open when a request that is no older was certified."""
 
     def is_superseded_by(self, certified: _Open) -> bool:
-        """Whether nobody waits for it any more; times are whole seconds, and of two equal ones none counts as newer."""
+        """Whether nobody waits for it any more, if it was open when the other was certified."""
         return self.created <= certified.created and self.spki != certified.spki
+
+    def is_older_than(self, certified: _Open) -> bool:
+        """Whether nobody waits for it any more, whenever it was seen."""
+        return self.created < certified.created and self.spki != certified.spki
 
 
 class Duplicates:
@@ -55,15 +63,16 @@ class Duplicates:
         """Note an open request; raises Denied where a newer one was certified."""
         wanted = _wanted(cluster, request)
         this = _Open(request.name, request.created, request.csr.spki_sha256)
+        seen = self._open.get(wanted, {}).get(request.uid)
         certified = self._certified.get(wanted)
-        if certified is not None and this.is_superseded_by(certified):
+        if (seen is not None and seen.closed) or (certified is not None and this.is_older_than(certified)):
             raise Denied(
                 Reason.SUPERSEDED,
                 expected="the newest request of this requester for this node",
                 got="one that is older than the one that was certified",
                 remedy="nothing to do if the node has its certificate; else file a new first request",
             )
-        self._open.setdefault(wanted, {})[request.uid] = this
+        self._open.setdefault(wanted, {})[request.uid] = seen or this
         self._wanted[request.uid] = wanted
         if len(self._wanted) > self._remembered:
             self.forget(next(iter(self._wanted)))
@@ -76,7 +85,10 @@ class Duplicates:
         self._certified.move_to_end(wanted)
         if len(self._certified) > self._remembered:
             self._certified.popitem(last=False)
-        return tuple(one.name for one in self._open.get(wanted, {}).values() if one.is_superseded_by(certified))
+        requests = self._open.get(wanted, {})
+        closed = {uid: one for uid, one in requests.items() if one.is_superseded_by(certified)}
+        requests.update((uid, replace(one, closed=True)) for uid, one in closed.items())
+        return tuple(one.name for one in closed.values())
 
     def forget(self, uid: str) -> None:
         """Drop a request that is settled."""

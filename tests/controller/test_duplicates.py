@@ -62,6 +62,16 @@ def test_a_request_that_somebody_may_wait_for_is_left_alone(cluster: ClusterKey,
     assert not is_closed(made, cluster, request_)
 
 
+def test_of_two_requests_of_one_second_the_one_seen_after_the_certificate_is_the_newer() -> None:
+    made = Duplicates()
+    beside, after = (replace(OLD, uid=uid, name=uid, created=LATER) for uid in ("beside", "after"))
+    made.check(CLUSTER, beside)
+    assert made.certified(CLUSTER, NEW, LATER) == ("beside",)
+    assert is_closed(made, CLUSTER, beside)
+    for _ in range(2):
+        assert not is_closed(made, CLUSTER, after)
+
+
 def test_what_is_remembered_is_bounded() -> None:
     made = Duplicates(remembered=10)
     for number in range(30):
