@@ -12,11 +12,11 @@ from statistics import median
 
 from bench.figures import Figure
 from bench.scene import Scene
-from nodeattest_cli.demo.fleet import DemoMachine, kubeconfig_of, plug_in, provision
+from nodeattest_cli.demo.fleet import DemoMachine, kubeconfig_of, provision
+from nodeattest_cli.demo.grounds.tpm import TpmGround
 from nodeattest_cli.demo.node_client import call_plugin
 from nodeattest_controller.objects import items, mapping, strings, text
 from nodeattest_kube.jsontypes import parse_json
-from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.process import AuditEntry
 
 JOINS = 7
@@ -47,8 +47,7 @@ def measure(scene: Scene) -> list[Figure]:
 
 
 def new_machine(scene: Scene, number: int) -> DemoMachine:
-    seat, tpm = plug_in(scene.directory, f"tpm-{number}", ProviderName("tpm"), scene.stack)
-    return provision(scene.world, number, seat, tpm)
+    return provision(scene.world, number, TpmGround(scene.directory, scene.stack).equip(number))
 
 
 def _root(scene: Scene, machine: DemoMachine) -> Path:

@@ -23,11 +23,12 @@ from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.lock import exclusive
 from nodeattest_authenticator.storage import Storage
 from nodeattest_cli.demo.children import Children
-from nodeattest_cli.demo.fleet import join, kubeconfig_of, plug_in, provision
+from nodeattest_cli.demo.equipment import Equipment
+from nodeattest_cli.demo.fleet import join, kubeconfig_of, provision
+from nodeattest_cli.demo.grounds.tpm import TpmGround
 from nodeattest_cli.demo.tools import Tools
 from nodeattest_cli.demo.world import CLUSTER, NAMESPACE
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.names import ProviderName
 
 AT_ONCE = 4
 """Machines set up at a time."""
@@ -97,7 +98,8 @@ class Fleet:
     def set_up(self) -> None:
         """Make the TPMs, then let every machine join; its kubelet runs from then on."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            made = list(pool.map(self._plug_in, range(self._plan.nodes)))
+            ground = TpmGround(self._scene.directory, self._scene.stack)
+            made = list(pool.map(ground.equip, range(self._plan.nodes)))
             _say(f"{len(made)} software TPMs run")
             for kubelet in pool.map(self._join, range(self._plan.nodes), made):
                 thread = threading.Thread(target=kubelet.run, args=(self._stop,), name=kubelet.name, daemon=True)
@@ -105,12 +107,9 @@ class Fleet:
                 self.kubelets.append(kubelet)
                 self._threads.append(thread)
 
-    def _plug_in(self, number: int) -> tuple[object, object]:
-        return plug_in(self._scene.directory, f"tpm-{number}", ProviderName("tpm"), self._scene.stack)
-
-    def _join(self, number: int, made: tuple[object, object]) -> Kubelet:
+    def _join(self, number: int, made: Equipment) -> Kubelet:
         scene = self._scene
-        machine = provision(scene.world, number, *made)  # pyright: ignore[reportArgumentType] - seat and TPM
+        machine = provision(scene.world, number, made)
         root = scene.directory / "nodes" / machine.identity.node
         scene.world.workload.await_token(machine.token)
         join(scene.world, self._children, scene.tools.agent, root, machine)

@@ -22,6 +22,7 @@ from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.platform import NOWHERE
 from nodeattest_providers.tpm.policy import parse_policy
 from nodeattest_sandbox.apiserver import schema
 from nodeattest_sandbox.apiserver.kinds import Kind
@@ -136,7 +137,7 @@ def notes(document: JsonObject) -> Iterator[str]:
         yield "authorizedAttestors is empty, so no node can join"
     for name in attestors:
         try:
-            signers.signer(ProviderName(name))
+            signers.signer(ProviderName(name), NOWHERE)
         except Denied:
             near = difflib.get_close_matches(name, sorted(signers.IN_TREE), n=1)
             hint = f"; did you mean {near[0]}?" if near else ""

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from functools import partial
 from typing import Final
 
 from nodeattest_controller.addresses import AddressReview, StatusAddresses
@@ -27,10 +27,10 @@ from nodeattest_controller.management import Management
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.reconcile import Reconciler
 from nodeattest_controller.settings import Settings
+from nodeattest_controller.signing_halves import SigningHalves
 from nodeattest_controller.verifying import Verifications
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
-from nodeattest_providers import signers
 from nodeattest_providers.names import Purpose
 
 __all__ = ["run"]
@@ -81,12 +81,13 @@ class _Controller:
             fleet.changed(cluster, provider_ids)
 
         management = Management(self._client, namespace=settings.watch_namespace, on_change=changed)
+        halves = SigningHalves(settings.platforms, metrics)
         addresses = AddressReview(management, StatusAddresses())
         judge = Judge(
             management,
             keys,
             addresses=addresses,
-            signer=cache(signers.signer),
+            signer=halves,
             provider_id_oid=settings.provider_id_oid,
             verifications=Verifications(settings.verification_timeout),
             now=_now,
@@ -135,6 +136,7 @@ class _Controller:
         finally:
             metrics.leader(leads=False)
             self._standing_by = True
+            await halves.aclose()
             await events.drain()
 
 

@@ -21,6 +21,7 @@ import yaml
 from nodeattest_controller.durations import format_duration, parse_duration
 from nodeattest_controller.settings import Settings, SettingsError, camel
 from nodeattest_kube.yamlloader import BoundedLoader
+from nodeattest_providers.exchange import JsonValue
 
 __all__ = ["API_VERSION", "KIND", "dump", "load"]
 
@@ -168,6 +169,26 @@ def _words(value: object) -> tuple[str, ...]:
     return tuple(cast("list[str]", value))
 
 
+def _platforms(value: object) -> Mapping[str, Mapping[str, JsonValue]]:
+    sections = cast("dict[object, object]", value) if isinstance(value, dict) else {None: None}
+    if not all(isinstance(name, str) and isinstance(section, dict) for name, section in sections.items()):
+        raise ValueError("a mapping from providers to their platforms' settings")
+    return cast("Mapping[str, Mapping[str, JsonValue]]", _plain(sections))
+
+
+def _plain(value: object) -> JsonValue:
+    """Take over what JSON has too; YAML's dates, fractions and keys that are no strings have no place here."""
+    if isinstance(value, dict):
+        entries = cast("dict[object, object]", value)
+        if all(isinstance(name, str) for name in entries):
+            return {str(name): _plain(entry) for name, entry in entries.items()}
+    if isinstance(value, list):
+        return [_plain(entry) for entry in cast("list[object]", value)]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    raise ValueError("strings, whole numbers, true, false, lists and mappings")
+
+
 _READERS: Final[dict[str, Callable[[object], object]]] = {
     "str": _text,
     "str | None": _text,
@@ -176,6 +197,7 @@ _READERS: Final[dict[str, Callable[[object], object]]] = {
     "float": _duration,
     "Path | None": _path,
     "tuple[str, ...]": _words,
+    "Mapping[str, Mapping[str, JsonValue]]": _platforms,
 }
 """By the annotation of the field: a field of a new type needs a reader here before it can be read."""
 

@@ -13,12 +13,13 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from nodeattest_providers.errors import Reason
+from nodeattest_providers.platform import CallOutcome
 
 __all__ = ["CONTENT_TYPE", "PROVIDERS", "VERDICTS", "Metrics"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus' text exposition format."""
-PROVIDERS: Final = ("insecure", "tpm", "challenge", "aws", "azure", "gcp", "kubelet")
+PROVIDERS: Final = ("insecure", "tpm", "challenge", "aws", "azure", "gcp", "composite", "kubelet")
 """``kubelet`` stands for kubelet's own serving requests, which no provider attests."""
 VERDICTS: Final = ("approve", "deny", "wait", "challenge", "shed", "ignore")
 _REASONS: Final = frozenset(str(reason) for reason in Reason) | {""}
@@ -62,6 +63,13 @@ class Metrics:
             "From a request's creation to its certificate, by the API server's clock at the start.",
             registry=registry,
             buckets=_AGE_BUCKETS,
+        )
+        self._platform = Histogram(
+            "nodeattest_platform_call_seconds",
+            "Time of requests to the platforms that providers ask, by service and outcome.",
+            ("provider", "service", "outcome"),
+            registry=registry,
+            buckets=_VERIFICATION_BUCKETS,
         )
         self._foreign = Counter(
             "nodeattest_foreign_challenges",
@@ -107,6 +115,10 @@ class Metrics:
     def verification_seconds(self, provider: str, seconds: float) -> None:
         """Record how long a verification took."""
         self._verification.labels(self._provider(provider)).observe(max(0.0, seconds))
+
+    def platform_call(self, provider: str, service: str, outcome: CallOutcome, seconds: float) -> None:
+        """Record a request to a platform's API; ``service`` is from the provider's closed set."""
+        self._platform.labels(self._provider(provider), service, outcome).observe(max(0.0, seconds))
 
     def request_age_seconds(self, seconds: float) -> None:
         """Record the time from a request's creation to its certificate."""

@@ -22,7 +22,7 @@ from nodeattest_providers.names import ProviderName
 __all__ = ["Policy", "Serving", "authorize", "parse", "policy_for"]
 
 INSECURE: Final = frozenset({ProviderName("insecure"), ProviderName("null")})
-_OWN_SECTION: Final = frozenset({"tpm", "challenge", "insecure", "aws", "azure", "gcp"})
+_OWN_SECTION: Final = frozenset({"tpm", "challenge", "insecure", "aws", "azure", "gcp", "composite"})
 _FIELDS: Final = _OWN_SECTION | {
     "authorizedAttestors",
     "certificateLifetime",

@@ -8,12 +8,13 @@ environment to nobody. Source: the names and defaults follow kube-controller-man
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from nodeattest_controller.durations import format_duration
+from nodeattest_providers.exchange import JsonValue
 from nodeattest_providers.names import PROVIDER_ID_OID
 
 __all__ = [
@@ -111,6 +112,10 @@ class Settings:
     """For one provider's verification of one request: those that ask a platform may hang."""
     log_level: str = "info"
     log_format: str = "json"
+    platforms: Mapping[str, Mapping[str, JsonValue]] = field(
+        default_factory=dict[str, Mapping[str, JsonValue]], repr=False
+    )
+    """By provider: where its platform's API is and whose certificates it trusts; read by the provider itself."""
 
     def __post_init__(self) -> None:
         """Refuse to exist out of range."""

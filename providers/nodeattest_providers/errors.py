@@ -89,6 +89,23 @@ class Reason(StrEnum):
     # Challenge provider
     SECRET_MISSING = "SecretMissing"  # noqa: S105 - the name of a reason, not a secret
     SECRET_USED = "SecretUsed"  # noqa: S105 - the same
+    # Platforms: clouds and their instances
+    PLATFORM_DOCUMENT_MALFORMED = "PlatformDocumentMalformed"
+    PLATFORM_DOCUMENT_SIGNATURE_INVALID = "PlatformDocumentSignatureInvalid"
+    PLATFORM_DOCUMENT_MISMATCH = "PlatformDocumentMismatch"
+    PLATFORM_PROOF_MALFORMED = "PlatformProofMalformed"
+    PLATFORM_PROOF_REFUSED = "PlatformProofRefused"
+    PLATFORM_PROOF_NOT_BOUND = "PlatformProofNotBound"
+    PLATFORM_PROOF_EXPIRED = "PlatformProofExpired"
+    PLATFORM_ACCOUNT_NOT_ALLOWED = "PlatformAccountNotAllowed"
+    PLATFORM_REGION_NOT_ALLOWED = "PlatformRegionNotAllowed"
+    PLATFORM_ROLE_NOT_ALLOWED = "PlatformRoleNotAllowed"
+    PLATFORM_INSTANCE_MISMATCH = "PlatformInstanceMismatch"
+    PLATFORM_INSTANCE_NOT_FOUND = "PlatformInstanceNotFound"
+    PLATFORM_INSTANCE_NOT_RUNNING = "PlatformInstanceNotRunning"
+    PLATFORM_TAGS_NOT_ALLOWED = "PlatformTagsNotAllowed"
+    # Several proofs at once
+    PROOF_MISSING = "ProofMissing"
     # Temporary: these only ever travel in Unavailable
     AUTHORITY_UNAVAILABLE = "AuthorityUnavailable"
     API_UNAVAILABLE = "APIUnavailable"

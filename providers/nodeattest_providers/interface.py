@@ -51,6 +51,7 @@ __all__ = [
     "MachineFacts",
     "NodeCsr",
     "NodeRequest",
+    "PlatformAddresses",
     "PublishedChallenge",
     "SecretBytes",
     "VersionedAttestor",
@@ -211,6 +212,15 @@ class ClusterAPISigner(Protocol):
 
     async def machine_name(self, request: NodeRequest) -> MachineName:
         """Name the machine for logs and queues; total and safe on unverified input."""
+        ...
+
+
+@runtime_checkable
+class PlatformAddresses(Protocol):
+    """A signer whose platform tells at which names and addresses a machine can be reached now."""
+
+    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
+        """Return (type, address) pairs as in ``Machine.status.addresses``; raises Denied or Unavailable."""
         ...
 
 

@@ -8,6 +8,7 @@ from typing import Final, cast
 from nodeattest_providers import catalog
 from nodeattest_providers.interface import ClusterAPISigner
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.platform import Platform
 
 __all__ = ["ENTRY_POINTS", "IN_TREE", "signer"]
 
@@ -24,8 +25,13 @@ IN_TREE: Final = MappingProxyType(
 _METHODS: Final = ("verify_client_attestation_data", "verify_serving_attestation_data", "machine_name")
 
 
-def signer(provider: ProviderName) -> ClusterAPISigner:
-    """Make the controller half of a provider; ``Denied`` for an unknown one."""
-    half = catalog.find(provider, group=ENTRY_POINTS, in_tree=IN_TREE)()
+def signer(provider: ProviderName, platform: Platform | None = None) -> ClusterAPISigner:
+    """Make the controller half of a provider; ``Denied`` for an unknown one or wrong settings of its platform.
+
+    ``platform`` goes to the factories that say ``takes_platform``; without it they get an empty one.
+    """
+    factory = catalog.find(provider, group=ENTRY_POINTS, in_tree=IN_TREE)
+    takes_platform = getattr(factory, "takes_platform", False) is True
+    half = factory(platform=platform or Platform()) if takes_platform else factory()
     catalog.check_half(half, provider, _METHODS)
     return cast("ClusterAPISigner", half)

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 __all__ = ["LOOPBACK", "Process", "StartFailed", "wait"]
@@ -19,6 +20,7 @@ LOOPBACK: Final = "127.0.0.1"
 _START_LIMIT: Final = 90.0  # seconds; a real control plane takes 5 on two idle cores
 _STOP_LIMIT: Final = 20.0  # seconds
 _LOG_TAIL: Final = 15  # lines shown when a start fails
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class StartFailed(Exception):  # noqa: N818 - reads as what happened
@@ -28,7 +30,16 @@ class StartFailed(Exception):  # noqa: N818 - reads as what happened
 class Process:
     """One child process with its log; it ends when this process does, because its standard input does."""
 
-    def __init__(self, name: str, command: Sequence[str], directory: Path, pid_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        directory: Path,
+        pid_file: Path | None = None,
+        *,
+        environment: Mapping[str, str] = _NOTHING,
+    ) -> None:
+        """``environment``: variables besides this process's own."""
         self.name = name
         self.log = directory / f"{name}.log"
         self._pid_file = pid_file
@@ -42,7 +53,7 @@ class Process:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=_environment(),
+                env=_environment(environment),
             )
 
     def pid(self) -> int:
@@ -66,9 +77,9 @@ class Process:
         return StartFailed("\n  ".join([f"{self.name} {why}; the end of {self.log}:", *lines]))
 
 
-def _environment() -> Mapping[str, str]:
+def _environment(more: Mapping[str, str]) -> Mapping[str, str]:
     """Return this process's environment, with no proxy on the way to loopback."""
-    return {**os.environ, "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK, "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK, "PYTHONUNBUFFERED": "1", **more}
 
 
 def wait(process: Process, done: Callable[[], bool]) -> None:

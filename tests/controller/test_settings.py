@@ -48,6 +48,7 @@ def test_every_setting_can_be_written_in_the_file(config: Path, tmp_path: Path) 
         retry_period=3.0,
         health_bind_address="[::1]:0",
         metrics_bind_address="0",
+        platforms={"aws": {"endpoints": {"sts": "https://127.0.0.1:1"}, "regions": ["a", "b"], "retries": 3}},
         workers=3,
         certificate_lifetime=3600.0,
         wait_limit=60.0,
@@ -236,3 +237,12 @@ def test_field_names_are_kubernetes_camel_case() -> None:
         "leaseDuration",
         "providerIDOID",
     ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["platforms: [aws]\n", "platforms: {aws: 1}\n", "platforms: {aws: {x: 1.5}}\n", "platforms: {aws: {1: x}}\n"],
+)
+def test_settings_of_platforms_are_sections_by_provider_of_what_json_has(config: Path, body: str) -> None:
+    with pytest.raises(SettingsError, match=r"\.platforms: expected"):
+        read(config, body)

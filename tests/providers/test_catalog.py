@@ -10,6 +10,7 @@ import pytest
 from nodeattest_providers import attestors, signers
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.platform import Platform
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -62,6 +63,10 @@ class Acme:
     def __init__(self, settings=None): self.settings = settings
     def attest(self, binding, challenge=None): ...
 
+class Asking(Acme):
+    provider, takes_platform = "asking", True
+    def __init__(self, settings=None, *, platform=None): self.platform = platform
+
 class Impostor(Acme):
     provider = "tpm"
 
@@ -99,6 +104,14 @@ def test_a_third_party_is_found_by_its_entry_point(third_party: Path) -> None:
     _install(third_party, "acme", acme="acme_attestation:Acme")
     assert signers.signer(ProviderName("acme")).provider == "acme"
     assert attestors.attestor(ProviderName("acme"), {"a": 1}).provider == "acme"
+
+
+def test_a_signer_that_asks_a_platform_gets_its_settings_and_the_others_get_nothing(third_party: Path) -> None:
+    _install(third_party, "acme", acme="acme_attestation:Acme", asking="acme_attestation:Asking")
+    platform = Platform(settings={"endpoint": "https://127.0.0.1:1"})
+    assert getattr(signers.signer(ProviderName("asking"), platform), "platform", None) is platform
+    assert getattr(signers.signer(ProviderName("asking")), "platform", None) == Platform()
+    assert not hasattr(signers.signer(ProviderName("acme"), platform), "platform")
 
 
 def test_a_name_of_the_catalogue_cannot_be_taken_over(third_party: Path) -> None:

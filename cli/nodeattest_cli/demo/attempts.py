@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_cli.demo.attacker import Attacker, Verdict, new_request
 from nodeattest_cli.demo.children import Children
-from nodeattest_cli.demo.fleet import DemoMachine, Identity, Seat, run_join
+from nodeattest_cli.demo.equipment import Identity, Seat
+from nodeattest_cli.demo.fleet import DemoMachine, run_join
 from nodeattest_cli.demo.forged_tpm import ForgedTpm
 from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_cli.demo.results import Refused

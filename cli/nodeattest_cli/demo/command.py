@@ -23,6 +23,7 @@ from typing import Final, NoReturn
 import click
 from rich.console import Console
 
+from nodeattest_cli.demo.grounds import PROVIDERS
 from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_cli.demo.results import Report
 from nodeattest_cli.demo.run import Plan, run
@@ -37,7 +38,6 @@ from nodeattest_sandbox.swtpm import SoftwareTpmError
 
 __all__ = ["demo"]
 
-_PROVIDERS: Final = ("tpm", "challenge", "insecure")
 _MOST_NODES: Final = 64
 """Each machine is a software TPM and an agent; more would measure this computer."""
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -54,7 +54,7 @@ class _StoppedError(Exception):
 
 @click.command()
 @click.option("--nodes", type=click.IntRange(1, _MOST_NODES), default=3, show_default=True, help="Machines that join.")
-@click.option("--provider", type=click.Choice(_PROVIDERS), default="tpm", show_default=True, help="How they prove it.")
+@click.option("--provider", type=click.Choice(PROVIDERS), default="tpm", show_default=True, help="How they prove it.")
 @click.option("--real/--sandbox", default=None, help="Which API servers; real ones where KUBEBUILDER_ASSETS is set.")
 @click.option(
     "--assets",

@@ -8,50 +8,27 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from nodeattest_cli.demo.children import Children, Finished
+from nodeattest_cli.demo.equipment import Equipment, Identity, Seat
+from nodeattest_cli.demo.grounds.bare import write_private
 from nodeattest_cli.demo.node_client import DemoFailure, call_plugin, node_client, prove, register
 from nodeattest_cli.demo.results import Joined
 from nodeattest_cli.demo.world import CLUSTER, NAMESPACE, World
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName, Purpose, SignerName, signer_for
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.fleet import create_bootstrap_token, create_machine
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["DemoMachine", "Identity", "Seat", "join", "new_token", "plug_in", "provision", "run_join"]
+__all__ = ["DemoMachine", "join", "kubeconfig_of", "new_token", "provision", "run_join"]
 
 _JOIN_LIMIT: Final = 90.0
 """Seconds; the agent itself gives up after 60."""
-_SECRET_BYTES: Final = 32
 _TOKEN_CHARACTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"  # noqa: S105 - an alphabet, not a secret
 """kubernetes cluster-bootstrap/token/api: ``[a-z0-9]{6}.[a-z0-9]{16}``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """What a machine says that it is."""
-
-    node: str
-    provider_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """What a machine proves it with: the agent's provider and its settings."""
-
-    provider: ProviderName
-    settings: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-
-    @property
-    def signer(self) -> SignerName:
-        """The signer of its client certificate."""
-        return signer_for(self.provider, Purpose.CLIENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,44 +48,27 @@ def new_token() -> str:
     return ".".join("".join(secrets.choice(_TOKEN_CHARACTERS) for _ in range(count)) for count in (6, 16))
 
 
-def plug_in(directory: Path, name: str, provider: ProviderName, stack: ExitStack) -> tuple[Seat, SoftwareTpm | None]:
-    """Give a machine what its provider needs: a running software TPM, or a secret in a file; register nothing."""
-    match provider:
-        case "tpm":
-            tpm = SoftwareTpm.create(directory / "tpms", name=name)
-            stack.callback(tpm.stop)
-            tpm.start()
-            return Seat(provider=provider, settings={"tcti": tpm.tcti}), tpm
-        case "challenge":
-            path = directory / "secrets" / name
-            _write_private(path, secrets.token_hex(_SECRET_BYTES))
-            return Seat(provider=provider, settings={"secretFile": str(path)}), None
-        case _:
-            return Seat(provider=provider), None
-
-
-def provision(world: World, number: int, seat: Seat, tpm: SoftwareTpm | None) -> DemoMachine:
+def provision(world: World, number: int, equipment: Equipment) -> DemoMachine:
     """Do what Cluster API and an infrastructure provider do for a new machine."""
     machine = DemoMachine(
-        identity=Identity(node=f"worker-{number}", provider_id=f"demo://rack-1/{number}"),
+        identity=equipment.identity,
         machine=f"{CLUSTER}-md-{number}",
-        seat=seat,
+        seat=equipment.seat,
         token=world.workload.await_token(create_bootstrap_token(world.workload.client(), new_token())),
-        tpm=tpm,
+        tpm=equipment.tpm,
     )
     client = world.management.client()
-    platform = {ANNOTATION_TPM_ENDORSEMENT_KEY: tpm.endorsement_fingerprint()} if tpm else None
     create_machine(
         client,
         machine.machine,
         cluster=world.cluster,
         provider_id=machine.identity.provider_id,
-        addresses=[("Hostname", machine.identity.node)],
-        infrastructure_annotations=platform,
+        addresses=equipment.addresses,
+        infrastructure_annotations=equipment.annotations,
         bootstrap_token=machine.token,
     )
-    if "secretFile" in seat.settings:
-        _create_secret(client, machine.machine, Path(seat.settings["secretFile"]).read_bytes())
+    if equipment.secret is not None:
+        _create_secret(client, machine.machine, equipment.secret)
     return machine
 
 
@@ -153,7 +113,7 @@ def run_join(
 ) -> Finished:
     """Run ``kubelet-authenticator join`` in a root of its own."""
     token_file = root / "etc/bootstrap-token"
-    _write_private(token_file, token + "\n")
+    write_private(token_file, token + "\n")
     flags = {
         "server": world.workload.server,
         "ca-file": world.workload.ca_certificate,
@@ -170,9 +130,3 @@ def run_join(
     words = [f"--{name}={value}" for name, value in flags.items()]
     words += [f"--set={name}={value}" for name, value in seat.settings.items()]
     return children.run([agent, "join", *words], limit=_JOIN_LIMIT)
-
-
-def _write_private(path: Path, content: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600)
-    path.write_text(content, encoding="ascii")

@@ -16,7 +16,9 @@ from typing import Final
 from nodeattest_cli.demo.attacker import Attacker
 from nodeattest_cli.demo.attempts import Scene, attempts_for, carry_out
 from nodeattest_cli.demo.children import Children
-from nodeattest_cli.demo.fleet import DemoMachine, Seat, join, plug_in, provision
+from nodeattest_cli.demo.equipment import Equipment, Seat
+from nodeattest_cli.demo.fleet import DemoMachine, join, provision
+from nodeattest_cli.demo.grounds import Ground, ground_type
 from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_cli.demo.results import Joined, Refused, Report
 from nodeattest_cli.demo.show import Show
@@ -24,13 +26,11 @@ from nodeattest_cli.demo.tools import Tools
 from nodeattest_cli.demo.world import World, fill, start_controller, start_planes
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.swtpm import SoftwareTpm
 
 __all__ = ["Plan", "run"]
 
 _AT_ONCE: Final = 16
 """Machines that are made or join at the same time."""
-_THINGS: Final = {"tpm": "TPMs", "challenge": "secrets", "insecure": "nothing but tokens"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,28 +46,25 @@ class Plan:
     """Of the programs that are started."""
 
 
-Device = tuple[Seat, SoftwareTpm | None]
-
-
 def run(plan: Plan, show: Show, *, present: Callable[[World, Report], None]) -> Report:
     """Run the demo; ``present`` is called with everything still running."""
     with ExitStack() as stack:
         children = Children(plan.environment)
         stack.callback(children.close)
-        world, devices = _build(plan, show, stack)
-        *seats, victims, stranger = devices
+        world, ground, machines = _build(plan, show, stack)
+        *members, victims, stranger = machines
         show.began("creating Machines, starting the controller")
-        provisioned = [provision(world, number, *device) for number, device in enumerate(seats, 1)]
-        victim = provision(world, len(seats) + 1, *victims)
-        show.done(f"{len(seats)} Machines to join, and one that has not booted yet: {victim.identity.node}")
-        controller = start_controller(world, plan.directory / "controller", plan.tools, stack)
+        provisioned = [provision(world, number, equipment) for number, equipment in enumerate(members, 1)]
+        victim = provision(world, len(members) + 1, victims)
+        show.done(f"{len(members)} Machines to join, and one that has not booted yet: {victim.identity.node}")
+        controller = start_controller(world, plan.directory / "controller", plan.tools, stack, ground=ground)
         show.done(f"node-attestation-controller, process {controller.pid()}, with the shipped RBAC")
         joined, problems = _join_all(plan, show, world, children, provisioned)
         refused: list[Refused] = []
         if joined:
             member = next(one for one in provisioned if one.identity.node == joined[0].node)
             refused, more = _try_all(
-                plan, show, _scene(plan, world, children, victim=victim, member=member, stranger=stranger[0])
+                plan, show, _scene(plan, world, children, victim=victim, member=member, stranger=stranger.seat)
             )
             problems += more
         show.close()
@@ -76,29 +73,29 @@ def run(plan: Plan, show: Show, *, present: Callable[[World, Report], None]) -> 
         return report
 
 
-def _build(plan: Plan, show: Show, stack: ExitStack) -> tuple[World, list[Device]]:
-    """Start clusters and devices side by side; the last two devices are the victim's and a stranger's."""
+def _build(plan: Plan, show: Show, stack: ExitStack) -> tuple[World, Ground, list[Equipment]]:
+    """Start clusters and machines side by side; the last two machines are the victim's and a stranger's."""
     assets = plan.tools.assets
+    opening = ground_type(plan.provider)
     show.began(f"starting two control planes and {plan.nodes + 2} machines")
-    names = [f"tpm-{number}" for number in range(1, plan.nodes + 2)] + ["stranger"]
 
-    def make_devices() -> list[Device]:
+    def make_machines() -> tuple[Ground, list[Equipment]]:
+        ground = opening(plan.directory, stack)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            making = [pool.submit(plug_in, plan.directory, name, plan.provider, stack) for name in names]
-            return [future.result() for future in making]
+            return ground, list(pool.map(ground.equip, range(1, plan.nodes + 3)))
 
     with ThreadPoolExecutor(1) as aside:
-        devices = aside.submit(make_devices)
+        making = aside.submit(make_machines)
         planes = start_planes(plan.directory, assets=assets, stack=stack)
-        world = fill(planes, provider=plan.provider)
-        found = devices.result()
+        ground, machines = making.result()
+        world = fill(planes, provider=plan.provider, policy=ground.policy)
     if assets is not None and not planes.management_is_real:
         show.done(f"the management cluster is a sandbox: {world.version} as built here dies of custom resources")
     show.done(
         f"management cluster {world.management.server}, workload cluster {world.workload.server}, {world.version}"
     )
-    show.done(f"{len(found)} machines with {_THINGS.get(plan.provider, plan.provider)}")
-    return world, found
+    show.done(f"{len(machines)} machines with {opening.things}")
+    return world, ground, machines
 
 
 def _join_all(

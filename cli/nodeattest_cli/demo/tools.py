@@ -6,12 +6,11 @@ Promises: ``UserError`` names every missing program at once. Leaves starting the
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from nodeattest_cli.demo.grounds import ground_type
 from nodeattest_cli.errors import UserError
 
 __all__ = ["Tools", "find_tools"]
@@ -19,8 +18,6 @@ __all__ = ["Tools", "find_tools"]
 _AGENT: Final = "kubelet-authenticator"
 _CONTROLLER: Final = "node-attestation-controller"
 _CONTROL_PLANE: Final = ("etcd", "kube-apiserver")
-_TPM: Final = ("swtpm", "swtpm_setup", "swtpm_localca")
-_PROGRAM_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +32,7 @@ class Tools:
 
 def find_tools(own: Path, *, provider: str, assets: Path | None) -> Tools:
     """Find every program; ``own`` is the folder where this package's commands were installed."""
-    missing = [*_missing_tpm()] if provider == "tpm" else []
+    missing = list(ground_type(provider).missing())
     if assets is not None:
         absent = [name for name in _CONTROL_PLANE if not (assets / name).exists()]
         if absent:
@@ -54,11 +51,3 @@ def _own(folder: Path, name: str) -> Path | None:
     beside = folder / name
     found = str(beside) if beside.exists() else shutil.which(name)
     return Path(found) if found else None
-
-
-def _missing_tpm() -> Iterable[str]:
-    absent = [name for name in _TPM if shutil.which(name, path=_PROGRAM_PATH) is None]
-    if absent:
-        yield f"{', '.join(absent)} (apt-get install swtpm swtpm-tools), or choose another --provider"
-    if find_spec("tpm2_pytss") is None:
-        yield "tpm2-pytss (pip install 'nodeattest[tpm]'), or choose another --provider"

@@ -10,17 +10,20 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 import yaml
 
+from nodeattest_cli.demo.grounds import Ground
 from nodeattest_cli.demo.manifests import create_all
 from nodeattest_cli.demo.tools import Tools
 from nodeattest_controller import configfile, manifests
@@ -59,6 +62,8 @@ _WAIT_LIMIT: Final = "10s"
 _LEASH_LIMIT: Final = 5.0
 _LEASH_POLL: Final = 0.02
 """Seconds."""
+_NO_SECTIONS: Final[JsonObject] = {}
+_NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words[:2] if word.isdigit())
 
 
-def fill(planes: Planes, *, provider: str) -> World:
+def fill(planes: Planes, *, provider: str, policy: JsonObject = _NO_SECTIONS) -> World:
     """Install definitions and rights, and create the Cluster with its Secrets and policy."""
     management, workload = planes.management, planes.workload
     here, there = management.client(), workload.client()
@@ -139,33 +144,35 @@ def fill(planes: Planes, *, provider: str) -> World:
         ca_key=workload.ca_key.read_bytes(),
         namespace=NAMESPACE,
     )
-    _create_policy(here, provider)
+    _create_policy(here, provider, policy)
     return World(
         management=management, workload=workload, cluster=cluster, version=text(there.get("/version"), "gitVersion")
     )
 
 
-def _create_policy(client: Client, provider: str) -> None:
-    """Only this provider; which TPM is whose, the platform says on the infrastructure machines."""
+def _create_policy(client: Client, provider: str, sections: JsonObject) -> None:
+    """Only this provider, with the section that the ground wants."""
     body: JsonObject = {
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
         "kind": "NodeAttestationPolicy",
         "metadata": {"name": CLUSTER},
-        "spec": {"authorizedAttestors": [provider], "clusterSelector": {}},
+        "spec": {"authorizedAttestors": [provider], "clusterSelector": {}, **sections},
     }
     client.create(f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies", body)
 
 
-def start_controller(world: World, directory: Path, tools: Tools, stack: ExitStack) -> Process:
+def start_controller(
+    world: World, directory: Path, tools: Tools, stack: ExitStack, *, ground: Ground | None = None
+) -> Process:
     """Start ``node-attestation-controller run`` and wait until it serves the workload cluster."""
     directory.mkdir()
     config = directory / "config.yaml"
-    config.write_text(yaml.safe_dump(_controller_config(world)), encoding="utf-8")
+    config.write_text(yaml.safe_dump(_controller_config(world, ground)), encoding="utf-8")
     pid_file = directory / "controller.pid"
     leash = [sys.executable, "-m", "nodeattest_sandbox.leash", str(pid_file)]
-    process = Process(
-        "controller", [*leash, str(tools.controller), "run", "--config", str(config)], directory, pid_file
-    )
+    command = [*leash, str(tools.controller), "run", "--config", str(config)]
+    environment = ground.environment if ground else _NO_VARIABLES
+    process = Process("controller", command, directory, pid_file, environment=environment)
     stack.callback(_stop, process, pid_file)
     wait(process, lambda: _is_ready(process))
     admin = world.workload.client()
@@ -181,7 +188,7 @@ def _stop(process: Process, pid_file: Path) -> None:
     process.stop()
 
 
-def _controller_config(world: World) -> dict[str, object]:
+def _controller_config(world: World, ground: Ground | None) -> dict[str, object]:
     return {
         "apiVersion": configfile.API_VERSION,
         "kind": configfile.KIND,
@@ -190,6 +197,7 @@ def _controller_config(world: World) -> dict[str, object]:
         "healthBindAddress": "127.0.0.1:0",
         "metricsBindAddress": "127.0.0.1:0",
         "waitLimit": _WAIT_LIMIT,
+        "platforms": ground.platforms if ground else {},
     }
 
 

@@ -44,6 +44,7 @@ from nodeattest_providers.interface import (
     SecretBytes,
 )
 from nodeattest_providers.names import Purpose
+from nodeattest_providers.platform import NOWHERE
 
 __all__ = ["explain_request", "first_request_name"]
 
@@ -97,7 +98,7 @@ def explain_request(csr: JsonObject, documents: Sequence[JsonObject]) -> Explana
 
 
 def _first_name(request: NodeRequest) -> str | None:
-    signer = signers.signer(request.evidence.provider)
+    signer = signers.signer(request.evidence.provider, NOWHERE)
     versions.check(request.evidence, signer.versions)
     ref = signer.first_request(request) if isinstance(signer, ChallengeSigner) else None
     return ref.name if ref else None
@@ -156,7 +157,7 @@ def _identity_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     around = Surroundings(claimants=[one for one in given.claimants if name in names_of(one)], holders=[])
     yield attempt("the Machine's node name", "identity rule 2", lambda: check_node_name(request, member, around, None))
     ledger = given.ledger or ledgers.empty(member)
-    secure = signers.signer(request.evidence.provider).secure
+    secure = signers.signer(request.evidence.provider, NOWHERE).secure
     yield attempt(
         "not bound otherwise", "identity rules 3 and 4", lambda: check_binding(request, member, ledger, secure=secure)
     )
@@ -169,7 +170,7 @@ def _provider_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     except Denied as denied:
         yield refusal("first request", "wire format", denied)
         return
-    checks, denied = _verify(signers.signer(request.evidence.provider), request, _facts(request, given, first))
+    checks, denied = _verify(signers.signer(request.evidence.provider, NOWHERE), request, _facts(request, given, first))
     for check in checks:
         missing = "" if check.passed and check.name not in _EMPTY_HANDED else _missing(check.name, given)
         step = from_check(check)

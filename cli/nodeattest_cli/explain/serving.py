@@ -22,6 +22,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.platform import NOWHERE
 
 __all__ = ["attested_steps", "explain_kubelets"]
 
@@ -42,7 +43,7 @@ def explain_kubelets(csr: JsonObject, documents: Sequence[JsonObject], facts: Se
 
 def attested_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     """Judge what an attested serving request must fulfil besides its evidence."""
-    secure = signers.signer(request.evidence.provider).secure
+    secure = signers.signer(request.evidence.provider, NOWHERE).secure
     policy, ledger = given.policy, given.ledger
     name = "attested serving request"
     if policy is None:

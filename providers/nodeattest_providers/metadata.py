@@ -1,0 +1,105 @@
+"""The node's side of a cloud's metadata service: one request, one bounded answer, one clear line when there is none.
+
+Promises: plain HTTP to the link-local address that the cloud documents (or that the node's own configuration names),
+never through a proxy, never after a redirect; an answer is bounded in size and time; whatever goes wrong is
+``Unavailable`` that names the service, and never shows a header or a body: tokens travel in both.
+Leaves to others: what an answer means (each provider's node half). Standard library only: nodes start this often.
+Source: AWS "Use IMDSv2", Azure "Instance Metadata Service", Google "View and query VM metadata".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+
+__all__ = ["Answer", "MetadataService", "endpoint"]
+
+TIMEOUT: Final = 2.0
+"""Seconds for each step of a request; the service answers within milliseconds or is not there."""
+LIMIT: Final = 64 * 1024
+"""Bytes of an answer; attested documents have about 8 KiB."""
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+_OK: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back, whatever the status."""
+
+    status: int
+    body: bytes = field(repr=False)
+
+
+def endpoint(text: str) -> tuple[str, int]:
+    """Read ``http://host[:port]`` from the node's own settings; anything else is ``Denied``."""
+    from urllib.parse import urlsplit  # noqa: PLC0415 - only where a setting names another endpoint
+
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:
+        parts, host, port = None, None, 0
+    if parts is None or parts.scheme != "http" or not host or parts.netloc.count("@") or parts.path.strip("/"):
+        raise Denied(
+            Reason.POLICY_INVALID,
+            expected="the metadata service's endpoint as http://host or http://host:port",
+            got=repr(text[:80]),
+            remedy="correct the provider's setting, or leave it out to take the cloud's documented address",
+        )
+    return host, port
+
+
+class MetadataService:
+    """Asks one metadata service."""
+
+    def __init__(self, host: str, port: int = 80, *, name: str, timeout: float = TIMEOUT) -> None:
+        """``name`` is the cloud's name for it, for messages."""
+        self._host = host
+        self._port = port
+        self._name = name
+        self._timeout = timeout
+
+    def ask(self, method: str, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> Answer:
+        """Send one request; raises Unavailable when no whole answer came."""
+        from http.client import HTTPConnection, HTTPException, IncompleteRead  # noqa: PLC0415 - 31 ms, and only when really asking
+
+        connection = HTTPConnection(self._host, self._port, timeout=self._timeout)
+        try:
+            connection.request(method, path, headers={"Connection": "close", **headers})
+            response = connection.getresponse()
+            body = response.read(LIMIT + 1)
+            if response.length and len(body) <= LIMIT:
+                raise IncompleteRead(body)
+        except TimeoutError:
+            raise self._unavailable(f"did not answer within {self._timeout:g} s") from None
+        except OSError as error:
+            raise self._unavailable(f"cannot be reached: {error.strerror or type(error).__name__}") from None
+        except (HTTPException, ValueError) as error:
+            raise self._unavailable(f"gave no HTTP answer ({type(error).__name__})") from None
+        finally:
+            connection.close()
+        if len(body) > LIMIT:
+            raise self._unavailable(f"gave more than {LIMIT} bytes")
+        return Answer(response.status, body)
+
+    def get(self, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> bytes:
+        """Get a document; any other status than 200 is ``Unavailable``."""
+        answer = self.ask("GET", path, headers)
+        if answer.status != _OK:
+            raise self.refused(path, answer.status)
+        return answer.body
+
+    def refused(self, path: str, status: int) -> Unavailable:
+        """Say that the service answered with another status than 200; a query may hold a nonce, and is left out."""
+        return self._unavailable(f"answered {path.partition('?')[0]} with status {status}")
+
+    def _unavailable(self, what: str) -> Unavailable:
+        return Unavailable(
+            Reason.PLATFORM_UNAVAILABLE,
+            f"{self._name} at {self._host}:{self._port} {what}",
+            remedy="check that this machine is an instance of that cloud and that nothing blocks its metadata service",
+        )

@@ -1,0 +1,75 @@
+"""What the controller hands to a signer that asks a platform's API: its settings, and whom to tell of its calls.
+
+Promises: where a platform's API is, whose certificates it is trusted by and with which credentials it is asked comes
+from the controller's own configuration (``platforms.<provider>``), written by whoever runs the controller; never from a
+policy, whose author may be another and could send the controller's credentials elsewhere, and never from a request.
+Leaves to others: reading the configuration (the controller), which machines may join (the policy's own section).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, Protocol, runtime_checkable
+
+from nodeattest_providers.exchange import JsonValue
+
+__all__ = ["NOWHERE", "CallOutcome", "ClosingSigner", "ObserveCall", "Platform", "PlatformSigner"]
+
+
+class CallOutcome(StrEnum):
+    """How a request to a platform's API ended; a label of the metric ``nodeattest_platform_calls_total``."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    """The platform said no: bad credentials, no such instance, missing permission."""
+    THROTTLED = "throttled"
+    FAILED = "failed"
+    """The platform failed, or its answer could not be read."""
+    TIMED_OUT = "timed_out"
+    UNREACHABLE = "unreachable"
+
+
+class ObserveCall(Protocol):
+    """Is told of each request to a platform's API; cheap and never raises."""
+
+    def __call__(self, service: str, outcome: CallOutcome, seconds: float) -> None:
+        """Count one call; ``service`` is from a closed set of the provider's, such as ``sts``."""
+        ...
+
+
+def _ignore(service: str, outcome: CallOutcome, seconds: float) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """What a signer gets from the controller that runs it."""
+
+    settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue], repr=False)
+    """``platforms.<provider>`` of the controller's configuration; ``{}`` means the provider's defaults."""
+    observe: ObserveCall = _ignore
+    may_call: bool = True
+    """False: offline, as in ``nodeattest explain``; what needs the platform is ``Unavailable`` then."""
+
+
+NOWHERE: Final = Platform(settings=MappingProxyType({}), may_call=False)
+"""For verifying offline."""
+
+
+@runtime_checkable
+class PlatformSigner(Protocol):
+    """A signer's class whose factory takes ``platform=Platform(...)``; others are made without arguments."""
+
+    takes_platform: bool
+
+
+@runtime_checkable
+class ClosingSigner(Protocol):
+    """A signer that holds connections."""
+
+    async def aclose(self) -> None:
+        """Close them; the signer is not used any more."""
+        ...

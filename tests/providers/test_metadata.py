@@ -1,0 +1,98 @@
+"""A node asks its cloud's metadata service over a real connection: bounded, direct, one line when it fails."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+
+from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.metadata import LIMIT, MetadataService, endpoint
+
+
+@contextmanager
+def serving(answer: bytes, *, seen: list[bytes] | None = None) -> Generator[int]:
+    """Answer one connection with these bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                asked = connection.recv(65536)
+                if seen is not None:
+                    seen.append(asked)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(5)
+
+
+def service(port: int) -> MetadataService:
+    return MetadataService("127.0.0.1", port, name="the cloud's metadata service", timeout=0.5)
+
+
+def answering(status: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def test_a_document_is_what_the_service_answered() -> None:
+    seen: list[bytes] = []
+    with serving(answering("200 OK", b"document"), seen=seen) as port:
+        assert service(port).get("/latest/it", {"Metadata": "true"}) == b"document"
+    assert seen[0].startswith(b"GET /latest/it HTTP/1.1\r\n")
+    assert b"Metadata: true\r\n" in seen[0]
+
+
+def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with serving(answering("200 OK", b"direct")) as port:
+        assert service(port).get("/") == b"direct"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (answering("302 Found", b"", "Location: http://127.0.0.1:1/"), "status 302"),
+        (answering("401 Unauthorized", b"secret"), "status 401"),
+        (answering("200 OK", b"x" * (LIMIT + 1)), f"more than {LIMIT} bytes"),
+        (b"not HTTP at all\r\n\r\n", "gave no HTTP answer"),
+        (answering("200 OK", b"short").replace(b"Content-Length: 5", b"Content-Length: 50"), "gave no HTTP answer"),
+    ],
+)
+def test_whatever_else_comes_is_unavailable_and_says_what_in_one_line(answer: bytes, said: str) -> None:
+    with serving(answer) as port, pytest.raises(Unavailable) as caught:
+        service(port).get("/document?nonce=abc")
+    assert said in caught.value.detail
+    assert "the cloud's metadata service at 127.0.0.1" in caught.value.detail
+    assert not any(word in str(caught.value) for word in ("\n", "abc", "secret"))
+
+
+def test_a_service_that_is_not_there_or_says_nothing_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(Unavailable, match="did not answer within"):
+            service(port).get("/")
+    with pytest.raises(Unavailable, match="cannot be reached: Connection refused"):
+        service(port).get("/")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("http://169.254.169.254", ("169.254.169.254", 80)), ("http://[fd00:ec2::254]:81/", ("fd00:ec2::254", 81))],
+)
+def test_an_endpoint_of_the_nodes_own_settings_is_host_and_port(text: str, place: tuple[str, int]) -> None:
+    assert endpoint(text) == place
+
+
+@pytest.mark.parametrize(
+    "text", ["", "https://x", "x", "http://", "http://u@h", "http://h/p", "http://h:99999", "http://[", "ftp://h"]
+)
+def test_what_is_no_endpoint_is_refused(text: str) -> None:
+    with pytest.raises(Denied):
+        endpoint(text)
