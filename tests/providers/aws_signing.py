@@ -1,0 +1,75 @@
+"""SigV4 by botocore at a time of one's choice: what the node does, and what AWS does to check it. Typed here."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from botocore import auth, awsrequest, credentials
+
+from nodeattest_providers.aws.protocol import SignedHeaders, StsRequest
+
+_auth, _awsrequest, _credentials = cast("Any", auth), cast("Any", awsrequest), cast("Any", credentials)
+TIMESTAMP = "%Y%m%dT%H%M%SZ"
+_AUTHORIZATION = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=(?P<key>\w+)/\d{8}/(?P<region>[a-z0-9-]+)/(?P<service>\w+)/aws4_request, "
+    r"SignedHeaders=(?P<headers>[a-z0-9;-]+), Signature=(?P<signature>[0-9a-f]{64})"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSession:
+    """What the metadata service gives an instance."""
+
+    access_key: str = "ASIAEXAMPLEEXAMPLE00"
+    secret_key: str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+    token: str = "FwoGZXIvYXdzEXAMPLE//////////wEaDEXAMPLE="
+
+
+def sign(
+    request: StsRequest,
+    session: RoleSession,
+    at: datetime,
+    *,
+    service: str = "sts",
+    region: str | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> SignedHeaders:
+    """Sign as of a time; ``extra`` headers are signed too, and override the request's."""
+    headers = {**request.headers, **(extra or {})}
+    headers = {name: value for name, value in headers.items() if value}
+    made = _awsrequest.AWSRequest(method=request.method, url=request.url, data=request.body, headers=headers)
+    _inject(made, session, at, service, region or request.region)
+    return SignedHeaders(
+        authorization=made.headers["Authorization"],
+        date=made.headers["X-Amz-Date"],
+        security_token=made.headers["X-Amz-Security-Token"],
+    )
+
+
+def _inject(made: Any, session: RoleSession, at: datetime, service: str, region: str) -> None:  # noqa: ANN401 - untyped library
+    keys = _credentials.Credentials(session.access_key, session.secret_key, session.token)
+    signer = _auth.SigV4Auth(keys, service, region)
+    made.context["timestamp"] = at.astimezone(UTC).strftime(TIMESTAMP)
+    signer._modify_request_before_signing(made)
+    to_sign = signer.string_to_sign(made, signer.canonical_request(made))
+    signer._inject_signature_to_request(made, signer.signature(to_sign, made))
+
+
+def signed_right(host: str, headers: Mapping[str, str], body: bytes, session: RoleSession) -> bool:
+    """Check a signature as AWS does: over the headers that arrived and that it names; ``headers`` in lower case."""
+    match = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
+    if match is None or match["key"] != session.access_key or headers.get("x-amz-security-token") != session.token:
+        return False
+    named = match["headers"].split(";")
+    if not {"host", "x-amz-date", "x-amz-security-token"} <= set(named) or not set(named) <= set(headers):
+        return False
+    carried = {name: headers[name] for name in named if not name.startswith("x-amz-")}
+    again = _awsrequest.AWSRequest(method="POST", url=f"https://{host}/", data=body, headers=carried)
+    at = datetime.strptime(headers["x-amz-date"], TIMESTAMP).replace(tzinfo=UTC)
+    _inject(again, session, at, match["service"], match["region"])
+    return hmac.compare_digest(again.headers["Authorization"], headers["authorization"])
