@@ -102,14 +102,13 @@ class Judge:
         self._verifications = verifications
         self._now = now
 
-    async def judge(self, workload: Workload, csr: JsonObject) -> Proven:
+    async def judge(self, workload: Workload, request: NodeRequest) -> Proven:
         """Prove a request; raises Denied, Unavailable or ChallengeRequired.
 
-        1. Parse, and hold a bound token to its machine; 2. policy; 3. one live Machine; 4. rules that memory can
+        1. Hold a bound token to its machine; 2. policy; 3. one live Machine; 4. rules that memory can
         answer; 5. verify the evidence; 6. rules that need fresh reads.
         """
-        request = parse(csr, provider_id_oid=self._oid)  # 1
-        check_token(request, workload.key)
+        check_token(request, workload.key)  # 1
         case = self._open(workload, request)  # 2
         inventory = self._management.inventory
         member = find_member(request, inventory.members(workload.key, request.csr.provider_id))  # 3
@@ -143,12 +142,9 @@ class Judge:
             first=first,
         )
 
-    def parsed(self, csr: JsonObject) -> NodeRequest | None:
-        """Parse a request; None when it is refused already here."""
-        try:
-            return parse(csr, provider_id_oid=self._oid)
-        except Denied:
-            return None
+    def parse(self, csr: JsonObject) -> NodeRequest:
+        """Read a request; raises Denied."""
+        return parse(csr, provider_id_oid=self._oid)
 
     def _holders_of(self, workload: Workload, attested: AttestedNode) -> list[Ledger]:
         inventory = self._management.inventory

@@ -35,6 +35,7 @@ from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import shown
+from nodeattest_providers.interface import NodeRequest
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON, Purpose
 from nodeattest_providers.twostep import CHALLENGE_TTL
 
@@ -69,6 +70,29 @@ class Outcome:
 
 DONE: Final = Outcome()
 RETRY: Final = Outcome(retry=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One look at one request: read and parsed once."""
+
+    workload: Workload
+    csr: JsonObject
+    stored: StoredRequest
+    request: NodeRequest | None = None
+    """None for kubelet's own, and for one that is malformed."""
+    unreadable: Denied | Unavailable | None = None
+    """Why there is no request; a bug in a parser is told like any other, and ends like any other."""
+
+    @property
+    def username(self) -> str:
+        """Who asks."""
+        return text(self.csr, "spec", "username")
+
+    @property
+    def said(self) -> str:
+        """What the request's annotation says of its wait."""
+        return text(self.csr, "metadata", "annotations", ANNOTATION_REASON)
 
 
 class Reconciler:
@@ -116,69 +140,81 @@ class Reconciler:
             return DONE
         try:
             if stored.is_kubelets:
-                return await self._step_of_kubelets(workload, csr, stored)
-            return await self._step(workload, csr, stored)
+                return await self._step_of_kubelets(_Task(workload, csr, stored))
+            return await self._step(self._parsed(workload, csr, stored))
         except (Conflict, AlreadyExists, NotFound):
             return await self._look_again(workload, csr, stored)
 
-    async def _step_of_kubelets(self, workload: Workload, named: JsonObject, stored: StoredRequest) -> Outcome:
+    def _parsed(self, workload: Workload, csr: JsonObject, stored: StoredRequest) -> _Task:
+        try:
+            return _Task(workload, csr, stored, request=self._judge.parse(csr))
+        except Denied as malformed:
+            return _Task(workload, csr, stored, unreadable=malformed)
+        except Exception:  # noqa: BLE001 - a bug in one request must not leave it pending for ever
+            _LOG.exception("bug", extra=fields(cluster=workload.key, csr=shown(stored.name)))
+            return _Task(workload, csr, stored, unreadable=_bug())
+
+    async def _step_of_kubelets(self, named: _Task) -> Outcome:
         """Read one of kubelet's own whole after it has paid; the cache has only who asks and since when."""
+        workload, stored = named.workload, named.stored
         if not self._kubelet_serving.approves(workload.key):
             return DONE
         paid = True
         try:
-            self._enter(workload.key, named, stored)
+            self._enter(named)
         except OverBudget as over:
             if self._age(named) <= self._wait_limit:
-                return await self._shed(workload, named, stored, over)
+                return await self._shed(named, over)
             paid = False  # its time is over, and refusing it takes all of it
         csr = await self._kubelet_serving.read(workload, stored)
-        return DONE if csr is None else await self._step(workload, csr, stored, paid=paid)
+        return DONE if csr is None else await self._step(_Task(workload, csr, stored), paid=paid)
 
-    async def _step(self, workload: Workload, csr: JsonObject, stored: StoredRequest, *, paid: bool = False) -> Outcome:
+    async def _step(self, task: _Task, *, paid: bool = False) -> Outcome:
         try:
             if not paid:
-                self._enter(workload.key, csr, stored)
-            return await self._decide(workload, csr, stored)
+                self._enter(task)
+            return await self._decide(task)
         except OverBudget as over:
-            return await self._shed(workload, csr, stored, over)
+            return await self._shed(task, over)
         except ChallengeRequired as challenge:
-            return await self._challenge(workload, csr, stored, challenge)
+            return await self._challenge(task, challenge)
         except Unavailable as unavailable:
-            return await self._wait(workload, csr, stored, unavailable)
+            return await self._wait(task, unavailable)
         except Denied as denied:
-            return await self._refuse(workload, csr, stored, denied)
+            return await self._refuse(task, denied)
         except ApiError:
             raise
         except Exception:  # noqa: BLE001 - a bug in one request must not leave it pending for ever
-            _LOG.exception("bug", extra=fields(cluster=workload.key, csr=shown(stored.name)))
-            return await self._wait(workload, csr, stored, _bug())
+            _LOG.exception("bug", extra=fields(cluster=task.workload.key, csr=shown(task.stored.name)))
+            return await self._wait(task, _bug())
 
-    async def _decide(self, workload: Workload, csr: JsonObject, stored: StoredRequest) -> Outcome:
+    async def _decide(self, task: _Task) -> Outcome:
         """Approve what is sound, and sign it where it is ours to sign; raises the other verdicts."""
-        if stored.is_kubelets:
+        workload, csr, stored = task.workload, task.csr, task.stored
+        if task.unreadable is not None:
+            raise task.unreadable
+        if task.request is None:
             await self._kubelet_serving.approve(workload, csr)
             self._settled(stored.uid)
             return DONE
         started = self._now()
-        proven = await self._judge.judge(workload, csr)
+        proven = await self._judge.judge(workload, task.request)
         self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
         await self._issuer.issue(workload, csr, stored, proven)
         self._settled(stored.uid)
         asked = moment(text(proven.first, "metadata", "creationTimestamp")) if proven.first else None
         return Outcome(also=self._duplicates.certified(workload.key, proven.request, asked or proven.request.created))
 
-    def _enter(self, cluster: ClusterKey, csr: JsonObject, stored: StoredRequest) -> None:
+    def _enter(self, task: _Task) -> None:
         """Let a request pay for its judgement; raises OverBudget or Denied. An approved one is only finished."""
-        request = None if stored.is_kubelets else self._judge.parsed(csr)
-        if stored.state is not RequestState.PENDING or (request is None and not stored.is_kubelets):
+        request, cluster = task.request, task.workload.key
+        if task.stored.state is not RequestState.PENDING or task.unreadable is not None:
             return
-        username = text(csr, "spec", "username")
         if request is not None:
             self._duplicates.check(cluster, request)
-        node_name = request.csr.node_name if request is not None else username
-        payer = Payer(cluster=cluster, username=username, node_name=node_name, uid=stored.uid)
-        self._budgets.admit(payer, (self._wait_limit - self._age(csr)).total_seconds())
+        node_name = request.csr.node_name if request is not None else task.username
+        payer = Payer(cluster=cluster, username=task.username, node_name=node_name, uid=task.stored.uid)
+        self._budgets.admit(payer, (self._wait_limit - self._age(task)).total_seconds())
 
     def _settled(self, uid: str) -> None:
         self._ages.forget(uid)
@@ -187,30 +223,29 @@ class Reconciler:
 
     # Shed, challenge, wait, refuse
 
-    async def _shed(self, workload: Workload, csr: JsonObject, stored: StoredRequest, over: OverBudget) -> Outcome:
+    async def _shed(self, task: _Task, over: OverBudget) -> Outcome:
         """Let a request wait for its turn, and end it when none came in time."""
-        left = (self._wait_limit - self._age(csr)).total_seconds()
+        workload = task.workload
+        left = (self._wait_limit - self._age(task)).total_seconds()
         if left < 0:
-            return await self._refuse(workload, csr, stored, over.denied())
+            return await self._refuse(task, over.denied())
         if over.news:
-            self._metrics.verdict(stored.provider, "shed", Reason.REQUESTER_OVER_BUDGET)
+            self._metrics.verdict(task.stored.provider, "shed", Reason.REQUESTER_OVER_BUDGET)
         if over.warn:
-            user = text(csr, "spec", "username")
-            _LOG.warning("over budget", extra=fields(cluster=workload.key, user=user, detail=over.detail))
-            self._warn(workload.key, csr, Reason.REQUESTER_OVER_BUDGET, f"{shown(user)}: {over.denied()}")
+            _LOG.warning("over budget", extra=fields(cluster=workload.key, user=task.username, detail=over.detail))
+            self._warn(task, Reason.REQUESTER_OVER_BUDGET, f"{shown(task.username)}: {over.denied()}")
         said = f"{Reason.REQUESTER_OVER_BUDGET}: {REMEDY}"
-        if over.tell and text(csr, "metadata", "annotations", ANNOTATION_REASON) != said:
-            await workload.publish_annotations(csr, {ANNOTATION_REASON: said})
+        if over.tell and task.said != said:
+            await workload.publish_annotations(task.csr, {ANNOTATION_REASON: said})
         end = left + 0.5 + self._chance()
         return Outcome(again_after=end if over.delay is None else min(over.delay, end))
 
-    async def _challenge(
-        self, workload: Workload, csr: JsonObject, stored: StoredRequest, challenge: ChallengeRequired
-    ) -> Outcome:
+    async def _challenge(self, task: _Task, challenge: ChallengeRequired) -> Outcome:
         """Publish the challenge unless it stands there already; close the request when nobody answered in time."""
-        left = self._challenge_time_left(csr)
+        workload, csr, stored = task.workload, task.csr, task.stored
+        left = CHALLENGE_TTL + EXPIRY_GRACE - self._age(task)
         if left <= timedelta(0):
-            return await self._refuse(workload, csr, stored, _unanswered())
+            return await self._refuse(task, _unanswered())
         found = text(csr, "metadata", "annotations", ANNOTATION_CHALLENGE)
         if not _same_challenge(found, challenge.challenge):
             if found:
@@ -222,18 +257,14 @@ class Reconciler:
             self._metrics.verdict(stored.provider, "challenge", "")
         return Outcome(again_after=left.total_seconds() + 0.5)
 
-    def _challenge_time_left(self, csr: JsonObject) -> timedelta:
-        return CHALLENGE_TTL + EXPIRY_GRACE - self._age(csr)
+    def _age(self, task: _Task) -> timedelta:
+        created = moment(text(task.csr, "metadata", "creationTimestamp")) or self._now()
+        return self._ages.age(task.stored.uid, created)
 
-    def _age(self, csr: JsonObject) -> timedelta:
-        created = moment(text(csr, "metadata", "creationTimestamp")) or self._now()
-        return self._ages.age(text(csr, "metadata", "uid"), created)
-
-    async def _wait(
-        self, workload: Workload, csr: JsonObject, stored: StoredRequest, unavailable: Unavailable
-    ) -> Outcome:
+    async def _wait(self, task: _Task, unavailable: Unavailable) -> Outcome:
         """Leave the request pending for now, and end it when it waited too long."""
-        age = self._age(csr)
+        workload, stored = task.workload, task.stored
+        age = self._age(task)
         if age > self._wait_limit:
             denied = Denied(
                 unavailable.reason,
@@ -241,9 +272,9 @@ class Reconciler:
                 got=unavailable.detail,
                 remedy=unavailable.remedy,
             )
-            return await self._refuse(workload, csr, stored, denied)
+            return await self._refuse(task, denied)
         said = f"{unavailable.reason}: {unavailable.remedy}"
-        if text(csr, "metadata", "annotations", ANNOTATION_REASON) != said:
+        if task.said != said:
             self._metrics.verdict(stored.provider, "wait", unavailable.reason)
             _LOG.info(
                 "waiting",
@@ -251,20 +282,15 @@ class Reconciler:
                     cluster=workload.key, csr=stored.name, reason=unavailable.reason, detail=unavailable.detail
                 ),
             )
-            await workload.publish_annotations(csr, {ANNOTATION_REASON: said})
+            await workload.publish_annotations(task.csr, {ANNOTATION_REASON: said})
         pause = max(unavailable.retry_after, min(age.total_seconds() / 2, LONGEST_PAUSE))
         pause *= 1 + JITTER * self._chance()
         left = (self._wait_limit - age).total_seconds() + 0.5
-        return Outcome(again_after=min(pause, left), waiting=True, provider_id=self._waits_for(csr, stored))
+        return Outcome(again_after=min(pause, left), waiting=True, provider_id=_waits_for(task))
 
-    def _waits_for(self, csr: JsonObject, stored: StoredRequest) -> str:
-        if stored.is_kubelets:
-            return node_change(requesting_node(csr))
-        request = self._judge.parsed(csr)
-        return request.csr.provider_id if request else ""
-
-    async def _refuse(self, workload: Workload, csr: JsonObject, stored: StoredRequest, denied: Denied) -> Outcome:
+    async def _refuse(self, task: _Task, denied: Denied) -> Outcome:
         """Deny for good; the condition carries reason and remedy, the Event and the log expected and got as well."""
+        workload, csr, stored = task.workload, task.csr, task.stored
         if stored.state is RequestState.APPROVED:
             await workload.fail(csr, denied.reason, denied.remedy, denied.annotations)
         else:
@@ -276,22 +302,22 @@ class Reconciler:
             extra=fields(
                 cluster=workload.key,
                 csr=stored.name,
-                user=text(csr, "spec", "username"),
+                user=task.username,
                 reason=denied.reason,
                 expected=denied.expected,
                 got=denied.got,
             ),
         )
-        self._warn(workload.key, csr, denied.reason, f"CSR {shown(stored.name)}: {denied}")
+        self._warn(task, denied.reason, f"CSR {shown(stored.name)}: {denied}")
         return DONE
 
-    def _warn(self, cluster: ClusterKey, csr: JsonObject, reason: Reason, message: str) -> None:
+    def _warn(self, task: _Task, reason: Reason, message: str) -> None:
         """Tell operators, on the Machine that the request names, or else on the Cluster."""
-        request = self._judge.parsed(csr)
-        named = request.csr.provider_id if request else self._kubelet_serving.provider_id_of(cluster, csr)
+        cluster, request = task.workload.key, task.request
+        named = request.csr.provider_id if request else self._kubelet_serving.provider_id_of(cluster, task.csr)
         subject = claimed_subject(self._management, cluster, named)
         if subject is not None:
-            self._events.record(subject, "Warning", reason, message, source=(cluster, text(csr, "spec", "username")))
+            self._events.record(subject, "Warning", reason, message, source=(cluster, task.username))
 
     async def _look_again(self, workload: Workload, csr: JsonObject, stored: StoredRequest) -> Outcome:
         """Somebody wrote first, or something is gone: read what there is now, and judge anew after a pause."""
@@ -304,8 +330,9 @@ class Reconciler:
         return RETRY
 
     async def _refresh_ledger(self, cluster: ClusterKey, csr: JsonObject) -> None:
-        request = self._judge.parsed(csr)
-        if request is None:
+        try:
+            request = self._judge.parse(csr)
+        except Denied:
             return
         namespace, _, cluster_name = cluster.partition("/")
         name = ledgers.ledger_name(cluster_name, request.csr.provider_id)
@@ -316,6 +343,13 @@ class Reconciler:
             self._management.inventory.put_ledger(f"{namespace}/{name}", None)
             return
         self._management.inventory.put_ledger(f"{namespace}/{name}", found)
+
+
+def _waits_for(task: _Task) -> str:
+    """Name whose change wakes the request."""
+    if task.stored.is_kubelets:
+        return node_change(requesting_node(task.csr))
+    return task.request.csr.provider_id if task.request else ""
 
 
 def _same_challenge(published: str, derived: str) -> bool:
