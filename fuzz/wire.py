@@ -1,16 +1,16 @@
-"""Targets of the wire format: envelope, PEM, DER, PKCS#10, canonical JSON, evidence and challenges."""
+"""Targets of the wire format: envelope, PEM, DER, PKCS#10, signed documents, JSON, evidence and challenges."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from fuzz.keys import NODE_KEY
+from fuzz.keys import NODE_KEY, authority
 from fuzz.mutators.der_tree import DerTree
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
-from nodeattest_providers import canonical, der, envelope, pem, versions
+from nodeattest_providers import canonical, cms, der, envelope, pem, versions
 from nodeattest_providers.challenge import protocol as challenge_protocol
 from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.der import NotDer, Tag
@@ -20,7 +20,7 @@ from nodeattest_providers.names import ProviderName, Purpose
 from nodeattest_providers.pkcs10 import parse_kubelet_serving
 from nodeattest_providers.tpm import protocol as tpm_protocol
 
-__all__ = ["CANONICAL", "ENVELOPE", "TARGETS"]
+__all__ = ["CANONICAL", "CMS_CONTENT", "ENVELOPE", "TARGETS"]
 
 _LONGEST_MESSAGE: Final = 2048
 """Characters of a refusal of foreign bytes: it goes into conditions, Events and logs."""
@@ -107,6 +107,20 @@ def _der_number(data: bytes) -> bool:
     return False
 
 
+def _cms(data: bytes) -> bool:
+    try:
+        read = cms.parse(data)
+    except Denied as denied:
+        return _refused(denied)
+    require(read.content in data, "the content as it stands there")
+    for certificate in (authority(), *read.certificates):
+        read.signer.is_named_by(certificate)
+        # The seeds' signer signed this content only; what a document embeds may have signed anything.
+        signed = read.signed_by(certificate)
+        require(not signed or certificate != authority() or read.content == CMS_CONTENT, "what was signed")
+    return True
+
+
 def _canonical(data: bytes) -> bool:
     try:
         value = canonical.loads(data)
@@ -160,6 +174,8 @@ def _versions(data: bytes) -> bool:
 
 
 CANONICAL: Final = JsonTree(canonical=True)
+CMS_CONTENT: Final = b'{"vmId":"02aab8a4-74ef-476e-8182-f6d2ba4166a6"}'
+"""What the authority signed in the seeds."""
 ENVELOPE: Final = PemBlocks({envelope.LABEL_CSR: DerTree(NODE_KEY), envelope.LABEL_DATA: CANONICAL})
 
 TARGETS: Final = (
@@ -167,6 +183,7 @@ TARGETS: Final = (
     Target("pem", _pem, PemBlocks({}), 8192),
     Target("csr", _csr, DerTree(NODE_KEY)),
     Target("der", _der, DerTree(), 512),
+    Target("cms", _cms, DerTree()),
     Target("canonical", _canonical, CANONICAL),
     Target("challenge-evidence", _evidence(challenge_protocol.parse_evidence), CANONICAL, 1024),
     Target("challenge-challenge", _challenge(challenge_protocol.Challenge.parse), CANONICAL, 1024),

@@ -38,7 +38,7 @@ class NotDer(ValueError):  # noqa: N818 - the answer to "is it DER of this type?
 
 
 class Tag(IntEnum):
-    """Identifier octets (X.690 §8.1.2) of what a PKCS#10 request may hold."""
+    """Identifier octets (X.690 §8.1.2) of what a PKCS#10 request or a signed document may hold."""
 
     BIT_STRING = 0x03
     OCTET_STRING = 0x04
@@ -46,12 +46,16 @@ class Tag(IntEnum):
     PRINTABLE_STRING = 0x13
     SEQUENCE = 0x30
     SET = 0x31
+    SUBJECT_KEY_ID = 0x80
+    """[0] IMPLICIT OCTET STRING of SignerIdentifier (RFC 5652 §5.3)."""
     DNS_NAME = 0x82
     """[2] IMPLICIT IA5String of GeneralName (RFC 5280 §4.2.1.6)."""
     IP_ADDRESS = 0x87
     """[7] IMPLICIT OCTET STRING of GeneralName."""
     ATTRIBUTES = 0xA0
     """[0] IMPLICIT SET OF Attribute (RFC 2986 §4.1)."""
+    CONTENT = 0xA0
+    """[0] EXPLICIT (RFC 5652 §3 and §5.2)."""
 
 
 def tag_of(data: bytes) -> int:

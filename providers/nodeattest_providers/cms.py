@@ -1,0 +1,326 @@
+"""CMS SignedData: what a cloud's metadata service signs, read strictly enough to be judged by one signature.
+
+Promises: any bytes give a value or ``Denied`` with ``PlatformDocumentMalformed``; DER throughout (Azure sends it; AWS
+streams BER, which its node half rewrites); one content, one signer, one digest algorithm of SHA-256 or better, nothing
+behind.
+``signed_by`` says whether one certificate's key made the one signature over this very content.
+Leaves to others: which certificate to ask about and why it is trusted. What is embedded proves nothing, and neither do
+revocation lists and unsigned attributes, which are refused: no cloud sends any.
+Known ambiguity (RFC 5652 §5.4): a signature over signed attributes is also one over a content of the same bytes without
+attributes; a content that could be such attributes is refused.
+Source: RFC 5652 §3, §5; RFC 3370 §3.2, RFC 5754 §3 (algorithms). Azure names sha256WithRSAEncryption where the digest
+algorithm belongs, as OpenSSL and .NET also accept: it counts as SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+
+from nodeattest_providers.der import NotDer, Oid, Tag, elements, integer, octets, oid, tag_of
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.unreadable import UNREADABLE
+
+__all__ = ["MAX_CERTIFICATES", "MAX_SIZE", "SignedData", "Signer", "parse"]
+
+MAX_SIZE: Final = 32 * 1024
+"""Bytes of a document; Azure's have about 4 KiB with one certificate, AWS's 1 KiB."""
+MAX_CERTIFICATES: Final = 8
+"""Embedded certificates; Azure embeds one, AWS none."""
+MAX_CERTIFICATE: Final = 8 * 1024
+"""Bytes of one of them."""
+MIN_RSA: Final = 2048
+"""Bits of a signer's RSA key."""
+_MAX_ATTRIBUTES: Final = 8
+"""Signed attributes; AWS sends four at most."""
+_MAX_VALUE: Final = 1024
+"""Bytes of a signed attribute that is not looked into, and of an issuer's name."""
+_MAX_SERIAL: Final = 24
+"""Bytes of a serial number with its tag and length; RFC 5280 §4.1.2.2 allows 20."""
+
+_NULL: Final = b"\x05\x00"
+_CERTIFICATES: Final = 0xA0
+"""[0] IMPLICIT CertificateSet (RFC 5652 §5.1)."""
+_DATA: Final[Oid] = (1, 2, 840, 113549, 1, 7, 1)
+_SIGNED_DATA: Final[Oid] = (1, 2, 840, 113549, 1, 7, 2)
+_CONTENT_TYPE: Final[Oid] = (1, 2, 840, 113549, 1, 9, 3)
+_MESSAGE_DIGEST: Final[Oid] = (1, 2, 840, 113549, 1, 9, 4)
+
+_SHA256: Final = "sha256"
+_SHA384: Final = "sha384"
+_SHA512: Final = "sha512"
+_HASHES: Final[dict[str, hashes.HashAlgorithm]] = {
+    _SHA256: hashes.SHA256(),
+    _SHA384: hashes.SHA384(),
+    _SHA512: hashes.SHA512(),
+}
+_DIGESTS: Final[dict[Oid, str]] = {
+    (2, 16, 840, 1, 101, 3, 4, 2, 1): _SHA256,
+    (2, 16, 840, 1, 101, 3, 4, 2, 2): _SHA384,
+    (2, 16, 840, 1, 101, 3, 4, 2, 3): _SHA512,
+    (1, 2, 840, 113549, 1, 1, 11): _SHA256,  # Azure's spelling
+}
+_RSA: Final[dict[Oid, frozenset[str]]] = {
+    (1, 2, 840, 113549, 1, 1, 1): frozenset(_HASHES),  # rsaEncryption: the digest algorithm decides
+    (1, 2, 840, 113549, 1, 1, 11): frozenset({_SHA256}),
+    (1, 2, 840, 113549, 1, 1, 12): frozenset({_SHA384}),
+    (1, 2, 840, 113549, 1, 1, 13): frozenset({_SHA512}),
+}
+_ECDSA: Final[dict[Oid, frozenset[str]]] = {
+    (1, 2, 840, 10045, 4, 3, 2): frozenset({_SHA256}),
+    (1, 2, 840, 10045, 4, 3, 3): frozenset({_SHA384}),
+    (1, 2, 840, 10045, 4, 3, 4): frozenset({_SHA512}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signer:
+    """Who says to have signed, and how; a claim until ``SignedData.signed_by`` holds."""
+
+    issuer: bytes | None
+    """DER of the issuer's name; None where the signer is named by its key identifier."""
+    serial: int | None
+    key_id: bytes | None
+    """SubjectKeyIdentifier; None where the signer is named by issuer and serial number."""
+    digest: str
+    """``sha256``, ``sha384`` or ``sha512``."""
+    is_rsa: bool
+    """RSASSA-PKCS1-v1_5; otherwise ECDSA."""
+    signed_attributes: bytes | None = field(repr=False)
+    """DER of the SET that was signed in place of the content; None where the content itself was."""
+    message_digest: bytes | None = field(repr=False)
+    signature: bytes = field(repr=False)
+
+    def is_named_by(self, certificate: x509.Certificate) -> bool:
+        """Tell whether the document names this certificate as its signer's."""
+        try:
+            if self.key_id is not None:
+                found = certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+                return found.value.digest == self.key_id
+            return certificate.serial_number == self.serial and certificate.issuer.public_bytes() == self.issuer
+        except (x509.ExtensionNotFound, *UNREADABLE):
+            return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedData:
+    """A well-formed document; nothing about it is proved."""
+
+    content: bytes = field(repr=False)
+    certificates: tuple[x509.Certificate, ...] = field(repr=False)
+    """What was embedded, in its order; untrusted."""
+    signer: Signer
+
+    def signed_by(self, certificate: x509.Certificate) -> bool:
+        """Tell whether this certificate's key signed this content.
+
+        1. The digest of the content is the signed one, where attributes were signed (RFC 5652 §5.4).
+        2. The key is of the signature's kind, and not a weak one.
+        3. The signature is right.
+        """
+        signer = self.signer
+        # 1
+        if signer.message_digest is not None:
+            digest = hashlib.new(signer.digest, self.content).digest()
+            if not hmac.compare_digest(digest, signer.message_digest):
+                return False
+        # 2, 3
+        signed = self.content if signer.signed_attributes is None else signer.signed_attributes
+        try:
+            return _verifies(certificate.public_key(), signer, signed)
+        except (InvalidSignature, *UNREADABLE):
+            return False
+
+
+def parse(der: bytes, *, limit: int = MAX_SIZE) -> SignedData:
+    """Read a document of at most ``limit`` bytes; anything else is ``Denied``."""
+    if len(der) > limit:
+        raise _malformed(f"{len(der)} bytes, more than {limit}")
+    try:
+        return _content_info(der)
+    except NotDer as error:
+        raise _malformed(str(error)) from None
+
+
+def _content_info(der: bytes) -> SignedData:
+    """Read ContentInfo (RFC 5652 §3)."""
+    kind, wrapped = _exactly(2, elements(der, Tag.SEQUENCE, at_most=2))
+    if oid(kind) != _SIGNED_DATA:
+        raise NotDer("a content that is not SignedData")
+    return _signed_data(_only(elements(wrapped, Tag.CONTENT, at_most=1)))
+
+
+def _signed_data(der: bytes) -> SignedData:
+    """Read SignedData (RFC 5652 §5.1)."""
+    version, algorithms, inner, *behind = _at_least(4, elements(der, Tag.SEQUENCE, at_most=5))
+    digest = _digest(_only(elements(algorithms, Tag.SET, at_most=1)))
+    content = _content(inner)
+    certificates = _certificates(behind[0]) if len(behind) > 1 else ()
+    signer = _signer(_only(elements(behind[-1], Tag.SET, at_most=1)), content)
+    # §5.1: 1, or 3 where the signer is named by its key, as no content here is other than plain data.
+    if integer(version) != (1 if signer.key_id is None else 3):
+        raise NotDer("a version that does not go with the signer")
+    if signer.digest != digest:
+        raise NotDer("a digest algorithm that is not announced")
+    return SignedData(content=content, certificates=certificates, signer=signer)
+
+
+def _content(der: bytes) -> bytes:
+    """Read EncapsulatedContentInfo (RFC 5652 §5.2); a detached content is none."""
+    kind, wrapped = _exactly(2, elements(der, Tag.SEQUENCE, at_most=2))
+    if oid(kind) != _DATA:
+        raise NotDer("a signed content that is not plain data")
+    return octets(_only(elements(wrapped, Tag.CONTENT, at_most=1)), Tag.OCTET_STRING)
+
+
+def _certificates(der: bytes) -> tuple[x509.Certificate, ...]:
+    """Read CertificateSet; nothing but X.509 certificates in it. A list of revocations in its place is no [0]."""
+    if tag_of(der) != _CERTIFICATES:
+        raise NotDer("something else than certificates before the signer")
+    return tuple(_certificate(each) for each in elements(der, Tag.CONTENT, at_most=MAX_CERTIFICATES))
+
+
+def _certificate(der: bytes) -> x509.Certificate:
+    if tag_of(der) != Tag.SEQUENCE or len(der) > MAX_CERTIFICATE:
+        raise NotDer("an embedded certificate of another kind or size")
+    try:
+        return x509.load_der_x509_certificate(der)
+    except UNREADABLE:
+        raise NotDer("an embedded certificate that cannot be read") from None
+
+
+def _signer(der: bytes, content: bytes) -> Signer:
+    """Read SignerInfo (RFC 5652 §5.3)."""
+    version, named, algorithm, *rest = _at_least(5, elements(der, Tag.SEQUENCE, at_most=6))
+    by_key = tag_of(named) == Tag.SUBJECT_KEY_ID
+    if integer(version) != (3 if by_key else 1):
+        raise NotDer("a signer's version that does not go with its name")
+    issuer, serial = (None, None) if by_key else _issuer_and_serial(named)
+    digest = _digest(algorithm)
+    attributes = message_digest = None
+    if tag_of(rest[0]) == Tag.ATTRIBUTES:
+        attributes, message_digest = _attributes(rest[0])
+        rest = rest[1:]
+    elif _could_be_attributes(content):
+        raise NotDer("a content that could be signed attributes")
+    signature_algorithm, signature = _exactly(2, tuple(rest))  # unsigned attributes would be a third
+    return Signer(
+        issuer=issuer,
+        serial=serial,
+        key_id=octets(named, Tag.SUBJECT_KEY_ID) if by_key else None,
+        digest=digest,
+        is_rsa=_is_rsa(signature_algorithm, digest),
+        signed_attributes=attributes,
+        message_digest=message_digest,
+        signature=octets(signature, Tag.OCTET_STRING),
+    )
+
+
+def _issuer_and_serial(der: bytes) -> tuple[bytes, int]:
+    issuer, serial = _exactly(2, elements(der, Tag.SEQUENCE, at_most=2))
+    if tag_of(issuer) != Tag.SEQUENCE or len(issuer) > _MAX_VALUE or len(serial) > _MAX_SERIAL:
+        raise NotDer("a signer's issuer or serial number that none has")
+    return issuer, integer(serial)
+
+
+def _attributes(der: bytes) -> tuple[bytes, bytes]:
+    """Read SignedAttributes (RFC 5652 §5.3, §11.1, §11.2); returns what was signed, and the digest in it."""
+    found = elements(der, Tag.ATTRIBUTES, at_most=_MAX_ATTRIBUTES)
+    if list(found) != sorted(found):
+        raise NotDer("signed attributes out of order")  # X.690 §11.6: they are signed as DER
+    values: dict[Oid, bytes] = {}
+    for attribute in found:
+        kind, value = _attribute(attribute)
+        if kind in values:
+            raise NotDer("a signed attribute twice")
+        values[kind] = value
+    if _CONTENT_TYPE not in values or _MESSAGE_DIGEST not in values:
+        raise NotDer("signed attributes without content type and message digest")
+    if oid(values[_CONTENT_TYPE]) != _DATA:
+        raise NotDer("a signed content type that is not the content's")
+    signed = bytes((Tag.SET,)) + der[1:]  # §5.4: signed with the tag of a SET, not with [0]
+    return signed, octets(values[_MESSAGE_DIGEST], Tag.OCTET_STRING)
+
+
+def _attribute(der: bytes) -> tuple[Oid, bytes]:
+    kind, values = _exactly(2, elements(der, Tag.SEQUENCE, at_most=2))
+    if len(values) > _MAX_VALUE:
+        raise NotDer("a signed attribute larger than any in use")
+    return oid(kind), _only(elements(values, Tag.SET, at_most=1))
+
+
+def _could_be_attributes(content: bytes) -> bool:
+    try:
+        elements(content, Tag.SET, at_most=len(content))
+    except NotDer:
+        return False
+    return True
+
+
+def _digest(der: bytes) -> str:
+    """Read DigestAlgorithmIdentifier."""
+    name = _DIGESTS.get(_algorithm(der))
+    if name is None:
+        raise NotDer("a digest algorithm other than SHA-256, SHA-384 and SHA-512")
+    return name
+
+
+def _is_rsa(der: bytes, digest: str) -> bool:
+    """Read SignatureAlgorithmIdentifier."""
+    algorithm = _algorithm(der)
+    if digest in _RSA.get(algorithm, ()):
+        return True
+    if digest in _ECDSA.get(algorithm, ()):
+        return False
+    raise NotDer("a signature algorithm other than RSA PKCS#1 v1.5 and ECDSA with the signer's digest")
+
+
+def _algorithm(der: bytes) -> Oid:
+    """Read AlgorithmIdentifier; its parameters are NULL or absent (RFC 5754 §2, §3)."""
+    kind, *parameters = _at_least(1, elements(der, Tag.SEQUENCE, at_most=2))
+    if any(each != _NULL for each in parameters):
+        raise NotDer("an algorithm with parameters")
+    return oid(kind)
+
+
+def _verifies(key: object, signer: Signer, signed: bytes) -> bool:
+    algorithm = _HASHES[signer.digest]
+    if signer.is_rsa and isinstance(key, rsa.RSAPublicKey) and key.key_size >= MIN_RSA:
+        key.verify(signer.signature, signed, padding.PKCS1v15(), algorithm)
+        return True
+    if not signer.is_rsa and isinstance(key, ec.EllipticCurvePublicKey):
+        key.verify(signer.signature, signed, ec.ECDSA(algorithm))
+        return True
+    return False
+
+
+def _only(found: tuple[bytes, ...]) -> bytes:
+    return _exactly(1, found)[0]
+
+
+def _exactly(count: int, found: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    if len(found) != count:
+        raise NotDer(f"{len(found)} elements in place of {count}")
+    return found
+
+
+def _at_least(count: int, found: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    if len(found) < count:
+        raise NotDer(f"{len(found)} elements in place of {count}")
+    return found
+
+
+def _malformed(got: str) -> Denied:
+    return Denied(
+        Reason.PLATFORM_DOCUMENT_MALFORMED,
+        expected="a signed document as the platform's metadata service gives it",
+        got=got,
+        remedy="send the document of this machine's metadata service unchanged",
+    )

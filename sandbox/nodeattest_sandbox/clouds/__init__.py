@@ -1,0 +1,1 @@
+"""Clouds on loopback: metadata services, platform APIs and their authorities, each a package of its own."""

@@ -1,0 +1,252 @@
+"""The parser of signed documents, against OpenSSL, cryptography and documents with one part spoilt."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import cms_documents as made
+import pytest
+from cms_documents import CONTENT, certificate, key
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs7
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_providers import cms
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_sandbox.clouds import cms as write
+from nodeattest_sandbox.clouds.cms import Document, algorithm, attribute, tlv
+
+FORMS = {"azure": made.azure, "aws": made.aws}
+SHA1 = bytes.fromhex("06052b0e03021a")
+SHA384 = bytes.fromhex("0609608648016503040202")
+RSA_PSS = bytes.fromhex("06092a864886f70d01010a")
+ENVELOPED = bytes.fromhex("06092a864886f70d010703")
+
+# Microsoft's page on the metadata service, "Attested data", shows this signature of a test signer (CC BY 4.0).
+DOCUMENTED = base64.b64decode(
+    "MIIEEgYJKoZIhvcNAQcCoIIEAzCCA/8CAQExDzANBgkqhkiG9w0BAQsFADCBugYJKoZIhvcNAQcBoIGsBIGpeyJub25jZSI6IjEyMzQ1NjY3NjYi"
+    "LCJwbGFuIjp7Im5hbWUiOiIiLCJwcm9kdWN0IjoiIiwicHVibGlzaGVyIjoiIn0sInRpbWVTdGFtcCI6eyJjcmVhdGVkT24iOiIxMS8yMC8xOCAy"
+    "MjowNzozOSAtMDAwMCIsImV4cGlyZXNPbiI6IjExLzIwLzE4IDIyOjA4OjI0IC0wMDAwIn0sInZtSWQiOiIifaCCAj8wggI7MIIBpKADAgECAhBn"
+    "xW5Kh8dslEBA0E2mIBJ0MA0GCSqGSIb3DQEBBAUAMCsxKTAnBgNVBAMTIHRlc3RzdWJkb21haW4ubWV0YWRhdGEuYXp1cmUuY29tMB4XDTE4MTEy"
+    "MDIxNTc1N1oXDTE4MTIyMDIxNTc1NlowKzEpMCcGA1UEAxMgdGVzdHN1YmRvbWFpbi5tZXRhZGF0YS5henVyZS5jb20wgZ8wDQYJKoZIhvcNAQEB"
+    "BQADgY0AMIGJAoGBAML/tBo86ENWPzmXZ0kPkX5dY5QZ150mA8lommszE71x2sCLonzv4/UWk4H+jMMWRRwIea2CuQ5RhdWAHvKq6if4okKNt66f"
+    "xm+YTVz9z0CTfCLmLT+nsdfOAsG1xZppEapC0Cd9vD6NCKyE8aYI1pliaeOnFjG0WvMY04uWz2MdAgMBAAGjYDBeMFwGA1UdAQRVMFOAENnYkHLa"
+    "04Ut4Mpt7TkJFfyhLTArMSkwJwYDVQQDEyB0ZXN0c3ViZG9tYWluLm1ldGFkYXRhLmF6dXJlLmNvbYIQZ8VuSofHbJRAQNBNpiASdDANBgkqhkiG"
+    "9w0BAQQFAAOBgQCLSM6aX5Bs1KHCJp4VQtxZPzXF71rVKCocHy3N9PTJQ9Fpnd+bYw2vSpQHg/AiG82WuDFpPReJvr7Pa938mZqW9HUOGjQKK2FY"
+    "DTg6fXD8pkPdyghlX5boGWAMMrf7bFkup+lsT+n2tRw2wbNknO1tQ0wICtqy2VqzWwLi45RBwTGB6DCB5QIBATA/MCsxKTAnBgNVBAMTIHRlc3Rz"
+    "dWJkb21haW4ubWV0YWRhdGEuYXp1cmUuY29tAhBnxW5Kh8dslEBA0E2mIBJ0MA0GCSqGSIb3DQEBCwUAMA0GCSqGSIb3DQEBAQUABIGAld1BM/yY"
+    "Iqqv8SDE4kjQo3Ul/IKAVR8ETKcve5BAdGSNkTUooUGVniTXeuvDj5NkmazOaKZp9fEtByqqPOyw/nlXaZgOO44HDGiPUJ90xVYmfeK6p9RpJBu6"
+    "kiKhnnYTelUk5u75phe5ZbMZfBhuPhXmYAdjc7Nmw97nx8NnprQ="
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_document_of_each_cloud_is_read_and_its_signer_confirmed(form: str) -> None:
+    read = cms.parse(FORMS[form]().der())
+    assert read.content == CONTENT
+    assert read.signer.digest == "sha256"
+    assert read.signer.is_named_by(certificate(key()))
+    assert read.signed_by(certificate(key()))
+    assert len(read.certificates) == (form == "azure")
+
+
+def test_what_microsoft_documents_is_read_but_its_1024_bit_key_signs_nothing() -> None:
+    read = cms.parse(DOCUMENTED)
+    assert read.content.startswith(b'{"nonce":"1234566766",')
+    assert read.signer.is_named_by(read.certificates[0])
+    assert not read.signed_by(read.certificates[0])
+
+
+@pytest.mark.parametrize("curve", [ec.SECP256R1(), ec.SECP384R1()], ids=lambda curve: curve.name)
+@pytest.mark.parametrize("digest", [hashes.SHA256(), hashes.SHA384(), hashes.SHA512()], ids=lambda digest: digest.name)
+def test_what_cryptography_signs_with_elliptic_curves_is_confirmed(
+    curve: ec.EllipticCurve, digest: hashes.SHA256 | hashes.SHA384 | hashes.SHA512
+) -> None:
+    signer = ec.generate_private_key(curve)
+    builder = pkcs7.PKCS7SignatureBuilder().set_data(CONTENT).add_signer(certificate(signer), signer, digest)
+    der = builder.sign(Encoding.DER, [pkcs7.PKCS7Options.Binary, pkcs7.PKCS7Options.NoCapabilities])
+    read = cms.parse(der)
+    assert read.signer.digest == digest.name
+    assert read.signed_by(certificate(signer))
+    assert not read.signed_by(certificate(ec.generate_private_key(curve)))
+
+
+@pytest.mark.parametrize("options", [(), ("-keyid",), ("-noattr",), ("-nocerts",), ("-md", "sha512")], ids=" ".join)
+def test_what_openssl_signs_is_confirmed(tmp_path: Path, options: tuple[str, ...]) -> None:
+    pem = key().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "signer.pem").write_bytes(pem + certificate(key()).public_bytes(Encoding.PEM))
+    (tmp_path / "content").write_bytes(CONTENT)
+    command = ["openssl", "cms", "-sign", "-binary", "-nodetach", "-nosmimecap", "-outform", "DER", *options]
+    der = subprocess.run(
+        [*command, "-signer", "signer.pem", "-in", "content"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    ).stdout
+    read = cms.parse(der)
+    assert read.content == CONTENT
+    assert read.signer.is_named_by(certificate(key()))
+    assert read.signed_by(certificate(key()))
+
+
+Spoil = Callable[[Document], Document]
+SPOILT: dict[str, Spoil] = {
+    "another kind of message": lambda good: replace(good, kind=ENVELOPED),
+    "content that is not plain data": lambda good: replace(good, content_type=write.SIGNED_DATA),
+    "version 3 with issuer and serial": lambda good: replace(good, version=3),
+    "signer of version 3 with issuer and serial": lambda good: replace(good, signer_version=3),
+    "version 1 with a key identifier": lambda good: replace(good, signer=tlv(0x80, b"k" * 20)),
+    "no signer": lambda good: replace(good, signers=0),
+    "two signers": lambda good: replace(good, signers=2),
+    "no digest algorithm": lambda good: replace(good, announced=()),
+    "two digest algorithms": lambda good: replace(good, announced=(good.digest, algorithm(SHA384))),
+    "a digest algorithm that is not the signer's": lambda good: replace(good, announced=(algorithm(SHA384),)),
+    "SHA-1": lambda good: replace(good, digest=algorithm(SHA1)),
+    "an unknown signature algorithm": lambda good: replace(good, signature_algorithm=algorithm(RSA_PSS)),
+    "a signature algorithm with parameters": lambda good: replace(
+        good, signature_algorithm=algorithm(write.RSA, tlv(0x30))
+    ),
+    "a signature algorithm of another digest": lambda good: replace(
+        good, digest=algorithm(SHA384), signature_algorithm=algorithm(write.RSA_SHA256)
+    ),
+    "revocation lists": lambda good: replace(good, before_signers=tlv(0xA1, tlv(0x30))),
+    "unsigned attributes": lambda good: replace(good, signer_tail=tlv(0xA1, attribute(write.SIGNING_TIME))),
+    "a certificate of another kind": lambda good: replace(good, certificates=(tlv(0xA1, b"\x02\x01\x01"),)),
+    "a certificate that is none": lambda good: replace(good, certificates=(tlv(0x30, b"\x02\x01\x01"),)),
+    "nine certificates": lambda good: replace(
+        good, certificates=(certificate(key()).public_bytes(Encoding.DER),) * (cms.MAX_CERTIFICATES + 1)
+    ),
+    "a certificate beyond any size": lambda good: replace(
+        good, certificates=(tlv(0x30, tlv(0x04, bytes(cms.MAX_CERTIFICATE))),)
+    ),
+    "bytes behind": lambda good: replace(good, more=b"\x00"),
+    "a whole document behind": lambda good: replace(good, more=good.der()),
+    "a signer without a name": lambda good: replace(good, signer=b""),
+    "more bytes than any document has": lambda good: replace(good, content=bytes(cms.MAX_SIZE)),
+}
+ATTRIBUTES: dict[str, Callable[[tuple[bytes, ...]], tuple[bytes, ...]]] = {
+    "no attributes in the set": lambda _: (),
+    "no content type": lambda good: good[1:],
+    "no message digest": lambda good: good[:2],
+    "message digest twice": lambda good: (*good, good[2]),
+    "two values of the message digest": lambda good: (
+        *good[:2],
+        attribute(write.MESSAGE_DIGEST, *(tlv(0x04, hashlib.sha256(CONTENT).digest()),) * 2),
+    ),
+    "another content type": lambda good: (attribute(write.CONTENT_TYPE, write.SIGNED_DATA), *good[1:]),
+    "out of order": lambda good: good[::-1],
+    "a digest that is no octet string": lambda good: (*good[:2], attribute(write.MESSAGE_DIGEST, write.DATA)),
+    "an attribute beyond any size": lambda good: (*good, attribute(write.SHA256, tlv(0x04, bytes(2000)))),
+    "too many": lambda good: (*good, *(attribute(tlv(0x06, bytes((0x2A, n))), tlv(0x04, bytes(40))) for n in range(9))),
+}
+
+
+def _refused(der: bytes) -> Denied:
+    with pytest.raises(Denied) as caught:
+        cms.parse(der)
+    assert caught.value.reason is Reason.PLATFORM_DOCUMENT_MALFORMED
+    return caught.value
+
+
+@pytest.mark.parametrize("what", SPOILT)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_document_with_one_part_spoilt_is_refused(form: str, what: str) -> None:
+    good = FORMS[form]()
+    spoilt = SPOILT[what](good)
+    _refused(spoilt.signed(key()).der() if spoilt.signers else spoilt.der())
+
+
+@pytest.mark.parametrize("what", ATTRIBUTES)
+def test_attributes_with_one_spoilt_are_refused_though_signed(what: str) -> None:
+    good = made.aws()
+    assert good.attributes is not None
+    _refused(replace(good, attributes=ATTRIBUTES[what](good.attributes)).signed(key()).der())
+
+
+def test_the_streamed_form_is_the_node_halfs_to_rewrite() -> None:
+    _refused(made.aws().streamed())
+
+
+def test_a_length_in_more_octets_than_needed_is_refused() -> None:
+    der = made.azure().der()
+    assert der[1] == 0x82
+    _refused(b"\x30\x83\x00" + der[2:])
+
+
+def test_a_detached_content_is_refused() -> None:
+    der = made.azure().der()
+    inner = tlv(0x30, write.DATA, tlv(0xA0, tlv(0x04, CONTENT)))
+    assert inner in der
+    body = cms_body(der).replace(inner, tlv(0x30, write.DATA))
+    _refused(tlv(0x30, write.SIGNED_DATA, tlv(0xA0, tlv(0x30, body))))
+
+
+def cms_body(der: bytes) -> bytes:
+    """Strip the three outer containers, whose lengths take three octets each."""
+    return der[4 + len(write.SIGNED_DATA) + 4 + 4 :]
+
+
+def test_a_content_that_was_signed_as_attributes_is_refused() -> None:
+    # RFC 5652 §5.4: the signature over attributes is right for a content of the same bytes, too.
+    good = made.aws()
+    swapped = replace(good, content=good.signed_bytes(), attributes=None, digest=algorithm(write.SHA256))
+    assert "attributes" in _refused(swapped.der()).got
+
+
+UNCONFIRMED: dict[str, Spoil] = {
+    "another content": lambda good: replace(good, content=CONTENT.replace(b"02aab8a4", b"02aab8a5")),
+    "another signature": lambda good: replace(good, signature=bytes(256)),
+    "no signature": lambda good: replace(good, signature=b""),
+    "another key's signature": lambda good: good.signed(key(2304)),
+    "an elliptic signature algorithm for an RSA key": lambda good: replace(
+        good, signature_algorithm=algorithm(write.ECDSA_SHA256, b"")
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNCONFIRMED)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_well_formed_document_that_the_key_did_not_sign_is_not_confirmed(form: str, what: str) -> None:
+    read = cms.parse(UNCONFIRMED[what](FORMS[form]()).der())
+    assert not read.signed_by(certificate(key()))
+
+
+def test_a_small_rsa_key_signs_nothing() -> None:
+    small = key(1024)
+    read = cms.parse(write.azure_form(CONTENT, small, certificate(small)).der())
+    assert not read.signed_by(certificate(small))
+
+
+def test_a_signer_is_named_by_issuer_and_serial_together() -> None:
+    signer = cms.parse(made.azure().der()).signer
+    assert not signer.is_named_by(certificate(key(), serial=0x91))
+    assert not signer.is_named_by(certificate(key(), name="metadata.azure.us"))
+
+
+def test_a_key_identifier_names_certificates_of_that_key_only() -> None:
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key().public_key()).digest
+    by_key = replace(made.azure(), signer=tlv(0x80, identifier), version=3, signer_version=3).signed(key())
+    signer = cms.parse(by_key.der()).signer
+    assert signer.is_named_by(certificate(key()))
+    assert not signer.is_named_by(certificate(key(2304)))
+
+
+@given(st.data())
+def test_any_change_of_bytes_gives_a_document_or_a_refusal(data: st.DataObject) -> None:
+    der = bytearray(FORMS[data.draw(st.sampled_from(sorted(FORMS)))]().der())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(der) - 1))
+        der[at] = data.draw(st.integers(0, 255))
+    try:
+        read = cms.parse(bytes(der))
+    except Denied:
+        return
+    assert read.content == CONTENT or not read.signed_by(certificate(key()))
