@@ -130,6 +130,7 @@ def _describe_join(join: argparse.ArgumentParser) -> None:
         default=DEFAULT_EXEC_API_VERSION,
         help="%(default)s; Kubernetes before 1.22 needs v1beta1",
     )
+    join.add_argument("--renew", action="store_true", help="attest anew even if the node's certificate is still valid")
     join.add_argument("--no-wait", action="store_true", help="write the files only; kubelet asks for the certificate")
 
 
@@ -154,6 +155,7 @@ def _join(options: argparse.Namespace, program: str) -> int:
         command=_command(program),
         wait=not options.no_wait,
         replace_kubeconfig=options.replace_kubeconfig,
+        renew=options.renew,
     )
     found = join(made, clock=Clock(), chance=chance, tell=cold.tell)
     until = f"; its certificate lasts until {status.moment(found.credential.not_after)}" if found else ""

@@ -40,6 +40,8 @@ class JoinOptions:
     """Absolute path of kubelet-authenticator, for the kubeconfig."""
     wait: bool = True
     replace_kubeconfig: bool = False
+    renew: bool = False
+    """Whether to attest anew even with a certificate that is still valid."""
 
 
 def join(
@@ -100,9 +102,11 @@ def _first_credential(
         deadline = Deadline.after(clock, agent.settings.timeout_seconds)
         with exclusive(agent.storage, deadline):
             found = usable(agent)
-            if found is None:  # A person asks: no pause after an earlier failure is kept.
-                found = issue_and_store(agent, None, deadline)
-            return found
+            if found is not None and not options.renew:
+                tell("this node keeps the certificate that it has; join --renew attests anew")
+                return found
+            # A person asks: no pause after an earlier failure is kept.
+            return issue_and_store(agent, found.credential if found else None, deadline)
 
 
 def _write(path: str, data: bytes) -> bool:

@@ -30,6 +30,7 @@ _GROUP: Final = "attestation.cluster.x-k8s.io"
 _VERSION: Final = "v1alpha1"
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 _WARNING: Final = "Learning trusts what these machines booted. Compare with values that you know before you apply this."
+_UNUSED: Final = "PCR {pcr}: all zero: nothing was measured into it, so that value tells nothing of what booted."
 _SHOWN: Final = 5
 """Names in one comment."""
 
@@ -108,6 +109,7 @@ def _yaml(proposal: Proposal, machines: Sequence[Booted], *, has_policy: bool) -
         count = len(proposal.values.get(pcr, ()))
         new = f", new for {_names(proposal.new[pcr])}" if proposal.new[pcr] else ""
         comments.append(f"PCR {pcr}: {count} allowed{new}" if count else f"PCR {pcr}: not quoted yet, anything allowed")
+        comments += [_UNUSED.format(pcr=pcr) for value in proposal.values.get(pcr, ()) if not value.strip("0")]
     lines = [*(f"# {line}" for line in comments), "spec:", "  tpm:", "    pcrs:", f"      bank: {proposal.bank}"]
     lines += [f"      selection: [{', '.join(map(str, proposal.selection))}]", "      values:"]
     for pcr, values in proposal.values.items():

@@ -60,12 +60,19 @@ def reset_machine(
     connection = Connection(kubeconfig, context)
     found = ask(connection, lambda client: find_ledger(client, name, namespace=namespace, cluster=cluster))
     click.echo("\n".join(what_it_clears(found)))
-    if not yes and not click.confirm("Reset it?", default=False):
+    if not yes and not _confirmed():
         click.echo("nothing was changed")
         return _NOT_DONE
     now = datetime.now(UTC)
     click.echo(ask(connection, lambda client: _reset(client, found, why, now)))
     return 0
+
+
+def _confirmed() -> bool:
+    try:
+        return click.confirm("Reset it?", default=False)
+    except click.Abort:
+        raise UserError("nobody answered; where nobody can, say --yes") from None
 
 
 def what_it_clears(ledger: JsonObject) -> list[str]:
@@ -88,7 +95,10 @@ def what_it_clears(ledger: JsonObject) -> list[str]:
 def _who_comes_next(known: Ledger) -> str:
     if known.provider == "insecure":
         return "  then any holder of a bootstrap token can become this machine: the insecure provider proves nothing"
-    return "  then whoever satisfies the policy with this provider ID becomes this machine"
+    return (
+        "  then whoever satisfies the policy with this provider ID becomes this machine; a node that still has its\n"
+        "  certificate may ask with it, at once by kubelet-authenticator join --renew, another with a bootstrap token"
+    )
 
 
 def _checked(reason: str) -> str:

@@ -131,7 +131,7 @@ def list_machines(
     found = ask(Connection(kubeconfig, context), _list)
     found.sort(key=lambda entry: (entry.namespace, entry.cluster, entry.node))
     now = datetime.now(UTC)
-    click.echo(_json(found, now) if output == "json" else _table(found, now))
+    click.echo(_json(found, now) if output == "json" else _table(found, now, where))
 
 
 machines.add_command(reset_machine)
@@ -148,9 +148,9 @@ def _json(found: Sequence[Attested], now: datetime) -> str:
     return json.dumps(document, indent=2)
 
 
-def _table(found: Sequence[Attested], now: datetime) -> str:
+def _table(found: Sequence[Attested], now: datetime, namespace: str | None) -> str:
     if not found:
-        return "no machine is attested here"
+        return "no machine is attested" + (f" in namespace {namespace}; -A looks in every one" if namespace else "")
     rows = [("NAMESPACE", "CLUSTER", "NODE", "MACHINE", "PROVIDER", "EXPIRES", "IN", "VERDICT", "RESETS")]
     rows += [_row(entry, now) for entry in found]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -149,6 +149,30 @@ def test_join_with_another_token_is_tried_at_once_after_a_denial(joiner: Joiner,
     assert joiner.join().returncode == 0
 
 
+def test_a_join_of_a_joined_node_keeps_its_certificate_and_says_how_to_get_another(joiner: Joiner) -> None:
+    assert joiner.join().returncode == 0
+    again = joiner.join()
+    assert again.returncode == 0
+    assert "keeps the certificate that it has; join --renew" in again.stderr
+    assert joiner.api.posts() == 1
+
+
+def test_a_join_with_renew_attests_anew_with_the_nodes_own_certificate(joiner: Joiner) -> None:
+    joiner.folder.joinpath("secret").write_bytes(b"s" * 40)
+    joiner.folder.joinpath("secret").chmod(0o600)
+    joiner.api.on_create = challenge_then_sign
+    words = ["--set", f"secretFile={joiner.folder / 'secret'}"]
+    assert joiner.join(*words, provider="challenge").returncode == 0
+    before = joiner.folder.joinpath("cache/credential").read_bytes()
+    done = joiner.join(*words, "--renew", provider="challenge")
+    assert done.returncode == 0, done.stderr
+    assert joiner.folder.joinpath("cache/credential").read_bytes() != before
+    assert joiner.api.posts() == 4
+    assert [one["spec"]["username"].split(":")[1] for one in joiner.api.objects.values()] == ["bootstrap"] * 2 + [
+        "node"
+    ] * 2
+
+
 def test_join_without_waiting_writes_the_files_and_asks_for_nothing(joiner: Joiner) -> None:
     assert joiner.join("--no-wait").returncode == 0
     assert is_ours(joiner.kubeconfig.read_bytes())

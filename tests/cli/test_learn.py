@@ -115,6 +115,7 @@ def fill(plane: ControlPlane) -> Client:
         record("b", boot={"bank": "sha256", "pcrs": {"0": NEW, "7": OTHER}}),
         record("c"),
         record("a", cluster="green", boot={"bank": "sha256", "pcrs": {"0": OTHER}}),
+        record("unused", boot={"bank": "sha256", "pcrs": {"0": "0" * 64, "7": OTHER}}),
     ):
         client.create(f"{BASE}/machineattestations", body)
     return client
@@ -150,7 +151,9 @@ def test_a_policy_is_proposed_from_a_management_cluster(tmp_path: Path, capsys: 
         assert "# PCR 7: 1 allowed\n" in said
 
         assert main(["policy", "learn", "--all", *access]) == 0
-        assert learned(capsys.readouterr().out)["values"] == {"0": sorted((OLD, NEW)), "7": [OTHER]}
+        said = capsys.readouterr().out
+        assert learned(said)["values"] == {"0": sorted(("0" * 64, OLD, NEW)), "7": [OTHER]}
+        assert said.count("# PCR 0: all zero: nothing was measured into it") == 1
         for words, problem in (
             (["learn", *access], "either names or --all"),
             (["learn", "a", "--all", *access], "either names or --all"),

@@ -73,7 +73,7 @@ def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: p
         assert [entry["node"] for entry in document["machines"]] == ["c"]
         assert document["survivesSeconds"] > 86400 * 2
         assert main(["machines", *access, "-n", "nowhere"]) == 0
-        assert capsys.readouterr().out == "no machine is attested here\n"
+        assert capsys.readouterr().out == "no machine is attested in namespace nowhere; -A looks in every one\n"
 
 
 def _fill(client: Client) -> None:
