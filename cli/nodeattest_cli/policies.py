@@ -1,7 +1,8 @@
 """``nodeattest policy check``: a NodeAttestationPolicy judged without a cluster, by the rules that will judge it there.
 
 Promises: whatever the controller would refuse is found here, all of it and not only the first: the schema of the
-shipped CRD, unknown fields with the nearest known one, the controller's own parser, the TPM section's.
+shipped CRD, unknown fields with the nearest known one, the controller's own parser, and every installed provider's own
+reading of its section, third parties' too. No network: a provider's half is made offline.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from nodeattest_controller.policy import parse
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied
+from nodeattest_providers.interface import CheckedSettings, ClusterAPISigner
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.platform import NOWHERE
-from nodeattest_providers.tpm.policy import parse_policy
 from nodeattest_sandbox.apiserver import schema
 from nodeattest_sandbox.apiserver.kinds import Kind
 
@@ -89,14 +90,26 @@ def problems(document: JsonObject) -> Iterator[str]:
 def _parsed(document: JsonObject) -> Iterator[str]:
     """Let the controller's parsers speak; what they say of the schema's concerns was said already."""
     try:
-        settings = parse(document).settings(ProviderName("tpm"))
+        parsed = parse(document)
     except Denied as denied:
         yield f"expected {denied.expected}, got {denied.got}; {denied.remedy}"
         return
+    for provider in sorted(parsed.attestors | set(parsed.sections)):
+        half = _installed(provider)
+        if not isinstance(half, CheckedSettings):
+            continue
+        try:
+            half.check_settings(parsed.settings(provider))
+        except Denied as denied:
+            yield f"expected {denied.expected}, got {denied.got}"
+
+
+def _installed(provider: ProviderName) -> ClusterAPISigner | None:
+    """Make a provider's half, if it can be had; one that cannot is worth a note and no more."""
     try:
-        parse_policy(settings)
-    except Denied as denied:
-        yield f"expected {denied.expected}, got {denied.got}"
+        return signers.signer(provider, NOWHERE)
+    except Denied:
+        return None
 
 
 def _unknown(value: JsonValue, shape: JsonObject, path: str) -> Iterator[str]:
@@ -136,9 +149,7 @@ def notes(document: JsonObject) -> Iterator[str]:
     if not attestors:
         yield "authorizedAttestors is empty, so no node can join"
     for name in attestors:
-        try:
-            signers.signer(ProviderName(name), NOWHERE)
-        except Denied:
+        if _installed(ProviderName(name)) is None:
             near = difflib.get_close_matches(name, sorted(signers.IN_TREE), n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             yield f"no provider {name!r} is installed here, and where none is, it lets nobody in{hint}"

@@ -1,11 +1,15 @@
 """Where a machine's addresses come from, and what else of its cluster they are compared with.
 
-``Machine.status.addresses`` is one source; a cloud's live answer can be another, behind the same one-method seam, so
-that an address that moved away is not believed for as long as Cluster API's controllers take to notice.
+Promises: where the provider that attested a machine has a platform that tells addresses, what that says now decides
+alone, so that an address that moved away is not believed for as long as Cluster API's controllers take to notice;
+elsewhere ``Machine.status.addresses`` decides. Never both together, and a platform that does not answer is waited for.
+Leaves the rules to ``serving``, and what a platform says to its provider (``interface.PlatformAddresses``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -13,53 +17,117 @@ from nodeattest_controller.authority import SubjectNames
 from nodeattest_controller.clusterapi import Member
 from nodeattest_controller.inventory import ClusterKey
 from nodeattest_controller.management import Management
-from nodeattest_controller.serving import Addresses, check_names, is_settled, network_of, of_machine
+from nodeattest_controller.serving import Addresses, check_listed, check_places, is_settled, network_of, of_machine
+from nodeattest_controller.verifying import Verifications
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.names import NodeName
+from nodeattest_providers import signers
+from nodeattest_providers.interface import ClusterAPISigner, Facts, LedgerFacts, PlatformAddresses
+from nodeattest_providers.names import NodeName, ProviderName
 
-__all__ = ["AddressReview", "AddressSource", "StatusAddresses"]
+__all__ = ["AddressReview", "AddressSource", "LiveAddresses", "Wanted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The names that a machine's node asks for."""
+
+    cluster: JsonObject
+    member: Member
+    names: SubjectNames
+    node_name: NodeName
+    at: datetime
+    """The request's creation: whether the Machine is young is judged there."""
+    provider: ProviderName | None
+    """The one that attested the machine and that the policy authorises; None: nobody's."""
 
 
 class AddressSource(Protocol):
-    """Tells at which names and addresses a machine can be reached."""
+    """Tells at which names and addresses some machines can be reached now."""
 
-    async def addresses(self, member: Member) -> Addresses:
-        """Return (type, address) pairs; raises Unavailable when they cannot be had now."""
+    def tells(self, provider: ProviderName | None) -> bool:
+        """Tell whether this source is the one to ask about a provider's machines."""
+        ...
+
+    async def addresses(self, wanted: Wanted) -> Addresses:
+        """Return (type, address) pairs; raises Denied, or Unavailable when they cannot be had now."""
         ...
 
 
-class StatusAddresses:
-    """What the Machine object lists; as fresh as the object that it is asked about."""
+class LiveAddresses:
+    """What the platform of the provider that attested a machine says."""
 
-    async def addresses(self, member: Member) -> Addresses:
-        """Return ``status.addresses``."""
-        return member.addresses
+    def __init__(
+        self,
+        management: Management,
+        *,
+        signer: Callable[[ProviderName], ClusterAPISigner],
+        verifications: Verifications,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._management = management
+        self._signer = signer
+        self._verifications = verifications
+        self._now = now
+
+    def tells(self, provider: ProviderName | None) -> bool:
+        """Tell whether the provider's half asks a platform; raises Denied where it is not installed."""
+        return provider is not None and isinstance(self._signer(provider), PlatformAddresses)
+
+    async def addresses(self, wanted: Wanted) -> Addresses:
+        """Ask the platform, for as long as a verification may take."""
+        provider, member = wanted.provider, wanted.member
+        signer = self._signer(provider) if provider is not None else None
+        if provider is None or not isinstance(signer, PlatformAddresses):
+            return ()
+        management = self._management
+        key = ClusterKey(f"{member.namespace}/{member.cluster_name}")
+        policy, ledger = management.policy_of(wanted.cluster), management.inventory.ledger(key, member.provider_id)
+        infra = await management.infra_of(member) if signers.reads_infrastructure(signer) else None
+        facts = Facts(
+            cluster=management.facts_of(wanted.cluster),
+            machine=member.facts(infra=infra),
+            settings=policy.settings(provider),
+            sections=policy.sections,
+            ledger=LedgerFacts(fingerprints=ledger.fingerprints) if ledger else LedgerFacts(),
+            verified_at=self._now(),
+        )
+        return await self._verifications.run(("addresses", key, member.provider_id), lambda: signer.addresses(facts))
 
 
 class AddressReview:
-    """Checks the names of a serving request against the inventory."""
+    """Checks the names of a serving request against the inventory and the machine's own addresses."""
 
     def __init__(self, management: Management, source: AddressSource) -> None:
         self._management = management
         self._source = source
 
-    async def check(
-        self, cluster: JsonObject, member: Member, wanted: SubjectNames, *, node_name: NodeName, at: datetime
-    ) -> None:
-        """Let names through that are this machine's alone; raises Denied or Unavailable.
+    def check_remembered(self, wanted: Wanted) -> None:
+        """Apply the rules that memory can answer; raises Denied or Unavailable."""
+        self._check_places(wanted)
+        if not self._source.tells(wanted.provider):
+            _check_status(wanted)
 
-        ``at`` is the request's creation: whether the Machine is young is judged there.
-        """
-        inventory = self._management.inventory
+    async def check(self, wanted: Wanted) -> None:
+        """Let names through that are this machine's alone; raises Denied or Unavailable."""
+        self._check_places(wanted)
+        if not self._source.tells(wanted.provider):
+            _check_status(wanted)
+            return
+        listed = await self._source.addresses(wanted)
+        # A platform that lists any addresses lists all that there are now: nothing is filled in later.
+        check_listed(wanted.names, node_name=wanted.node_name, listed=listed, settled=bool(listed))
+
+    def _check_places(self, wanted: Wanted) -> None:
+        inventory, member = self._management.inventory, wanted.member
         key = ClusterKey(f"{member.namespace}/{member.cluster_name}")
         network, rivals = of_machine(
-            member, network_of(cluster), lambda place: inventory.rivals(key, place, member.provider_id)
+            member, network_of(wanted.cluster), lambda place: inventory.rivals(key, place, member.provider_id)
         )
-        check_names(
-            wanted,
-            node_name=node_name,
-            listed=await self._source.addresses(member),
-            network=network,
-            rivals=rivals,
-            settled=is_settled(member, at),
-        )
+        check_places(wanted.names, network=network, rivals=rivals)
+
+
+def _check_status(wanted: Wanted) -> None:
+    member = wanted.member
+    check_listed(
+        wanted.names, node_name=wanted.node_name, listed=member.addresses, settled=is_settled(member, wanted.at)
+    )

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
-from nodeattest_controller.addresses import AddressReview, StatusAddresses
+from nodeattest_controller.addresses import AddressReview, LiveAddresses
 from nodeattest_controller.ages import Ages
 from nodeattest_controller.budget import Budgets
 from nodeattest_controller.challenge_keys import ChallengeKeys
@@ -82,14 +82,16 @@ class _Controller:
 
         management = Management(self._client, namespace=settings.watch_namespace, on_change=changed)
         halves = SigningHalves(settings.platforms, metrics)
-        addresses = AddressReview(management, StatusAddresses())
+        verifications = Verifications(settings.verification_timeout)
+        live = LiveAddresses(management, signer=halves, verifications=verifications, now=_now)
+        addresses = AddressReview(management, live)
         judge = Judge(
             management,
             keys,
             addresses=addresses,
             signer=halves,
             provider_id_oid=settings.provider_id_oid,
-            verifications=Verifications(settings.verification_timeout),
+            verifications=verifications,
             now=_now,
         )
         issuer = Issuer(

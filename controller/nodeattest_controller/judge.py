@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
-from nodeattest_controller.addresses import AddressReview
+from nodeattest_controller.addresses import AddressReview, Wanted
 from nodeattest_controller.authority import Authority, SubjectNames
 from nodeattest_controller.bound_tokens import check_token
 from nodeattest_controller.challenge_keys import ChallengeKeys
@@ -33,7 +33,7 @@ from nodeattest_controller.serving import check_attested, check_joined
 from nodeattest_controller.verifying import Verifications
 from nodeattest_controller.workload import Workload
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers import versions
+from nodeattest_providers import signers, versions
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import (
     AttestedNode,
@@ -48,8 +48,6 @@ from nodeattest_providers.names import ProviderName, Purpose
 
 __all__ = ["Judge", "Proven"]
 
-_NO_PLATFORM = frozenset({"challenge", "insecure"})
-"""Providers that ask nothing of the platform, so that their machines need not wait for an infrastructure object."""
 _RESTARTS = MappingProxyType({str(reason): reason for reason in (Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED)})
 """What may have become of a first request whose agent may begin anew: an answer can wait too long for its turn."""
 
@@ -118,7 +116,8 @@ class Judge:
         ledger = inventory.ledger(workload.key, member.provider_id) or empty(member)
         check_binding(request, member, ledger, secure=case.signer.secure)  # 4
         if request.purpose is Purpose.SERVING:
-            await self._check_serving(case, member, ledger)
+            check_joined(request, ledger, self._now())
+            self._addresses.check_remembered(_wanted(case, member))
         around = Surroundings(
             claimants=inventory.claimants(workload.key, request.csr.node_name),
             holders=inventory.holders(workload.key, request.csr.node_name),
@@ -132,6 +131,8 @@ class Judge:
         check_node_name(request, member, around, attested.proven_node_name)  # 6
         check_fingerprints(member, around, self._holders_of(workload, attested))
         check_no_hijack(member, around, await workload.read_node(request.csr.node_name))
+        if request.purpose is Purpose.SERVING:
+            await self._addresses.check(_wanted(case, member))
         return Proven(
             request=request,
             attested=attested,
@@ -166,17 +167,12 @@ class Judge:
         live = await self._management.live_member(member)
         return find_member(request, [live] if live else [])
 
-    async def _check_serving(self, case: _Case, member: Member, ledger: Ledger) -> None:
-        request = case.request
-        check_joined(request, ledger, self._now())
-        names = SubjectNames(request.csr.dns_names, request.csr.ip_addresses)
-        await self._addresses.check(case.cluster, member, names, node_name=request.csr.node_name, at=request.created)
-
     async def _verify(self, case: _Case, member: Member, ledger: Ledger, first: JsonObject | None) -> AttestedNode:
         facts = Facts(
             cluster=self._management.facts_of(case.cluster),
             machine=await self._machine_facts(case, member),
             settings=case.policy.settings(case.request.evidence.provider),
+            sections=case.policy.sections,
             ledger=ledger.facts(case.request, case.ref.uid if case.ref else ""),
             first_request=_first_request(first, ledger, case.request, self._oid),
             challenge_keys=self._challenge_keys.keys() if isinstance(case.signer, ChallengeSigner) else (),
@@ -189,11 +185,21 @@ class Judge:
         return await self._verifications.run(key, lambda: verify(case.request, facts))
 
     async def _machine_facts(self, case: _Case, member: Member) -> MachineFacts:
-        provider = case.request.evidence.provider
-        infra = None if provider in _NO_PLATFORM else await self._management.infra_of(member)
-        wants_secret = provider == "challenge"
-        secret = await self._management.attestation_secret(member) if wants_secret else None
+        infra = await self._management.infra_of(member) if signers.reads_infrastructure(case.signer) else None
+        secret = await self._management.attestation_secret(member) if signers.reads_secret(case.signer) else None
         return member.facts(infra=infra, secret=secret)
+
+
+def _wanted(case: _Case, member: Member) -> Wanted:
+    request = case.request
+    return Wanted(
+        cluster=case.cluster,
+        member=member,
+        names=SubjectNames(request.csr.dns_names, request.csr.ip_addresses),
+        node_name=request.csr.node_name,
+        at=request.created,
+        provider=request.evidence.provider,
+    )
 
 
 def _check_unanswered(request: NodeRequest, ledger: Ledger) -> None:

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from nodeattest_controller.addresses import AddressReview
+from nodeattest_controller.addresses import AddressReview, Wanted
 from nodeattest_controller.clusterapi import Member
 from nodeattest_controller.events import EventRecorder
-from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.inventory import ClusterKey, cluster_key
 from nodeattest_controller.kubelet_request import KubeletRequest, parse, requesting_node
 from nodeattest_controller.logs import fields
 from nodeattest_controller.management import Management
@@ -26,7 +26,7 @@ from nodeattest_controller.subjects import member_subject
 from nodeattest_controller.workload import Workload
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import NodeName
+from nodeattest_providers.names import NodeName, ProviderName
 
 __all__ = ["KubeletServing", "check_name", "check_node", "one_machine"]
 
@@ -92,7 +92,7 @@ class KubeletServing:
         cluster = self._management.active_cluster(workload.key)
         inventory = self._management.inventory
         cached = one_machine(request.node_name, inventory.members_of_node(workload.key, request.node_name))  # 1
-        await self._check_names(cluster, cached, request)  # 2
+        self._addresses.check_remembered(self._wanted(cluster, cached, request))  # 2
         live = await self._management.live_member(cached)  # 3
         holders = inventory.holders(workload.key, request.node_name)
         member = one_machine(request.node_name, [live] if live else [])
@@ -106,11 +106,26 @@ class KubeletServing:
             is_alive=lambda ledger: bool(inventory.members(workload.key, ledger.provider_id)),
         )
         check_no_hijack(member, around, node)  # 4
-        await self._check_names(cluster, member, request)  # 5
+        await self._addresses.check(self._wanted(cluster, member, request))  # 5
         return member
 
-    async def _check_names(self, cluster: JsonObject, member: Member, request: KubeletRequest) -> None:
-        await self._addresses.check(cluster, member, request.names, node_name=request.node_name, at=request.created)
+    def _wanted(self, cluster: JsonObject, member: Member, request: KubeletRequest) -> Wanted:
+        return Wanted(
+            cluster=cluster,
+            member=member,
+            names=request.names,
+            node_name=request.node_name,
+            at=request.created,
+            provider=self._attested_by(cluster, member),
+        )
+
+    def _attested_by(self, cluster: JsonObject, member: Member) -> ProviderName | None:
+        """Tell who attested a machine, as far as the policy still has it."""
+        key = cluster_key(member.namespace, member.cluster_name)
+        ledger = self._management.inventory.ledger(key, member.provider_id)
+        if ledger is None or ledger.provider not in self._management.policy_of(cluster).attestors:
+            return None
+        return ledger.provider
 
 
 def one_machine(node_name: NodeName, candidates: Sequence[Member]) -> Member:

@@ -143,7 +143,12 @@ def _settings(flags: dict[str, object]) -> Settings:
         flags["controllers"] = [word.strip() for word in controllers.split(",") if word.strip()]
     # client-go's leader identity: unique among replicas and across restarts, readable in the Lease.
     identity = f"{socket.gethostname()}_{uuid.uuid4()}"
-    return configfile.load(config if isinstance(config, Path) else None, flags, identity=identity)
+    settings = configfile.load(config if isinstance(config, Path) else None, flags, identity=identity)
+    if settings.platforms:
+        from nodeattest_controller.platforms import check_platforms  # noqa: PLC0415 - most configurations have none
+
+        check_platforms(settings.platforms, str(config))
+    return settings
 
 
 if __name__ == "__main__":

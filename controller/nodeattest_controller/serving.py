@@ -33,7 +33,9 @@ __all__ = [
     "Rivals",
     "check_attested",
     "check_joined",
+    "check_listed",
     "check_names",
+    "check_places",
     "is_settled",
     "network_of",
     "of_machine",
@@ -155,15 +157,25 @@ def check_names(
     1. None is one that no node may have. 2. No other machine lists or claims one. 3. The Machine lists each, or it is
     the node's name.
     """
-    addresses = [_checked_address(address, network) for address in wanted.ip_addresses]  # 1
+    check_places(wanted, network=network, rivals=rivals)  # 1, 2
+    check_listed(wanted, node_name=node_name, listed=listed, settled=settled)  # 3
+
+
+def check_places(wanted: SubjectNames, *, network: Network, rivals: Rivals) -> None:
+    """Apply the rules that hold whatever this machine's own list says; raises Denied or Unavailable."""
+    addresses = [_checked_address(address, network) for address in wanted.ip_addresses]
     for name in wanted.dns_names:
         _check_name(name, network)
-    for place in (*wanted.dns_names, *map(str, addresses)):  # 2
+    for place in (*wanted.dns_names, *map(str, addresses)):
         _check_rivals(place, rivals(place_of(place)))
-    own_names = {node_name, *(address for kind, address in listed if kind in _NAME_TYPES)}  # 3
-    own_addresses = {_strict_address(address) for kind, address in listed if kind in _IP_TYPES}
+
+
+def check_listed(wanted: SubjectNames, *, node_name: NodeName, listed: Addresses, settled: bool) -> None:
+    """Let names through that passed ``check_places`` and are listed; raises Denied, or Unavailable unless settled."""
+    own_names = {node_name, *(address for kind, address in listed if kind in _NAME_TYPES)}
+    own_addresses = {_strict_address(address) for kind, address in listed if kind in _IP_TYPES} - {None}
     missing = [name for name in wanted.dns_names if name not in own_names]
-    missing += [str(address) for address in addresses if address not in own_addresses]
+    missing += [address for address in wanted.ip_addresses if _strict_address(address) not in own_addresses]
     if missing and settled:
         raise _refused("names and addresses that the Machine lists", ", ".join(map(shown, missing)))
     if missing:

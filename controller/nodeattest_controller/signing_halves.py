@@ -31,7 +31,9 @@ class SigningHalves:
         """Return the provider's half; raises Denied for an unknown provider or wrong settings of its platform."""
         if provider not in self._made:
             platform = Platform(
-                settings=self._platforms.get(provider, {}), observe=partial(self._metrics.platform_call, provider)
+                settings=self._platforms.get(provider, {}),
+                observe=partial(self._metrics.platform_call, provider),
+                half=self,
             )
             self._made[provider] = signers.signer(provider, platform)
         return self._made[provider]

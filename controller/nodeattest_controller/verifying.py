@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Final
+from typing import Final, TypeVar
 
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.interface import AttestedNode
 
 __all__ = ["Verifications"]
+
+_T = TypeVar("_T")
 
 _PATIENCE: Final = 1.0
 """Seconds for which a request holds a worker while another of its machine is verified: usually that takes 5 ms."""
@@ -29,10 +30,10 @@ class Verifications:
     def __init__(self, time_limit: float) -> None:
         """``time_limit``: seconds for one verification."""
         self._time_limit = time_limit
-        self._under_way: dict[Hashable, asyncio.Task[AttestedNode]] = {}
+        self._under_way: dict[Hashable, asyncio.Task[object]] = {}
 
-    async def run(self, machine: Hashable, verify: Callable[[], Awaitable[AttestedNode]]) -> AttestedNode:
-        """Verify; raises what ``verify`` raises, or Unavailable."""
+    async def run(self, machine: Hashable, verify: Callable[[], Awaitable[_T]]) -> _T:
+        """Verify, or ask a provider for anything else of a machine; raises what ``verify`` raises, or Unavailable."""
         await self._wait_for_earlier(machine)
         task = asyncio.create_task(_begin(verify))
         self._under_way[machine] = task
@@ -53,7 +54,7 @@ class Verifications:
         except TimeoutError:
             raise _unavailable("an earlier verification of this machine has not ended") from None
 
-    def _ended(self, machine: Hashable, task: asyncio.Task[AttestedNode]) -> None:
+    def _ended(self, machine: Hashable, task: asyncio.Task[_T]) -> None:
         if self._under_way.get(machine) is task:
             del self._under_way[machine]
         if not task.cancelled():
@@ -63,7 +64,7 @@ class Verifications:
         return len(self._under_way)
 
 
-async def _begin(verify: Callable[[], Awaitable[AttestedNode]]) -> AttestedNode:
+async def _begin(verify: Callable[[], Awaitable[_T]]) -> _T:
     return await verify()
 
 

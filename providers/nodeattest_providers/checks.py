@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 __all__ = ["Check", "Checks"]
 
@@ -36,6 +36,10 @@ class Checks:
         self._done.append(Check(name, section, expected, got, passed))
         if not passed:
             raise Denied(reason, expected=expected, got=got, remedy=remedy, checks=self._done)
+
+    def unavailable(self, reason: Reason, detail: str, *, remedy: str, retry_after: float = 5.0) -> Unavailable:
+        """Make the ``Unavailable`` of a check that needs somebody who cannot be asked now, with the record so far."""
+        return Unavailable(reason, detail, remedy=remedy, retry_after=retry_after, checks=self._done)
 
     def record(self) -> tuple[Check, ...]:
         """Return what was checked so far; never empty after a verification that proved something."""

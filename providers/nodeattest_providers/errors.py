@@ -141,14 +141,20 @@ class Denied(Exception):  # noqa: N818 - the contract's name for the verdict
 
 
 class Unavailable(Exception):  # noqa: N818 - the contract's name for the verdict
-    """The request cannot be judged now; try again after ``retry_after`` seconds."""
+    """The request cannot be judged now; try again after ``retry_after`` seconds.
 
-    def __init__(self, reason: Reason, detail: str, *, remedy: str, retry_after: float = 5.0) -> None:
+    ``checks`` holds what was checked before and passed: ``explain`` shows it where a platform cannot be asked.
+    """
+
+    def __init__(
+        self, reason: Reason, detail: str, *, remedy: str, retry_after: float = 5.0, checks: Sequence[Check] = ()
+    ) -> None:
         super().__init__(f"{reason}: {detail}; {remedy}")
         self.reason = reason
         self.detail = detail
         self.remedy = remedy
         self.retry_after = retry_after
+        self.checks: tuple[Check, ...] = tuple(checks)
 
 
 class ChallengeRequired(Exception):  # noqa: N818 - a verdict, not a failure

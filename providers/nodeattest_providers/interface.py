@@ -40,6 +40,7 @@ __all__ = [
     "Attestor",
     "BootState",
     "ChallengeSigner",
+    "CheckedSettings",
     "ClusterAPISigner",
     "ClusterFacts",
     "Evidence",
@@ -163,6 +164,10 @@ class Facts:
     machine: MachineFacts
     settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """The provider's section of the NodeAttestationPolicy; ``{}`` means the provider's defaults."""
+    sections: Mapping[ProviderName, Mapping[str, JsonValue]] = field(
+        default_factory=dict[ProviderName, Mapping[str, JsonValue]]
+    )
+    """Every provider's section, for one that is made of others."""
     ledger: LedgerFacts = field(default_factory=LedgerFacts)
     first_request: NodeRequest | None = None
     """The first request of a challenge, read live; None in the first round."""
@@ -194,7 +199,11 @@ class AttestedNode:
 
 
 class ClusterAPISigner(Protocol):
-    """The controller half of a provider."""
+    """The controller half of a provider.
+
+    Two attributes are optional: ``reads_infrastructure`` (True where absent; False: a machine need not wait for its
+    infrastructure object) and ``reads_secret`` (False where absent; True: the Machine's attestation secret is read).
+    """
 
     provider: ProviderName
     versions: tuple[int, ...]
@@ -216,11 +225,24 @@ class ClusterAPISigner(Protocol):
 
 
 @runtime_checkable
+class CheckedSettings(Protocol):
+    """A signer that can read its section of a policy before any request comes, offline; for ``policy check``."""
+
+    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
+        """Refuse settings that no request could be judged by; raises Denied."""
+        ...
+
+
+@runtime_checkable
 class PlatformAddresses(Protocol):
     """A signer whose platform tells at which names and addresses a machine can be reached now."""
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
-        """Return (type, address) pairs as in ``Machine.status.addresses``; raises Denied or Unavailable."""
+        """Return all (type, address) pairs of the machine now, as ``Machine.status.addresses`` has them.
+
+        Types are InternalIP, ExternalIP, InternalDNS, ExternalDNS and Hostname. Raises Denied or Unavailable; an empty
+        answer means that the machine has none yet.
+        """
         ...
 
 

@@ -3,18 +3,21 @@
 Promises: where a platform's API is, whose certificates it is trusted by and with which credentials it is asked comes
 from the controller's own configuration (``platforms.<provider>``), written by whoever runs the controller; never from a
 policy, whose author may be another and could send the controller's credentials elsewhere, and never from a request.
+A signer reads its settings when it is made, and refuses wrong ones there with ``Denied``: files may be read then, no
+connection is opened. So the controller finds a mistake when it starts.
 Leaves to others: reading the configuration (the controller), which machines may join (the policy's own section).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Protocol, runtime_checkable
 
 from nodeattest_providers.exchange import JsonValue
+from nodeattest_providers.names import ProviderName
 
 __all__ = ["NOWHERE", "CallOutcome", "ClosingSigner", "ObserveCall", "Platform", "PlatformSigner"]
 
@@ -53,6 +56,8 @@ class Platform:
     observe: ObserveCall = _ignore
     may_call: bool = True
     """False: offline, as in ``nodeattest explain``; what needs the platform is ``Unavailable`` then."""
+    half: Callable[[ProviderName], object] | None = field(default=None, repr=False)
+    """Looks up the controller half of another provider, each with its own platform; for one that is made of others."""
 
 
 NOWHERE: Final = Platform(settings=MappingProxyType({}), may_call=False)

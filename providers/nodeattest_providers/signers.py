@@ -6,11 +6,13 @@ from types import MappingProxyType
 from typing import Final, cast
 
 from nodeattest_providers import catalog
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.identifiers import shown
 from nodeattest_providers.interface import ClusterAPISigner
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.platform import Platform
 
-__all__ = ["ENTRY_POINTS", "IN_TREE", "signer"]
+__all__ = ["ENTRY_POINTS", "IN_TREE", "reads_infrastructure", "reads_secret", "signer"]
 
 ENTRY_POINTS: Final = "nodeattest.signers"
 IN_TREE: Final = MappingProxyType(
@@ -32,6 +34,23 @@ def signer(provider: ProviderName, platform: Platform | None = None) -> ClusterA
     """
     factory = catalog.find(provider, group=ENTRY_POINTS, in_tree=IN_TREE)
     takes_platform = getattr(factory, "takes_platform", False) is True
+    if platform is not None and platform.settings and not takes_platform:
+        raise Denied(
+            Reason.POLICY_INVALID,
+            expected="no settings: this provider asks no platform",
+            got=", ".join(map(shown, platform.settings)),
+            remedy=f"take the section platforms.{provider} out of the controller's configuration",
+        )
     half = factory(platform=platform or Platform()) if takes_platform else factory()
     catalog.check_half(half, provider, _METHODS)
     return cast("ClusterAPISigner", half)
+
+
+def reads_infrastructure(half: object) -> bool:
+    """Tell whether a half looks at a machine's infrastructure object, so that the machine must wait for it."""
+    return getattr(half, "reads_infrastructure", True) is not False
+
+
+def reads_secret(half: object) -> bool:
+    """Tell whether a half needs the Machine's own attestation secret."""
+    return getattr(half, "reads_secret", False) is True

@@ -304,3 +304,73 @@ def test_a_machine_that_is_not_given_leaves_its_rules_unchecked(join: Join) -> N
 def test_keys_of_p_384_are_explained(tmp_path: Path) -> None:
     join = Join(ClusterPki.make(tmp_path, "blue"), key=ec.generate_private_key(ec.SECP384R1()))
     assert dict(explain_request(join.first, []).facts)["key"].startswith("EC-384")
+
+
+DENIED: JsonObject = {"conditions": [{"type": "Denied", "reason": "EndorsementKeyUntrusted", "message": "m"}]}
+
+
+def test_a_denial_that_nothing_given_explains_names_what_is_missing_by_exit_code_3(
+    join: Join, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = write(tmp_path / "facts.yaml", *without(join.documents(), "DevMachine"))
+    csr = write(tmp_path / "csr.yaml", {**join.first, "status": DENIED})
+    assert main(["explain", "-f", csr, "--with", facts]) == 3
+    said = capsys.readouterr().out
+    assert "it was denied at the time, and nothing that could be checked here says why" in said
+    assert "not given: infrastructure machine DevMachine" in said.splitlines()[-1]
+    assert main(["explain", "-f", csr, "--with", facts, "-o", "json"]) == 3
+    assert json.loads(capsys.readouterr().out)["refusedThen"] is True
+
+
+def test_a_denial_that_what_is_given_explains_has_exit_code_1(join: Join, tmp_path: Path) -> None:
+    spoilt = changed(join.documents(), "DevMachine", "metadata", "annotations", EK_ANNOTATION, value="sha256:00")
+    facts = write(tmp_path / "facts.yaml", *spoilt)
+    assert main(["explain", "-f", write(tmp_path / "csr.yaml", {**join.first, "status": DENIED}), "--with", facts]) == 1
+
+
+CLOUDY = """
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import ProviderName
+
+
+class Signer:
+    provider, versions, secure, takes_platform = ProviderName("cloudy"), (1,), True, True
+
+    def __init__(self, *, platform):
+        self._may_call = platform.may_call
+
+    async def verify_client_attestation_data(self, request, facts):
+        checks = Checks()
+        checks.require(
+            True, "document's signature", section="c/v1", reason=Reason.PROOF_INVALID, expected="", got="", remedy=""
+        )
+        assert not self._may_call
+        raise checks.unavailable(Reason.PLATFORM_UNAVAILABLE, "the instance is not looked up offline", remedy="")
+
+    verify_serving_attestation_data = verify_client_attestation_data
+
+    async def machine_name(self, request): ...
+"""
+
+
+def test_what_needs_a_platform_is_not_checked_and_what_does_not_is(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cloudy_provider.py").write_text(CLOUDY)
+    info = tmp_path / "cloudy_provider-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cloudy-provider\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[nodeattest.signers]\ncloudy = cloudy_provider:Signer\n")
+    monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - pytest leaves the path untyped
+    raw = envelope.encode(join.csr, Evidence(ProviderName("cloudy"), 1, {}))
+    csr = stored_csr("c", raw, signerName="cluster.x-k8s.io/kube-apiserver-client-kubelet-cloudy")
+    documents = changed(join.documents(), "NodeAttestationPolicy", "spec", "authorizedAttestors", value=["cloudy"])
+    explanation = explain_request(csr, documents)
+    assert not explanation.failed
+    told = {step.name: (step.outcome, step.got) for step in explanation.steps}
+    assert told["document's signature"][0] is Outcome.PASSED
+    assert told["the platform's own answer"] == (
+        Outcome.NOT_CHECKED,
+        "needs the platform: the instance is not looked up offline",
+    )

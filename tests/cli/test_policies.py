@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,61 @@ def test_the_command_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.Captu
     path.write_text("kind: ConfigMap")
     assert main(["policy", "check", "-f", str(path)]) == 2
     assert "expected a NodeAttestationPolicy" in capsys.readouterr().err
+
+
+LUNAR = """
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.settings import closed, items
+
+
+class Signer:
+    provider, versions, secure, takes_platform = ProviderName("lunar"), (1,), True, True
+
+    def __init__(self, *, platform):
+        assert not platform.may_call, "a policy is checked offline"
+
+    def check_settings(self, settings):
+        closed(settings, "spec.providers.lunar", ("craters",))
+        items(settings.get("craters", []), "spec.providers.lunar.craters")
+
+    async def verify_client_attestation_data(self, request, facts): ...
+
+    async def verify_serving_attestation_data(self, request, facts): ...
+
+    async def machine_name(self, request): ...
+"""
+
+
+@pytest.fixture
+def lunar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a third party's provider."""
+    (tmp_path / "lunar_settings.py").write_text(LUNAR)
+    info = tmp_path / "lunar_settings-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lunar-settings\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[nodeattest.signers]\nlunar = lunar_settings:Signer\n")
+    monkeypatch.delitem(sys.modules, "lunar_settings", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - pytest leaves the path untyped
+
+
+@pytest.mark.usefixtures("lunar")
+def test_a_third_partys_section_is_read_by_its_own_provider() -> None:
+    good = made(authorizedAttestors=["lunar"], providers={"lunar": {"craters": ["tycho"]}})
+    assert list(problems(good)) == []
+    bad = made(authorizedAttestors=["lunar"], providers={"lunar": {"crater": ["tycho"]}})
+    assert list(problems(bad)) == [
+        "expected spec.providers.lunar: one of craters, got 'crater'; did you mean 'craters'?"
+    ]
+
+
+@pytest.mark.usefixtures("lunar")
+def test_every_providers_mistake_is_told_and_not_only_the_first() -> None:
+    bad = made(
+        authorizedAttestors=["lunar", "tpm"],
+        tpm={"pcrs": {"selection": [0], "values": {"7": ["ab" * 32]}}},
+        providers={"lunar": {"craters": 7}},
+    )
+    said = list(problems(bad))
+    assert len(said) == 2
+    assert "spec.providers.lunar.craters: an array" in said[0]
+    assert "spec.tpm.pcrs.values" in said[1]

@@ -122,6 +122,27 @@ def test_a_user_s_mistake_is_one_line_and_exit_code_2(arguments: tuple[str, ...]
     assert message in line
 
 
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("{tmp: {}}", "did you mean .platforms.tpm?"),
+        ("{wholly-unknown: {}}", "known are "),
+        ("{tpm: {region: x}}", ".platforms.tpm: expected no settings: this provider asks no platform, got 'region'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "print-config"])
+def test_a_wrong_platform_is_told_at_the_start_with_file_and_field(
+    tmp_path: Path, command: str, section: str, message: str
+) -> None:
+    config = tmp_path / "controller.yaml"
+    config.write_text(f"apiVersion: {configfile.API_VERSION}\nkind: {configfile.KIND}\nplatforms: {section}\n")
+    done = run(command, "--config", str(config))
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"node-attestation-controller: {config}: .platforms.")
+    assert message in line
+
+
 def test_an_unreadable_kubeconfig_is_one_line_that_quotes_none_of_it(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text("token: [very secret")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nodeattest_controller import challenge_keys, ledger, manifests, policy, workload
+from nodeattest_controller import challenge_keys, configfile, ledger, manifests, policy, workload
 from nodeattest_controller.configfile import KIND
 from nodeattest_controller.objects import items, mapping, strings, text
 from nodeattest_controller.settings import Settings
@@ -131,6 +131,22 @@ def test_the_pod_has_no_privilege_and_two_replicas() -> None:
     assert security["allowPrivilegeEscalation"] is False
     assert strings(security, "capabilities", "drop") == ("ALL",)
     assert {"livenessProbe", "readinessProbe", "resources"} <= set(container)
+
+
+def test_a_configuration_is_mounted_where_the_controller_is_told_to_read_it() -> None:
+    folder = TREE / "configured"
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    [generated] = kustomization["configMapGenerator"]
+    assert "controller.yaml" in generated["files"]
+    assert configfile.load(folder / "controller.yaml", identity="replica-a") == Settings(identity="replica-a")
+    pod = mapping(yaml.safe_load((folder / "mount.yaml").read_text()), "spec", "template", "spec")
+    [container], [volume] = items(pod, "containers"), items(pod, "volumes")
+    assert text(volume, "configMap", "name") == generated["name"]
+    [mount] = items(container, "volumeMounts")
+    [plain] = items(mapping(find("manager", "Deployment"), "spec", "template", "spec"), "containers")
+    told = [argument for argument in strings(container, "args") if argument not in strings(plain, "args")]
+    assert told == [f"--config={mount['mountPath']}/controller.yaml"]
+    assert set(strings(plain, "args")) <= set(strings(container, "args"))
 
 
 def test_the_admission_policy_reserves_exactly_our_output_annotations() -> None:

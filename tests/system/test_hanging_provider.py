@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from filing_requests import Wanted, file_request
+from third_party import install_provider
 from world import World, eventually
 
 from nodeattest_providers.names import ANNOTATION_REASON
@@ -37,13 +38,7 @@ class Signer:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the provider for programs that are started from here on."""
-    (tmp_path / "hanging_platform.py").write_text(PROVIDER)
-    info = tmp_path / "hanging_platform-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hanging-platform\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[nodeattest.signers]\nhanging = hanging_platform:Signer\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    install_provider(tmp_path, monkeypatch, "hanging", PROVIDER)
 
 
 @pytest.mark.usefixtures("installed")

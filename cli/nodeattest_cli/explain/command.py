@@ -22,6 +22,7 @@ __all__ = ["explain"]
 
 _KIND: Final = "CertificateSigningRequest"
 _REFUSED: Final = 1
+_UNEXPLAINED: Final = 3
 _SHORT: Final = 16
 """Digits of a digest that are shown: enough to find it by."""
 _MARKS: Final = {Outcome.PASSED: "pass", Outcome.FAILED: "FAIL", Outcome.NOT_CHECKED: "  ? "}
@@ -53,7 +54,10 @@ def explain(
     """Judge a stored request again, check by check.
 
     Works without a cluster on a CertificateSigningRequest that was kept. A check that lacks an object is shown as not
-    checked. Exit code 1 when a check refuses the request.
+    checked, and so is what only a platform's API can tell: none is asked.
+
+    Exit code 0: nothing refuses the request. 1: a check does. 3: it was denied at the time, and what could be checked
+    here does not say why.
     """
     if (path is None) == (name is None):
         raise UserError("say which request: either -f FILE or --csr NAME")
@@ -68,7 +72,9 @@ def explain(
         documents += [first] if first else []
     explanation = explain_request(csr, documents)
     click.echo(json.dumps(explanation.to_json(), indent=2) if output == "json" else _words(explanation))
-    return _REFUSED if explanation.failed else 0
+    if explanation.failed:
+        return _REFUSED
+    return _UNEXPLAINED if explanation.unexplained else 0
 
 
 async def _fetch(client: ApiClient, name: str) -> tuple[JsonObject, JsonObject | None]:
@@ -95,15 +101,25 @@ def _words(explanation: Explanation) -> str:
     for step in explanation.steps:
         lines += _step(step)
     refusal = next((step for step in explanation.steps if step.outcome is Outcome.FAILED), None)
-    unchecked = sum(step.outcome is Outcome.NOT_CHECKED for step in explanation.steps)
     lines.append("")
     if refusal is not None:
         lines.append(f"refused: {refusal.reason or refusal.name}")
-    elif unchecked:
-        lines.append(f"nothing refuses it so far; {unchecked} could not be checked without more objects (--with)")
+    elif explanation.unexplained:
+        lines.append(
+            "it was denied at the time, and nothing that could be checked here says why" + _missing(explanation)
+        )
+    elif _missing(explanation):
+        lines.append("nothing refuses it so far" + _missing(explanation))
     else:
         lines.append("nothing refuses it")
     return "\n".join([*lines, *(_log(explanation.log) if explanation.log else ())])
+
+
+def _missing(explanation: Explanation) -> str:
+    """Name what was not checked and why; empty when everything was."""
+    unchecked = [step for step in explanation.steps if step.outcome is Outcome.NOT_CHECKED]
+    reasons = "; ".join(dict.fromkeys(step.got for step in unchecked))
+    return f"; {len(unchecked)} could not be checked ({reasons})" if unchecked else ""
 
 
 def _log(log: ShownLog) -> list[str]:

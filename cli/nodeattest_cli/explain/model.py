@@ -19,7 +19,7 @@ class Outcome(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOT_CHECKED = "not checked"
-    """Something that it needs was not given; ``got`` says what."""
+    """Something that it needs was not given, or is a platform's to tell; ``got`` says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class Explanation:
     facts: Sequence[tuple[str, str]]
     """What the request says, name and value; never a secret, never evidence bytes."""
     steps: Sequence[Step]
+    refused_then: bool = False
+    """Whether the request's stored verdict is a denial."""
     log: ShownLog | None = None
     """The event log that the request carries: what the node says of its boot, beside what the quote proves."""
 
@@ -61,10 +63,16 @@ class Explanation:
         """Whether a check refuses the request."""
         return any(step.outcome is Outcome.FAILED for step in self.steps)
 
+    @property
+    def unexplained(self) -> bool:
+        """Whether the request was denied, and nothing that could be checked here says why."""
+        return self.refused_then and not self.failed
+
     def to_json(self) -> JsonObject:
         """Return the one object of ``-o json``."""
         checks: list[JsonValue] = [step.to_json() for step in self.steps]
         said: JsonObject = {"facts": dict[str, JsonValue](self.facts), "checks": checks, "refused": self.failed}
+        said["refusedThen"] = self.refused_then
         if self.log is not None:
             said["eventLog"] = self.log.to_json()
         return said

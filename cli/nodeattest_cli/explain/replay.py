@@ -1,6 +1,7 @@
 """Judge a stored request again: the controller's own functions, on documents instead of an API.
 
-Promises: a check that lacks a document is "not checked", neither passed nor failed; certificates are judged at the
+Promises: a check that lacks a document is "not checked", neither passed nor failed, and so is one that only a
+platform's API can answer: no platform is asked here. Certificates are judged at the
 request's creation, so an old request gives the answer of its day. Without a MachineAttestation the machine counts as
 one that has never joined. Leaves out what only live reads can tell (the
 Node of that name, whether the token still exists) and what other requests did (the ledger's compare-and-swap).
@@ -16,9 +17,9 @@ from typing import Final
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from nodeattest_cli.explain.eventlog import read_log
-from nodeattest_cli.explain.model import Explanation, Step, from_check
+from nodeattest_cli.explain.model import Explanation, Outcome, Step, from_check
 from nodeattest_cli.explain.serving import attested_steps, explain_kubelets
-from nodeattest_cli.explain.steps import attempt, not_checked, passed, refusal
+from nodeattest_cli.explain.steps import attempt, needs_platform, not_checked, passed, refusal
 from nodeattest_cli.explain.surroundings import Given, pick
 from nodeattest_cli.explain.tpm import check_keys, check_signature, tpm_facts
 from nodeattest_controller import ledger as ledgers
@@ -26,12 +27,12 @@ from nodeattest_controller.bound_tokens import check_token
 from nodeattest_controller.objects import condition, items, text
 from nodeattest_controller.policy import authorize
 from nodeattest_controller.policy import parse as parse_policy
-from nodeattest_controller.request import parse, peek
+from nodeattest_controller.request import RequestState, parse, peek
 from nodeattest_controller.review import Surroundings, check_binding, check_node_name, find_member, names_of
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import signers, versions
 from nodeattest_providers.checks import Check, Checks
-from nodeattest_providers.errors import ChallengeRequired, Denied, Unavailable
+from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import shown
 from nodeattest_providers.interface import (
     ChallengeSigner,
@@ -43,7 +44,7 @@ from nodeattest_providers.interface import (
     NodeRequest,
     SecretBytes,
 )
-from nodeattest_providers.names import Purpose
+from nodeattest_providers.names import ProviderName, Purpose
 from nodeattest_providers.platform import NOWHERE
 
 __all__ = ["explain_request", "first_request_name"]
@@ -72,8 +73,13 @@ def explain_request(csr: JsonObject, documents: Sequence[JsonObject]) -> Explana
     """
     facts = list(_stored_facts(csr))
     stored = peek(csr)
+    refused_then = stored is not None and stored.state is RequestState.DENIED
     if stored is not None and stored.is_kubelets:
-        return explain_kubelets(csr, documents, facts)
+        return replace(explain_kubelets(csr, documents, facts), refused_then=refused_then)
+    return replace(_explain_attested(csr, documents, facts), refused_then=refused_then)
+
+
+def _explain_attested(csr: JsonObject, documents: Sequence[JsonObject], facts: list[tuple[str, str]]) -> Explanation:
     try:  # 1
         request = parse(csr)
     except Denied as denied:
@@ -170,7 +176,8 @@ def _provider_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     except Denied as denied:
         yield refusal("first request", "wire format", denied)
         return
-    checks, denied = _verify(signers.signer(request.evidence.provider, NOWHERE), request, _facts(request, given, first))
+    checks, end = _verify(signers.signer(request.evidence.provider, NOWHERE), request, _facts(request, given, first))
+    denied = end if isinstance(end, Denied) else None
     for check in checks:
         missing = "" if check.passed and check.name not in _EMPTY_HANDED else _missing(check.name, given)
         step = from_check(check)
@@ -182,11 +189,23 @@ def _provider_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
             yield step
     if denied is not None and not checks:
         yield refusal("provider's verification", "provider", denied)
+    if isinstance(end, Unavailable):
+        yield _waiting(end)
     if request.evidence.provider == "tpm":
         yield from _tpm_steps(request, first, {check.name for check in checks})
 
 
-def _verify(signer: ClusterAPISigner, request: NodeRequest, facts: Facts) -> tuple[Sequence[Check], Denied | None]:
+def _waiting(end: Unavailable) -> Step:
+    """Show what was not at hand: a platform never is, and that refuses nothing."""
+    if end.reason is Reason.PLATFORM_UNAVAILABLE:
+        return needs_platform("the platform's own answer", "provider", end.detail)
+    wanted = "everything that the provider needs"
+    return Step("facts at hand", "provider", wanted, end.detail, Outcome.FAILED, end.reason)
+
+
+def _verify(
+    signer: ClusterAPISigner, request: NodeRequest, facts: Facts
+) -> tuple[Sequence[Check], Denied | Unavailable | None]:
     serving = request.purpose is Purpose.SERVING
     verify = signer.verify_serving_attestation_data if serving else signer.verify_client_attestation_data
     try:
@@ -197,10 +216,7 @@ def _verify(signer: ClusterAPISigner, request: NodeRequest, facts: Facts) -> tup
         done = Check("first request", "provider", "a sound first request", "one that gets a challenge", passed=True)
         return (*required.checks, done), None
     except Unavailable as unavailable:
-        waits = Check(
-            "facts at hand", "provider", "everything that the provider needs", unavailable.detail, passed=False
-        )
-        return (waits,), None
+        return unavailable.checks, unavailable
 
 
 def _facts(request: NodeRequest, given: Given, first: NodeRequest | None) -> Facts:
@@ -211,7 +227,8 @@ def _facts(request: NodeRequest, given: Given, first: NodeRequest | None) -> Fac
     facts = Facts(
         cluster=given.cluster_facts,
         machine=machine,
-        settings=_settings(request, given),
+        settings=_sections(given).get(request.evidence.provider, {}),
+        sections=_sections(given),
         first_request=first,
         challenge_keys=given.challenge_keys or _NO_KEYS,
         verified_at=request.created,
@@ -226,10 +243,10 @@ def _ledger_facts(request: NodeRequest, ledger: ledgers.Ledger, first: NodeReque
     return facts if is_newest or not facts.answered else replace(facts, clock=None)
 
 
-def _settings(request: NodeRequest, given: Given) -> Mapping[str, JsonValue]:
-    """Read the provider's section; an invalid policy was refused by a step of its own."""
+def _sections(given: Given) -> Mapping[ProviderName, Mapping[str, JsonValue]]:
+    """Read the providers' sections; an invalid policy was refused by a step of its own."""
     try:
-        return parse_policy(given.policy).settings(request.evidence.provider) if given.policy is not None else {}
+        return parse_policy(given.policy).sections if given.policy is not None else {}
     except Denied:
         return {}
 
@@ -241,7 +258,8 @@ def _missing(check: str, given: Given) -> str:
         infra = bool(given.members) and (given.infra is not None or given.members[0].infra is None)
         wanted = [
             ("NodeAttestationPolicy", given.policy is not None),
-            ("Machine with its infrastructure machine", infra),
+            ("Machine", bool(given.members)),
+            (given.infra_title, infra or not given.members),
         ]
     elif check.startswith(("PCR ", "event log ")):
         wanted = [("NodeAttestationPolicy", given.policy is not None)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from nodeattest_cli.explain.model import Explanation, Step
-from nodeattest_cli.explain.steps import attempt, not_checked, passed, refusal
+from nodeattest_cli.explain.steps import attempt, needs_platform, not_checked, passed, refusal
 from nodeattest_cli.explain.surroundings import Given, pick_for_node
 from nodeattest_controller.authority import SubjectNames
 from nodeattest_controller.clusterapi import Member
@@ -17,11 +17,20 @@ from nodeattest_controller.kubelet_request import KubeletRequest, parse
 from nodeattest_controller.kubelet_serving import one_machine
 from nodeattest_controller.policy import parse as parse_policy
 from nodeattest_controller.review import names_of
-from nodeattest_controller.serving import check_attested, check_joined, check_names, is_settled, network_of, places_of
+from nodeattest_controller.serving import (
+    check_attested,
+    check_joined,
+    check_names,
+    check_places,
+    is_settled,
+    network_of,
+    places_of,
+)
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.interface import NodeRequest, PlatformAddresses
+from nodeattest_providers.names import ProviderName
 from nodeattest_providers.platform import NOWHERE
 
 __all__ = ["attested_steps", "explain_kubelets"]
@@ -56,7 +65,7 @@ def attested_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
         yield attempt("a joined machine", _RULES, lambda: check_joined(request, ledger, request.created))
     wanted = SubjectNames(request.csr.dns_names, request.csr.ip_addresses)
     asked = KubeletRequest(name=request.name, node_name=request.csr.node_name, names=wanted, created=request.created)
-    yield _names_step(asked, given)
+    yield from _names_steps(asked, given, request.evidence.provider)
 
 
 def _kubelets_steps(request: KubeletRequest, given: Given) -> Iterator[Step]:
@@ -71,7 +80,7 @@ def _kubelets_steps(request: KubeletRequest, given: Given) -> Iterator[Step]:
     yield attempt(
         "one Machine, alive and ready", "identity rule 1", lambda: one_machine(request.node_name, given.members)
     )
-    yield _names_step(request, given)
+    yield from _names_steps(request, given, given.ledger.provider if given.ledger else None)
 
 
 def _check_approves(policy: JsonObject) -> None:
@@ -84,25 +93,37 @@ def _check_approves(policy: JsonObject) -> None:
         )
 
 
-def _names_step(request: KubeletRequest, given: Given) -> Step:
-    name = "names and addresses of the Machine"
+def _names_steps(request: KubeletRequest, given: Given, provider: ProviderName | None) -> Iterator[Step]:
+    name, listed = "names of one machine alone", "names and addresses of the Machine"
     if not given.members or given.cluster is None:
-        return not_checked(name, _RULES, "the Cluster and the Machine")
-    cluster, member = given.cluster, given.members[0]
+        yield not_checked(listed, _RULES, "the Cluster and the Machine")
+        return
+    network, member = network_of(given.cluster), given.members[0]
 
     def rivals(place: str) -> list[Member]:
         others = [one for one in given.claimants if one.provider_id != member.provider_id]
         return [one for one in others if place in places_of(one) or place in names_of(one)]
 
-    return attempt(
-        name,
+    if _tells_addresses(provider):
+        yield attempt(name, _RULES, lambda: check_places(request.names, network=network, rivals=rivals))
+        yield needs_platform(listed, _RULES, f"the platform of {provider} says where the machine can be reached")
+        return
+    yield attempt(
+        listed,
         _RULES,
         lambda: check_names(
             request.names,
             node_name=request.node_name,
             listed=member.addresses,
-            network=network_of(cluster),
+            network=network,
             rivals=rivals,
             settled=is_settled(member, request.created),
         ),
     )
+
+
+def _tells_addresses(provider: ProviderName | None) -> bool:
+    try:
+        return provider is not None and isinstance(signers.signer(provider, NOWHERE), PlatformAddresses)
+    except Denied:  # not installed here
+        return False

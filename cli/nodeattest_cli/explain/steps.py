@@ -7,7 +7,7 @@ from collections.abc import Callable
 from nodeattest_cli.explain.model import Outcome, Step
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["attempt", "not_checked", "passed", "refusal"]
+__all__ = ["attempt", "needs_platform", "not_checked", "passed", "refusal"]
 
 
 def attempt(name: str, section: str, judge: Callable[[], object]) -> Step:
@@ -34,3 +34,8 @@ def refusal(name: str, section: str, denied: Denied) -> Step:
 def not_checked(name: str, section: str, missing: str) -> Step:
     """Show a rule that lacks a document."""
     return Step(name, section, "", f"not given: {missing}", Outcome.NOT_CHECKED)
+
+
+def needs_platform(name: str, section: str, detail: str) -> Step:
+    """Show a rule that only the platform's API can answer, which is not asked here."""
+    return Step(name, section, "", f"needs the platform: {detail}", Outcome.NOT_CHECKED)

@@ -36,6 +36,8 @@ class Given:
     claimants: tuple[Member, ...] = ()
     """Every Machine of the cluster."""
     infra: JsonObject | None = None
+    infra_title: str = "infrastructure machine"
+    """What to call the infrastructure object, given or not."""
     ledger: Ledger | None = None
     first: JsonObject | None = None
     """The first request of a challenge."""
@@ -70,6 +72,7 @@ def pick(documents: Sequence[JsonObject], request: NodeRequest, first_name: str 
         members=members,
         claimants=everyone,
         infra=_one(_of_kind(documents, infra.kind), infra.name) if infra else None,
+        infra_title=f"infrastructure machine {infra.kind} {infra.name}" if infra else "infrastructure machine",
         ledger=next((one for one in ledgers if one.provider_id == request.csr.provider_id), None),
         first=_one(_of_kind(documents, "CertificateSigningRequest"), first_name) if first_name else None,
         pins=_pins(_one(_of_kind(documents, "Secret"), f"{cluster_name}-ca")) if cluster else frozenset(),
@@ -84,11 +87,13 @@ def pick_for_node(documents: Sequence[JsonObject], node_name: NodeName) -> Given
     """Pick what belongs to a node's request that names no provider ID; the members are those of this node name."""
     everyone = tuple(member for one in _of_kind(documents, "Machine") for member in machine_members(one))
     members = tuple(member for member in everyone if node_name in names_of(member))
+    ledgers = [parse_ledger(one) for one in _of_kind(documents, "MachineAttestation")]
     return Given(
         cluster=_one(_of_kind(documents, "Cluster"), members[0].cluster_name if members else None),
         policy=_one(_of_kind(documents, "NodeAttestationPolicy"), None),
         members=members,
         claimants=everyone,
+        ledger=next((one for one in ledgers if members and one.provider_id == members[0].provider_id), None),
     )
 
 

@@ -52,6 +52,8 @@ class ChallengeSigner:
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
     secure = True
+    reads_infrastructure = False
+    reads_secret = True
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""

@@ -28,6 +28,7 @@ class InsecureSigner:
     provider = ProviderName("insecure")
     versions: tuple[int, ...] = (1,)
     secure = False
+    reads_infrastructure = False
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:  # noqa: ARG002 - there is nothing to compare with
         """Accept empty evidence of a bootstrap token; a node's own request is ``Denied``."""

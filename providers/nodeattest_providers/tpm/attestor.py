@@ -17,6 +17,7 @@ from typing import Final, Self
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.exchange import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
+from nodeattest_providers.settings import closed, invalid, text
 from nodeattest_providers.tpm.attest import parse_quote
 from nodeattest_providers.tpm.device import Device, Key
 from nodeattest_providers.tpm.nv import AUTO, choose_template, read_certificate, read_chain, read_nonce
@@ -30,7 +31,6 @@ from nodeattest_providers.tpm.protocol import (
     proof,
     qualifying_data,
 )
-from nodeattest_providers.tpm.settings import closed, invalid, text
 from nodeattest_providers.tpm.templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
 
 __all__ = ["DEFAULT_EVENT_LOG", "DEFAULT_TCTI", "TpmAttestor"]

@@ -21,7 +21,7 @@ from cryptography.x509.verification import Store
 
 from nodeattest_providers.interface import JsonValue
 from nodeattest_providers.names import ProviderID
-from nodeattest_providers.tpm.settings import boolean, closed, invalid, items, mapping, text
+from nodeattest_providers.settings import boolean, closed, invalid, items, mapping, text
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, Alg, PcrSelection, digest_size
 from nodeattest_providers.unreadable import UNREADABLE
 

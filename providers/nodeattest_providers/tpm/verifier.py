@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,7 @@ from nodeattest_providers.interface import (
     Evidence,
     Facts,
     FirstRequestRef,
+    JsonValue,
     NodeRequest,
 )
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, MachineName
@@ -33,7 +34,7 @@ from nodeattest_providers.tpm.boot import check_boot_state, check_clock
 from nodeattest_providers.tpm.credential import make_credential
 from nodeattest_providers.tpm.endorsement import check_trust, parse_endorsement_key
 from nodeattest_providers.tpm.measured import check_event_log
-from nodeattest_providers.tpm.policy import PolicyCache, TpmPolicy
+from nodeattest_providers.tpm.policy import PolicyCache, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.protocol import (
     PROVIDER,
     VERSION,
@@ -96,6 +97,10 @@ class TpmSigner:
         """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
         evidence = _evidence(Checks(), request.evidence)
         return evidence.first if isinstance(evidence, SecondEvidence) else None
+
+    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
+        """Refuse a policy section that no request could be judged by; raises Denied."""
+        parse_policy(settings)
 
     def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         checks = Checks()

@@ -1,0 +1,43 @@
+"""The section ``platforms`` of the configuration, read by the providers themselves when the controller starts.
+
+Promises: a provider that is not installed and settings that its half refuses are a ``SettingsError`` of one line, with
+the file, the field and the nearest known one. No platform is asked. Leaves the settings' meaning to each provider.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+
+from nodeattest_controller.settings import SettingsError
+from nodeattest_providers import signers
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.exchange import JsonValue
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.platform import Platform
+
+__all__ = ["check_platforms"]
+
+
+def check_platforms(platforms: Mapping[str, Mapping[str, JsonValue]], source: str) -> None:
+    """Let every named provider read its settings; ``source`` names the file in messages."""
+    for name, section in platforms.items():
+        where = f"{source}: .platforms.{name}"
+        if name not in _known():
+            raise SettingsError(f"{where}: unknown provider; {_nearest(name)}")
+        try:
+            signers.signer(ProviderName(name), Platform(settings=section, may_call=False))
+        except Denied as denied:
+            if denied.reason is Reason.SIGNER_UNKNOWN:
+                raise SettingsError(f"{where}: the provider cannot be used: got {denied.got}") from denied
+            raise SettingsError(f"{where}: expected {denied.expected}, got {denied.got}") from denied
+
+
+def _known() -> frozenset[str]:
+    return frozenset(signers.IN_TREE) | {one.name for one in entry_points(group=signers.ENTRY_POINTS)}
+
+
+def _nearest(name: str) -> str:
+    found = difflib.get_close_matches(name, sorted(_known()), n=1)
+    return f"did you mean .platforms.{found[0]}?" if found else f"known are {', '.join(sorted(_known()))}"
