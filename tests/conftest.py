@@ -15,6 +15,7 @@ from typing import Literal
 import hypothesis
 import pytest
 
+from nodeattest_sandbox.clouds.aws.cloud import SandboxAws
 from nodeattest_sandbox.definitions import keeps_custom_resources
 from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox
 
@@ -104,3 +105,10 @@ def custom_resources(control_plane: ControlPlane) -> None:
     if not keeps_custom_resources(control_plane):
         cause = "Kubernetes before 1.23 built with Go 1.18 or later"
         pytest.skip(f"{NOT_POSSIBLE} this kube-apiserver dies of custom resources: {cause}")
+
+
+@pytest.fixture(scope="session")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxAws]:
+    """One sandbox AWS that tests share: launch instances of your own, and leave its services up."""
+    with SandboxAws(tmp_path_factory.mktemp("aws") / "cloud") as running:
+        yield running

@@ -14,6 +14,7 @@ from nodeattest_providers.names import ProviderID
 __all__ = ["KnowsProviderId", "resolve"]
 
 _COMMAND_SECONDS: Final = 10
+_REMEDY: Final = "give the value that kubelet gets: join --provider-id, --provider-id-file or --provider-id-command"
 _LIMIT: Final = 4096
 """Bytes read from a file or command; a provider ID has at most 1024 characters."""
 
@@ -23,7 +24,7 @@ class KnowsProviderId(Protocol):
     """An attestor that knows the machine's provider ID, mostly from a cloud's metadata service."""
 
     def provider_id(self) -> str:
-        """Tell it; raises Unavailable."""
+        """Tell it; raises Unavailable, or Denied for an answer that makes no sense."""
         ...
 
 
@@ -44,10 +45,17 @@ def _text(source: ProviderIdSource, attestor: Attestor) -> str:
         return _from_command(source.command)
     if not isinstance(attestor, KnowsProviderId):
         raise _unknown(f"provider {attestor.provider} does not know it and providerID is not configured", Fate.USAGE)
+    return _from_provider(attestor)
+
+
+def _from_provider(attestor: KnowsProviderId) -> str:
+    """Ask the provider, which knows best what to do when it cannot tell."""
     try:
         return attestor.provider_id()
     except Unavailable as unavailable:
-        raise _unknown(unavailable.detail) from None
+        raise _unknown(unavailable.detail, remedy=unavailable.remedy) from None
+    except Denied as denied:
+        raise _unknown(f"expected {denied.expected}, got {denied.got}", remedy=denied.remedy) from None
 
 
 def _from_file(path: str) -> str:
@@ -79,10 +87,5 @@ def _from_command(command: tuple[str, ...]) -> str:
     return text
 
 
-def _unknown(message: str, fate: Fate = Fate.TEMPORARY) -> Failure:
-    return Failure(
-        Local.PROVIDER_ID_UNKNOWN,
-        f"the provider ID is not known: {message}",
-        remedy="give the value that kubelet gets: join --provider-id, --provider-id-file or --provider-id-command",
-        fate=fate,
-    )
+def _unknown(message: str, fate: Fate = Fate.TEMPORARY, *, remedy: str = _REMEDY) -> Failure:
+    return Failure(Local.PROVIDER_ID_UNKNOWN, f"the provider ID is not known: {message}", remedy=remedy, fate=fate)

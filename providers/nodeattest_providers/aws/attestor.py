@@ -1,0 +1,79 @@
+"""The ``aws`` provider's node half: what the metadata service signed, and a request that only its role can.
+
+Promises: the credentials stay in this process: the evidence holds a signature over the binding, worth nothing for
+another request, cluster or key. The metadata service is asked by version 2 of its protocol only. botocore is imported
+when something is to be signed and not before.
+Leaves to others: when to attest (the agent), sending the signed request to STS (the controller).
+Source: docs/wire-format.md, "aws/v1"; docs/providers/aws.md, "On the node".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from nodeattest_providers.aws.imds import ADDRESS, NAME, Session
+from nodeattest_providers.aws.instance import parse_document, parse_signature
+from nodeattest_providers.aws.protocol import PROVIDER, VERSION, AwsEvidence, sts_request
+from nodeattest_providers.aws.signing import sign
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.exchange import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.metadata import MetadataService, endpoint
+
+__all__ = ["AwsAttestor"]
+
+_SETTING: Final = "metadataEndpoint"
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class AwsAttestor:
+    """Attests an EC2 instance; implements ``Attestor``. Its one setting, ``metadataEndpoint``, is rarely needed."""
+
+    provider = PROVIDER
+    versions: tuple[int, ...] = (VERSION,)
+    two_step = False
+
+    def __init__(self, settings: Mapping[str, JsonValue], *, now: Callable[[], datetime] = _utc_now) -> None:
+        host, port = _endpoint(settings)
+        self._service = MetadataService(host, port, name=NAME)
+        self._now = now
+
+    def provider_id(self) -> str:
+        """Tell the instance's provider ID, as cloud-provider-aws spells it; raises Unavailable or Denied."""
+        return str(parse_document(Session.begin(self._service).document()))
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - one step
+        """Make the evidence; Unavailable without metadata service, Denied without role or with strange answers."""
+        session = Session.begin(self._service)
+        document = session.document()
+        region = parse_document(document).region
+        pkcs7 = parse_signature(session.signature())
+        credentials, now = session.credentials(), self._now()
+        if credentials.expiration <= now:
+            raise Unavailable(
+                Reason.PLATFORM_UNAVAILABLE,
+                "the credentials of the instance's role are out of date by this machine's clock",
+                remedy="set the clock (chrony or systemd-timesyncd); if it is right, the metadata service is behind",
+            )
+        sts = sign(sts_request(region, binding), credentials, now=now)
+        return Evidence(
+            PROVIDER, VERSION, AwsEvidence(document=document, pkcs7=pkcs7, region=region, sts=sts).to_json()
+        )
+
+
+def _endpoint(settings: Mapping[str, JsonValue]) -> tuple[str, int]:
+    """Read the one setting."""
+    place = settings.get(_SETTING)
+    if not set(settings) <= {_SETTING} or not (place is None or isinstance(place, str)):
+        raise Denied(
+            Reason.POLICY_INVALID,
+            expected=f"no setting but {_SETTING}, a string",
+            got=", ".join(map(repr, settings)),
+            remedy=f"leave out the others; {_SETTING} only where the metadata service is not at {ADDRESS}",
+        )
+    return (ADDRESS, 80) if place is None else endpoint(place)

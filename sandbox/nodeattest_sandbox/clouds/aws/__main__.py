@@ -1,0 +1,84 @@
+"""``python -m nodeattest_sandbox.clouds.aws DIRECTORY``: the sandbox AWS, until its standard input ends.
+
+Writes the CA of the HTTPS front (``ca.crt``), each region's certificate (``<region>.crt``) and, last, ``ready``: where
+front and control are, and the control's secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import signal
+import ssl
+import sys
+import tempfile
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from nodeattest_sandbox.child import LOOPBACK
+from nodeattest_sandbox.clouds.aws.authority import make_front_keys
+from nodeattest_sandbox.clouds.aws.backend import Backend
+from nodeattest_sandbox.clouds.aws.control import Control
+from nodeattest_sandbox.clouds.aws.front import Front
+from nodeattest_sandbox.clouds.aws.state import REGIONS, Cloud, new_cloud
+
+__all__ = ["main"]
+
+_SUFFIX: Final = "amazonaws.com"
+
+
+async def main(directory: Path) -> None:
+    """Serve."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    loop.add_reader(sys.stdin.fileno(), stopping.set)
+    cloud, backend = new_cloud(), Backend()
+    async with AsyncExitStack() as stack:
+        stack.callback(backend.stop)
+        tls = _prepare(directory, cloud)
+        secret = secrets.token_hex()
+        front = await _serve(Front(cloud, backend.url).app(), stack, tls)
+        control = await _serve(Control(cloud, backend, secret).app(), stack)
+        ready = {"front": f"https://{LOOPBACK}:{front}", "control": f"http://{LOOPBACK}:{control}", "secret": secret}
+        _write(directory / "ready", json.dumps(ready).encode())
+        await stopping.wait()
+
+
+def _prepare(directory: Path, cloud: Cloud) -> ssl.SSLContext:
+    """Make the front's keys, and write down what clients must trust."""
+    keys = make_front_keys([f"{service}.{region}.{_SUFFIX}" for service in ("sts", "ec2") for region in REGIONS])
+    _write(directory / "ca.crt", keys.ca)
+    for region, key in cloud.regions.items():
+        _write(directory / f"{region}.crt", key.certificate.public_bytes(Encoding.PEM))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.NamedTemporaryFile() as file:  # ssl reads certificate and key from a file only
+        file.write(keys.certificate + keys.key)
+        file.flush()
+        context.load_cert_chain(file.name)
+    return context
+
+
+async def _serve(app: web.Application, stack: AsyncExitStack, tls: ssl.SSLContext | None = None) -> int:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    await web.TCPSite(runner, LOOPBACK, 0, ssl_context=tls).start()
+    return int(runner.addresses[0][1])
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a private file that appears whole."""
+    partial = path.with_name(f".{path.name}")
+    partial.touch(mode=0o600)
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))

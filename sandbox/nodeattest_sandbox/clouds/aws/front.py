@@ -1,0 +1,129 @@
+"""The HTTPS front of STS and EC2: verifies who asks, lets pass what that one may do, and hands it on to moto.
+
+Promises: nothing reaches moto without a good signature; GetCallerIdentity is for everybody, all else for those who were
+given it; refusals have the bodies that AWS sends. A service can be told to throttle, to be down or to be slow.
+Source: AWS, "Common errors" of STS and EC2, "Query API request rate limits".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import parse_qs
+
+import aiohttp
+from aiohttp import web
+
+from nodeattest_sandbox.clouds.aws.sigv4 import Received, Refused, Scope, scope_of, verify
+from nodeattest_sandbox.clouds.aws.state import Answering, Cloud, Mode
+
+__all__ = ["Front"]
+
+_FREE: Final = frozenset({"GetCallerIdentity"})
+_HOSTS: Final = ("localhost", "127.0.0.1")
+_XML: Final = "text/xml"
+_STS_ERROR: Final = (
+    '<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">\n  <Error>\n    <Type>Sender</Type>\n'
+    "    <Code>{code}</Code>\n    <Message>{message}</Message>\n  </Error>\n"
+    "  <RequestId>{request}</RequestId>\n</ErrorResponse>\n"
+)
+_EC2_ERROR: Final = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message>'
+    "</Error></Errors><RequestID>{request}</RequestID></Response>"
+)
+
+
+class Front:
+    """Handles what comes in by HTTPS."""
+
+    def __init__(self, cloud: Cloud, moto: str) -> None:
+        self._cloud = cloud
+        self._moto = moto
+        self._session: aiohttp.ClientSession | None = None
+
+    def app(self) -> web.Application:
+        """Make the application."""
+        app = web.Application(client_max_size=1 << 20)
+        app.router.add_route("*", "/{tail:.*}", self._handle)
+        app.on_cleanup.append(self._close)
+        return app
+
+    async def _close(self, _app: web.Application) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        received = Received(
+            method=request.method,
+            target=request.raw_path,
+            headers={name.lower(): ",".join(request.headers.getall(name)) for name in request.headers},
+            body=await request.read(),
+        )
+        service = "sts"
+        try:
+            scope = scope_of(received)
+            service = scope.service
+            await self._behave(service, self._cloud.answering.get(service, Answering()))
+            action = self._admit(received, scope)
+            self._cloud.calls[f"{service}:{action}"] += 1
+            return await self._forward(received)
+        except Refused as refused:
+            self._cloud.calls[f"{service}:{refused.code}"] += 1
+            return _error(service, refused)
+
+    @staticmethod
+    async def _behave(service: str, answering: Answering) -> None:
+        """Do as the service was told to."""
+        match answering.mode:
+            case Mode.UP:
+                return
+            case Mode.HANG:
+                await asyncio.sleep(answering.seconds)
+            case Mode.DOWN:
+                raise Refused(503, "ServiceUnavailable", "The server has failed for a moment.")
+            case Mode.THROTTLE if service == "ec2":
+                raise Refused(503, "RequestLimitExceeded", "Request limit exceeded.")
+            case Mode.THROTTLE:
+                raise Refused(400, "Throttling", "Rate exceeded")
+
+    def _admit(self, request: Received, scope: Scope) -> str:
+        """Verify the signature and the permission; return the action."""
+        _check_place(request, scope, self._cloud)
+        principal = verify(request, scope, self._cloud.principals, now=datetime.now(UTC))
+        actions = parse_qs(request.body.decode(errors="replace")).get("Action", [])
+        if request.method != "POST" or len(actions) != 1:
+            raise Refused(400, "MissingAction", "The request is missing an action or a required parameter.")
+        action = actions[0]
+        if action not in _FREE and action not in principal.may:
+            code = "UnauthorizedOperation" if scope.service == "ec2" else "AccessDenied"
+            raise Refused(403, code, "You are not authorized to perform this operation.")
+        return action
+
+    async def _forward(self, request: Received) -> web.Response:
+        """Let moto answer; it finds service, region and account in the authorization header."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(auto_decompress=False)
+        passed = ("authorization", "content-type", "x-amz-date", "x-amz-security-token")
+        headers = {name: request.headers[name] for name in passed if name in request.headers}
+        async with self._session.post(self._moto, data=request.body, headers=headers) as answer:
+            return web.Response(status=answer.status, body=await answer.read(), content_type=_XML)
+
+
+def _check_place(request: Received, scope: Scope, cloud: Cloud) -> None:
+    """Let a regional endpoint serve its own service and region only; loopback serves all."""
+    host = request.headers.get("host", "").rpartition(":")[0] or request.headers.get("host", "")
+    known = host in _HOSTS or host.startswith(f"{scope.service}.{scope.region}.")
+    if scope.region not in cloud.regions or not known:
+        raise Refused(403, "SignatureDoesNotMatch", "Credential should be scoped to a valid region.")
+
+
+def _error(service: str, refused: Refused) -> web.Response:
+    form = _EC2_ERROR if service == "ec2" else _STS_ERROR
+    text = form.format(code=refused.code, message=_escaped(refused.message), request=uuid.uuid4())
+    return web.Response(status=refused.status, text=text, content_type=_XML)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
