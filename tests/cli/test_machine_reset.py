@@ -79,6 +79,16 @@ def test_what_is_cleared_is_shown_and_a_no_changes_nothing(
     assert "fingerprints" not in fleet.spec(ledger)
 
 
+def test_where_nobody_answers_the_way_to_do_without_is_told(
+    fleet: AttestedFleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = fleet.machine("unattended")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert reset(fleet, "unattended") == 2
+    assert "say --yes" in capsys.readouterr().err
+    assert fleet.ledger(ledger) == ledger
+
+
 def test_an_insecure_machine_is_shown_as_what_it_is_then() -> None:
     said = "\n".join(what_it_clears({"spec": {"provider": "insecure"}}))
     assert "any holder of a bootstrap token" in said
