@@ -1,6 +1,7 @@
 """Acting on verdicts: one request, one reconcile, one step further.
 
-A verdict is issued (``issue``), challenged, waited with or refused; nothing is left pending for ever: every wait ends.
+A verdict is issued (``issue``), challenged, waited with or refused; nothing is left pending for ever: every wait ends,
+where the API server lets it: one that refuses our writes is asked again, and an Event says so.
 Before it is judged, a request pays (``budget``), and is closed where a newer one was certified (``duplicates``).
 Approved is not proof: an approved request is verified again, and one that the ledger does not know is failed.
 """
@@ -31,7 +32,7 @@ from nodeattest_controller.request import RequestState, StoredRequest, peek
 from nodeattest_controller.subjects import claimed_subject
 from nodeattest_controller.workload import Workload
 from nodeattest_kube import paths
-from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, NotFound
+from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import shown
@@ -68,6 +69,10 @@ class Outcome:
     """Other requests of the cluster to look at, soon."""
 
 
+_REFUSED: Final = (
+    "an API server refuses what has to be done, and is asked again: {}; apply this version's RBAC manifests"
+)
+"""The log says the same with each attempt; where nobody looks there, an Event does."""
 DONE: Final = Outcome()
 RETRY: Final = Outcome(retry=True)
 
@@ -138,12 +143,14 @@ class Reconciler:
             return DONE
         if stored.purpose not in self._purposes:
             return DONE
+        task = _Task(workload, csr, stored) if stored.is_kubelets else self._parsed(workload, csr, stored)
         try:
-            if stored.is_kubelets:
-                return await self._step_of_kubelets(_Task(workload, csr, stored))
-            return await self._step(self._parsed(workload, csr, stored))
+            return await (self._step_of_kubelets(task) if stored.is_kubelets else self._step(task))
         except (Conflict, AlreadyExists, NotFound):
             return await self._look_again(workload, csr, stored)
+        except (Forbidden, Invalid) as refused:
+            self._warn(task, Reason.API_UNAVAILABLE, f"CSR {shown(stored.name)}: {_REFUSED.format(refused)}")
+            raise
 
     def _parsed(self, workload: Workload, csr: JsonObject, stored: StoredRequest) -> _Task:
         try:
