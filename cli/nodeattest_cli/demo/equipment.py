@@ -25,6 +25,8 @@ class Seat:
 
     provider: ProviderName
     settings: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    tells_provider_id: bool = False
+    """Whether an honest agent learns the provider ID from the platform and needs not be told."""
 
     @property
     def signer(self) -> SignerName:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -87,7 +87,8 @@ def _create_secret(client: Client, machine: str, value: bytes) -> None:
 def join(world: World, children: Children, agent: Path, root: Path, machine: DemoMachine) -> Joined:
     """Join as a machine does at its first boot, then do what kubelet does; raises ``DemoFailure``."""
     identity = machine.identity
-    ended = run_join(world, children, agent, root, identity=identity, seat=machine.seat, token=machine.token)
+    typed = replace(identity, provider_id="") if machine.seat.tells_provider_id else identity
+    ended = run_join(world, children, agent, root, identity=typed, seat=machine.seat, token=machine.token)
     if ended.code:
         raise DemoFailure(f"{identity.node} could not join: {ended.last_line}")
     credential = call_plugin(children, kubeconfig_of(root))
@@ -111,7 +112,7 @@ def kubeconfig_of(root: Path) -> Path:
 def run_join(
     world: World, children: Children, agent: Path, root: Path, *, identity: Identity, seat: Seat, token: str
 ) -> Finished:
-    """Run ``kubelet-authenticator join`` in a root of its own."""
+    """Run ``kubelet-authenticator join`` in a root of its own; without a provider ID it has to find that itself."""
     token_file = root / "etc/bootstrap-token"
     write_private(token_file, token + "\n")
     flags = {
@@ -127,6 +128,6 @@ def run_join(
         "exec-api-version": world.exec_api_version,
     }
     (root / "var/lib").mkdir(parents=True)
-    words = [f"--{name}={value}" for name, value in flags.items()]
+    words = [f"--{name}={value}" for name, value in flags.items() if value]
     words += [f"--set={name}={value}" for name, value in seat.settings.items()]
     return children.run([agent, "join", *words], limit=_JOIN_LIMIT)

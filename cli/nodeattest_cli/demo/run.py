@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_cli.demo.attacker import Attacker
-from nodeattest_cli.demo.attempts import Scene, attempts_for, carry_out
+from nodeattest_cli.demo.attempts import attempts_for, carry_out
 from nodeattest_cli.demo.children import Children
 from nodeattest_cli.demo.equipment import Equipment, Seat
 from nodeattest_cli.demo.fleet import DemoMachine, join, provision
 from nodeattest_cli.demo.grounds import Ground, ground_type
 from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_cli.demo.results import Joined, Refused, Report
+from nodeattest_cli.demo.scene import Scene
 from nodeattest_cli.demo.show import Show
 from nodeattest_cli.demo.tools import Tools
 from nodeattest_cli.demo.world import World, fill, start_controller, start_planes
@@ -64,7 +65,7 @@ def run(plan: Plan, show: Show, *, present: Callable[[World, Report], None]) -> 
         if joined:
             member = next(one for one in provisioned if one.identity.node == joined[0].node)
             refused, more = _try_all(
-                plan, show, _scene(plan, world, children, victim=victim, member=member, stranger=stranger.seat)
+                plan, show, _scene(plan, world, ground, children, victim=victim, member=member, stranger=stranger.seat)
             )
             problems += more
         show.close()
@@ -119,7 +120,7 @@ def _join_all(
             children.close()  # or the pool would wait for them
             pool.shutdown(cancel_futures=True)
             raise
-    return sorted(joined, key=lambda entry: _number(entry.node)), problems
+    return sorted(joined, key=lambda entry: _number(entry.machine)), problems
 
 
 def _join_one(plan: Plan, world: World, children: Children, machine: DemoMachine) -> Joined | str:
@@ -130,12 +131,19 @@ def _join_one(plan: Plan, world: World, children: Children, machine: DemoMachine
         return str(failure)
 
 
-def _number(node: str) -> int:
-    return int(node.rpartition("-")[2])
+def _number(machine: str) -> int:
+    return int(machine.rpartition("-")[2])
 
 
 def _scene(
-    plan: Plan, world: World, children: Children, *, victim: DemoMachine, member: DemoMachine, stranger: Seat
+    plan: Plan,
+    world: World,
+    ground: Ground,
+    children: Children,
+    *,
+    victim: DemoMachine,
+    member: DemoMachine,
+    stranger: Seat,
 ) -> Scene:
     token = victim.token  # stolen from the victim's bootstrap data, before it booted
     attacker = Attacker(
@@ -145,6 +153,7 @@ def _scene(
     )
     return Scene(
         world=world,
+        ground=ground,
         children=children,
         agent=plan.tools.agent,
         directory=plan.directory / "impostors",
