@@ -15,6 +15,7 @@ __all__ = ["ENTRY_POINTS", "IN_TREE", "attestor"]
 ENTRY_POINTS: Final = "nodeattest.attestors"
 IN_TREE: Final = MappingProxyType(
     {
+        "aws": "nodeattest_providers.aws.attestor:AwsAttestor",
         "challenge": "nodeattest_providers.challenge.attestor:ChallengeAttestor",
         "insecure": "nodeattest_providers.insecure.attestor:InsecureAttestor",
         "tpm": "nodeattest_providers.tpm.attestor:TpmAttestor",

@@ -17,6 +17,7 @@ __all__ = ["ENTRY_POINTS", "IN_TREE", "reads_infrastructure", "reads_secret", "s
 ENTRY_POINTS: Final = "nodeattest.signers"
 IN_TREE: Final = MappingProxyType(
     {
+        "aws": "nodeattest_providers.aws.verifier:AwsSigner",
         "challenge": "nodeattest_providers.challenge.verifier:ChallengeSigner",
         "insecure": "nodeattest_providers.insecure.verifier:InsecureSigner",
         "tpm": "nodeattest_providers.tpm.verifier:TpmSigner",

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from nodeattest_providers import canonical, envelope, identifiers, pkcs10, twostep, versions
+from nodeattest_providers.aws import claims, places
+from nodeattest_providers.aws import protocol as aws
 from nodeattest_providers.challenge import protocol
 from nodeattest_providers.names import (
     ANNOTATION_CHALLENGE,
@@ -55,6 +57,12 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
         f"more than {twostep.CLOCK_SKEW.seconds} s before",
         f'lp("{twostep.LABEL_NONCE.decode()}")',
         f'lp("{twostep.LABEL_SECRET.decode()}")',
+        f"2 to {aws.MAX_DOCUMENT} bytes exactly",
+        f"in DER, 1 to {aws.MAX_PKCS7} bytes",
+        f"at most {aws.MAX_AUTHORIZATION}, exactly 16, and 1 to {aws.MAX_TOKEN} characters",
+        f"within {claims.FRESHNESS.seconds} s of the request's",
+        *(f"    {name}: " for name in aws.SIGNED_HEADERS),
+        *(f"`{partition.dns_suffix}`" for partition in places.PARTITIONS),
         *(f"### {name}/v1" for name in IN_TREE),
         *(f"| `{annotation}` |" for annotation in ANNOTATIONS),
         f"`{signer_for(PROVIDER, Purpose.CLIENT)}`",

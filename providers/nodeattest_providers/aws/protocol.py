@@ -22,8 +22,10 @@ from nodeattest_providers.names import ProviderName
 
 __all__ = [
     "BINDING_HEADER",
+    "MAX_AUTHORIZATION",
     "MAX_DOCUMENT",
     "MAX_PKCS7",
+    "MAX_TOKEN",
     "PROVIDER",
     "SIGNED_HEADERS",
     "VERSION",
@@ -50,7 +52,7 @@ MAX_AUTHORIZATION: Final = 512
 """Characters; 260 with the longest region."""
 MAX_TOKEN: Final = 8192
 """Characters; AWS names no limit, an instance's has about 1000."""
-_DATE: Final = len("20060102T150405Z")
+_DATE: Final = len("20260301T120000Z")
 _MIN_REGION, _MAX_REGION = len("us-east-1"), 24
 
 

@@ -8,8 +8,10 @@ Source: AWS, "Common errors" of STS and EC2, "Query API request rate limits".
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from datetime import UTC, datetime
+from html import unescape
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -24,6 +26,8 @@ __all__ = ["Front"]
 _FREE: Final = frozenset({"GetCallerIdentity"})
 _HOSTS: Final = ("localhost", "127.0.0.1")
 _XML: Final = "text/xml"
+_JSON: Final = "application/json"
+_FIELD: Final = re.compile(r"<(Account|Arn|UserId|Code|Message)>([^<]*)</")
 _STS_ERROR: Final = (
     '<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">\n  <Error>\n    <Type>Sender</Type>\n'
     "    <Code>{code}</Code>\n    <Message>{message}</Message>\n  </Error>\n"
@@ -68,10 +72,10 @@ class Front:
             await self._behave(service, self._cloud.answering.get(service, Answering()))
             action = self._admit(received, scope)
             self._cloud.calls[f"{service}:{action}"] += 1
-            return await self._forward(received)
+            return _preferred(received, await self._forward(received))
         except Refused as refused:
             self._cloud.calls[f"{service}:{refused.code}"] += 1
-            return _error(service, refused)
+            return _preferred(received, _error(service, refused))
 
     @staticmethod
     async def _behave(service: str, answering: Answering) -> None:
@@ -109,6 +113,19 @@ class Front:
         headers = {name: request.headers[name] for name in passed if name in request.headers}
         async with self._session.post(self._moto, data=request.body, headers=headers) as answer:
             return web.Response(status=answer.status, body=await answer.read(), content_type=_XML)
+
+
+def _preferred(request: Received, answer: web.Response) -> web.Response:
+    """Give STS's answers as JSON to whoever accepts that, as STS does; moto knows XML only."""
+    body = answer.body
+    if request.headers.get("accept") != _JSON or not isinstance(body, bytes) or b"sts.amazonaws.com" not in body:
+        return answer
+    found = {name: unescape(value) for name, value in _FIELD.findall(body.decode())}
+    identity = {name: found[name] for name in ("Account", "Arn", "UserId") if name in found}
+    said: dict[str, object] = {"GetCallerIdentityResponse": {"GetCallerIdentityResult": identity}}
+    if "Code" in found:
+        said = {"Error": {"Code": found["Code"], "Message": found.get("Message", ""), "Type": "Sender"}}
+    return web.json_response(said, status=answer.status)
 
 
 def _check_place(request: Received, scope: Scope, cloud: Cloud) -> None:

@@ -1,0 +1,239 @@
+"""The ``aws`` provider's controller half: what makes an EC2 instance's evidence true.
+
+Promises: an ``AttestedNode`` only when the instance that the Machine's provider ID names, and no other, had this very
+CSR, cluster and signer signed with the credentials of its role, and AWS itself says that it runs where the policy lets
+machines join. Whatever can be judged here is judged before AWS is asked.
+Leaves to others: the CSR's own rules and the Machine's (the controller's review).
+Source: docs/wire-format.md, "aws/v1"; docs/providers/aws.md.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from nodeattest_providers.aws.claims import SECTION, Claim, check_claim
+from nodeattest_providers.aws.configuration import parse_configuration
+from nodeattest_providers.aws.identity import CallerIdentity, NotSignedOverError
+from nodeattest_providers.aws.instances import Instance, Instances, Realm
+from nodeattest_providers.aws.places import parse_provider_id
+from nodeattest_providers.aws.policy import parse_policy
+from nodeattest_providers.aws.presence import PENDING, check_instance, check_session
+from nodeattest_providers.aws.protocol import PROVIDER, VERSION, sts_request
+from nodeattest_providers.aws.trust import TrustBundle
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.exchange import JsonValue
+from nodeattest_providers.identifiers import is_dns_name
+from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.names import MachineName, NodeName
+from nodeattest_providers.platform import Platform
+
+if TYPE_CHECKING:
+    from nodeattest_providers.aws.sts import StsClient
+
+__all__ = ["AwsSigner"]
+
+_SETTLING: Final = timedelta(minutes=2)
+"""After its start, DescribeInstances may not know an instance yet ("Eventual consistency")."""
+_MAX_PINS: Final = 8
+"""CAs of a cluster that are tried, each by a call; a cluster has one, two while it rotates."""
+
+
+class AwsSigner:
+    """Judges evidence of EC2 instances; implements ``ClusterAPISigner``, ``PlatformAddresses``, ``ClosingSigner``."""
+
+    provider = PROVIDER
+    versions: tuple[int, ...] = (VERSION,)
+    secure = True
+    takes_platform = True
+    reads_infrastructure = False
+
+    def __init__(
+        self,
+        *,
+        platform: Platform,
+        monotonic: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        """Read the controller's side of the settings; raises Denied when they are wrong.
+
+        ``monotonic``: seconds; ``random``: from 0 to 1.
+        """
+        configuration = parse_configuration(platform.settings)
+        self._trust = TrustBundle(configuration.trust_bundle, monotonic)
+        self._sts: StsClient | None = None
+        self._instances: Instances | None = None
+        if platform.may_call:
+            # boto3 and aiohttp take half a second, which ``policy check`` and ``explain`` need not pay.
+            from nodeattest_providers.aws.ec2 import Ec2  # noqa: PLC0415
+            from nodeattest_providers.aws.sts import StsClient  # noqa: PLC0415
+
+            self._sts = StsClient(configuration, platform, random)
+            ec2 = Ec2(configuration, platform, random)
+            self._instances = Instances(ec2, monotonic=monotonic, random=random)
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a client request; raises Denied or Unavailable."""
+        return await self._recorded(request, facts)
+
+    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
+        return await self._recorded(request, facts)
+
+    async def machine_name(self, request: NodeRequest) -> MachineName:
+        """Name the request after the node that it asks for."""
+        return MachineName(request.csr.node_name)
+
+    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
+        """Refuse a section ``spec.aws`` that no request could be judged by; raises Denied."""
+        parse_policy(settings)
+
+    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
+        """Return the instance's addresses now; raises Denied or Unavailable."""
+        name, policy = parse_provider_id(facts.machine.provider_id), parse_policy(facts.settings)
+        account = facts.ledger.fingerprints.get("instance", "").partition("/")[0]
+        if not account and len(policy.accounts) == 1:
+            (account,) = policy.accounts
+        instance = await self._find(Realm(account, name.region), name.instance_id)
+        if instance is None or instance.owner not in policy.accounts:
+            raise Denied(
+                Reason.PLATFORM_INSTANCE_NOT_FOUND,
+                expected="an instance of an account that the policy lists",
+                got="none" if instance is None else f"one of {instance.owner}",
+                remedy="check the provider ID, and that the controller may read instances there",
+            )
+        return instance.addresses
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._sts is not None:
+            await self._sts.aclose()
+        if self._instances is not None:
+            await self._instances.aclose()
+
+    async def _recorded(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Let whoever has to wait see what passed before."""
+        checks = Checks()
+        try:
+            return await self._verify(checks, request, facts)
+        except Unavailable as error:
+            raise checks.unavailable(
+                error.reason, error.detail, remedy=error.remedy, retry_after=error.retry_after
+            ) from None
+
+    async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Judge one request.
+
+        1. The evidence by itself (``check_claim``).
+        2. STS confirms who signed, over the binding to one of the cluster's CAs; or it did so when this very request
+           was written to the ledger, and need not be asked again: it would only say that the signature is old now.
+        3. That is the instance's own session of a role that the policy lists.
+        4. EC2 says that the instance is of that account, runs in that zone, and has what the policy demands.
+        """
+        policy = parse_policy(facts.settings)
+        claim = check_claim(checks, request, facts, policy, self._trust)  # 1
+        if facts.ledger.answered:
+            _record_answered(checks)
+        else:
+            identity = await self._caller(checks, request, facts, claim)  # 2
+            check_session(checks, identity, claim, policy)  # 3
+        instance = await self._instance(checks, request, claim)
+        check_instance(checks, instance, claim, policy)  # 4
+        return AttestedNode(
+            provider=PROVIDER,
+            provider_id=request.csr.provider_id,
+            proven_node_name=NodeName(instance.private_dns_name) if is_dns_name(instance.private_dns_name) else None,
+            fingerprints={"instance": claim.fingerprint},
+            checks=checks.record(),
+        )
+
+    async def _caller(self, checks: Checks, request: NodeRequest, facts: Facts, claim: Claim) -> CallerIdentity:
+        """Ask STS about a request that is bound to one of the cluster's CAs, one after the other."""
+        if self._sts is None:
+            raise _offline("AWS STS")
+        pins = sorted(facts.cluster.pins)[:_MAX_PINS]
+        identity: CallerIdentity | None = None
+        for pin in pins:
+            try:
+                identity = await self._sts.caller(
+                    sts_request(claim.name.region, request.binding(pin)), claim.evidence.sts
+                )
+                break
+            except NotSignedOverError:
+                continue
+            except Denied as denied:
+                _refuse(checks, "STS confirms the signature", denied)
+        checks.require(
+            identity is not None,
+            "signed over the binding",
+            section=SECTION,
+            reason=Reason.PLATFORM_PROOF_NOT_BOUND,
+            expected="a signature over this CSR, signer and a CA of this cluster, by credentials that STS knows",
+            got=f"none over any of {len(pins)} CAs" if identity is None else "one",
+            remedy="file anew; if this comes back, the node trusts another cluster CA than this cluster has",
+        )
+        if identity is None:
+            raise AssertionError("a failed check raises Denied")
+        return identity
+
+    async def _find(self, realm: Realm, instance_id: str) -> Instance | None:
+        if self._instances is None:
+            raise _offline("AWS EC2")
+        return await self._instances.find(realm, instance_id)
+
+    async def _instance(self, checks: Checks, request: NodeRequest, claim: Claim) -> Instance:
+        realm = Realm(claim.document.account, claim.name.region)
+        instance = await self._find(realm, claim.name.instance_id)
+        is_young = request.created - claim.document.pending < _SETTLING
+        if is_young and (instance is None or instance.state == PENDING):
+            raise Unavailable(
+                Reason.PLATFORM_UNAVAILABLE,
+                "AWS EC2 does not show the instance as running yet: it was started moments ago",
+                remedy="nothing; it will be looked up again",
+            )
+        checks.require(
+            instance is not None,
+            "instance exists",
+            section=SECTION,
+            reason=Reason.PLATFORM_INSTANCE_NOT_FOUND,
+            expected=f"instance {claim.name.instance_id} in {claim.name.region}",
+            got="none that the controller's credentials may see" if instance is None else "it",
+            remedy="check the provider ID, and that the controller may read instances of that account",
+        )
+        if instance is None:
+            raise AssertionError("a failed check raises Denied")
+        return instance
+
+
+def _record_answered(checks: Checks) -> None:
+    checks.require(
+        passed=True,
+        name="STS confirmed the signature",
+        section=SECTION,
+        reason=Reason.PLATFORM_PROOF_NOT_BOUND,
+        expected="once",
+        got="when this request was written to the ledger",
+        remedy="",
+    )
+
+
+def _refuse(checks: Checks, name: str, denied: Denied) -> None:
+    checks.require(
+        passed=False,
+        name=name,
+        section=SECTION,
+        reason=denied.reason,
+        expected=denied.expected,
+        got=denied.got,
+        remedy=denied.remedy,
+    )
+
+
+def _offline(service: str) -> Unavailable:
+    return Unavailable(
+        Reason.PLATFORM_UNAVAILABLE, f"{service} is not asked here", remedy="verify where the platform may be asked"
+    )
