@@ -15,6 +15,7 @@ from typing import cast
 import pytest
 
 from nodeattest_cli.demo.attempts import attempts_for
+from nodeattest_cli.demo.grounds import PROVIDERS
 from nodeattest_cli.demo.results import Refused
 from nodeattest_cli.demo.world import bears_custom_resources
 from nodeattest_controller.objects import items, text
@@ -31,6 +32,20 @@ TPM_REASONS = {
     "genuine TPM that nobody registered": "EndorsementKeyUntrusted",
     "another machine's TPM": "EndorsementKeyUntrusted",
     "forged TPM: software key and quote": "ProofInvalid",
+}
+AWS_REASONS = {
+    "stolen token, no evidence": "EnvelopeMalformed",
+    "stolen token, the insecure signer": "AttestorNotAuthorized",
+    "enrolled machine, another node's name": "NodeNameMismatch",
+    "replay of another node's proof with a new key": "PlatformProofNotBound",
+    "an instance of another account": "PlatformAccountNotAllowed",
+    "another instance of the same account": "PlatformInstanceMismatch",
+    "a joined machine's instance": "PlatformInstanceMismatch",
+    "stolen identity document, a role not listed": "PlatformRoleNotAllowed",
+    "stolen identity document, a person in the role": "PlatformInstanceMismatch",
+    "stolen identity document, another node's role": "PlatformInstanceMismatch",
+    "self-made identity document": "PlatformDocumentSignatureInvalid",
+    "altered identity document": "PlatformDocumentMismatch",
 }
 
 
@@ -104,6 +119,23 @@ def test_the_insecure_provider_still_refuses_other_names_and_second_keys(tmp_pat
         "a joined machine, a second key": "MachineAlreadyBound",
         "a machine that nobody made": "MachineNotFound",
     }
+
+
+def test_instances_of_aws_join_and_every_impostor_is_refused_for_its_reason(tmp_path: Path) -> None:
+    found = outcome(tmp_path, "--nodes", "1", "--provider", "aws")
+    assert [entry["machine"] for entry in items(found, "joined")] == ["demo-md-1"]
+    assert all(text(entry, "node").endswith(".ec2.internal") for entry in items(found, "joined"))
+    assert reasons(found) == AWS_REASONS
+
+
+@pytest.mark.conformance
+def test_the_same_happens_to_instances_on_a_real_api_server(tmp_path: Path) -> None:
+    assets = os.environ.get("KUBEBUILDER_ASSETS", "")
+    if not assets:
+        pytest.skip("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver")
+    found = outcome(tmp_path, "--nodes", "1", "--provider", "aws", "--real", KUBEBUILDER_ASSETS=assets)
+    assert len(items(found, "joined")) == 1
+    assert reasons(found) == AWS_REASONS
 
 
 @pytest.mark.conformance
@@ -217,7 +249,7 @@ def test_old_servers_of_new_compilers_are_not_given_custom_resources(kubernetes:
 
 
 def test_every_expected_reason_of_an_attempt_is_one_of_the_contract() -> None:
-    for provider in ("tpm", "challenge", "insecure"):
+    for provider in PROVIDERS:
         attempts = attempts_for(ProviderName(provider))
         assert len(attempts) >= 4
         assert all(set(attempt.expected) <= set(Reason) for attempt in attempts)

@@ -69,7 +69,7 @@ def test_the_documents_signature_is_one_that_openssl_verifies(
         f"-----BEGIN PKCS7-----\n{read(instance, 'dynamic/instance-identity/rsa2048').body}\n-----END PKCS7-----\n"
     )
     command = ["openssl", "smime", "-verify", "-in", str(armoured), "-inform", "PEM", "-noverify"]
-    command += ["-certfile", str(aws.region_certificate())]
+    command += ["-certfile", str(aws.regions / f"{REGION}.pem")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == document
 
@@ -160,6 +160,16 @@ def test_instances_are_described_to_those_who_may_read_them(
 def test_a_reader_of_one_account_sees_no_instance_of_another(aws: SandboxAws, reader: Credentials) -> None:
     other = aws.launch(account="444455556666")
     assert other.instance_id not in send(aws, signed(aws, reader, DESCRIBE, service="ec2"), DESCRIBE).body
+
+
+def test_whoever_accepts_json_gets_it_from_sts(aws: SandboxAws, reader: Credentials) -> None:
+    accepting = {**signed(aws, reader), "accept": "application/json"}
+    found = json.loads(send(aws, accepting).body)["GetCallerIdentityResponse"]["GetCallerIdentityResult"]
+    assert found["Arn"] == f"arn:aws:sts::{ACCOUNT}:assumed-role/controller/replica-1"
+    assert found["Account"] == ACCOUNT
+    assert found["UserId"].endswith(":replica-1")
+    refused = json.loads(send(aws, {**accepting, "content-type": "text/plain"}).body)
+    assert (refused["Error"]["Code"], refused["Error"]["Type"]) == ("SignatureDoesNotMatch", "Sender")
 
 
 def test_a_service_throttles_and_fails_as_it_is_told(answering: SandboxAws, reader: Credentials) -> None:

@@ -1,7 +1,7 @@
 """``python -m nodeattest_sandbox.clouds.aws DIRECTORY``: the sandbox AWS, until its standard input ends.
 
-Writes the CA of the HTTPS front (``ca.crt``), each region's certificate (``<region>.crt``) and, last, ``ready``: where
-front and control are, and the control's secret.
+Writes the CA of the HTTPS front (``ca.crt``), the certificates of the regions (``regions/<region>.pem``) and, last,
+``ready``: where front and control are, and the control's secret.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ def _prepare(directory: Path, cloud: Cloud) -> ssl.SSLContext:
     """Make the front's keys, and write down what clients must trust."""
     keys = make_front_keys([f"{service}.{region}.{_SUFFIX}" for service in ("sts", "ec2") for region in REGIONS])
     _write(directory / "ca.crt", keys.ca)
+    regions = directory / "regions"
+    regions.mkdir()
     for region, key in cloud.regions.items():
-        _write(directory / f"{region}.crt", key.certificate.public_bytes(Encoding.PEM))
+        _write(regions / f"{region}.pem", key.certificate.public_bytes(Encoding.PEM))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.NamedTemporaryFile() as file:  # ssl reads certificate and key from a file only
         file.write(keys.certificate + keys.key)

@@ -96,9 +96,10 @@ class SandboxAws:
         """The CA of the HTTPS front."""
         return self.directory / "ca.crt"
 
-    def region_certificate(self, region: str = REGION) -> Path:
-        """Return the certificate under which a region signs identity documents, PEM."""
-        return self.directory / f"{region}.crt"
+    @property
+    def regions(self) -> Path:
+        """The folder of the certificates under which regions sign identity documents: ``<region>.pem``."""
+        return self.directory / "regions"
 
     def launch(
         self,

@@ -77,7 +77,7 @@ class MetadataApp:
             case ("dynamic", _, "instance-identity/document"):
                 return content
             case ("dynamic", _, "instance-identity/rsa2048"):
-                return signature(content, self._cloud.regions[place.region])
+                return signature(content, self._cloud.regions[place.region], now=datetime.now(UTC))
             case ("meta-data", _, item):
                 return self._item(item)
             case _:
