@@ -13,7 +13,7 @@ help:
 	@echo "make check        lint, types, layers"
 	@echo "make conformance  the system tests against a real kube-apiserver (KUBEBUILDER_ASSETS)"
 	@echo "make bench        measurements"
-	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS)"
+	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS), half an hour in all"
 	@echo "make lock         renew requirements.lock"
 	@echo "make clean        remove what the other targets made"
 	@echo "ARGS=... is passed on, such as: make demo ARGS='--nodes 5 --keep'"

@@ -182,7 +182,8 @@ def _lifetime(duration: str) -> int | None:
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     total = hours * 3600 + minutes * 60 + seconds
     if not MIN_LIFETIME <= total <= MAX_LIFETIME:
-        raise _invalid("certificateLifetime from 1m to 8760h, such as 336h", repr(duration), "correct the policy")
+        hint = "write days as hours: 14 days are 336h" if "d" in duration else "correct the policy"
+        raise _invalid("certificateLifetime from 1m to 8760h, such as 336h", repr(duration), hint)
     return total
 
 

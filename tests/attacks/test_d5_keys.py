@@ -37,7 +37,7 @@ from nodeattest_providers.tpm.endorsement import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.structures import Alg, Curve, sized
 from nodeattest_providers.tpm.templates import EK_TEMPLATES
 
-OTHER: Final = "sha256:" + "0" * 64
+OTHER: Final = "sha256:" + "0f" * 32
 DAY: Final = timedelta(days=1)
 VECTORS: Final = Path(__file__).parents[1] / "vectors"
 

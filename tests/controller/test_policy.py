@@ -35,6 +35,11 @@ def test_two_policies_at_once_are_denied() -> None:
     assert refused.value.got == "a, b"
 
 
+def test_a_lifetime_in_days_is_told_to_be_written_in_hours() -> None:
+    with pytest.raises(Denied, match="14 days are 336h"):
+        parse(policy(certificateLifetime="14d"))
+
+
 @pytest.mark.parametrize(
     ("selector", "labels", "selected"),
     [

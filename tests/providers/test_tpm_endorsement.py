@@ -60,7 +60,7 @@ def allow(fingerprint: str, provider_id: str = MACHINE) -> dict[str, JsonValue]:
     return {"endorsementKeys": [{"providerID": provider_id, "sha256": fingerprint}]}
 
 
-OTHER = "sha256:" + "0" * 64
+OTHER = "sha256:" + "0f" * 32
 
 
 def test_without_any_source_of_trust_a_genuine_key_is_denied(tpm: SoftTpm) -> None:

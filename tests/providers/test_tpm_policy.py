@@ -55,6 +55,7 @@ WRONG: list[tuple[str, dict[str, JsonValue], str]] = [
     ("no fingerprint", {"endorsementKeys": [{"providerID": MACHINE}]}, "the key sha256"),
     ("upper-case fingerprint", {"endorsementKeys": [{**ENTRY, "sha256": KEY.upper()}]}, "lower-case hex"),
     ("short fingerprint", {"endorsementKeys": [{**ENTRY, "sha256": KEY[:-1]}]}, "64 lower-case hex"),
+    ("an example's fingerprint", {"endorsementKeys": [{**ENTRY, "sha256": "sha256:" + "0" * 64}]}, "evidence prints"),
     ("fingerprint with a newline", {"endorsementKeys": [{**ENTRY, "sha256": KEY + "\n"}]}, "64 lower-case hex"),
     ("empty provider ID", {"endorsementKeys": [{**ENTRY, "providerID": ""}]}, "a string"),
     ("a description that is no text", {"endorsementKeys": [{**ENTRY, "description": 7}]}, ".description: a string"),
@@ -100,13 +101,13 @@ def test_the_same_settings_are_parsed_once_and_equal_ones_again() -> None:
 
 
 def settings_of(number: int) -> dict[str, JsonValue]:
-    return {"endorsementKeys": [{"providerID": MACHINE, "sha256": f"sha256:{number:064x}"}]}
+    return {"endorsementKeys": [{"providerID": MACHINE, "sha256": f"sha256:f{number:063x}"}]}
 
 
 def test_the_cache_never_answers_for_other_settings_that_took_an_old_place_in_memory() -> None:
     cache = PolicyCache()
     for number in range(600):
-        assert cache.get(settings_of(number)).listed == {f"sha256:{number:064x}"}
+        assert cache.get(settings_of(number)).listed == {f"sha256:f{number:063x}"}
 
 
 def test_the_cache_holds_sixteen_policies_and_lets_go_of_the_one_that_was_not_asked_for_longest() -> None:

@@ -112,6 +112,8 @@ def _endorsement_keys(value: JsonValue) -> Mapping[ProviderID, frozenset[str]]:
         fingerprint = text(entry["sha256"], f"{where}.sha256")
         if not _FINGERPRINT.fullmatch(fingerprint):
             raise invalid(f"{where}.sha256", "sha256: and 64 lower-case hex digits", "another spelling")
+        if not fingerprint.removeprefix("sha256:").strip("0"):
+            raise invalid(f"{where}.sha256", "what kubelet-authenticator evidence prints", "an example's zeros")
         registered[machine].add(fingerprint)
     return MappingProxyType({machine: frozenset(keys) for machine, keys in registered.items()})
 
