@@ -202,5 +202,5 @@ def _no_event_log(problem: str) -> Unavailable:
         Reason.PLATFORM_UNAVAILABLE,
         f"the policy asks for the event log, and {problem}",
         remedy="run as root with securityfs mounted on firmware that measures its boot, set tpm.eventLog to where the "
-        "log is, or let the policy's spec.tpm.eventLog be Ignore",
+        "log is, or let the policy's eventLog be Ignore",
     )

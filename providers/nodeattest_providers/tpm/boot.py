@@ -16,17 +16,17 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.interface import BootState, LedgerFacts
 from nodeattest_providers.tpm.attest import Quote
-from nodeattest_providers.tpm.policy import TpmPolicy
+from nodeattest_providers.tpm.policy import BootPolicy
 from nodeattest_providers.tpm.structures import PcrSelection, digest_size
 
 __all__ = ["check_boot_state", "check_clock"]
 
 _SECTION: Final = "TPM protocol §3, step 12"
 _QUOTE_ANEW: Final = "file a new first request and quote the PCRs of its challenge: the policy's may have changed"
-_BOOT_OTHERWISE: Final = "boot the machine into a state that the policy's spec.tpm.pcrs allows, or extend the policy"
+_BOOT_OTHERWISE: Final = "boot the machine into a state that the policy's pcrs allows, or extend the policy"
 
 
-def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], policy: TpmPolicy) -> BootState:
+def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], policy: BootPolicy) -> BootState:
     """Check the quoted PCRs.
 
     1. The quote covers exactly the policy's selection, and a value of the bank's size came for each PCR of it.

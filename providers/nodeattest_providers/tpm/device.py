@@ -225,7 +225,7 @@ def _bank_inactive(bank: Alg) -> Unavailable:
     return Unavailable(
         Reason.PLATFORM_UNAVAILABLE,
         f"the TPM has no {bank.name} bank of {digest_size(bank)}-byte PCRs",
-        remedy="activate the PCR bank that the policy's spec.tpm.pcrs names, in the firmware's settings",
+        remedy="activate the PCR bank that the policy's pcrs name, in the firmware's settings",
     )
 
 

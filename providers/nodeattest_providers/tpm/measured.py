@@ -19,7 +19,7 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.evidence import check_parsed
 from nodeattest_providers.tpm.eventlog import EventLog, hash_of, parse_event_log, replay
-from nodeattest_providers.tpm.policy import TpmPolicy
+from nodeattest_providers.tpm.policy import BootPolicy
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size
 
 __all__ = ["Measured", "check_event_log", "measure"]
@@ -34,12 +34,12 @@ _SEPARATORS: Final = (bytes(4), b"\xff" * 4)
 
 _ASK_ANEW: Final = "file a new first request and answer its challenge: the policy may have changed"
 _FIRMWARE_LOG: Final = (
-    "boot by UEFI with a firmware that logs the bank which the policy's spec.tpm.pcrs names, or set spec.tpm.eventLog "
+    "boot by UEFI with a firmware that logs the bank which the policy's pcrs names, or set the policy's eventLog "
     "to Ignore"
 )
 _EXPLAIN: Final = (
-    "let spec.tpm.pcrs select only PCRs that nothing extends after the boot loader, or list allowed values for those "
-    "that the log does not mention; otherwise the log or the machine was tampered with"
+    "let the policy's pcrs select only PCRs that nothing extends after the boot loader, or list allowed values for "
+    "those that the log does not mention; otherwise the log or the machine was tampered with"
 )
 _CAP: Final = "update the firmware: it must close each of PCRs 0 to 7 with one separator; or do not select that PCR"
 
@@ -81,7 +81,7 @@ def _untouched(pcr: int, bank: Alg, locality: int) -> bytes:
     return (locality if pcr == 0 else 0).to_bytes(size, "big")
 
 
-def check_event_log(checks: Checks, raw: bytes | None, policy: TpmPolicy, values: Sequence[bytes]) -> None:
+def check_event_log(checks: Checks, raw: bytes | None, policy: BootPolicy, values: Sequence[bytes]) -> None:
     """Check the log against quoted values whose number and sizes were checked.
 
     1. A log came if, and only if, the policy asks for it: nobody else's bytes are kept in a request.

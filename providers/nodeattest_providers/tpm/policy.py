@@ -25,9 +25,11 @@ from nodeattest_providers.settings import boolean, closed, invalid, items, mappi
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, Alg, PcrSelection, digest_size
 from nodeattest_providers.unreadable import UNREADABLE
 
-__all__ = ["PolicyCache", "TpmPolicy", "parse_policy"]
+__all__ = ["BOOT_SETTINGS", "BootPolicy", "PolicyCache", "TpmPolicy", "parse_boot_policy", "parse_policy"]
 
-_SETTINGS: Final = ("endorsementKeys", "endorsementCAs", "trustOnFirstUse", "pcrs", "eventLog")
+BOOT_SETTINGS: Final = ("pcrs", "eventLog")
+"""What every provider that speaks the TPM protocol has in its section."""
+_SETTINGS: Final = ("endorsementKeys", "endorsementCAs", "trustOnFirstUse", *BOOT_SETTINGS)
 _IGNORE: Final = "Ignore"
 _REQUIRE: Final = "Require"
 _FINGERPRINT: Final = re.compile(r"sha256:[0-9a-f]{64}")
@@ -38,7 +40,16 @@ _CACHED_POLICIES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TpmPolicy:
+class BootPolicy:
+    """What is quoted, and which boot states are let in."""
+
+    selection: PcrSelection
+    allowed_pcrs: Mapping[int, frozenset[bytes]] = field(repr=False)
+    event_log_required: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpmPolicy(BootPolicy):
     """What a cluster's operator decided about TPMs."""
 
     registered: Mapping[ProviderID, frozenset[str]] = field(repr=False)
@@ -48,9 +59,6 @@ class TpmPolicy:
     anchors: Store | None = field(repr=False)
     """Every certificate of the bundle is a trust anchor, roots and intermediates alike."""
     trust_on_first_use: bool
-    selection: PcrSelection
-    allowed_pcrs: Mapping[int, frozenset[bytes]] = field(repr=False)
-    event_log_required: bool
     """Whether the firmware's event log must explain the quoted PCRs."""
 
 
@@ -85,19 +93,25 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
     bundle = settings.get("endorsementCAs")
     anchors = None if bundle is None else _anchors(text(bundle, "spec.tpm.endorsementCAs"))
     first_use = boolean(settings.get("trustOnFirstUse", False), "spec.tpm.trustOnFirstUse")
-    selection, allowed = _pcrs(mapping(settings.get("pcrs", {}), "spec.tpm.pcrs"))
-    event_log = text(settings.get("eventLog", _IGNORE), "spec.tpm.eventLog")
-    if event_log not in {_IGNORE, _REQUIRE}:
-        raise invalid("spec.tpm.eventLog", f"{_IGNORE} or {_REQUIRE}", repr(event_log))
+    boot = parse_boot_policy(settings, "spec.tpm")
     return TpmPolicy(
         registered=registered,
         listed=frozenset[str]().union(*registered.values()),
         anchors=anchors,
         trust_on_first_use=first_use,
-        selection=selection,
-        allowed_pcrs=allowed,
-        event_log_required=event_log == _REQUIRE,
+        selection=boot.selection,
+        allowed_pcrs=boot.allowed_pcrs,
+        event_log_required=boot.event_log_required,
     )
+
+
+def parse_boot_policy(settings: Mapping[str, JsonValue], where: str) -> BootPolicy:
+    """Read ``BOOT_SETTINGS`` of a section that stands at ``where``; the others are its provider's."""
+    selection, allowed = _pcrs(mapping(settings.get("pcrs", {}), f"{where}.pcrs"), f"{where}.pcrs")
+    event_log = text(settings.get("eventLog", _IGNORE), f"{where}.eventLog")
+    if event_log not in {_IGNORE, _REQUIRE}:
+        raise invalid(f"{where}.eventLog", f"{_IGNORE} or {_REQUIRE}", repr(event_log))
+    return BootPolicy(selection=selection, allowed_pcrs=allowed, event_log_required=event_log == _REQUIRE)
 
 
 def _endorsement_keys(value: JsonValue) -> Mapping[ProviderID, frozenset[str]]:
@@ -138,8 +152,7 @@ def _is_authority(certificate: x509.Certificate) -> bool:
         return False
 
 
-def _pcrs(pcrs: Mapping[str, JsonValue]) -> tuple[PcrSelection, Mapping[int, frozenset[bytes]]]:
-    where = "spec.tpm.pcrs"
+def _pcrs(pcrs: Mapping[str, JsonValue], where: str) -> tuple[PcrSelection, Mapping[int, frozenset[bytes]]]:
     closed(pcrs, where, ("selection", "bank", "values"))
     bank_name = text(pcrs.get("bank", "sha256"), f"{where}.bank")
     bank = BANK_ALGORITHMS.get(bank_name)

@@ -115,24 +115,31 @@ class SecondEvidence:
         return data
 
 
-def parse_evidence(data: JsonObject) -> FirstEvidence | SecondEvidence:
-    """Read the evidence block's object; anything outside the two schemas is ``Denied``."""
+def parse_evidence(
+    data: JsonObject, *, form: str = "tpm/v1", certificates: bool = True
+) -> FirstEvidence | SecondEvidence:
+    """Read the evidence block's object; anything outside the two schemas is ``Denied``.
+
+    ``form`` names the provider and version whose schemas these are; ``certificates`` tells whether the endorsement
+    key's may come along.
+    """
     match data.get("phase"):
         case 1:
-            return _first(Fields.of(data, "tpm/v1 phase 1", ("phase", "ekPub", "akPub"), ("ekCert", "ekChain")))
+            optional = ("ekCert", "ekChain") if certificates else ()
+            return _first(Fields.of(data, f"{form} phase 1", ("phase", "ekPub", "akPub"), optional), form)
         case 2:
             required = ("phase", "first", "mac", "quote", "signature", "pcrs")
-            return _second(Fields.of(data, "tpm/v1 phase 2", required, ("eventLog",)))
+            return _second(Fields.of(data, f"{form} phase 2", required, ("eventLog",)))
         case _:
-            raise _malformed("phase 1 or 2", "another phase or none")
+            raise _malformed(form, "phase 1 or 2", "another phase or none")
 
 
-def _first(fields: Fields) -> FirstEvidence:
+def _first(fields: Fields, form: str) -> FirstEvidence:
     fields.integer("phase", 1, 1)  # True equals 1 in a match
     certificate = fields.octets("ekCert", 1, _MAX_CERTIFICATE) if "ekCert" in fields else None
     chain = fields.octets_list("ekChain", _MAX_CHAIN, 1, _MAX_CERTIFICATE) if "ekChain" in fields else ()
     if "ekChain" in fields and (not chain or certificate is None):  # absent is the one spelling of no chain
-        raise _malformed("ekChain with at least one certificate, beside ekCert", "an idle ekChain")
+        raise _malformed(form, "ekChain with at least one certificate, beside ekCert", "an idle ekChain")
     return FirstEvidence(
         ek_public=fields.octets("ekPub", 1, _MAX_PUBLIC),
         ak_public=fields.octets("akPub", 1, _MAX_PUBLIC),
@@ -154,10 +161,10 @@ def _second(fields: Fields) -> SecondEvidence:
     )
 
 
-def _malformed(expected: str, got: str) -> Denied:
+def _malformed(form: str, expected: str, got: str) -> Denied:
     return Denied(
         Reason.EVIDENCE_MALFORMED,
-        expected=f"tpm/v1: {expected}",
+        expected=f"{form}: {expected}",
         got=got,
         remedy="send evidence as docs/wire-format.md says",
     )

@@ -1,73 +1,26 @@
 """The ``tpm`` provider's controller half: what makes a node's TPM evidence true.
 
-Promises: an ``AttestedNode`` only when the TPM that holds the endorsement key of this very Machine vouched, after the
-first request was filed, for this very CSR, cluster and signer. No state is kept between the rounds; any replica gives
-the same answer, now or later. No network, no clock of its own.
-Leaves to others: the CSR's own rules and the Machine's (the controller's review), once-only use (the ledger).
-Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §3 (steps in the docstrings), §4.
+Promises: an ``AttestedNode`` only when the TPM that holds the endorsement key of this very Machine vouched for this
+very CSR, cluster and signer. Whose the key is, policy and annotations in the management cluster say (``endorsement``).
+Leaves to others: the two rounds (``rounds``), the CSR's own rules and the Machine's (the controller's review).
+Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §3.
 """
 
 from __future__ import annotations
 
-import hmac
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
 
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
-from nodeattest_providers.evidence import check_block, check_parsed
-from nodeattest_providers.interface import (
-    AttestedNode,
-    BootState,
-    Evidence,
-    Facts,
-    FirstRequestRef,
-    JsonValue,
-    NodeRequest,
-)
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, MachineName
-from nodeattest_providers.tpm.attest import Quote, parse_quote
-from nodeattest_providers.tpm.attestation import check_attestation_key, qualified_name
-from nodeattest_providers.tpm.boot import check_boot_state, check_clock
-from nodeattest_providers.tpm.credential import make_credential
-from nodeattest_providers.tpm.endorsement import check_trust, parse_endorsement_key
-from nodeattest_providers.tpm.measured import check_event_log
-from nodeattest_providers.tpm.policy import PolicyCache, TpmPolicy, parse_policy
-from nodeattest_providers.tpm.protocol import (
-    PROVIDER,
-    VERSION,
-    Challenge,
-    FirstEvidence,
-    SecondEvidence,
-    parse_evidence,
-    proof,
-    qualifying_data,
-)
-from nodeattest_providers.tpm.public import PublicArea, parse_public
-from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
-from nodeattest_providers.twostep import LABEL_NONCE, LABEL_SECRET, check_link, context, derive, master_keys
+from nodeattest_providers.interface import AttestedNode, Facts, FirstRequestRef, JsonValue, NodeRequest
+from nodeattest_providers.names import MachineName
+from nodeattest_providers.tpm.endorsement import check_trust
+from nodeattest_providers.tpm.policy import PolicyCache, parse_policy
+from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, FirstEvidence
+from nodeattest_providers.tpm.public import PublicArea
+from nodeattest_providers.tpm.rounds import Speaker
 
 __all__ = ["TpmSigner"]
-
-_START_OVER: Final = "file a new first request and answer its own challenge"
-_START_OVER_OR_PIN: Final = (
-    f"{_START_OVER}; if this comes back, the node trusts another cluster CA than this cluster has"
-)
-_RESET: Final = "if the TPM was replaced, an operator resets the ledger (nodeattest machines reset)"
-
-
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """The two keys that phase 1 showed, judged."""
-
-    ek: PublicArea
-    ak: PublicArea
-
-    def context(self, facts: Facts, first: NodeRequest) -> bytes:
-        """Fix what the challenge is for (docs/wire-format.md, "Two steps")."""
-        return context(facts, first, self.ak.name, self.ek.spki_sha256)
 
 
 class TpmSigner:
@@ -78,7 +31,7 @@ class TpmSigner:
     secure = True
 
     def __init__(self, *, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
-        self._random = random
+        self._speaker = Speaker(provider=PROVIDER, certificates=True, random=random)
         self._policies = PolicyCache()
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
@@ -95,200 +48,16 @@ class TpmSigner:
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
-        evidence = _evidence(Checks(), request.evidence)
-        return evidence.first if isinstance(evidence, SecondEvidence) else None
+        return self._speaker.first_request(request)
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
         """Refuse a policy section that no request could be judged by; raises Denied."""
         parse_policy(settings)
 
     def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        checks = Checks()
         policy = self._policies.get(facts.settings)
-        evidence = _evidence(checks, request.evidence)
-        if isinstance(evidence, SecondEvidence):
-            return _second_round(checks, request, evidence, facts, policy)
-        keys = _first_round(checks, evidence, facts, policy)
-        challenge = self._challenge(keys, request, facts, policy)
-        annotations = {ANNOTATION_TPM_ENDORSEMENT_KEY: keys.ek.fingerprint}
-        raise ChallengeRequired(challenge.to_text(), annotations, checks=checks.record())
 
-    def _challenge(self, keys: _Keys, request: NodeRequest, facts: Facts, policy: TpmPolicy) -> Challenge:
-        """Encrypt the secret to the endorsement key, for the attestation key's Name (TPM protocol §3, steps 5, 6)."""
-        key = master_keys(facts)[0]
-        ctx = keys.context(facts, request)
-        credential = make_credential(keys.ek, keys.ak.name, derive(LABEL_SECRET, key, ctx), random=self._random)
-        return Challenge(
-            uid=request.uid,
-            spki_sha256=request.csr.spki_sha256,
-            nonce=derive(LABEL_NONCE, key, ctx),
-            blob=credential.blob,
-            secret=credential.secret,
-            pcrs=policy.selection,
-            log=policy.event_log_required,
-        )
+        def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:
+            check_trust(checks, ek, evidence, facts, policy)
 
-
-def _evidence(checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvidence:
-    """Read the evidence block, cheapest test first (TPM protocol §3, steps 2 and 9)."""
-    check_block(checks, evidence, PROVIDER, (VERSION,))
-    return check_parsed(checks, "evidence schema", "wire format, tpm/v1", lambda: parse_evidence(evidence.data))
-
-
-def _first_round(checks: Checks, evidence: FirstEvidence, facts: Facts, policy: TpmPolicy) -> _Keys:
-    """Check what the first request claims; nothing is proved by it yet.
-
-    1. The endorsement key has exactly one of TCG's templates (§4.10).
-    2. The attestation key signs nothing but what its TPM made (§2).
-    3. Both are those that the ledger pins for this machine, if it pins any.
-    4. The endorsement key is this Machine's (§3, step 4).
-    """
-    # 1
-    ek = check_parsed(checks, "endorsement key template", "TPM protocol §4.10", lambda: _ek(evidence))
-    # 2
-    ak = check_parsed(checks, "attestation key public area", "TPM protocol §3, step 4b", lambda: _ak(evidence))
-    check_attestation_key(checks, ak, ek)
-    # 3
-    for pin, reason, got in (
-        ("ek", Reason.ENDORSEMENT_KEY_CHANGED, ek.fingerprint),
-        ("ak", Reason.ATTESTATION_KEY_CHANGED, ak.name.hex()),
-    ):
-        expected = facts.ledger.fingerprints.get(pin, got)
-        checks.require(
-            expected == got,
-            f"pinned {pin}",
-            section="TPM protocol §3, step 4b",
-            reason=reason,
-            expected=expected,
-            got=got,
-            remedy=_RESET,
-        )
-    # 4
-    check_trust(checks, ek, evidence, facts, policy)
-    return _Keys(ek, ak)
-
-
-def _ek(evidence: FirstEvidence) -> PublicArea:
-    return parse_endorsement_key(evidence.ek_public)
-
-
-def _ak(evidence: FirstEvidence) -> PublicArea:
-    return parse_public(evidence.ak_public, what="attestation key", reason=Reason.ATTESTATION_KEY_NOT_ALLOWED)
-
-
-def _second_round(
-    checks: Checks, request: NodeRequest, evidence: SecondEvidence, facts: Facts, policy: TpmPolicy
-) -> AttestedNode:
-    """Check the answer to the challenge.
-
-    1. It answers a live first request of the same requester, signer and PKCS#10 bytes, in time (§3, step 10).
-    2. That request's claims still hold: what was trusted then may have been withdrawn since (§3, step 10).
-    3. The quote is one, and well-formed (§3, step 11).
-    4. M and X belong to the challenge derived again, for one of the cluster's CAs (§3, step 11).
-    5. The signer is a primary key of the endorsement hierarchy, this attestation key (§4.7).
-    6. The attestation key signed the quote.
-    7. The quoted boot state is allowed (§3, step 12).
-    8. The event log explains it, where the policy wants one (§3, step 12).
-    9. The TPM's clock went forward (§3, step 12; §4.2).
-    """
-    # 1
-    first = check_link(checks, request, facts, evidence.first)
-    # 2
-    first_evidence = _evidence(checks, first.evidence)
-    if not isinstance(first_evidence, FirstEvidence):
-        raise _not_a_first_request(checks)
-    keys = _first_round(checks, first_evidence, facts, policy)
-    # 3
-    section = "TPM protocol §3, step 11"
-    quote = check_parsed(checks, "quote structure", section, lambda: parse_quote(evidence.quote))
-    signature = check_parsed(checks, "signature structure", section, lambda: parse_signature(evidence.signature))
-    # 4
-    _check_answer(checks, evidence.mac, quote, _answers(request, facts, first, keys.context(facts, first)))
-    # 5
-    checks.require(
-        hmac.compare_digest(quote.qualified_signer, qualified_name(keys.ak)),
-        "qualified signer",
-        section="TPM protocol §4.7",
-        reason=Reason.ATTESTATION_KEY_NOT_ALLOWED,
-        expected="this attestation key, as a primary key of the endorsement hierarchy",
-        got=quote.qualified_signer.hex(),
-        remedy="attest with the key that kubelet-authenticator makes in the TPM",
-    )
-    # 6
-    checks.require(
-        signature_is_valid(keys.ak, signature, quote.raw),
-        "quote signature",
-        section=section,
-        reason=Reason.QUOTE_SIGNATURE_INVALID,
-        expected="a signature that the attestation key verifies",
-        got=f"one by {signature.scheme.name} with {signature.hash_alg.name}",
-        remedy=_START_OVER,
-    )
-    # 7
-    boot = check_boot_state(checks, quote, evidence.pcrs, policy)
-    # 8
-    check_event_log(checks, evidence.event_log, policy, evidence.pcrs)
-    # 9
-    check_clock(checks, boot, facts.ledger)
-    return _attested(checks, request, evidence, keys, boot)
-
-
-def _not_a_first_request(checks: Checks) -> Denied:
-    return Denied(
-        Reason.FIRST_REQUEST_MISMATCH,
-        expected="a first request with evidence of phase 1",
-        got="evidence of phase 2",
-        remedy=_START_OVER,
-        checks=checks.record(),
-    )
-
-
-def _answers(request: NodeRequest, facts: Facts, first: NodeRequest, ctx: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Derive M and X again for each master key and each CA of the cluster."""
-    for key in master_keys(facts):
-        secret, nonce = derive(LABEL_SECRET, key, ctx), derive(LABEL_NONCE, key, ctx)
-        for pin in sorted(facts.cluster.pins):
-            binding = request.binding(pin).digest
-            yield proof(secret, first.uid, first.csr.sha256, binding), qualifying_data(nonce, first.uid, binding)
-
-
-def _check_answer(checks: Checks, mac: bytes, quote: Quote, answers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Check that M and X are those of one master key and one CA.
-
-    1. Neither is any: the challenge is not ours, or its master key is gone (restartable, §4.14).
-    2. M is right: the TPM decrypted the secret. 3. X is right: the quote is over this CSR. Both under the same pair.
-    """
-    compared = [
-        (hmac.compare_digest(mac, expected_mac), hmac.compare_digest(quote.extra_data, expected_extra))
-        for expected_mac, expected_extra in answers
-    ]
-    section, got = "TPM protocol §3, step 11", "another value"
-    rules = (
-        ("known challenge", Reason.CHALLENGE_UNKNOWN, any(m or x for m, x in compared), _START_OVER_OR_PIN),
-        ("activated secret", Reason.PROOF_INVALID, any(m for m, _ in compared), _START_OVER),
-        ("quote binding", Reason.QUOTE_NOT_BOUND, (True, True) in compared, _START_OVER),
-    )
-    for name, reason, passed, remedy in rules:
-        expected = "the value derived again from the first request"
-        checks.require(
-            passed,
-            name,
-            section=section,
-            reason=reason,
-            expected=expected,
-            got=expected if passed else got,
-            remedy=remedy,
-        )
-
-
-def _attested(
-    checks: Checks, request: NodeRequest, evidence: SecondEvidence, keys: _Keys, boot: BootState
-) -> AttestedNode:
-    return AttestedNode(
-        provider=PROVIDER,
-        provider_id=request.csr.provider_id,
-        fingerprints={"ek": keys.ek.fingerprint, "ak": keys.ak.name.hex()},
-        boot=boot,
-        first_request=evidence.first,
-        checks=checks.record(),
-    )
+        return self._speaker.judge(Checks(), request, facts, boot=policy, trust=trust)
