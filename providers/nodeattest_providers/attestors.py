@@ -17,6 +17,7 @@ IN_TREE: Final = MappingProxyType(
     {
         "aws": "nodeattest_providers.aws.attestor:AwsAttestor",
         "challenge": "nodeattest_providers.challenge.attestor:ChallengeAttestor",
+        "gcp": "nodeattest_providers.gcp.attestor:GcpAttestor",
         "insecure": "nodeattest_providers.insecure.attestor:InsecureAttestor",
         "tpm": "nodeattest_providers.tpm.attestor:TpmAttestor",
     }

@@ -104,6 +104,7 @@ class Reason(StrEnum):
     PLATFORM_INSTANCE_NOT_FOUND = "PlatformInstanceNotFound"
     PLATFORM_INSTANCE_NOT_RUNNING = "PlatformInstanceNotRunning"
     PLATFORM_TAGS_NOT_ALLOWED = "PlatformTagsNotAllowed"
+    PLATFORM_CONFIGURATION_NOT_ALLOWED = "PlatformConfigurationNotAllowed"
     # Several proofs at once
     PROOF_MISSING = "ProofMissing"
     # Temporary: these only ever travel in Unavailable

@@ -33,8 +33,9 @@ from nodeattest_providers.tpm.protocol import (
 )
 from nodeattest_providers.tpm.templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
 
-__all__ = ["DEFAULT_EVENT_LOG", "DEFAULT_TCTI", "TpmAttestor"]
+__all__ = ["DEFAULT_EVENT_LOG", "DEFAULT_TCTI", "TPM_SETTINGS", "TpmAttestor"]
 
+TPM_SETTINGS: Final = ("tcti", "endorsementKey", "eventLog")
 DEFAULT_TCTI: Final = "device:/dev/tpmrm0"
 """The kernel's resource manager: shared with other users of the TPM."""
 DEFAULT_EVENT_LOG: Final = "/sys/kernel/security/tpm0/binary_bios_measurements"
@@ -60,15 +61,26 @@ class TpmAttestor:
     versions: tuple[int, ...] = (VERSION,)
     two_step = True
 
-    def __init__(self, settings: Mapping[str, JsonValue], *, connect: Callable[[str], Device] = Device) -> None:
-        """Read the settings ``tcti``, ``endorsementKey`` and ``eventLog``; the TPM is opened at the first use."""
-        closed(settings, "tpm", ("tcti", "endorsementKey", "eventLog"))
-        self._tcti = text(settings.get("tcti", DEFAULT_TCTI), "tpm.tcti")
-        self._wanted = text(settings.get("endorsementKey", AUTO), "tpm.endorsementKey")
-        self._event_log = text(settings.get("eventLog", DEFAULT_EVENT_LOG), "tpm.eventLog")
+    def __init__(
+        self,
+        settings: Mapping[str, JsonValue],
+        *,
+        connect: Callable[[str], Device] = Device,
+        where: str = "tpm",
+        certificates: bool = True,
+    ) -> None:
+        """Read the settings ``TPM_SETTINGS``; the TPM is opened at the first use.
+
+        ``where`` names the settings' owner in messages; ``certificates`` tells whether the endorsement key's go along.
+        """
+        closed(settings, where, TPM_SETTINGS)
+        self._certificates = certificates
+        self._tcti = text(settings.get("tcti", DEFAULT_TCTI), f"{where}.tcti")
+        self._wanted = text(settings.get("endorsementKey", AUTO), f"{where}.endorsementKey")
+        self._event_log = text(settings.get("eventLog", DEFAULT_EVENT_LOG), f"{where}.eventLog")
         known = (AUTO, *(template.name for template in EK_TEMPLATES))
         if self._wanted not in known:
-            raise invalid("tpm.endorsementKey", f"one of {', '.join(known)}", repr(self._wanted))
+            raise invalid(f"{where}.endorsementKey", f"one of {', '.join(known)}", repr(self._wanted))
         self._connect = connect
         self._opened: _Opened | None = None
 
@@ -112,7 +124,7 @@ class TpmAttestor:
 
     def _first(self) -> FirstEvidence:
         opened = self._open()
-        certificate = read_certificate(opened.device, opened.template)
+        certificate = read_certificate(opened.device, opened.template) if self._certificates else None
         return FirstEvidence(
             ek_public=opened.ek.public,
             ak_public=opened.ak.public,

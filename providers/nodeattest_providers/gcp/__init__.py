@@ -1,0 +1,1 @@
+"""The ``gcp`` provider: Shielded VMs of Google Compute Engine, whose vTPMs speak the TPM protocol."""

@@ -1,0 +1,94 @@
+"""The ``gcp`` provider's node half: the TPM provider's evidence from a Shielded VM's vTPM, and the VM's own name.
+
+Promises: nothing that another verifier would accept stands in the evidence: no identity token, which every holder of a
+bootstrap token could read and show elsewhere; no endorsement certificate, since the Compute API names the key. The
+metadata service is asked for the provider ID only, and nothing rests on its answer: the controller knows the Machine's.
+Leaves to others: the TPM protocol (``tpm``), the agent's keys and requests.
+Source: Google, "View and query VM metadata"; docs/wire-format.md, "gcp/v1"; docs/adr/0014*.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Self
+
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.exchange import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.gcp.protocol import PROVIDER, VERSION
+from nodeattest_providers.metadata import MetadataService, endpoint
+from nodeattest_providers.settings import closed, text
+from nodeattest_providers.tpm.attestor import TPM_SETTINGS, TpmAttestor
+from nodeattest_providers.tpm.device import Device
+
+__all__ = ["DEFAULT_ENDORSEMENT_KEY", "GcpAttestor"]
+
+DEFAULT_ENDORSEMENT_KEY: Final = "rsa2048"
+"""TCG's template L-1: the Compute API names this key of every vTPM, and the P-256 one of the newer only."""
+_METADATA: Final = ("169.254.169.254", 80)
+"""What metadata.google.internal stands for; by number, so that no name server has a say."""
+_FLAVOR: Final = {"Metadata-Flavor": "Google"}
+_PROJECT: Final = "/computeMetadata/v1/project/project-id"
+_ZONE: Final = "/computeMetadata/v1/instance/zone"
+"""``projects/<number>/zones/<zone>``."""
+_NAME: Final = "/computeMetadata/v1/instance/name"
+
+
+class GcpAttestor:
+    """Makes a Shielded VM's evidence; implements ``Attestor`` and tells the provider ID."""
+
+    provider = PROVIDER
+    versions: tuple[int, ...] = (VERSION,)
+    two_step = True
+
+    def __init__(self, settings: Mapping[str, JsonValue], *, connect: Callable[[str], Device] = Device) -> None:
+        """Read the settings of the ``tpm`` provider and ``metadataEndpoint``; nothing is opened or asked yet."""
+        closed(settings, "gcp", (*TPM_SETTINGS, "metadataEndpoint"))
+        tpm = {"endorsementKey": DEFAULT_ENDORSEMENT_KEY, **settings}
+        place = tpm.pop("metadataEndpoint", None)
+        host, port = _METADATA if place is None else endpoint(text(place, "gcp.metadataEndpoint"))
+        self._metadata = MetadataService(host, port, name="Google Cloud's metadata service")
+        self._tpm = TpmAttestor(tpm, connect=connect, where="gcp", certificates=False)
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
+        """Make the evidence for a CSR; raises Unavailable (vTPM) or Denied (a challenge that is not ours to answer)."""
+        return Evidence(PROVIDER, VERSION, self._tpm.attest(binding, challenge).data)
+
+    def provider_id(self) -> str:
+        """Ask the metadata service which instance this is; raises Unavailable."""
+        from nodeattest_providers.gcp.place import Place, parse_place  # noqa: PLC0415 - only where nobody configured it
+
+        zone = self._ask(_ZONE).rpartition("/")[2]
+        place = Place(self._ask(_PROJECT), zone, self._ask(_NAME))
+        try:
+            return parse_place(place.provider_id).provider_id
+        except Denied:
+            raise _unreadable() from None
+
+    def endorsement_fingerprint(self) -> str:
+        """Return ``sha256:<hex>`` of the endorsement key in use: what the Compute API must name."""
+        return self._tpm.endorsement_fingerprint()
+
+    def close(self) -> None:
+        """Release the vTPM; harmless when done twice."""
+        self._tpm.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, path: str) -> str:
+        try:
+            return self._metadata.get(path, _FLAVOR).decode("ascii").strip()
+        except UnicodeDecodeError:
+            raise _unreadable() from None
+
+
+def _unreadable() -> Unavailable:
+    return Unavailable(
+        Reason.PLATFORM_UNAVAILABLE,
+        "the metadata service did not name a project, a zone and an instance",
+        remedy="check that this machine is a Compute Engine instance, or give the agent its provider ID",
+    )

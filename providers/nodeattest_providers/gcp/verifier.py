@@ -1,0 +1,136 @@
+"""The ``gcp`` provider's controller half: a Shielded VM is the instance that the Machine's provider ID names.
+
+Promises: an ``AttestedNode`` only when the vTPM whose endorsement key the Compute API names for this very instance
+vouched, by the TPM protocol, for this very CSR, cluster and signer; and the instance runs, is the one that joined
+before if any did, and is what the policy demands. What needs no network is judged before it is used.
+Leaves to others: the protocol's two rounds (``tpm.rounds``), the CSR's own rules and the Machine's (the controller's
+review), once-only use (the ledger).
+Source: docs/wire-format.md, "gcp/v1"; docs/providers/gcp.md; docs/tpm-protocol.md §3.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.evidence import check_parsed
+from nodeattest_providers.gcp.admission import PIN, check_found, check_instance, check_key, check_place
+from nodeattest_providers.gcp.compute import Compute
+from nodeattest_providers.gcp.instance import Instance
+from nodeattest_providers.gcp.place import Place, parse_place
+from nodeattest_providers.gcp.policy import GcpPolicy, parse_policy
+from nodeattest_providers.gcp.protocol import PROVIDER, VERSION
+from nodeattest_providers.gcp.settings import parse_settings
+from nodeattest_providers.identifiers import is_dns_name
+from nodeattest_providers.interface import AttestedNode, Facts, FirstRequestRef, JsonValue, NodeRequest
+from nodeattest_providers.names import MachineName, NodeName
+from nodeattest_providers.platform import NOWHERE, Platform
+from nodeattest_providers.tpm.protocol import FirstEvidence
+from nodeattest_providers.tpm.public import PublicArea
+from nodeattest_providers.tpm.rounds import Speaker
+
+__all__ = ["GcpSigner"]
+
+_SECTION = "Google Cloud, What is checked"
+
+
+class GcpSigner:
+    """Judges Shielded VMs; implements ``ClusterAPISigner``, ``ChallengeSigner`` and ``PlatformAddresses``."""
+
+    provider = PROVIDER
+    versions: tuple[int, ...] = (VERSION,)
+    secure = True
+    takes_platform = True
+    reads_infrastructure = False
+
+    def __init__(self, *, platform: Platform = NOWHERE, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
+        """Read the platform's settings; nothing is loaded or asked before the first request."""
+        self._settings = parse_settings(platform.settings)
+        self._platform = platform
+        self._speaker = Speaker(provider=PROVIDER, certificates=False, random=random)
+        self._compute: Compute | None = None
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
+        return await self._verify(request, facts)
+
+    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
+        return await self._verify(request, facts)
+
+    async def machine_name(self, request: NodeRequest) -> MachineName:
+        """Name the request after the node that it asks for."""
+        return MachineName(request.csr.node_name)
+
+    def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
+        """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
+        return self._speaker.first_request(request)
+
+    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
+        """Refuse a policy section that no request could be judged by; raises Denied."""
+        parse_policy(settings)
+
+    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
+        """Return the instance's addresses and names of now; raises Denied or Unavailable."""
+        _, instance = await self._instance(Checks(), facts, parse_policy(facts.settings))
+        return instance.addresses
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        compute, self._compute = self._compute, None
+        if compute is not None:
+            await compute.aclose()
+
+    async def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Judge one request.
+
+        1. The evidence is well-formed.
+        2. The Machine's provider ID names an instance of a project and zone that the policy lists.
+        3. That instance exists, runs, is the pinned one, and is what the policy demands.
+        4. The platform names its endorsement keys, by its numeric ID.
+        5. The TPM protocol holds, for one of these keys.
+        """
+        checks = Checks()
+        policy = parse_policy(facts.settings)
+        # 1
+        self._speaker.read(Checks(), request.evidence)  # recorded in step 5
+        # 2, 3
+        place, instance = await self._instance(checks, facts, policy)
+        # 4
+        keys = await self._open().endorsement_keys(instance)
+        check_found(checks, place, instance if keys else None)
+
+        # 5
+        def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:  # noqa: ARG001 - the protocol's name; certificates say nothing here
+            check_key(checks, ek, keys or frozenset())
+
+        node = self._speaker.judge(checks, request, facts, boot=policy.boot, trust=trust)
+        return replace(
+            node,
+            proven_node_name=NodeName(place.name) if is_dns_name(place.name) else None,
+            fingerprints={**node.fingerprints, PIN: instance.number},
+        )
+
+    async def _instance(self, checks: Checks, facts: Facts, policy: GcpPolicy) -> tuple[Place, Instance]:
+        provider_id = facts.machine.provider_id
+        place = check_parsed(checks, "provider ID", _SECTION, lambda: parse_place(provider_id))
+        check_place(checks, place, policy)
+        instance = check_found(checks, place, await self._open().instance(place))
+        check_instance(checks, instance, policy, facts.ledger)
+        return place, instance
+
+    def _open(self) -> Compute:
+        if not self._platform.may_call:
+            raise Unavailable(
+                Reason.PLATFORM_UNAVAILABLE,
+                "Google Cloud is not asked offline",
+                remedy="let a running controller judge the request",
+            )
+        if self._compute is None:
+            from nodeattest_providers.gcp.api import Api  # noqa: PLC0415 - aiohttp, 215 ms that nobody needs offline
+
+            self._compute = Compute(Api(self._settings, self._platform.observe))
+        return self._compute

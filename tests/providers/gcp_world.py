@@ -1,0 +1,171 @@
+"""A Google Cloud on loopback with one Shielded VM, and the requests that its node files.
+
+The TPM is ``tpm_world``'s in software, so that each rule can be broken alone; the cloud, its tokens and its answers are
+real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from tpm_world import (
+    MASTER,
+    PCR_VALUES,
+    EkKey,
+    SoftTpm,
+    binding_of,
+    facts_of,
+    parsed,
+    request_of,
+)
+
+from nodeattest_providers.errors import ChallengeRequired
+from nodeattest_providers.gcp.protocol import PROVIDER
+from nodeattest_providers.gcp.verifier import GcpSigner
+from nodeattest_providers.interface import (
+    AttestedNode,
+    Evidence,
+    Facts,
+    FirstRequestRef,
+    JsonValue,
+    LedgerFacts,
+    MachineFacts,
+    NodeCsr,
+    NodeRequest,
+)
+from nodeattest_providers.names import NodeName, ProviderID, Purpose, signer_for
+from nodeattest_providers.platform import CallOutcome, Platform
+from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data
+from nodeattest_providers.twostep import LABEL_SECRET, context, derive
+from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
+from nodeattest_sandbox.clouds.gcp.instances import CloudInstance
+
+PROJECT = "fleet-project"
+ZONE = "europe-west4-a"
+NAME = "node-7"
+ACCOUNT = f"controller@{PROJECT}.iam.gserviceaccount.com"
+SIGNER = signer_for(PROVIDER, Purpose.CLIENT)
+MACHINE_ID = ProviderID(f"gce://{PROJECT}/{ZONE}/{NAME}")
+NUMBER = "4520031799277582759"
+CSR = NodeCsr(der=b"PKCS#10 of node-7", node_name=NodeName(NAME), provider_id=MACHINE_ID, spki=b"SPKI of node-7")
+
+
+def rsa_tpm(ek: EkKey | None = None) -> SoftTpm:
+    """A TPM whose endorsement key is of the template that every vTPM has."""
+    return SoftTpm(kind="rsa2048", ek=ek or rsa.generate_private_key(65537, 2048))
+
+
+def pem_of(key: EkKey) -> str:
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def instance_of(tpm: SoftTpm, **changes: object) -> CloudInstance:
+    name = "encryptionKey" if tpm.kind == "rsa2048" else "eccP256EncryptionKey"
+    made = CloudInstance(project=PROJECT, zone=ZONE, name=NAME, number=NUMBER, keys={name: pem_of(tpm.ek)})
+    return replace(made, **changes)
+
+
+def node_facts(settings: Mapping[str, JsonValue] | None = None, **changes: object) -> Facts:
+    machine = MachineFacts(name="blue-7", namespace="fleet", uid="machine-uid", provider_id=MACHINE_ID)
+    return facts_of({"projects": [PROJECT]} if settings is None else settings, **{"machine": machine, **changes})
+
+
+def node_request(answer: FirstEvidence | SecondEvidence, **changes: object) -> NodeRequest:
+    made = request_of(answer, signer_name=SIGNER, csr=CSR)
+    return replace(made, **{"evidence": Evidence(PROVIDER, 1, answer.to_json()), **changes})
+
+
+@dataclass
+class Calls:
+    """What a signer told of its calls."""
+
+    seen: list[tuple[str, CallOutcome]] = field(default_factory=list[tuple[str, CallOutcome]])
+
+    def __call__(self, service: str, outcome: CallOutcome, seconds: float) -> None:
+        assert seconds >= 0
+        self.seen.append((service, outcome))
+
+
+def platform_of(cloud: GoogleCloud, calls: Calls | None = None, **settings: JsonValue) -> Platform:
+    key = cloud.account(ACCOUNT, project=PROJECT, reads=(PROJECT,))
+    found: dict[str, JsonValue] = {
+        "endpoints": {"compute": cloud.endpoint},
+        "caBundle": str(cloud.ca_file),
+        "credentialsFile": str(key),
+    }
+    return Platform(settings={**found, **settings}, observe=calls or Calls())
+
+
+async def judged(signer: GcpSigner, request: NodeRequest, facts: Facts) -> AttestedNode:
+    return await signer.verify_client_attestation_data(request, facts)
+
+
+def verified(platform: Platform, request: NodeRequest, facts: Facts) -> AttestedNode:
+    """Verify by a signer of its own, as a replica that has just started."""
+
+    async def go() -> AttestedNode:
+        signer = GcpSigner(platform=platform)
+        try:
+            return await judged(signer, request, facts)
+        finally:
+            await signer.aclose()
+
+    return asyncio.run(go())
+
+
+def challenge_from(platform: Platform, request: NodeRequest, facts: Facts) -> ChallengeRequired:
+    try:
+        verified(platform, request, facts)
+    except ChallengeRequired as challenge:
+        return challenge
+    raise AssertionError("a first request never attests a node")
+
+
+@dataclass(frozen=True)
+class Joining:
+    """A whole sound exchange."""
+
+    platform: Platform
+    tpm: SoftTpm
+    first: NodeRequest
+    facts: Facts
+    answer: SecondEvidence
+
+    def verify(self, **changes: object) -> AttestedNode:
+        """Verify the answer; ``changes`` name fields of the facts."""
+        return verified(self.platform, node_request(self.answer), replace(self.facts, **changes))
+
+
+def joining(platform: Platform, tpm: SoftTpm, settings: Mapping[str, JsonValue] | None = None) -> Joining:
+    facts = node_facts(settings)
+    first = node_request(tpm.first())
+    challenge = Challenge.parse(challenge_from(platform, first, facts).challenge)
+    return Joining(platform, tpm, first, replace(facts, first_request=first), answer_of(tpm, first, facts, challenge))
+
+
+def answer_of(tpm: SoftTpm, first: NodeRequest, facts: Facts, challenge: Challenge) -> SecondEvidence:
+    ak, ek = parsed(tpm.ak_public), parsed(tpm.ek_public)
+    secret = derive(LABEL_SECRET, MASTER, context(facts, first, ak.name, ek.spki_sha256))
+    binding = binding_of(first).digest
+    extra = qualifying_data(challenge.nonce, first.uid, binding)
+    quote = tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES).marshal()
+    return SecondEvidence(
+        first=FirstRequestRef(name=first.name, uid=first.uid),
+        mac=proof(secret, first.uid, first.csr.sha256, binding),
+        quote=quote,
+        signature=tpm.sign(quote),
+        pcrs=PCR_VALUES,
+    )
+
+
+def pinned(**fingerprints: str) -> LedgerFacts:
+    return LedgerFacts(fingerprints=fingerprints)
+
+
+def cloud_in(directory: Path) -> GoogleCloud:
+    return GoogleCloud(directory)
