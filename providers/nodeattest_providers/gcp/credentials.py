@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import json
 import ssl
 import time
 from collections.abc import Mapping
@@ -20,9 +19,9 @@ from typing import Final, Protocol, cast
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.gcp.flights import Flights
-from nodeattest_providers.gcp.settings import GcpPlatform
+from nodeattest_providers.gcp.settings import CredentialsKind, GcpPlatform, credentials_kind
 from nodeattest_providers.platform import CallOutcome, ObserveCall
 
 __all__ = ["Tokens", "trust"]
@@ -36,15 +35,8 @@ _LIMIT: Final = 64 * 1024
 
 
 def trust(settings: GcpPlatform) -> ssl.SSLContext:
-    """Load the authorities; ``Unavailable`` where the file cannot be read: it may yet be mounted."""
-    try:
-        return ssl.create_default_context(cafile=settings.ca_bundle)
-    except (OSError, ssl.SSLError):
-        raise Unavailable(
-            Reason.PLATFORM_UNAVAILABLE,
-            "the file of platforms.gcp.caBundle cannot be read",
-            remedy="let it be PEM certificates that the controller may read",
-        ) from None
+    """Load the authorities."""
+    return ssl.create_default_context(cadata=settings.authorities)
 
 
 class _Credentials(Protocol):
@@ -170,7 +162,7 @@ class Tokens:
         except exceptions.RefreshError as error:
             outcome = CallOutcome.FAILED if getattr(error, "retryable", False) else CallOutcome.REFUSED
             raise _TokenError(outcome, "the authorisation server gave none") from None
-        except (exceptions.GoogleAuthError, OSError, ValueError, TypeError, KeyError):
+        except (exceptions.GoogleAuthError, Denied, OSError, ValueError, TypeError, KeyError):
             raise _TokenError(CallOutcome.FAILED, "the credentials cannot be used") from None
         token = credentials.token
         if not token or not token.isascii() or not token.isprintable():
@@ -198,22 +190,17 @@ def _find(settings: GcpPlatform, transport: _Transport) -> _Credentials:
 
 
 def _of_file(path: str) -> _Credentials:
-    """Load a service account's key or a workload identity federation's configuration; none that runs programs."""
-    from google.auth import aws, exceptions, identity_pool  # noqa: PLC0415 - as above
+    """Load a service account's key or a workload identity federation's configuration."""
+    from google.auth import aws, identity_pool  # noqa: PLC0415 - as above
     from google.oauth2 import service_account  # noqa: PLC0415 - as above
 
     with open(path, "rb") as file:  # noqa: PTH123 - one bounded read
-        info: object = json.loads(file.read(_LIMIT))
-    content = cast("dict[str, object]", info) if isinstance(info, dict) else {}
-    source = content.get("credential_source")
-    sources = cast("dict[str, object]", source) if isinstance(source, dict) else {}
-    match content.get("type"):
-        case "service_account":
+        kind, content = credentials_kind(file.read(_LIMIT))
+    match kind:
+        case CredentialsKind.KEY:
             load = service_account.Credentials.from_service_account_info  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - no types
-        case "external_account" if "environment_id" in sources:
+        case CredentialsKind.AWS:
             load = aws.Credentials.from_info  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - no types
-        case "external_account" if "executable" not in sources:
+        case CredentialsKind.FEDERATION:
             load = identity_pool.Credentials.from_info  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - no types
-        case _:
-            raise exceptions.DefaultCredentialsError("neither a service account's key nor a federation's configuration")
     return cast("_Credentials", load(content, scopes=_SCOPES))
