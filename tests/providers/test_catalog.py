@@ -106,12 +106,15 @@ def test_a_third_party_is_found_by_its_entry_point(third_party: Path) -> None:
     assert attestors.attestor(ProviderName("acme"), {"a": 1}).provider == "acme"
 
 
-def test_a_signer_that_asks_a_platform_gets_its_settings_and_the_others_get_nothing(third_party: Path) -> None:
+def test_a_signer_that_asks_a_platform_gets_its_settings_and_the_others_refuse_any(third_party: Path) -> None:
     _install(third_party, "acme", acme="acme_attestation:Acme", asking="acme_attestation:Asking")
     platform = Platform(settings={"endpoint": "https://127.0.0.1:1"})
     assert getattr(signers.signer(ProviderName("asking"), platform), "platform", None) is platform
     assert getattr(signers.signer(ProviderName("asking")), "platform", None) == Platform()
-    assert not hasattr(signers.signer(ProviderName("acme"), platform), "platform")
+    assert not hasattr(signers.signer(ProviderName("acme"), Platform()), "platform")
+    with pytest.raises(Denied) as denied:
+        signers.signer(ProviderName("acme"), platform)
+    assert denied.value.reason is Reason.POLICY_INVALID
 
 
 def test_a_name_of_the_catalogue_cannot_be_taken_over(third_party: Path) -> None:
