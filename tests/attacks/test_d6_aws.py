@@ -1,0 +1,161 @@
+"""D6, AWS: identity documents of others, of other instances, and documents that AWS never signed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from aws_attacks import Stage
+from aws_cloud import cloud, node_role
+from aws_signing import RoleSession
+from aws_world import INSTANCE, Node, filed_aws, region_certificate, region_key, trust_bundle
+from cases import attacks, judged
+from catalogue import Row
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import AuthorityInformationAccessOID
+
+from nodeattest_providers.aws.protocol import AwsEvidence
+from nodeattest_providers.interface import AttestedNode
+from nodeattest_sandbox.clouds import cms
+
+Case = Callable[[Stage], AttestedNode]
+SHA1 = bytes.fromhex("06052b0e03021a")
+"""1.3.14.3.2.26."""
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("aws")
+    with cloud(folder) as running:
+        (instance,) = running.start({"team": "nodes"})
+        yield Stage(cloud=running, bundle=trust_bundle(folder / "trust"), node=Node(instance_id=instance))
+
+
+@pytest.fixture
+def stage(played: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIACONTROLLEREXAMPL")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    return played.set()
+
+
+def shown(change: Callable[[Node, AwsEvidence], AwsEvidence]) -> Case:
+    """Spoil the instance's own evidence."""
+    return lambda stage: stage.judge(filed_aws(stage.node, change(stage.node, stage.node.evidence())))
+
+
+def signed(**document: object) -> Case:
+    """Show a document that AWS signed, and that says otherwise."""
+
+    def change(node: Node, evidence: AwsEvidence) -> AwsEvidence:
+        content = node.document(**document)
+        return replace(evidence, document=content, pkcs7=node.pkcs7(content).der())
+
+    return shown(change)
+
+
+def packed(change: Callable[[Node, cms.Document], bytes]) -> Case:
+    """Spoil the PKCS#7 around the instance's own document."""
+    return shown(lambda node, evidence: replace(evidence, pkcs7=change(node, node.pkcs7())))
+
+
+def ended(how: str) -> Case:
+    def case(stage: Stage) -> AttestedNode:
+        (other,) = stage.cloud.start()
+        client = stage.cloud.ec2()
+        (client.stop_instances if how == "stopped" else client.terminate_instances)(InstanceIds=[other])
+        stage.cloud.principal = node_role(other)
+        node = replace(stage.node, instance_id=other)
+        return stage.judge(filed_aws(node), node)
+
+    return case
+
+
+def stolen(stage: Stage) -> AttestedNode:
+    """Show the document, and sign with credentials that one has: AWS knows them as nobody's here."""
+    thief = replace(stage.node, session=RoleSession(token="FwoGZXIvYXdzTHIEF00"))
+    return stage.judge(filed_aws(thief))
+
+
+def borrowed(stage: Stage) -> AttestedNode:
+    """Show another instance's document and sign, bound rightly, with one's own role."""
+    (other,) = stage.cloud.start()
+    stage.cloud.principal = node_role(other)
+    return stage.judge(filed_aws(stage.node))
+
+
+def weak(node: Node, _: cms.Document) -> bytes:
+    key = region_key(1024)
+    return cms.aws_form(node.document(), key, region_certificate(bits=1024), node.pending).der()
+
+
+def own_chain(node: Node, _: cms.Document) -> bytes:
+    """Certify oneself under AWS's name, with an address where more can be fetched."""
+    key, honest = rsa.generate_private_key(65537, 2048), region_certificate()
+    fetch = x509.AccessDescription(
+        AuthorityInformationAccessOID.CA_ISSUERS, x509.UniformResourceIdentifier("http://127.0.0.1:1/ca.crt")
+    )
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(
+        honest.issuer, honest.subject, key.public_key(), honest.serial_number, now - timedelta(1), now + timedelta(1)
+    ).add_extension(x509.AuthorityInformationAccess([fetch]), critical=False)
+    made = builder.sign(key, hashes.SHA256())
+    document = cms.aws_form(node.document(), key, made, node.pending)
+    return replace(document, certificates=(made.public_bytes(Encoding.DER),)).der()
+
+
+def elsewhere(stage: Stage) -> AttestedNode:
+    node = replace(stage.node, region="ap-south-1", zone="ap-south-1a")
+    return stage.judge(filed_aws(node, stage.node.evidence()), node)
+
+
+def never(stage: Stage) -> AttestedNode:
+    stage.cloud.principal = node_role(INSTANCE)
+    node = replace(stage.node, instance_id=INSTANCE)
+    return stage.judge(filed_aws(node), node)
+
+
+def moved(stage: Stage) -> AttestedNode:
+    node = replace(stage.node, zone="us-east-1b")
+    return stage.judge(filed_aws(node, replace(node, zone="us-east-1a").evidence()), node)
+
+
+def twice(node: Node, evidence: AwsEvidence) -> AwsEvidence:
+    content = b'{"accountId":"999999999999",' + node.document()[1:]
+    return replace(evidence, document=content, pkcs7=node.pkcs7(content).der())
+
+
+CASES: dict[str, Case] = {
+    "D6-01": shown(lambda node, evidence: replace(evidence, document=node.document(imageId="ami-99999999"))),
+    "D6-02": signed(region="eu-west-1"),
+    "D6-03": signed(accountId="999999999999"),
+    "D6-04": ended("terminated"),
+    "D6-05": stolen,
+    "D6-06": packed(weak),
+    "D6-07": packed(own_chain),
+    "D6-20": packed(lambda node, _: node.pkcs7(region="eu-west-1").der()),
+    "D6-21": ended("stopped"),
+    "D6-22": borrowed,
+    "D6-23": shown(twice),
+    "D6-24": packed(lambda _, document: replace(document, signers=2).der()),
+    "D6-25": packed(lambda _, document: document.der() + b"\0"),
+    "D6-26": packed(lambda _, document: replace(document, digest=cms.algorithm(SHA1)).der()),
+    "D6-27": packed(lambda _, document: replace(document, content=b"").der().replace(b"\xa0\x02\x04\x00", b"")),
+    "D6-28": elsewhere,
+    "D6-29": lambda stage: stage.judge(filed_aws(stage.node), tags={"kubernetes.io/cluster/c1": "owned"}),
+    "D6-30": never,
+    "D6-31": moved,
+}
+
+
+def test_the_honest_instance_passes(stage: Stage) -> None:
+    assert stage.judge(filed_aws(stage.node)).provider_id == stage.node.provider_id
+
+
+@pytest.mark.parametrize(("row", "case"), attacks(CASES))
+def test_a_document_that_is_not_this_instances_proof_is_refused(stage: Stage, row: Row, case: Case) -> None:
+    assert judged(lambda: case(stage)) == row.expected

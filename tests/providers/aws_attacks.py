@@ -1,0 +1,44 @@
+"""What the attacks on the ``aws`` verifier share: a signer for one verdict, beside an AWS on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from aws_cloud import Cloud, node_role
+from aws_world import POLICY, Node, facts_of
+
+from nodeattest_providers.aws.verifier import AwsSigner
+from nodeattest_providers.interface import AttestedNode, JsonValue, NodeRequest
+from nodeattest_providers.platform import Platform
+
+__all__ = ["Stage"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """An AWS with one instance, and the bundle that the controller trusts."""
+
+    cloud: Cloud
+    bundle: Path
+    node: Node
+
+    def set(self) -> Stage:
+        """Begin anew: STS knows the instance and answers."""
+        self.cloud.reset()
+        self.cloud.principal = node_role(self.node.instance_id)
+        return self
+
+    def judge(self, request: NodeRequest, node: Node | None = None, **policy: JsonValue) -> AttestedNode:
+        """Verify one request; raises what the verifier does."""
+        return asyncio.run(self._judge(request, node or self.node, {**POLICY, **policy}))
+
+    async def _judge(self, request: NodeRequest, node: Node, policy: dict[str, JsonValue]) -> AttestedNode:
+        settings = {**self.cloud.settings, "trustBundle": str(self.bundle)}
+        signer = AwsSigner(platform=Platform(settings=settings), random=random.Random(0).random)  # noqa: S311 - a delay
+        try:
+            return await signer.verify_client_attestation_data(request, facts_of(node, policy))
+        finally:
+            await signer.aclose()

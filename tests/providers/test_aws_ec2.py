@@ -1,0 +1,269 @@
+"""Looking up instances for many requests at once: by moto over TLS, and on a virtual cloud where time matters."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aws_cloud import ACCOUNT, REGION, Cloud, cloud
+
+from nodeattest_providers.aws.configuration import parse_configuration
+from nodeattest_providers.aws.ec2 import Ec2
+from nodeattest_providers.aws.instances import BATCH, Instance, Instances, Realm
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.platform import CallOutcome, Platform
+
+HERE = Realm(ACCOUNT, REGION)
+STRANGER = "i-0123456789abcdef0"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    with cloud(tmp_path_factory.mktemp("aws")) as running:
+        yield running
+
+
+@pytest.fixture
+def amazon(shared: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIACONTROLLEREXAMPL")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    shared.reset()
+    return shared
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    outcomes: list[CallOutcome] = field(default_factory=list[CallOutcome])
+
+    def __call__(self, service: str, outcome: CallOutcome, seconds: float) -> None:
+        assert (service, seconds >= 0) == ("ec2", True)
+        self.outcomes.append(outcome)
+
+
+def ec2_of(amazon: Cloud, seen: Seen | None = None, **settings: JsonValue) -> Ec2:
+    configuration = parse_configuration({**amazon.settings, **settings})
+    return Ec2(configuration, Platform(observe=seen or Seen()), lambda: 0.0)
+
+
+def instances_of(describe: Ec2) -> Instances:
+    return Instances(describe, monotonic=lambda: 0.0, random=lambda: 0.0)
+
+
+def error(code: str, status: int) -> tuple[int, bytes]:
+    return status, f"<Response><Errors><Error><Code>{code}</Code></Error></Errors></Response>".encode()
+
+
+async def test_sixty_requests_of_a_scale_up_share_one_call(amazon: Cloud) -> None:
+    started = amazon.start(count=60)
+    amazon.asked.clear()
+    instances = instances_of(ec2_of(amazon))
+    found = await asyncio.gather(*(instances.find(HERE, one) for one in started))
+    assert [instance.instance_id for instance in found if instance] == started
+    assert amazon.asked == ["DescribeInstances"]
+    again = await instances.find(HERE, started[0])
+    assert again == found[0]
+    assert amazon.asked == ["DescribeInstances"]
+    await instances.aclose()
+
+
+async def test_an_instance_that_is_not_there_fails_no_other_and_is_asked_for_again(amazon: Cloud) -> None:
+    (one,) = amazon.start()
+    amazon.asked.clear()
+    instances = instances_of(ec2_of(amazon))
+    found = await asyncio.gather(instances.find(HERE, one), instances.find(HERE, STRANGER))
+    assert [instance is None for instance in found] == [False, True]
+    assert await instances.find(HERE, STRANGER) is None
+    assert amazon.asked == ["DescribeInstances"] * 2
+    await instances.aclose()
+
+
+async def test_an_instance_has_owner_place_and_addresses(amazon: Cloud) -> None:
+    (one,) = amazon.start({"a": "b"})
+    instances = instances_of(ec2_of(amazon))
+    instance = await instances.find(HERE, one)
+    assert instance is not None
+    assert (instance.owner, instance.state, instance.zone) == (ACCOUNT, "running", f"{REGION}a")
+    assert instance.tags == {"a": "b"}
+    assert ("InternalDNS", instance.private_dns_name) in instance.addresses
+    assert len(instance.addresses) == len(set(instance.addresses))
+    await instances.aclose()
+
+
+async def test_an_instance_of_another_region_is_none_here(amazon: Cloud) -> None:
+    (one,) = amazon.start(region="eu-west-1")
+    instances = instances_of(ec2_of(amazon))
+    assert await instances.find(HERE, one) is None
+    assert await instances.find(Realm(ACCOUNT, "eu-west-1"), one)
+    await instances.aclose()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "outcome"),
+    [
+        ("RequestLimitExceeded", 503, CallOutcome.THROTTLED),
+        ("Throttling", 400, CallOutcome.THROTTLED),
+        ("UnauthorizedOperation", 403, CallOutcome.REFUSED),
+        ("InternalError", 500, CallOutcome.FAILED),
+    ],
+)
+def test_what_ec2_refuses_is_waited_for_and_asked_once(
+    amazon: Cloud, code: str, status: int, outcome: CallOutcome
+) -> None:
+    amazon.spoil = lambda action: error(code, status) if action == "DescribeInstances" else None
+    seen = Seen()
+    with pytest.raises(Unavailable) as unavailable:
+        ec2_of(amazon, seen)(HERE, [STRANGER])
+    assert unavailable.value.reason is Reason.PLATFORM_UNAVAILABLE
+    assert seen.outcomes == [outcome]
+    assert amazon.asked == ["DescribeInstances"]
+
+
+def test_an_answer_without_the_fields_of_an_instance_is_waited_for(amazon: Cloud) -> None:
+    body = (
+        b"<DescribeInstancesResponse><reservationSet><item><instancesSet><item/></instancesSet></item></reservationSet>"
+    )
+    amazon.spoil = lambda _: (200, body + b"</DescribeInstancesResponse>")
+    with pytest.raises(Unavailable):
+        ec2_of(amazon)(HERE, [STRANGER])
+
+
+def test_an_ec2_that_cannot_be_reached_is_waited_for(amazon: Cloud) -> None:
+    seen = Seen()
+    with pytest.raises(Unavailable):
+        ec2_of(amazon, seen, endpoints={"ec2": "https://127.0.0.1:1"})(HERE, [STRANGER])
+    assert seen.outcomes == [CallOutcome.UNREACHABLE]
+
+
+def test_without_credentials_the_request_waits_and_the_message_says_so(
+    amazon: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    with pytest.raises(Unavailable) as unavailable:
+        ec2_of(amazon)(HERE, [STRANGER])
+    assert "no AWS credentials" in unavailable.value.detail
+    with pytest.raises(Unavailable) as unavailable:
+        ec2_of(amazon, profile="absent")(HERE, [STRANGER])
+    assert "no AWS credentials" in unavailable.value.detail
+
+
+def test_instances_of_another_account_are_read_with_its_role(amazon: Cloud) -> None:
+    other = "999999999999"
+    ec2 = ec2_of(amazon, assumeRoles={other: f"arn:aws:iam::{other}:role/reader"})
+    assert not ec2(Realm(other, REGION), [STRANGER])
+    assert amazon.asked == ["AssumeRole", "DescribeInstances"]
+    assert not ec2(HERE, [STRANGER])
+    assert amazon.asked[2:] == ["DescribeInstances"]
+
+
+@dataclass(slots=True)
+class Slow:
+    """Answers when it is let; tells how often it was asked at a time."""
+
+    free: threading.Event = field(default_factory=threading.Event)
+    asked: threading.Event = field(default_factory=threading.Event)
+    batches: list[int] = field(default_factory=list[int])
+    fails: bool = False
+
+    def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Instance]:
+        self.batches.append(len(instance_ids))
+        self.asked.set()
+        assert self.free.wait(10)
+        if self.fails:
+            raise Unavailable(Reason.PLATFORM_UNAVAILABLE, "no", remedy="wait", retry_after=4.0)
+        return [
+            Instance(
+                instance_id=one,
+                owner=realm.account,
+                state="running",
+                zone="",
+                tags={},
+                vpc="",
+                private_dns_name="",
+                addresses=(),
+            )
+            for one in instance_ids
+        ]
+
+
+async def test_a_region_that_hangs_delays_no_other() -> None:
+    slow = Slow()
+    instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: 0.0)
+    hanging = asyncio.create_task(instances.find(HERE, STRANGER))
+    assert await asyncio.to_thread(slow.asked.wait, 10)
+    slow_one, slow.free = slow.free, threading.Event()
+    slow.free.set()
+    assert await instances.find(Realm(ACCOUNT, "eu-west-1"), STRANGER)
+    assert not hanging.done()
+    slow_one.set()
+    assert await hanging
+    await instances.aclose()
+
+
+async def test_a_call_that_fails_fails_those_that_waited_and_spreads_them() -> None:
+    slow, steps = Slow(fails=True), iter([0.0, 0.5, 1.0])
+    slow.free.set()
+    instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: next(steps))
+    asked = [instances.find(HERE, f"i-{number:08x}") for number in range(3)]
+    errors = await asyncio.gather(*asked, return_exceptions=True)
+    assert sorted(error.retry_after for error in errors if isinstance(error, Unavailable)) == [4.0, 6.0, 8.0]
+    slow.fails = False
+    assert await instances.find(HERE, "i-00000000")
+    await instances.aclose()
+
+
+async def test_more_than_a_batch_is_asked_in_two_and_nobody_is_forgotten() -> None:
+    slow = Slow()
+    slow.free.set()
+    instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: 0.0)
+    found = await asyncio.gather(*(instances.find(HERE, f"i-{number:08x}") for number in range(BATCH + 7)))
+    assert all(found)
+    assert slow.batches == [BATCH, 7]
+    await instances.aclose()
+
+
+async def test_what_waits_while_calls_are_under_way_goes_together() -> None:
+    slow = Slow()
+    instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: 0.0)
+    tasks: list[asyncio.Task[Instance | None]] = []
+    for number in range(40):
+        tasks.append(asyncio.create_task(instances.find(HERE, f"i-{number:08x}")))
+        await asyncio.sleep(0.002)
+    slow.free.set()
+    assert all(await asyncio.gather(*tasks))
+    assert len(slow.batches) == 3
+    await instances.aclose()
+
+
+async def test_whoever_gives_up_does_not_take_the_answer_from_others() -> None:
+    slow = Slow()
+    instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: 0.0)
+    first, second = (asyncio.create_task(instances.find(HERE, STRANGER)) for _ in range(2))
+    assert await asyncio.to_thread(slow.asked.wait, 10)
+    first.cancel()
+    slow.free.set()
+    assert await second
+    assert slow.batches == [1]
+    await instances.aclose()
+
+
+async def test_an_instance_is_remembered_for_a_moment_only() -> None:
+    slow, now = Slow(), [0.0]
+    slow.free.set()
+    instances = Instances(slow, monotonic=lambda: now[0], random=lambda: 0.0)
+    await instances.find(HERE, STRANGER)
+    now[0] = 2.9
+    await instances.find(HERE, STRANGER)
+    assert slow.batches == [1]
+    now[0] = 3.1
+    await instances.find(HERE, STRANGER)
+    assert slow.batches == [1, 1]
+    await instances.aclose()
