@@ -64,6 +64,7 @@ class Cloud:
     hosts: list[str] = field(default_factory=list[str])
     spoil: Callable[[str], Answer | None] = lambda _: None
     """Answers in place of AWS, by action."""
+    _operators: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def reset(self) -> None:
         self.asked.clear()
@@ -77,14 +78,20 @@ class Cloud:
 
     def ec2(self, region: str = REGION) -> Any:  # noqa: ANN401 - boto3 makes its classes at run time
         """A client of an operator, who starts and stops instances."""
-        return cast("Any", boto3).client(
-            "ec2",
-            region_name=region,
-            endpoint_url=self.url,
-            verify=str(self.ca),
-            aws_access_key_id="AKIAOPERATOREXAMPLE0",
-            aws_secret_access_key="x",
-        )
+        if region not in self._operators:
+            self._operators[region] = cast("Any", boto3).client(
+                "ec2",
+                region_name=region,
+                endpoint_url=self.url,
+                verify=str(self.ca),
+                aws_access_key_id="AKIAOPERATOREXAMPLE0",
+                aws_secret_access_key="x",
+            )
+        return self._operators[region]
+
+    def close(self) -> None:
+        for client in self._operators.values():
+            client.close()
 
     def start(self, tags: dict[str, str] | None = None, count: int = 1, region: str = REGION) -> list[str]:
         """Start instances."""
@@ -181,6 +188,7 @@ def cloud(folder: Path) -> Generator[Cloud]:
     try:
         yield front.cloud
     finally:
+        front.cloud.close()
         server.shutdown()
         thread.join()
         server.server_close()

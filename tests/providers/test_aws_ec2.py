@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from aws_cloud import ACCOUNT, REGION, Cloud, cloud
@@ -45,9 +47,21 @@ class Seen:
         self.outcomes.append(outcome)
 
 
-def ec2_of(amazon: Cloud, seen: Seen | None = None, **settings: JsonValue) -> Ec2:
-    configuration = parse_configuration({**amazon.settings, **settings})
-    return Ec2(configuration, Platform(observe=seen or Seen()), lambda: 0.0)
+class MakeEc2(Protocol):
+    def __call__(self, seen: Seen | None = None, **settings: JsonValue) -> Ec2: ...
+
+
+@pytest.fixture
+def ec2_of(amazon: Cloud) -> Iterator[MakeEc2]:
+    with ExitStack() as stack:
+
+        def make(seen: Seen | None = None, **settings: JsonValue) -> Ec2:
+            configuration = parse_configuration({**amazon.settings, **settings})
+            made = Ec2(configuration, Platform(observe=seen or Seen()), lambda: 0.0)
+            stack.callback(made.close)
+            return made
+
+        yield make
 
 
 def instances_of(describe: Ec2) -> Instances:
@@ -58,10 +72,10 @@ def error(code: str, status: int) -> tuple[int, bytes]:
     return status, f"<Response><Errors><Error><Code>{code}</Code></Error></Errors></Response>".encode()
 
 
-async def test_sixty_requests_of_a_scale_up_share_one_call(amazon: Cloud) -> None:
+async def test_sixty_requests_of_a_scale_up_share_one_call(amazon: Cloud, ec2_of: MakeEc2) -> None:
     started = amazon.start(count=60)
     amazon.asked.clear()
-    instances = instances_of(ec2_of(amazon))
+    instances = instances_of(ec2_of())
     found = await asyncio.gather(*(instances.find(HERE, one) for one in started))
     assert [instance.instance_id for instance in found if instance] == started
     assert amazon.asked == ["DescribeInstances"]
@@ -71,10 +85,12 @@ async def test_sixty_requests_of_a_scale_up_share_one_call(amazon: Cloud) -> Non
     await instances.aclose()
 
 
-async def test_an_instance_that_is_not_there_fails_no_other_and_is_asked_for_again(amazon: Cloud) -> None:
+async def test_an_instance_that_is_not_there_fails_no_other_and_is_asked_for_again(
+    amazon: Cloud, ec2_of: MakeEc2
+) -> None:
     (one,) = amazon.start()
     amazon.asked.clear()
-    instances = instances_of(ec2_of(amazon))
+    instances = instances_of(ec2_of())
     found = await asyncio.gather(instances.find(HERE, one), instances.find(HERE, STRANGER))
     assert [instance is None for instance in found] == [False, True]
     assert await instances.find(HERE, STRANGER) is None
@@ -82,9 +98,9 @@ async def test_an_instance_that_is_not_there_fails_no_other_and_is_asked_for_aga
     await instances.aclose()
 
 
-async def test_an_instance_has_owner_place_and_addresses(amazon: Cloud) -> None:
+async def test_an_instance_has_owner_place_and_addresses(amazon: Cloud, ec2_of: MakeEc2) -> None:
     (one,) = amazon.start({"a": "b"})
-    instances = instances_of(ec2_of(amazon))
+    instances = instances_of(ec2_of())
     instance = await instances.find(HERE, one)
     assert instance is not None
     assert (instance.owner, instance.state, instance.zone) == (ACCOUNT, "running", f"{REGION}a")
@@ -94,9 +110,9 @@ async def test_an_instance_has_owner_place_and_addresses(amazon: Cloud) -> None:
     await instances.aclose()
 
 
-async def test_an_instance_of_another_region_is_none_here(amazon: Cloud) -> None:
+async def test_an_instance_of_another_region_is_none_here(amazon: Cloud, ec2_of: MakeEc2) -> None:
     (one,) = amazon.start(region="eu-west-1")
-    instances = instances_of(ec2_of(amazon))
+    instances = instances_of(ec2_of())
     assert await instances.find(HERE, one) is None
     assert await instances.find(Realm(ACCOUNT, "eu-west-1"), one)
     await instances.aclose()
@@ -112,35 +128,35 @@ async def test_an_instance_of_another_region_is_none_here(amazon: Cloud) -> None
     ],
 )
 def test_what_ec2_refuses_is_waited_for_and_asked_once(
-    amazon: Cloud, code: str, status: int, outcome: CallOutcome
+    amazon: Cloud, ec2_of: MakeEc2, code: str, status: int, outcome: CallOutcome
 ) -> None:
     amazon.spoil = lambda action: error(code, status) if action == "DescribeInstances" else None
     seen = Seen()
     with pytest.raises(Unavailable) as unavailable:
-        ec2_of(amazon, seen)(HERE, [STRANGER])
+        ec2_of(seen)(HERE, [STRANGER])
     assert unavailable.value.reason is Reason.PLATFORM_UNAVAILABLE
     assert seen.outcomes == [outcome]
     assert amazon.asked == ["DescribeInstances"]
 
 
-def test_an_answer_without_the_fields_of_an_instance_is_waited_for(amazon: Cloud) -> None:
+def test_an_answer_without_the_fields_of_an_instance_is_waited_for(amazon: Cloud, ec2_of: MakeEc2) -> None:
     body = (
         b"<DescribeInstancesResponse><reservationSet><item><instancesSet><item/></instancesSet></item></reservationSet>"
     )
     amazon.spoil = lambda _: (200, body + b"</DescribeInstancesResponse>")
     with pytest.raises(Unavailable):
-        ec2_of(amazon)(HERE, [STRANGER])
+        ec2_of()(HERE, [STRANGER])
 
 
-def test_an_ec2_that_cannot_be_reached_is_waited_for(amazon: Cloud) -> None:
+def test_an_ec2_that_cannot_be_reached_is_waited_for(ec2_of: MakeEc2) -> None:
     seen = Seen()
     with pytest.raises(Unavailable):
-        ec2_of(amazon, seen, endpoints={"ec2": "https://127.0.0.1:1"})(HERE, [STRANGER])
+        ec2_of(seen, endpoints={"ec2": "https://127.0.0.1:1"})(HERE, [STRANGER])
     assert seen.outcomes == [CallOutcome.UNREACHABLE]
 
 
 def test_without_credentials_the_request_waits_and_the_message_says_so(
-    amazon: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ec2_of: MakeEc2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -148,16 +164,16 @@ def test_without_credentials_the_request_waits_and_the_message_says_so(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     with pytest.raises(Unavailable) as unavailable:
-        ec2_of(amazon)(HERE, [STRANGER])
+        ec2_of()(HERE, [STRANGER])
     assert "no AWS credentials" in unavailable.value.detail
     with pytest.raises(Unavailable) as unavailable:
-        ec2_of(amazon, profile="absent")(HERE, [STRANGER])
+        ec2_of(profile="absent")(HERE, [STRANGER])
     assert "no AWS credentials" in unavailable.value.detail
 
 
-def test_instances_of_another_account_are_read_with_its_role(amazon: Cloud) -> None:
+def test_instances_of_another_account_are_read_with_its_role(amazon: Cloud, ec2_of: MakeEc2) -> None:
     other = "999999999999"
-    ec2 = ec2_of(amazon, assumeRoles={other: f"arn:aws:iam::{other}:role/reader"})
+    ec2 = ec2_of(assumeRoles={other: f"arn:aws:iam::{other}:role/reader"})
     assert not ec2(Realm(other, REGION), [STRANGER])
     assert amazon.asked == ["AssumeRole", "DescribeInstances"]
     assert not ec2(HERE, [STRANGER])
@@ -172,6 +188,9 @@ class Slow:
     asked: threading.Event = field(default_factory=threading.Event)
     batches: list[int] = field(default_factory=list[int])
     fails: bool = False
+
+    def close(self) -> None:
+        self.free.set()
 
     def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Instance]:
         self.batches.append(len(instance_ids))

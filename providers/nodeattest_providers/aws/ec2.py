@@ -80,6 +80,13 @@ class Ec2:
             retry_after=retry_after(outcome, self._random),
         )
 
+    def close(self) -> None:
+        """Close the connections; a call that is under way fails."""
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()
+
     def _described(self, realm: Realm, instance_ids: Sequence[str]) -> Iterator[Instance]:
         client = self._client(realm)
         asked: dict[str, object] = {"Filters": [{"Name": "instance-id", "Values": list(instance_ids)}]}

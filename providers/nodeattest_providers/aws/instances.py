@@ -59,6 +59,10 @@ class Describe(Protocol):
         """Return those that exist; raises Unavailable."""
         ...
 
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
 
 class Instances:
     """Looks up instances for requests that are judged at the same time."""
@@ -101,6 +105,7 @@ class Instances:
         for queue in self._queues.values():
             queue.close()
         self._queues.clear()
+        self._describe.close()
 
 
 class _Queue:
