@@ -47,6 +47,19 @@ AWS_REASONS = {
     "self-made identity document": "PlatformDocumentSignatureInvalid",
     "altered identity document": "PlatformDocumentMismatch",
 }
+GCP_REASONS = {
+    "stolen token, no evidence": "EnvelopeMalformed",
+    "stolen token, the insecure signer": "AttestorNotAuthorized",
+    "enrolled machine, another node's name": "NodeNameMismatch",
+    "replay of another node's proof with a new key": "FirstRequestMismatch",
+    "vTPM of an instance that is no Machine's": "EndorsementKeyUntrusted",
+    "a joined machine's vTPM": "EndorsementKeyUntrusted",
+    "an instance of another project": "PlatformAccountNotAllowed",
+    "a stopped instance": "PlatformInstanceNotRunning",
+    "the victim's own vTPM, the tpm signer": "AttestorNotAuthorized",
+    "an instance identity token": "EvidenceMalformed",
+    "forged vTPM: software key and quote": "ProofInvalid",
+}
 
 
 def environment(folder: Path, **more: str) -> Mapping[str, str]:
@@ -136,6 +149,24 @@ def test_the_same_happens_to_instances_on_a_real_api_server(tmp_path: Path) -> N
     found = outcome(tmp_path, "--nodes", "1", "--provider", "aws", "--real", KUBEBUILDER_ASSETS=assets)
     assert len(items(found, "joined")) == 1
     assert reasons(found) == AWS_REASONS
+
+
+@pytest.mark.swtpm
+def test_shielded_vms_of_google_cloud_join_and_every_impostor_is_refused_for_its_reason(tmp_path: Path) -> None:
+    found = outcome(tmp_path, "--nodes", "1", "--provider", "gcp")
+    assert [text(entry, "node") for entry in items(found, "joined")] == ["worker-1"]
+    assert reasons(found) == GCP_REASONS
+
+
+@pytest.mark.conformance
+@pytest.mark.swtpm
+def test_the_same_happens_to_shielded_vms_on_a_real_api_server(tmp_path: Path) -> None:
+    assets = os.environ.get("KUBEBUILDER_ASSETS", "")
+    if not assets:
+        pytest.skip("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver")
+    found = outcome(tmp_path, "--nodes", "1", "--provider", "gcp", "--real", KUBEBUILDER_ASSETS=assets)
+    assert len(items(found, "joined")) == 1
+    assert reasons(found) == GCP_REASONS
 
 
 @pytest.mark.conformance

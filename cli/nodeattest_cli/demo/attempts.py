@@ -23,7 +23,11 @@ from nodeattest_providers.names import ProviderName
 __all__ = ["attempts_for", "carry_out"]
 
 _MODULES: Final = MappingProxyType(
-    {"tpm": "nodeattest_cli.demo.attempts_tpm", "aws": "nodeattest_cli.demo.attempts_aws"}
+    {
+        "tpm": "nodeattest_cli.demo.attempts_tpm",
+        "aws": "nodeattest_cli.demo.attempts_aws",
+        "gcp": "nodeattest_cli.demo.attempts_gcp",
+    }
 )
 """Modules with ``ATTEMPTS`` by provider; imported when asked for, since a cloud's need its provider's libraries."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from nodeattest_cli.demo.attacker import Verdict, new_request
 from nodeattest_cli.demo.forged_tpm import ForgedTpm
@@ -15,10 +15,9 @@ from nodeattest_controller.objects import text
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.interface import Evidence, FirstRequestRef, JsonObject
-from nodeattest_providers.names import ProviderName
 from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence, qualifying_data
 
-__all__ = ["ATTEMPTS"]
+__all__ = ["ATTEMPTS", "forge"]
 
 
 def _strangers_device(scene: Scene) -> Verdict:
@@ -33,29 +32,31 @@ def _members_device(scene: Scene) -> Verdict:
 
 def _forged_quote(scene: Scene) -> Verdict:
     """Show the victim's public endorsement key, and make everything else in software."""
-    tpm, identity, attacker, signer = scene.victim.tpm, scene.victim.identity, scene.attacker, scene.victim.seat.signer
-    key = tpm.endorsement_certificate().public_key() if tpm else None
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise DemoFailure("the victim's TPM has no elliptic-curve endorsement key to forge for")
+    if scene.victim.tpm is None:
+        raise DemoFailure("the victim has no TPM to forge")
+    return forge(scene, scene.victim.tpm.endorsement_certificate().public_key())
+
+
+def forge(scene: Scene, key: object) -> Verdict:
+    """Play the victim's TPM with this endorsement key of it, of which only the public half is known."""
+    if not isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey):
+        raise DemoFailure("the victim's TPM has no endorsement key to forge for")
+    identity, attacker, signer = scene.victim.identity, scene.attacker, scene.victim.seat.signer
     forged = ForgedTpm(key)
     _, csr_der = new_request(identity.node, identity.provider_id)
 
-    def envelope_of(evidence: Evidence) -> bytes:
-        return envelope.encode(csr_der, evidence)
+    def envelope_of(data: JsonObject) -> bytes:
+        return envelope.encode(csr_der, Evidence(scene.victim.seat.provider, 1, data))
 
     first_name = new_name()
-    first = attacker.file(first_name, envelope_of(_tpm(forged.first().to_json())), signer)
+    first = attacker.file(first_name, envelope_of(forged.first().to_json()), signer)
     ref = FirstRequestRef(name=first_name, uid=text(first, "metadata", "uid"))
     challenge = Challenge.parse(attacker.challenge(first_name))
     extra = qualifying_data(challenge.nonce, ref.uid, attacker.binding(signer, csr_der).digest)
     quote, signature, pcrs = forged.quote(challenge, extra)
     guess = os.urandom(32)  # the proof needs the secret, which only the TPM can decrypt
     second = SecondEvidence(first=ref, mac=guess, quote=quote, signature=signature, pcrs=pcrs)
-    return file_request(scene, envelope_of(_tpm(second.to_json())), scene.victim.seat)
-
-
-def _tpm(data: JsonObject) -> Evidence:
-    return Evidence(ProviderName("tpm"), 1, data)
+    return file_request(scene, envelope_of(second.to_json()), scene.victim.seat)
 
 
 ATTEMPTS: Final = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from nodeattest_providers.errors import Reason
@@ -36,7 +36,7 @@ _FIRMWARE: Final = bytes(8)
 class ForgedTpm:
     """Software that plays a TPM with this endorsement key."""
 
-    endorsement_key: ec.EllipticCurvePublicKey
+    endorsement_key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()), repr=False)
 
     @property
@@ -46,9 +46,12 @@ class ForgedTpm:
 
     def first(self) -> FirstEvidence:
         """Claim both keys."""
-        bits = self.endorsement_key.key_size
-        template = next(one for one in EK_TEMPLATES if one.name == f"ecc-p{bits}")
-        return FirstEvidence(ek_public=template.prefix + _point(self.endorsement_key), ak_public=self.ak_public)
+        key = self.endorsement_key
+        is_rsa = isinstance(key, rsa.RSAPublicKey)
+        name = f"rsa{key.key_size}" if is_rsa else f"ecc-p{key.key_size}"
+        template = next(one for one in EK_TEMPLATES if one.name == name)
+        unique = sized(key.public_numbers().n.to_bytes(key.key_size // 8, "big")) if is_rsa else _point(key)
+        return FirstEvidence(ek_public=template.prefix + unique, ak_public=self.ak_public)
 
     def registers(self, selection: PcrSelection) -> tuple[bytes, ...]:
         """Make up register values: those of a TPM that measured nothing yet."""

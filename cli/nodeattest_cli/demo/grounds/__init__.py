@@ -24,6 +24,7 @@ _MODULES: Final = MappingProxyType(
         "tpm": "nodeattest_cli.demo.grounds.tpm:TpmGround",
         "challenge": "nodeattest_cli.demo.grounds.bare:SecretsGround",
         "aws": "nodeattest_cli.demo.grounds.aws:AwsGround",
+        "gcp": "nodeattest_cli.demo.grounds.gcp:GcpGround",
         "insecure": "nodeattest_cli.demo.grounds.bare:BareGround",
     }
 )
