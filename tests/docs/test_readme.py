@@ -1,4 +1,4 @@
-"""The README claims nothing that the tree does not hold: tests, files, commands and options exist."""
+"""README and docs claim nothing that the tree does not hold: tests, files, commands and options exist."""
 
 from __future__ import annotations
 
@@ -16,14 +16,21 @@ BIN = Path(sys.prefix) / "bin"
 COMMANDS = ("kubelet-authenticator", "node-attestation-controller", "nodeattest")
 
 CLAIMS = re.findall(r"\[(test_[a-z0-9_]+)\]\(([^)]+)\)", README)
-LINKS = [target for _, target in re.findall(r"\[([^]]+)\]\(([^)#]+)\)", README) if "://" not in target]
+PAGES = [TREE / "README.md", *sorted((TREE / "docs").rglob("*.md"))]
+
+
+def links() -> list[tuple[Path, str]]:
+    """Return every page's relative links, without the section."""
+    found = ((page, re.findall(r"\[[^]]+\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())) for page in PAGES)
+    return sorted({(page, target) for page, targets in found for target in targets if "://" not in target})
 
 
 def shown_commands() -> list[list[str]]:
     """Return the command lines of the shell examples that call one of our commands."""
-    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL)).replace("\\\n", " ")
-    words = [shlex.split(line, comments=True) for line in blocks.splitlines()]
-    return [line for line in words if line and line[0] in COMMANDS]
+    blocks = "\n".join(block for page in PAGES for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL))
+    lines = [line.strip().removeprefix("$ ") for line in blocks.replace("\\\n", " ").splitlines()]
+    calls = [shlex.split(line, comments=True) for line in lines if line.partition(" ")[0] in COMMANDS]
+    return [list(each) for each in sorted({tuple(call) for call in calls})]
 
 
 def help_of(*words: str) -> str:
@@ -40,9 +47,9 @@ def test_the_table_has_its_rows() -> None:
     assert len(CLAIMS) >= 12
 
 
-@pytest.mark.parametrize("target", sorted(set(LINKS)))
-def test_every_link_leads_somewhere(target: str) -> None:
-    assert (TREE / target).exists()
+@pytest.mark.parametrize(("page", "target"), links(), ids=str)
+def test_every_link_of_every_page_leads_somewhere(page: Path, target: str) -> None:
+    assert (page.parent / target).exists()
 
 
 def test_every_make_target_exists() -> None:
