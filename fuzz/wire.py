@@ -12,6 +12,7 @@ from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from nodeattest_providers import canonical, cms, der, envelope, pem, versions
 from nodeattest_providers.challenge import protocol as challenge_protocol
+from nodeattest_providers.composite import protocol as composite_protocol
 from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.der import NotDer, Tag
 from nodeattest_providers.errors import Denied
@@ -187,6 +188,8 @@ TARGETS: Final = (
     Target("canonical", _canonical, CANONICAL),
     Target("challenge-evidence", _evidence(challenge_protocol.parse_evidence), CANONICAL, 1024),
     Target("challenge-challenge", _challenge(challenge_protocol.Challenge.parse), CANONICAL, 1024),
+    Target("composite-evidence", _evidence(composite_protocol.parse_evidence), CANONICAL),
+    Target("composite-challenge", _challenge(composite_protocol.CompositeChallenge.parse), CANONICAL, 2048),
     Target("tpm-evidence", _evidence(tpm_protocol.parse_evidence), CANONICAL),
     Target("versions", _versions, None, 256),
     Target("tpm-challenge", _challenge(tpm_protocol.Challenge.parse), CANONICAL, 2048),

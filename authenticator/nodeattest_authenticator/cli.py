@@ -137,7 +137,11 @@ def _describe_join(join: argparse.ArgumentParser) -> None:
 def _describe_provider_settings(command: argparse.ArgumentParser) -> None:
     command.add_argument("--tcti", metavar="TCTI", help="how to reach the TPM, e.g. device:/dev/tpmrm0")
     command.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a provider setting (JSON, or a plain string)"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a provider setting (JSON, or a plain string); tpm.tcti is the setting tcti of the part tpm",
     )
 
 
@@ -283,12 +287,23 @@ def _provider_settings(options: argparse.Namespace) -> JsonObject:
         if not name or not equals:
             raise _wrong("--set needs KEY=VALUE")
         try:
-            made[name] = cast("JsonValue", json.loads(text))
+            value = cast("JsonValue", json.loads(text))
         except ValueError:
-            made[name] = text
+            value = text
+        _put(made, name.split("."), value)
     if options.tcti is not None:
-        made["tcti"] = options.tcti
+        _put(made, ["tpm", "tcti"] if options.provider == "composite" else ["tcti"], options.tcti)
     return made
+
+
+def _put(settings: JsonObject, path: list[str], value: JsonValue) -> None:
+    *parts, last = path
+    for part in parts:
+        inner = settings.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise _wrong(f"--set {'.'.join(path)}: {part} was given a value of its own")
+        settings = inner
+    settings[last] = value
 
 
 def _read(path: str) -> bytes:

@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 from nodeattest_authenticator import certificate, provider_id
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.flow import Order, new_draft
+from nodeattest_authenticator.halves import halves_of
 from nodeattest_authenticator.issue import attestor_of
 from nodeattest_authenticator.settings import Settings
 from nodeattest_providers.binding import Binding
@@ -57,10 +58,11 @@ def evidence(settings: Settings) -> JsonObject:
 
 def fingerprint(attestor: Attestor) -> JsonObject:
     """Tell the endorsement key's fingerprint, nothing for a provider without one; raises ``Failure``."""
-    if not isinstance(attestor, HasEndorsementKey):
+    knowing = next((half for half in halves_of(attestor) if isinstance(half, HasEndorsementKey)), None)
+    if knowing is None:
         return {}
     try:
-        return {"endorsementFingerprint": attestor.endorsement_fingerprint()}
+        return {"endorsementFingerprint": knowing.endorsement_fingerprint()}
     except (Denied, Unavailable) as error:
         raise _unavailable(error) from None
 

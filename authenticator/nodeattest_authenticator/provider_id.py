@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol, runtime_checkable
 
 from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.halves import halves_of
 from nodeattest_authenticator.settings import ProviderIdSource
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.exchange import Attestor
@@ -43,9 +44,10 @@ def _text(source: ProviderIdSource, attestor: Attestor) -> str:
         return _from_file(source.file)
     if source.command is not None:
         return _from_command(source.command)
-    if not isinstance(attestor, KnowsProviderId):
+    knowing = next((half for half in halves_of(attestor) if isinstance(half, KnowsProviderId)), None)
+    if knowing is None:
         raise _unknown(f"provider {attestor.provider} does not know it and providerID is not configured", Fate.USAGE)
-    return _from_provider(attestor)
+    return _from_provider(knowing)
 
 
 def _from_provider(attestor: KnowsProviderId) -> str:

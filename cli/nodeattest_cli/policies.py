@@ -8,7 +8,7 @@ reading of its section, third parties' too. No network: a provider's half is mad
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import click
@@ -18,9 +18,10 @@ from nodeattest_cli.errors import UserError
 from nodeattest_cli.learn import learn
 from nodeattest_controller import manifests
 from nodeattest_controller.objects import items, mapping, strings, text
-from nodeattest_controller.policy import parse
+from nodeattest_controller.policy import OWN_SECTIONS, parse
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import signers
+from nodeattest_providers.composite.policy import parse_policy as parse_composite
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.interface import CheckedSettings, ClusterAPISigner
 from nodeattest_providers.names import ProviderName
@@ -148,7 +149,9 @@ def notes(document: JsonObject) -> Iterator[str]:
     attestors = strings(spec, "authorizedAttestors")
     if not attestors:
         yield "authorizedAttestors is empty, so no node can join"
-    for name in attestors:
+    parts = _parts(document) if "composite" in attestors else ()
+    admitted = {*attestors, *parts}
+    for name in (*attestors, *parts):
         if _installed(ProviderName(name)) is None:
             near = difflib.get_close_matches(name, sorted(signers.IN_TREE), n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
@@ -156,16 +159,29 @@ def notes(document: JsonObject) -> Iterator[str]:
     if "insecure" in attestors:
         yield "insecure proves nothing: whoever holds a bootstrap token can join as a machine that has not joined yet"
     tpm = mapping(spec, "tpm")
-    if "tpm" in attestors and not {"endorsementKeys", "endorsementCAs"} & set(tpm):
+    if "tpm" in admitted and not {"endorsementKeys", "endorsementCAs"} & set(tpm):
         yield "only TPMs that the infrastructure provider names are trusted: no endorsementKeys, no endorsementCAs"
     if tpm.get("trustOnFirstUse") is True:
         yield "trustOnFirstUse: the first TPM that claims a Machine is believed"
     yield from _event_log_notes(tpm)
     if text(spec, "serving", "kubelet") != "Approve":
         yield "serving.kubelet is not Approve: kubelets' own serving requests wait for whoever else approves them"
-    for section in ("tpm", "challenge", "insecure"):
-        if section in spec and section not in attestors:
-            yield f"the section {section} is without effect: authorizedAttestors does not name it"
+    yield from _section_notes(spec, attestors, parts)
+
+
+def _section_notes(spec: JsonObject, attestors: Sequence[str], parts: Sequence[str]) -> Iterator[str]:
+    for section in sorted(OWN_SECTIONS & set(spec) - {*attestors, *parts}):
+        yield f"the section {section} is without effect: authorizedAttestors does not name it"
+    for name in sorted(set(parts) & set(attestors)):
+        yield f"{name} is authorized alone, too: whoever has that proof needs no other"
+
+
+def _parts(document: JsonObject) -> tuple[str, ...]:
+    """List the parts of composite proofs; none where the section is invalid, which is told as a problem."""
+    try:
+        return parse_composite(parse(document).settings(ProviderName("composite"))).parts
+    except Denied:
+        return ()
 
 
 def _event_log_notes(tpm: JsonObject) -> Iterator[str]:

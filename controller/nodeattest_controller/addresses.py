@@ -48,8 +48,8 @@ class AddressSource(Protocol):
         """Tell whether this source is the one to ask about a provider's machines."""
         ...
 
-    async def addresses(self, wanted: Wanted) -> Addresses:
-        """Return (type, address) pairs; raises Denied, or Unavailable when they cannot be had now."""
+    async def addresses(self, wanted: Wanted) -> Addresses | None:
+        """Return (type, address) pairs, None where it cannot tell; raises Denied, or Unavailable while it might."""
         ...
 
 
@@ -73,12 +73,12 @@ class LiveAddresses:
         """Tell whether the provider's half asks a platform; raises Denied where it is not installed."""
         return provider is not None and isinstance(self._signer(provider), PlatformAddresses)
 
-    async def addresses(self, wanted: Wanted) -> Addresses:
+    async def addresses(self, wanted: Wanted) -> Addresses | None:
         """Ask the platform, for as long as a verification may take."""
         provider, member = wanted.provider, wanted.member
         signer = self._signer(provider) if provider is not None else None
         if provider is None or not isinstance(signer, PlatformAddresses):
-            return ()
+            return None
         management = self._management
         key = ClusterKey(f"{member.namespace}/{member.cluster_name}")
         policy, ledger = management.policy_of(wanted.cluster), management.inventory.ledger(key, member.provider_id)
@@ -88,7 +88,7 @@ class LiveAddresses:
             machine=member.facts(infra=infra),
             settings=policy.settings(provider),
             sections=policy.sections,
-            ledger=LedgerFacts(fingerprints=ledger.fingerprints) if ledger else LedgerFacts(),
+            ledger=LedgerFacts(fingerprints=ledger.fingerprints, provider=ledger.provider) if ledger else LedgerFacts(),
             verified_at=self._now(),
         )
         return await self._verifications.run(("addresses", key, member.provider_id), lambda: signer.addresses(facts))
@@ -110,10 +110,10 @@ class AddressReview:
     async def check(self, wanted: Wanted) -> None:
         """Let names through that are this machine's alone; raises Denied or Unavailable."""
         self._check_places(wanted)
-        if not self._source.tells(wanted.provider):
+        listed = await self._source.addresses(wanted) if self._source.tells(wanted.provider) else None
+        if listed is None:
             _check_status(wanted)
             return
-        listed = await self._source.addresses(wanted)
         # A platform that lists any addresses lists all that there are now: nothing is filled in later.
         check_listed(wanted.names, node_name=wanted.node_name, listed=listed, settled=bool(listed))
 

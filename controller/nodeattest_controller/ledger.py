@@ -139,6 +139,7 @@ class Ledger:
             clock=self.boot.clock if self.boot else None,
             reset_count=self.boot.reset_count if self.boot else None,
             answered=self.answered(request, first_uid),
+            provider=self.provider,
             bound_spkis=frozenset(entry.spki for entry in self.of_purpose(Purpose.CLIENT)),
         )
 

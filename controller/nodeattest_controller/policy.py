@@ -19,11 +19,11 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.interface import JsonValue
 from nodeattest_providers.names import ProviderName
 
-__all__ = ["Policy", "Serving", "authorize", "parse", "policy_for"]
+__all__ = ["OWN_SECTIONS", "Policy", "Serving", "authorize", "parse", "policy_for"]
 
 INSECURE: Final = frozenset({ProviderName("insecure"), ProviderName("null")})
-_OWN_SECTION: Final = frozenset({"tpm", "challenge", "insecure", "aws", "azure", "gcp", "composite"})
-_FIELDS: Final = _OWN_SECTION | {
+OWN_SECTIONS: Final = frozenset({"tpm", "challenge", "insecure", "aws", "azure", "gcp", "composite"})
+_FIELDS: Final = OWN_SECTIONS | {
     "authorizedAttestors",
     "certificateLifetime",
     "clusterSelector",
@@ -114,7 +114,7 @@ def parse(policy: JsonObject) -> Policy:
     enforcement = text(spec, "enforcement") or "Enforce"
     if enforcement not in {"Enforce", "Audit"}:
         raise _invalid("enforcement Enforce or Audit", repr(enforcement), "correct the policy")
-    sections = {ProviderName(name): _section(mapping(spec, name)) for name in _OWN_SECTION if name in spec}
+    sections = {ProviderName(name): _section(mapping(spec, name)) for name in OWN_SECTIONS if name in spec}
     third_parties = mapping(spec, "providers")
     sections.update({ProviderName(name): _section(mapping(third_parties, name)) for name in third_parties})
     return Policy(

@@ -57,6 +57,8 @@ def seeds() -> dict[str, list[bytes]]:
     """Return seeds by target."""
     answer: JsonObject = {"first": {"name": "node-csr-0", "uid": UID}, "mac": b64encode(bytes(32)), "phase": 2}
     challenge: JsonObject = {"n": b64encode(bytes(32)), "spki": HASH, "uid": UID, "v": 1}
+    parts: JsonObject = {"challenge": {"data": {"phase": 1}, "v": 1}, "tpm": {"data": {"ekPub": "AA"}, "v": 1}}
+    together: JsonObject = {"first": {"name": "node-csr-0", "uid": UID}, "parts": parts, "phase": 2}
     serving = request(
         x509.DNSName("node-0"), x509.IPAddress(ip_address("10.0.0.7")), x509.IPAddress(ip_address("fd::7"))
     )
@@ -73,6 +75,8 @@ def seeds() -> dict[str, list[bytes]]:
         ],
         "canonical": [canonical.dumps(answer), '{"é":[1,{"a":null}],"ﬁ":"\\n"}'.encode()],
         "challenge-evidence": [canonical.dumps({"phase": 1}), canonical.dumps(answer), b'{"phase":true}'],
+        "composite-evidence": [canonical.dumps({"parts": parts, "phase": 1}), canonical.dumps(together)],
+        "composite-challenge": [b"{}", canonical.dumps({"challenge": canonical.dumps(challenge).decode()})],
         "versions": [b"tpm/v2,tpm/v1", b"tpm/v1", b"tpm/v1,tpm/v2", b"tpm/v01", b"tpm/v" + b"9" * 5000],
         "challenge-challenge": [canonical.dumps(challenge)],
     }

@@ -18,6 +18,7 @@ IN_TREE: Final = MappingProxyType(
         "aws": "nodeattest_providers.aws.attestor:AwsAttestor",
         "challenge": "nodeattest_providers.challenge.attestor:ChallengeAttestor",
         "gcp": "nodeattest_providers.gcp.attestor:GcpAttestor",
+        "composite": "nodeattest_providers.composite.attestor:CompositeAttestor",
         "insecure": "nodeattest_providers.insecure.attestor:InsecureAttestor",
         "tpm": "nodeattest_providers.tpm.attestor:TpmAttestor",
     }

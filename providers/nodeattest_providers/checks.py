@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
@@ -40,6 +41,10 @@ class Checks:
     def unavailable(self, reason: Reason, detail: str, *, remedy: str, retry_after: float = 5.0) -> Unavailable:
         """Make the ``Unavailable`` of a check that needs somebody who cannot be asked now, with the record so far."""
         return Unavailable(reason, detail, remedy=remedy, retry_after=retry_after, checks=self._done)
+
+    def adopt(self, part: str, done: Iterable[Check]) -> None:
+        """Take over what a part's own verification checked, each under the part's name."""
+        self._done += [replace(check, name=f"{part}: {check.name}") for check in done]
 
     def record(self) -> tuple[Check, ...]:
         """Return what was checked so far; never empty after a verification that proved something."""

@@ -152,6 +152,8 @@ class LedgerFacts:
     answered: bool = False
     """Whether the ledger holds this request already, or a copy of it: same key, same first request. Then the clock of
     its quote is the ledger's own, and does not count as an old one."""
+    provider: str = ""
+    """The one that attested this machine last; empty while none did."""
     bound_spkis: frozenset[str] = frozenset()
     """``sha256:<hex>`` of the keys that were issued to this machine."""
 
@@ -237,11 +239,11 @@ class CheckedSettings(Protocol):
 class PlatformAddresses(Protocol):
     """A signer whose platform tells at which names and addresses a machine can be reached now."""
 
-    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
+    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
         """Return all (type, address) pairs of the machine now, as ``Machine.status.addresses`` has them.
 
         Types are InternalIP, ExternalIP, InternalDNS, ExternalDNS and Hostname. Raises Denied or Unavailable; an empty
-        answer means that the machine has none yet.
+        answer means that the machine has none yet, None that by these settings there is no platform that tells.
         """
         ...
 

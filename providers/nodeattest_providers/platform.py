@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final, Protocol, runtime_checkable
 
 from nodeattest_providers.exchange import JsonValue
+from nodeattest_providers.interface import ClusterAPISigner
 from nodeattest_providers.names import ProviderName
 
 __all__ = ["NOWHERE", "CallOutcome", "ClosingSigner", "ObserveCall", "Platform", "PlatformSigner"]
@@ -56,7 +57,7 @@ class Platform:
     observe: ObserveCall = _ignore
     may_call: bool = True
     """False: offline, as in ``nodeattest explain``; what needs the platform is ``Unavailable`` then."""
-    half: Callable[[ProviderName], object] | None = field(default=None, repr=False)
+    half: Callable[[ProviderName], ClusterAPISigner] | None = field(default=None, repr=False)
     """Looks up the controller half of another provider, each with its own platform; for one that is made of others."""
 
 

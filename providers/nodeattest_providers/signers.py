@@ -20,6 +20,7 @@ IN_TREE: Final = MappingProxyType(
         "aws": "nodeattest_providers.aws.verifier:AwsSigner",
         "challenge": "nodeattest_providers.challenge.verifier:ChallengeSigner",
         "gcp": "nodeattest_providers.gcp.verifier:GcpSigner",
+        "composite": "nodeattest_providers.composite.verifier:CompositeSigner",
         "insecure": "nodeattest_providers.insecure.verifier:InsecureSigner",
         "tpm": "nodeattest_providers.tpm.verifier:TpmSigner",
     }

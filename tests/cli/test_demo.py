@@ -61,6 +61,17 @@ GCP_REASONS = {
     "forged vTPM: software key and quote": "ProofInvalid",
 }
 
+COMPOSITE_REASONS = {
+    "stolen token, no evidence": "EnvelopeMalformed",
+    "stolen token, the insecure signer": "AttestorNotAuthorized",
+    "enrolled machine, another node's name": "NodeNameMismatch",
+    "replay of another node's proof with a new key": "FirstRequestMismatch",
+    "one of two proofs, alone": "AttestorNotAuthorized",
+    "one of two proofs, and something else": "ProofMissing",
+    "the right TPM, another machine's secret": "ProofInvalid",
+    "the right secret, another machine's TPM": "EndorsementKeyUntrusted",
+}
+
 
 def environment(folder: Path, **more: str) -> Mapping[str, str]:
     """Give the demo a folder of our own for its temporary files, so that what it leaves there is seen."""
@@ -122,6 +133,13 @@ def test_machines_with_secrets_join_and_other_secrets_do_not(tmp_path: Path) -> 
         "another machine's secret": "ProofInvalid",
         "a joined machine's secret, a second key": "SecretUsed",
     }
+
+
+@pytest.mark.swtpm
+def test_machines_with_two_proofs_join_and_one_proof_or_two_machines_do_not(tmp_path: Path) -> None:
+    found = outcome(tmp_path, "--nodes", "1", "--provider", "composite")
+    assert [entry["provider"] for entry in items(found, "joined")] == ["composite"]
+    assert reasons(found) == COMPOSITE_REASONS
 
 
 def test_the_insecure_provider_still_refuses_other_names_and_second_keys(tmp_path: Path) -> None:

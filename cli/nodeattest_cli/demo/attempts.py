@@ -24,9 +24,10 @@ __all__ = ["attempts_for", "carry_out"]
 
 _MODULES: Final = MappingProxyType(
     {
-        "tpm": "nodeattest_cli.demo.attempts_tpm",
         "aws": "nodeattest_cli.demo.attempts_aws",
+        "composite": "nodeattest_cli.demo.attempts_composite",
         "gcp": "nodeattest_cli.demo.attempts_gcp",
+        "tpm": "nodeattest_cli.demo.attempts_tpm",
     }
 )
 """Modules with ``ATTEMPTS`` by provider; imported when asked for, since a cloud's need its provider's libraries."""

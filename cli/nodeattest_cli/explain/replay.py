@@ -53,8 +53,8 @@ _NO_KEYS: Final = (SecretBytes(bytes(32)),)
 """Stands in for challenge keys that were not given; what depends on them is reported as not checked."""
 _DERIVED: Final = frozenset({"known challenge", "activated secret", "quote binding", "challenge answered"})
 """Checks against values that are derived again from the challenge keys and the context."""
-_EMPTY_HANDED: Final = frozenset({"endorsement key: on no other machine's entry"})
-"""Checks that pass when there is nothing to compare with."""
+_EMPTY_HANDED: Final = ("endorsement key: on no other machine's entry",)
+"""Checks, of a part or alone, that pass when there is nothing to compare with."""
 
 
 def first_request_name(csr: JsonObject) -> str | None:
@@ -179,7 +179,7 @@ def _provider_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     checks, end = _verify(signers.signer(request.evidence.provider, NOWHERE), request, _facts(request, given, first))
     denied = end if isinstance(end, Denied) else None
     for check in checks:
-        missing = "" if check.passed and check.name not in _EMPTY_HANDED else _missing(check.name, given)
+        missing = "" if check.passed and not check.name.endswith(_EMPTY_HANDED) else _missing(check.name, given)
         step = from_check(check)
         if missing:
             yield not_checked(check.name, check.section, missing)
@@ -253,6 +253,7 @@ def _sections(given: Given) -> Mapping[ProviderName, Mapping[str, JsonValue]]:
 
 def _missing(check: str, given: Given) -> str:
     """Tell which documents a check that failed would have needed; empty when it had them all."""
+    check = check.removeprefix("challenge: ").removeprefix("tpm: ")  # of a composite proof's part
     wanted: list[tuple[str, bool]] = []
     if check.startswith("endorsement key:"):
         infra = bool(given.members) and (given.infra is not None or given.members[0].infra is None)

@@ -25,6 +25,7 @@ _MODULES: Final = MappingProxyType(
         "challenge": "nodeattest_cli.demo.grounds.bare:SecretsGround",
         "aws": "nodeattest_cli.demo.grounds.aws:AwsGround",
         "gcp": "nodeattest_cli.demo.grounds.gcp:GcpGround",
+        "composite": "nodeattest_cli.demo.grounds.composite:CompositeGround",
         "insecure": "nodeattest_cli.demo.grounds.bare:BareGround",
     }
 )

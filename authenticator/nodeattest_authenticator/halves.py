@@ -1,0 +1,21 @@
+"""An attestor and what it is made of: whoever asks for something that only some attestors know asks these in order."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from nodeattest_providers.exchange import Attestor
+
+__all__ = ["MadeOfParts", "halves_of"]
+
+
+@runtime_checkable
+class MadeOfParts(Protocol):
+    """An attestor that lets others attest."""
+
+    parts: tuple[Attestor, ...]
+
+
+def halves_of(attestor: Attestor) -> tuple[Attestor, ...]:
+    """Return an attestor, and its parts where it has any."""
+    return (attestor, *attestor.parts) if isinstance(attestor, MadeOfParts) else (attestor,)

@@ -1,0 +1,123 @@
+"""The ``composite`` provider's node half: lets each part's own attestor make its evidence for the same request.
+
+Its settings are the parts, each with its own: ``{"tpm": {"tcti": "…"}, "challenge": {"secretFile": "…"}}``. Promises:
+every part's evidence in every phase, over the same binding; the challenge of the node's own first request only.
+Leaves to others: the proofs (the parts). Source: docs/wire-format.md, "composite/v1".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, Protocol, runtime_checkable
+
+from nodeattest_providers import attestors
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.composite.protocol import (
+    MAX_PARTS,
+    MIN_PARTS,
+    PART_VERSION,
+    PROVIDER,
+    VERSION,
+    CompositeChallenge,
+    CompositeEvidence,
+    is_part,
+)
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.exchange import (
+    Attestor,
+    Evidence,
+    FirstRequestRef,
+    JsonValue,
+    PublishedChallenge,
+    VersionedAttestor,
+)
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.settings import invalid, mapping
+
+__all__ = ["CompositeAttestor"]
+
+_START_OVER: Final = "file a new first request"
+
+
+@runtime_checkable
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class CompositeAttestor:
+    """Makes the parts' evidence; implements ``Attestor``."""
+
+    provider = PROVIDER
+    versions: tuple[int, ...] = (VERSION,)
+    two_step = True
+
+    def __init__(self, settings: Mapping[str, JsonValue]) -> None:
+        _check_names(settings)
+        self.parts: tuple[Attestor, ...] = tuple(
+            attestors.attestor(ProviderName(name), mapping(settings[name], f"composite settings, {name}"))
+            for name in sorted(settings)
+        )
+        """The parts' attestors, by name."""
+        self._speaking = tuple(map(_speaking, self.parts))
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
+        """Let every part attest; raises what a part raises, and ``Denied`` for a foreign challenge."""
+        texts: Mapping[ProviderName, str] = self._texts(binding, challenge) if challenge is not None else {}
+        parts = {half.provider: _evidence_of(half, binding, _own(half, challenge, texts)) for half in self._speaking}
+        first = None if challenge is None else FirstRequestRef(name=challenge.name, uid=challenge.uid)
+        return Evidence(PROVIDER, VERSION, CompositeEvidence(parts=parts, first=first).to_json())
+
+    def close(self) -> None:
+        """Release the parts' devices."""
+        for part in self.parts:
+            if isinstance(part, _Closable):
+                part.close()
+
+    def _texts(self, binding: Binding, challenge: PublishedChallenge) -> Mapping[ProviderName, str]:
+        texts = CompositeChallenge.parse(challenge.text).texts
+        wanted = {half.provider for half in self._speaking if half.two_step}
+        if challenge.csr_sha256 != binding.csr_sha256 or set(texts) != wanted:
+            raise Denied(
+                Reason.CHALLENGE_UNKNOWN,
+                expected=f"a challenge for this node's own first request, of {', '.join(sorted(wanted)) or 'no part'}",
+                got=f"one of {', '.join(sorted(texts)) or 'no part'}",
+                remedy=_START_OVER,
+            )
+        return texts
+
+
+def _check_names(settings: Mapping[str, JsonValue]) -> None:
+    wrong = [name for name in settings if not is_part(name)]
+    if wrong or not MIN_PARTS <= len(settings) <= MAX_PARTS:
+        raise invalid(
+            "composite settings",
+            f"{MIN_PARTS} to {MAX_PARTS} providers that prove something, each with its settings",
+            ", ".join(map(repr, wrong or settings)) or "none",
+        )
+
+
+def _speaking(half: Attestor) -> Attestor:
+    """Return the part in the version that composite/v1 carries."""
+    if half.versions[0] != PART_VERSION and isinstance(half, VersionedAttestor) and PART_VERSION in half.versions:
+        return half.in_version(PART_VERSION)
+    return half
+
+
+def _own(
+    half: Attestor, challenge: PublishedChallenge | None, texts: Mapping[ProviderName, str]
+) -> PublishedChallenge | None:
+    """Return the part's own challenge; a part of one step proves itself anew."""
+    return replace(challenge, text=texts[half.provider]) if challenge is not None and half.two_step else None
+
+
+def _evidence_of(half: Attestor, binding: Binding, challenge: PublishedChallenge | None) -> dict[str, JsonValue]:
+    made = half.attest(binding, challenge)
+    if (made.provider, made.version) != (half.provider, PART_VERSION):
+        raise Denied(
+            Reason.EVIDENCE_VERSION_UNSUPPORTED,
+            expected=f"{half.provider}/v{PART_VERSION}, which composite/v{VERSION} carries",
+            got=f"{made.provider}/v{made.version}",
+            remedy="use releases of this provider and of the agent that know each other",
+        )
+    return made.data

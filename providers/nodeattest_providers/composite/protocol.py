@@ -1,0 +1,140 @@
+"""What the two halves of the ``composite`` provider say to each other: the parts' evidence and challenges together.
+
+Promises: closed schemas read to values or ``Denied``; each value has one spelling; a part is another provider that
+proves something, in version 1 of its evidence. Leaves to others: what stands in a part (its own provider), which parts
+must be there (``policy``). Source: docs/wire-format.md, "composite/v1".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeattest_providers import canonical
+from nodeattest_providers.canonical import Fields
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.exchange import FirstRequestRef, JsonObject, JsonValue
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.reference import first_reference
+
+__all__ = [
+    "MAX_PARTS",
+    "MIN_PARTS",
+    "NEVER_PARTS",
+    "PART_VERSION",
+    "PROVIDER",
+    "VERSION",
+    "CompositeChallenge",
+    "CompositeEvidence",
+    "is_part",
+    "parse_evidence",
+]
+
+PROVIDER: Final = ProviderName("composite")
+VERSION: Final = 1
+PART_VERSION: Final = 1
+"""Of every part's evidence: a newer one of a part's needs a newer one of the composite's."""
+MIN_PARTS: Final = 2
+MAX_PARTS: Final = 4
+"""Nobody has more proofs of one machine; each costs a verification."""
+NEVER_PARTS: Final = frozenset({"composite", "insecure", "null"})
+"""What proves nothing, and itself."""
+
+_NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+"""An RFC 1123 label, as in the envelope's provider block."""
+_MAX_CHALLENGE: Final = 64 * 1024
+"""Characters of one part's challenge; all annotations of an object have 256 KiB (apimachinery ValidateAnnotations)."""
+_SECOND_PHASE: Final = 2
+_REMEDY: Final = "send evidence as docs/wire-format.md says; kubelet-authenticator does"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompositeEvidence:
+    """All parts of one phase."""
+
+    parts: Mapping[ProviderName, JsonObject] = field(repr=False)
+    """Each part's own evidence object."""
+    first: FirstRequestRef | None = None
+    """In phase 2: the first request that this one answers."""
+
+    def to_json(self) -> JsonObject:
+        """Write the evidence block's object."""
+        parts: JsonObject = {name: {"v": PART_VERSION, "data": data} for name, data in self.parts.items()}
+        if self.first is None:
+            return {"phase": 1, "parts": parts}
+        first: JsonObject = {"name": self.first.name, "uid": self.first.uid}
+        return {"phase": 2, "first": first, "parts": parts}
+
+
+@dataclass(frozen=True, slots=True)
+class CompositeChallenge:
+    """The challenge annotation: those of the parts that have one."""
+
+    texts: Mapping[ProviderName, str] = field(repr=False)
+    """By part; empty where no part has a challenge of its own."""
+
+    def to_text(self) -> str:
+        """Write the annotation's value."""
+        texts: JsonObject = {name: text for name, text in self.texts.items()}  # noqa: C416 - other key and value types
+        return canonical.dumps(texts).decode()
+
+    @classmethod
+    def parse(cls, text: str) -> CompositeChallenge:
+        """Read the annotation's value; anything else is ``Denied``."""
+        # A str may hold lone surrogates, which have no UTF-8: what stands for them here is no UTF-8 either.
+        value = canonical.loads(text.encode(errors="surrogatepass"))
+        where = "composite/v1 challenge"
+        names = _part_names(value, where, minimum=0)
+        fields = Fields.of(value, where, names)
+        return cls({name: fields.text(name, 1, _MAX_CHALLENGE) for name in names})
+
+
+def is_part(name: str) -> bool:
+    """Tell whether a provider of this name can be a part."""
+    return _NAME.fullmatch(name) is not None and name not in NEVER_PARTS
+
+
+def parse_evidence(data: JsonObject) -> CompositeEvidence:
+    """Read the evidence block's object; anything outside the two schemas is ``Denied``."""
+    match data.get("phase"):
+        case 1:
+            fields = Fields.of(data, "composite/v1 phase 1", ("phase", "parts"))
+            fields.integer("phase", 1, 1)  # True equals 1 in a match
+            return CompositeEvidence(parts=_parts(data["parts"], fields.where))
+        case 2:
+            fields = Fields.of(data, "composite/v1 phase 2", ("phase", "first", "parts"))
+            fields.integer("phase", _SECOND_PHASE, _SECOND_PHASE)
+            first = first_reference(fields.nested("first", ("name", "uid")))
+            return CompositeEvidence(parts=_parts(data["parts"], fields.where), first=first)
+        case _:
+            raise _malformed("composite/v1: phase 1 or 2", "another phase or none")
+
+
+def _parts(value: JsonValue, where: str) -> Mapping[ProviderName, JsonObject]:
+    where = f"{where}, parts"
+    names = _part_names(value, where, minimum=MIN_PARTS)
+    fields = Fields.of(value, where, names)
+    parts: dict[ProviderName, JsonObject] = {}
+    for name in names:
+        fields.nested(name, ("v", "data")).integer("v", PART_VERSION, PART_VERSION)
+        inner = value[name] if isinstance(value, dict) else None
+        data = inner["data"] if isinstance(inner, dict) else None
+        if not isinstance(data, dict):
+            raise _malformed(f"{where}, {name}, data: an object", "another value")
+        parts[name] = data
+    return parts
+
+
+def _part_names(value: JsonValue, where: str, *, minimum: int) -> tuple[ProviderName, ...]:
+    names = sorted(value) if isinstance(value, dict) else []
+    if not isinstance(value, dict) or not minimum <= len(names) <= MAX_PARTS or not all(map(is_part, names)):
+        raise _malformed(
+            f"{where}: an object of {minimum} to {MAX_PARTS} providers that prove something", f"{len(names)} entries"
+        )
+    return tuple(map(ProviderName, names))
+
+
+def _malformed(expected: str, got: str) -> Denied:
+    return Denied(Reason.EVIDENCE_MALFORMED, expected=expected, got=got, remedy=_REMEDY)

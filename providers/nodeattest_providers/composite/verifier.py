@@ -1,0 +1,285 @@
+"""The ``composite`` provider's controller half: several proofs of one machine, all over the same request.
+
+Promises: an ``AttestedNode`` only when exactly the parts of one of the policy's alternatives are there, and every one
+is proved, at the end, by its own provider's half, over the same request, for the composite's own signer. So a proof
+that a machine made for one provider alone is none here, and none of these is one there. Always two rounds, whatever the
+parts' own: a part of one step is judged early in the first, and again, anew, in the second.
+Leaves to others: each proof (its provider, by ``spec.<part>`` and ``platforms.<part>``), once-only use (the ledger).
+Source: docs/wire-format.md, "composite/v1"; docs/adr/0015-composite-proofs.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from nodeattest_providers import signers
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.composite.merge import merged
+from nodeattest_providers.composite.policy import CompositePolicy, parse_policy
+from nodeattest_providers.composite.protocol import (
+    PART_VERSION,
+    PROVIDER,
+    VERSION,
+    CompositeChallenge,
+    CompositeEvidence,
+    parse_evidence,
+)
+from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
+from nodeattest_providers.evidence import check_block, check_parsed
+from nodeattest_providers.interface import (
+    AttestedNode,
+    ChallengeSigner,
+    ClusterAPISigner,
+    Evidence,
+    Facts,
+    FirstRequestRef,
+    JsonValue,
+    LedgerFacts,
+    NodeRequest,
+    PlatformAddresses,
+)
+from nodeattest_providers.names import MachineName, ProviderName, Purpose
+from nodeattest_providers.platform import Platform
+from nodeattest_providers.settings import invalid
+from nodeattest_providers.twostep import check_link
+
+__all__ = ["CompositeSigner"]
+
+_SECTION: Final = "wire format, composite/v1"
+_CLOCK_OF: Final = ProviderName("tpm")
+"""The part whose clock the ledger keeps, where it is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """One request with the evidence that it carries, and the first one's where this is the second."""
+
+    request: NodeRequest
+    facts: Facts
+    evidence: CompositeEvidence
+    first: CompositeEvidence | None
+
+    def part(self, name: ProviderName, half: ClusterAPISigner) -> tuple[NodeRequest, Facts]:
+        """Make what the part's half sees: its own evidence, policy section, pins, and nothing of the other parts."""
+        facts = self.facts
+        machine = facts.machine if signers.reads_secret(half) else replace(facts.machine, attestation_secret=None)
+        first = None
+        if facts.first_request is not None and self.first is not None:
+            first = _carrying(facts.first_request, name, self.first)
+        return _carrying(self.request, name, self.evidence), replace(
+            facts,
+            machine=machine,
+            settings=facts.sections.get(name, {}),
+            ledger=_pins_of(facts.ledger, name, has_clock=name == _CLOCK_OF or _CLOCK_OF not in self.evidence.parts),
+            first_request=first,
+            challenge_keys=facts.challenge_keys if isinstance(half, ChallengeSigner) else (),
+        )
+
+
+class CompositeSigner:
+    """Judges several proofs at once; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
+
+    provider = PROVIDER
+    versions: tuple[int, ...] = (VERSION,)
+    secure = True
+    takes_platform = True
+    reads_secret = True
+
+    def __init__(self, *, platform: Platform) -> None:
+        if platform.settings:
+            remedy = "give each part its own section, platforms.<part>"
+            known = ", ".join(map(repr, platform.settings))
+            raise Denied(Reason.POLICY_INVALID, expected="no settings of its own", got=known, remedy=remedy)
+        self._platform = platform
+        self._made: dict[ProviderName, ClusterAPISigner] = {}
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
+        return await self._verify(request, facts)
+
+    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
+        return await self._verify(request, facts)
+
+    async def machine_name(self, request: NodeRequest) -> MachineName:
+        """Name the request after the node that it asks for."""
+        return MachineName(request.csr.node_name)
+
+    def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
+        """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
+        return _evidence(Checks(), request.evidence).first
+
+    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
+        """Refuse a policy section that no request could be judged by; raises Denied."""
+        for part in parse_policy(settings).parts:
+            try:
+                half = self._half(part)
+            except Denied:  # not installed here; it may be where the controller runs
+                continue
+            _check_secure(part, half)
+
+    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
+        """Ask the platform of a part that attested this machine; None where no part has one that tells."""
+        telling: dict[ProviderName, PlatformAddresses] = {}
+        for name in parse_policy(facts.settings).parts:
+            half = self._half(name)
+            if isinstance(half, PlatformAddresses):
+                telling[name] = half
+        pinned = [name for name in telling if any(kind.startswith(f"{name}.") for kind in facts.ledger.fingerprints)]
+        for name in pinned or telling:
+            own = replace(
+                facts,
+                settings=facts.sections.get(name, {}),
+                ledger=_pins_of(facts.ledger, name, has_clock=False),
+            )
+            return await telling[name].addresses(own)
+        return None
+
+    async def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Judge one request.
+
+        1. Evidence of this provider, a known version, a closed schema.
+        2. The policy says which parts there must be; exactly these are there.
+        3. A second request answers a live first one, which had the same parts.
+        4. Each part is judged by its own provider. A denial ends it; one that cannot be judged now lets the others be
+        judged first. 5. In the first round the challenges are published; in the second every part must be proved.
+        6. They are proofs of one machine.
+        """
+        checks = Checks()
+        evidence = _evidence(checks, request.evidence)  # 1
+        policy = check_parsed(checks, "policy section", _SECTION, lambda: parse_policy(facts.settings))
+        _check_parts(checks, evidence, policy)  # 2
+        round_ = _Round(request, facts, evidence, _first(checks, request, evidence, facts))  # 3
+        attested, challenges = await self._judge_parts(checks, round_)  # 4
+        if evidence.first is None:  # 5
+            raise _challenge(challenges, checks)
+        _check_proved(checks, evidence, attested)
+        return merged(checks, request, attested, evidence.first)  # 6
+
+    async def _judge_parts(
+        self, checks: Checks, round_: _Round
+    ) -> tuple[Mapping[ProviderName, AttestedNode], Mapping[ProviderName, ChallengeRequired]]:
+        attested: dict[ProviderName, AttestedNode] = {}
+        challenges: dict[ProviderName, ChallengeRequired] = {}
+        waiting: Unavailable | None = None
+        for name in sorted(round_.evidence.parts):
+            half = self._half(name)
+            _check_secure(name, half)
+            try:
+                attested[name] = await _judge(half, *round_.part(name, half))
+                checks.adopt(name, attested[name].checks)
+            except ChallengeRequired as required:
+                challenges[name] = required
+                checks.adopt(name, required.checks)
+            except Denied as denied:
+                checks.adopt(name, denied.checks)
+                raise _of_part(name, denied, checks) from denied
+            except Unavailable as unavailable:
+                checks.adopt(name, unavailable.checks)
+                waiting = waiting or unavailable
+        if waiting is not None:
+            raise checks.unavailable(
+                waiting.reason, waiting.detail, remedy=waiting.remedy, retry_after=waiting.retry_after
+            )
+        return attested, challenges
+
+    def _half(self, name: ProviderName) -> ClusterAPISigner:
+        """Find a part's half, with its own platform; raises Denied for one that is not installed."""
+        if self._platform.half is not None:
+            return self._platform.half(name)
+        if name not in self._made:
+            self._made[name] = signers.signer(name, self._platform)
+        return self._made[name]
+
+
+async def _judge(half: ClusterAPISigner, request: NodeRequest, facts: Facts) -> AttestedNode:
+    serving = request.purpose is Purpose.SERVING
+    verify = half.verify_serving_attestation_data if serving else half.verify_client_attestation_data
+    return await verify(request, facts)
+
+
+def _evidence(checks: Checks, evidence: Evidence) -> CompositeEvidence:
+    check_block(checks, evidence, PROVIDER, (VERSION,))
+    return check_parsed(checks, "evidence schema", _SECTION, lambda: parse_evidence(evidence.data))
+
+
+def _carrying(request: NodeRequest, name: ProviderName, evidence: CompositeEvidence) -> NodeRequest:
+    return replace(request, evidence=Evidence(name, PART_VERSION, evidence.parts[name]))
+
+
+def _pins_of(ledger: LedgerFacts, name: ProviderName, *, has_clock: bool) -> LedgerFacts:
+    """Take a part's own pins; those of a machine that it attested alone before count on."""
+    prefix = f"{name}."
+    alone = dict(ledger.fingerprints) if ledger.provider == name else {}
+    own = {kind.removeprefix(prefix): pin for kind, pin in ledger.fingerprints.items() if kind.startswith(prefix)}
+    pins = replace(ledger, fingerprints={**alone, **own})
+    return pins if has_clock else replace(pins, clock=None, reset_count=None)
+
+
+def _check_secure(name: ProviderName, half: ClusterAPISigner) -> None:
+    if half.secure is not True:
+        raise invalid("spec.composite", "parts that prove something", name)
+
+
+def _check_parts(checks: Checks, evidence: CompositeEvidence, policy: CompositePolicy) -> None:
+    got = " with ".join(sorted(evidence.parts))
+    checks.require(
+        policy.admits(evidence.parts.keys()),
+        "all proofs that the policy demands, and no others",
+        section=_SECTION,
+        reason=Reason.PROOF_MISSING,
+        expected=str(policy),
+        got=got,
+        remedy="give the node's composite provider exactly the parts of the policy's spec.composite",
+    )
+
+
+def _first(checks: Checks, request: NodeRequest, evidence: CompositeEvidence, facts: Facts) -> CompositeEvidence | None:
+    """Find the first request's evidence; None in the first round."""
+    if evidence.first is None:
+        return None
+    linked = check_link(checks, request, facts, evidence.first)
+    first = _evidence(checks, linked.evidence)
+    same = first.first is None and first.parts.keys() == evidence.parts.keys()
+    checks.require(
+        same,
+        "first request's phase and parts",
+        section=_SECTION,
+        reason=Reason.FIRST_REQUEST_MISMATCH,
+        expected=f"phase 1 of {', '.join(sorted(evidence.parts))}",
+        got=f"phase {1 if first.first is None else 2} of {', '.join(sorted(first.parts))}",
+        remedy="file a new first request and answer its own challenge",
+    )
+    return first
+
+
+def _challenge(challenges: Mapping[ProviderName, ChallengeRequired], checks: Checks) -> ChallengeRequired:
+    texts = {name: required.challenge for name, required in challenges.items()}
+    annotations = {key: text for required in challenges.values() for key, text in required.annotations.items()}
+    return ChallengeRequired(CompositeChallenge(texts).to_text(), annotations, checks=checks.record())
+
+
+def _check_proved(checks: Checks, evidence: CompositeEvidence, attested: Mapping[ProviderName, AttestedNode]) -> None:
+    missing = sorted(evidence.parts.keys() - attested.keys())
+    checks.require(
+        not missing,
+        "every part is proved",
+        section=_SECTION,
+        reason=Reason.PROOF_MISSING,
+        expected=f"proofs of {', '.join(sorted(evidence.parts))}",
+        got=f"none of {', '.join(missing)}" if missing else "all",
+        remedy="answer the challenge of every part",
+    )
+
+
+def _of_part(name: ProviderName, denied: Denied, checks: Checks) -> Denied:
+    return Denied(
+        denied.reason,
+        expected=f"{name}: {denied.expected}",
+        got=denied.got,
+        remedy=denied.remedy,
+        checks=checks.record(),
+        annotations=denied.annotations,
+    )

@@ -1,0 +1,105 @@
+"""D5: several proofs at once, with one left out, of another machine, or of another request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from cases import attacks, judged
+from catalogue import Row
+from composite_world import (
+    CHALLENGE,
+    TPM,
+    Exchange,
+    facts_for,
+    filed,
+    first_of,
+    parts_of,
+    signer_of_halves,
+    sound_exchange,
+    verify,
+)
+from tpm_world import SoftTpm
+from tpm_world import verify as verify_tpm
+
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.composite.protocol import PROVIDER
+from nodeattest_providers.interface import Evidence, JsonObject, SecretBytes
+from nodeattest_providers.names import Purpose, signer_for
+
+Case = Callable[[Exchange], object]
+ALONE: Final = signer_for(TPM, Purpose.CLIENT)
+
+
+@pytest.fixture(scope="module")
+def sound() -> Exchange:
+    return sound_exchange()
+
+
+def answering(**parts: Callable[[Exchange], JsonObject]) -> Case:
+    """Answer with some parts replaced."""
+
+    def case(sound: Exchange) -> object:
+        data = sound.answer(**{name: make(sound) for name, make in parts.items()})
+        return verify(filed(data, second=True), sound.facts)
+
+    return case
+
+
+def over_the_binding_of_one(sound: Exchange) -> bytes:
+    [pin] = sound.facts.cluster.pins
+    return Binding(pin, ALONE, sound.first.csr.sha256).digest
+
+
+def replaced(sound: Exchange) -> object:
+    data: JsonObject = {"phase": 1, "parts": parts_of(challenge={"phase": 1}, contoso={})}
+    return verify(filed(data), replace(sound.facts, first_request=None))
+
+
+def with_another_tpm(sound: Exchange) -> object:
+    return verify(filed(first_of(SoftTpm())), facts_for(sound.tpm))
+
+
+def at_the_signer_of_one(sound: Exchange) -> object:
+    first = replace(sound.first, signer_name=ALONE, evidence=Evidence(TPM, 1, sound.tpm.first().to_json()))
+    second = replace(filed({}, second=True), signer_name=ALONE, evidence=Evidence(TPM, 1, sound.tpm_answer()))
+    return verify_tpm(second, replace(sound.facts, settings=sound.tpm.settings, first_request=first))
+
+
+def after_other_parts(sound: Exchange) -> object:
+    other: JsonObject = {"phase": 1, "parts": parts_of(challenge={"phase": 1}, contoso={})}
+    first = replace(sound.first, evidence=Evidence(PROVIDER, 1, other))
+    return verify(filed(sound.answer(), second=True), replace(sound.facts, first_request=first))
+
+
+def of_two_names(sound: Exchange) -> object:
+    signer = signer_of_halves(tpm="node-7", challenge="node-8")
+    return verify(filed(sound.answer(), second=True), sound.facts, signer)
+
+
+CASES: Final[Mapping[str, Case]] = {
+    "D5-184": replaced,
+    "D5-185": answering(contoso=lambda _: {}),
+    "D5-186": with_another_tpm,
+    "D5-187": answering(challenge=lambda sound: sound.secret_answer(SecretBytes(bytes(32)))),
+    "D5-188": answering(tpm=lambda sound: sound.tpm_answer(binding=over_the_binding_of_one(sound))),
+    "D5-189": answering(challenge=lambda sound: sound.secret_answer(binding=over_the_binding_of_one(sound))),
+    "D5-190": at_the_signer_of_one,
+    "D5-191": after_other_parts,
+    "D5-192": answering(insecure=lambda _: {}),
+    "D5-193": answering(challenge=lambda _: {"phase": 1}),
+    "D5-194": answering(composite=lambda sound: sound.answer()),
+    "D5-195": of_two_names,
+}
+
+
+def test_what_the_attacks_spoil_is_accepted(sound: Exchange) -> None:
+    attested = verify(filed(sound.answer(), second=True), sound.facts)
+    assert {kind.partition(".")[0] for kind in attested.fingerprints} == {TPM, CHALLENGE}
+
+
+@pytest.mark.parametrize(("row", "case"), attacks(CASES))
+def test_one_proof_of_two_or_two_of_two_machines_get_no_node(sound: Exchange, row: Row, case: Case) -> None:
+    assert judged(lambda: case(sound)) == row.expected
