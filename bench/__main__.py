@@ -1,4 +1,4 @@
-"""``python -m bench [joins | throughput | flood | wheel] [--json]``, or ``bench soak [--nodes N] [--minutes N]``."""
+"""``python -m bench [joins|throughput|flood|clouds|wheel] [--json]``, or ``bench soak [--nodes N] [--minutes N]``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import flood, joins, throughput, wheel
+from bench import clouds, flood, joins, throughput, wheel
 from bench.figures import Figure, table
 from bench.scene import Scene, opened
 from bench.soak import command as soak
@@ -18,7 +18,8 @@ from nodeattest_cli.demo.tools import Tools, find_tools
 from nodeattest_cli.errors import UserError
 
 IN_CLUSTERS: dict[str, Callable[[Scene], list[Figure]]] = {"joins": joins.measure, "throughput": throughput.measure}
-NAMES = (*IN_CLUSTERS, "flood", "wheel")
+ALONE: dict[str, Callable[[], list[Figure]]] = {"clouds": clouds.measure, "wheel": wheel.measure}
+NAMES = (*IN_CLUSTERS, "flood", *ALONE)
 FLOOD = 2_000
 """Requests: enough for a dozen joins beside them."""
 
@@ -42,8 +43,8 @@ def main() -> int:
         return 2
     figures: list[Figure] = []
     for name in names:
-        if name == "wheel":
-            figures += wheel.measure()
+        if name in ALONE:
+            figures += ALONE[name]()
             continue
         with opened(tools) as scene:
             figures += flood.measure(scene, options.flood_requests) if name == "flood" else IN_CLUSTERS[name](scene)
