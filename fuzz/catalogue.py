@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from fuzz import agent, cli, controller, kube, tpm, wire
+from fuzz import agent, aws, cli, controller, kube, tpm, wire
 from fuzz.target import Target
 
 __all__ = ["CORPUS", "TARGETS", "seeds_of"]
@@ -15,7 +15,15 @@ CORPUS: Final = Path(__file__).parents[1] / "tests" / "vectors" / "fuzz"
 
 TARGETS: Final[dict[str, Target]] = {
     target.name: target
-    for target in (*wire.TARGETS, *tpm.TARGETS, *controller.TARGETS, *kube.TARGETS, *cli.TARGETS, *agent.TARGETS)
+    for target in (
+        *wire.TARGETS,
+        *tpm.TARGETS,
+        *controller.TARGETS,
+        *kube.TARGETS,
+        *cli.TARGETS,
+        *agent.TARGETS,
+        *aws.TARGETS,
+    )
 }
 
 

@@ -118,6 +118,7 @@ class Agent:
     node_name: str
     provider: str
     provider_id: str
+    """Empty: the agent is to find it itself."""
     settings: Mapping[str, str]
 
     @property
@@ -133,7 +134,8 @@ class Agent:
         token_file.chmod(0o600)
         command: list[str] = ["join", "--server", self.server, "--ca-file", str(self.ca_file)]
         command += ["--token-file", str(token_file), "--provider", self.provider, "--node-name", self.node_name]
-        command += ["--provider-id", self.provider_id, "--kubeconfig", str(self.kubeconfig), *self.files(), *flags]
+        command += ["--provider-id", self.provider_id] if self.provider_id else []
+        command += ["--kubeconfig", str(self.kubeconfig), *self.files(), *flags]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
         return self.run(*command, timeout=timeout)

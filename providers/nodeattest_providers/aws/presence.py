@@ -97,7 +97,7 @@ def check_instance(checks: Checks, instance: Instance, claim: Claim, policy: Aws
         ),
         (
             "network",
-            not_allowed,
+            Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED,
             in_network,
             "any" if policy.vpcs is None else ", ".join(sorted(policy.vpcs)) or "none, the policy lists none",
             instance.vpc or "none",

@@ -24,7 +24,7 @@ from nodeattest_providers.errors import Denied
 from nodeattest_providers.settings import invalid
 from nodeattest_providers.unreadable import UNREADABLE
 
-__all__ = ["RegionCertificates", "TrustBundle", "parse_bundle"]
+__all__ = ["RegionCertificates", "TrustBundle", "parse_bundle", "parse_bundle_text"]
 
 RegionCertificates = Mapping[str, tuple[x509.Certificate, ...]]
 
@@ -52,6 +52,11 @@ def parse_bundle(texts: Mapping[str, str]) -> RegionCertificates:
             raise invalid(_WHERE, denied.expected, denied.got) from None
         bundle[region] = _certificates(region, text)
     return MappingProxyType(bundle)
+
+
+def parse_bundle_text(text: str) -> RegionCertificates:
+    """Read a bundle in one JSON object; what cannot be used is ``Denied``."""
+    return parse_bundle(_by_region(text))
 
 
 def _certificates(region: str, text: str) -> tuple[x509.Certificate, ...]:
@@ -125,7 +130,7 @@ def _read(path: Path) -> RegionCertificates:
         raise invalid(_WHERE, _EXPECTED, f"{path}: {got}") from None
     if path.is_dir():
         return parse_bundle({one.name.removesuffix(_SUFFIX): text for one, text in contents.items()})
-    return parse_bundle(_by_region(contents[path]))
+    return parse_bundle_text(contents[path])
 
 
 def _bounded(path: Path) -> str:
