@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import tracemalloc
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -169,6 +171,45 @@ def test_without_credentials_the_request_waits_and_the_message_says_so(
     with pytest.raises(Unavailable) as unavailable:
         ec2_of(profile="absent")(HERE, [STRANGER])
     assert "no AWS credentials" in unavailable.value.detail
+
+
+@pytest.mark.parametrize("roles", [{}, {ACCOUNT: f"arn:aws:iam::{ACCOUNT}:role/reader"}], ids=["own", "assumed"])
+def test_credentials_that_come_late_are_found(
+    amazon: Cloud, ec2_of: MakeEc2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, roles: dict[str, JsonValue]
+) -> None:
+    keys = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    for name in keys:
+        monkeypatch.delenv(name)
+    seen = Seen()
+    ec2 = ec2_of(seen, assumeRoles=roles)
+    with pytest.raises(Unavailable) as unavailable:
+        ec2(HERE, [STRANGER])
+    assert "no AWS credentials" in unavailable.value.detail
+    for name, value in keys.items():
+        monkeypatch.setenv(name, value)
+    assert not ec2(HERE, [STRANGER])
+    assert seen.outcomes == [CallOutcome.REFUSED, CallOutcome.OK]
+    assert amazon.asked[-1] == "DescribeInstances"
+
+
+def test_what_ec2s_api_looks_like_is_read_once_for_all_accounts(ec2_of: MakeEc2) -> None:
+    def used(account: str) -> int:
+        """Tell how much memory a first call for an account takes for good, in bytes."""
+        before = tracemalloc.get_traced_memory()[0]
+        with suppress(Unavailable):  # nobody is there to be asked
+            ec2(Realm(account, REGION), [STRANGER])
+        return tracemalloc.get_traced_memory()[0] - before
+
+    ec2 = ec2_of(endpoints={"ec2": "https://127.0.0.1:1"})
+    tracemalloc.start()
+    try:
+        first, second = used("111111111111"), used("222222222222")
+    finally:
+        tracemalloc.stop()
+    assert second < first / 4
 
 
 def test_instances_of_another_account_are_read_with_its_role(amazon: Cloud, ec2_of: MakeEc2) -> None:

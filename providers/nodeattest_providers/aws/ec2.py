@@ -3,7 +3,8 @@
 Promises: one client a realm, made when first asked; one attempt a call, bounded time, no proxy but a configured one. An
 instance is asked for by filter, so that one that does not exist is left out rather than failing the rest. Whatever goes
 wrong is ``Unavailable`` that says whose matter it is. Credentials are boto3's own chain or a profile, and for accounts
-of ``assumeRoles`` that role's; they are never shown.
+of ``assumeRoles`` that role's; they are never shown, and where there were none they are looked for again. What EC2's API
+looks like (24 MB) is read once for all realms.
 Leaves to others: collecting requests (``instances``). Called in threads.
 Source: EC2, "DescribeInstances", "Eventual consistency"; kubernetes/cloud-provider-aws (which addresses a node has).
 """
@@ -58,6 +59,7 @@ class Ec2:
         self._random = random
         self._lock = threading.Lock()
         self._clients: dict[Realm, Any] = {}
+        self._shapes = cast("Any", botocore.session.Session()).get_component("data_loader")
 
     def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Instance]:
         """Return those that exist; raises Unavailable."""
@@ -108,7 +110,9 @@ class Ec2:
 
     def _made(self, realm: Realm) -> Any:  # noqa: ANN401 - the same
         configuration = self._configuration
-        session = cast("Any", botocore.session.Session(profile=configuration.profile))
+        session = self._session(configuration.profile)
+        if session.get_credentials() is None:  # a client made without would never have any
+            raise exceptions.NoCredentialsError
         create = partial(
             session.create_client,
             region_name=realm.region,
@@ -117,24 +121,28 @@ class Ec2:
         )
         role = configuration.assume_roles.get(realm.account)
         if role is not None:
-            session = _assuming(session, partial(create, endpoint_url=configuration.sts), role)
+            session = self._assuming(session, partial(create, endpoint_url=configuration.sts), role)
             create = partial(session.create_client, *create.args, **create.keywords)
         return create("ec2", endpoint_url=configuration.ec2)
 
+    def _session(self, profile: str | None = None) -> Any:  # noqa: ANN401 - the same
+        session = cast("Any", botocore.session.Session(profile=profile))
+        session.register_component("data_loader", self._shapes)
+        return session
 
-def _assuming(session: Any, create: Callable[..., Any], role: str) -> Any:  # noqa: ANN401 - botocore is untyped
-    """Make a session with the role's credentials, which renew themselves."""
-    fetcher = cast("Any", credentials.AssumeRoleCredentialFetcher)(
-        client_creator=create,
-        source_credentials=session.get_credentials(),
-        role_arn=role,
-        extra_args={"RoleSessionName": "nodeattest"},
-    )
-    assuming = cast("Any", botocore.session.Session())
-    assuming._credentials = cast("Any", credentials.DeferredRefreshableCredentials)(  # noqa: SLF001 - boto3's own way
-        method="assume-role", refresh_using=fetcher.fetch_credentials
-    )
-    return assuming
+    def _assuming(self, session: Any, create: Callable[..., Any], role: str) -> Any:  # noqa: ANN401 - the same
+        """Make a session with the role's credentials, which renew themselves."""
+        fetcher = cast("Any", credentials.AssumeRoleCredentialFetcher)(
+            client_creator=create,
+            source_credentials=session.get_credentials(),
+            role_arn=role,
+            extra_args={"RoleSessionName": "nodeattest"},
+        )
+        assuming = self._session()
+        assuming._credentials = cast("Any", credentials.DeferredRefreshableCredentials)(  # noqa: SLF001 - boto3's own way
+            method="assume-role", refresh_using=fetcher.fetch_credentials
+        )
+        return assuming
 
 
 def _config(proxy: str | None) -> Any:  # noqa: ANN401 - botocore is untyped
