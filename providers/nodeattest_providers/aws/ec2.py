@@ -3,7 +3,7 @@
 Promises: one client a realm, made when first asked; one attempt a call, bounded time, no proxy but a configured one. An
 instance is asked for by filter, so that one that does not exist is left out rather than failing the rest. Whatever goes
 wrong is ``Unavailable`` that says whose matter it is. Credentials are boto3's own chain or a profile, and for accounts
-of ``assumeRoles`` that role's; they are never shown, and where there were none they are looked for again. What EC2's API
+of ``assumeRoles`` that role's; they are never shown, and looked for again where there were none. What EC2's API
 looks like (24 MB) is read once for all realms.
 Leaves to others: collecting requests (``instances``). Called in threads.
 Source: EC2, "DescribeInstances", "Eventual consistency"; kubernetes/cloud-provider-aws (which addresses a node has).
