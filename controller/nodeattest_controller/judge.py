@@ -123,8 +123,9 @@ class Judge:
             holders=inventory.holders(workload.key, request.csr.node_name),
             is_alive=lambda ledger: bool(inventory.members(workload.key, ledger.provider_id)),
         )
+        # Before a platform is asked about it: a name that nothing but a proof could make this machine's may pass here.
+        check_node_name(request, member, around, request.csr.node_name if final else None)
         if not final:
-            check_node_name(request, member, around, None)
             _check_unanswered(request, ledger)
         first = await workload.read_request(case.ref.name) if case.ref else None
         attested = await self._verify(case, member, ledger, first)  # 5
@@ -181,7 +182,8 @@ class Judge:
         serving = case.request.purpose is Purpose.SERVING
         signer = case.signer
         verify = signer.verify_serving_attestation_data if serving else signer.verify_client_attestation_data
-        key = (case.workload.key, member.provider_id)
+        # Not by machine alone: whoever names another's machine again and again would keep it from its turn.
+        key = (case.workload.key, member.provider_id, case.request.username)
         return await self._verifications.run(key, lambda: verify(case.request, facts))
 
     async def _machine_facts(self, case: _Case, member: Member) -> MachineFacts:

@@ -1,4 +1,4 @@
-"""A third party's provider whose platform hangs for one machine: that machine waits, and no other."""
+"""A third party's provider whose platform hangs for one machine or requester: that one waits, and no other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Signer:
     provider, versions, secure = "hanging", (1,), True
 
     async def verify_client_attestation_data(self, request, facts):
-        if facts.machine.name.startswith("hung"):
+        if facts.machine.name.startswith("hung") or request.expiration_seconds == 3601:
             await asyncio.sleep(3600)
         checks = Checks()
         checks.require(True, "asked", section="", reason=Reason.PROOF_INVALID, expected="", got="", remedy="")
@@ -61,3 +61,29 @@ def test_a_machine_whose_platform_hangs_waits_and_no_other_is_delayed(world: Wor
                 what="the reason of the wait",
             )
             world.workload_admin.delete(f"/apis/certificates.k8s.io/v1/certificatesigningrequests/{one.name}")
+
+
+@pytest.mark.usefixtures("installed")
+def test_whoever_keeps_the_platform_busy_with_anothers_machine_does_not_delay_it(world: World) -> None:
+    world.set_policy(authorizedAttestors=["hanging"])
+    with world.controller("--leader-elect", "false", log="busy.log") as controller:
+        world.await_service(controller)
+        world.machine("wanted-1")
+        wanted, thief = Wanted(node="wanted-1", provider="hanging"), world.token()
+        busy = [file_request(world, wanted, token=thief, expirationSeconds=3601) for _ in range(4)]
+        eventually(lambda: len([one for one in busy if one.annotation(ANNOTATION_REASON)]) == 3, what="a busy platform")
+        honest = file_request(world, Wanted(node="wanted-1", provider="hanging"))
+        eventually(lambda: honest.state() == "issued", seconds=8, what="the certificate beside the thief's requests")
+        for one in busy:
+            world.workload_admin.delete(f"/apis/certificates.k8s.io/v1/certificatesigningrequests/{one.name}")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_name_that_is_not_the_machines_is_refused_before_a_platform_is_asked(world: World) -> None:
+    world.set_policy(authorizedAttestors=["hanging"])
+    with world.controller("--leader-elect", "false", log="named.log") as controller:
+        world.await_service(controller)
+        world.machine("named-1", addresses=[("Hostname", "named-1")])
+        other = Wanted(node="other-1", provider="hanging", provider_id="sandbox://named-1")
+        filed = file_request(world, other, expirationSeconds=3601)
+        eventually(lambda: filed.state() == "Denied:NodeNameMismatch", seconds=8, what="the refusal of the name")
