@@ -122,7 +122,7 @@ CASES: dict[str, Case] = {
         )
     ),
     "D7-04": signed_body(b"Action=AssumeRole&Version=2011-06-15"),
-    "D7-05": header(";x-nodeattest-binding", ""),
+    "D7-05": header(";x-amz-nodeattest-binding", ""),
     "D7-06": signed_at(timedelta(minutes=16)),
     "D7-07": with_fields(headers={"host": "evil.example"}, body="QWN0aW9uPUdldENhbGxlcklkZW50aXR5"),
     "D7-08": elsewhere,
@@ -130,7 +130,7 @@ CASES: dict[str, Case] = {
     "D7-10": signed_at(timedelta(minutes=-6)),
     "D7-11": signed_body(b"Action=GetCallerIdentity&Action=AssumeRole&Version=2011-06-15"),
     "D7-12": signed_body(b"action=GetCallerIdentity&Version=2011-06-15"),
-    "D7-13": header(";x-nodeattest-binding", ";x-nodeattest-binding;x-nodeattest-binding"),
+    "D7-13": header(";x-amz-nodeattest-binding", ";x-amz-nodeattest-binding;x-amz-nodeattest-binding"),
     "D7-14": known_as("arn:aws:iam::{account}:user/{id}"),
     "D7-15": known_as("arn:aws:iam::{account}:root"),
     "D7-16": known_as("arn:aws:sts::{account}:assumed-role/admin/{id}"),

@@ -68,7 +68,7 @@ def signed_right(host: str, headers: Mapping[str, str], body: bytes, session: Ro
     named = match["headers"].split(";")
     if not {"host", "x-amz-date", "x-amz-security-token"} <= set(named) or not set(named) <= set(headers):
         return False
-    carried = {name: headers[name] for name in named if not name.startswith("x-amz-")}
+    carried = {name: headers[name] for name in named if name not in {"x-amz-date", "x-amz-security-token"}}
     again = _awsrequest.AWSRequest(method="POST", url=f"https://{host}/", data=body, headers=carried)
     at = datetime.strptime(headers["x-amz-date"], TIMESTAMP).replace(tzinfo=UTC)
     _inject(again, session, at, match["service"], match["region"])

@@ -114,3 +114,10 @@ def test_the_request_holds_the_binding_of_cluster_signer_and_csr() -> None:
 def test_botocore_signs_exactly_the_headers_that_the_controller_rebuilds() -> None:
     signed = sign(sts_request("us-east-1", BINDING), RoleSession(), T1)
     assert f"SignedHeaders={';'.join(SIGNED_HEADERS)}," in signed.authorization
+
+
+def test_a_login_that_knows_amazons_own_headers_only_refuses_the_signed_request() -> None:
+    known = {"algorithm", "content-sha256", "credential", "date", "security-token", "signature", "signedheaders"}
+    known |= {"user-agent"}  # Vault's default list, and Consul's
+    amazons = {name.removeprefix("x-amz-") for name in SIGNED_HEADERS if name.startswith("x-amz-")}
+    assert amazons - known == {BINDING_HEADER.removeprefix("x-amz-")}

@@ -187,10 +187,10 @@ HEADERS: dict[str, tuple[str, str, Reason]] = {
     "another region": ("us-east-1", "us-west-2", Reason.PLATFORM_PROOF_MALFORMED),
     "another day": ("/20260301/", "/20260302/", Reason.PLATFORM_PROOF_MALFORMED),
     "another algorithm": ("HMAC-SHA256", "ECDSA-P256-SHA256", Reason.PLATFORM_PROOF_MALFORMED),
-    "a binding that is not signed": (";x-nodeattest-binding", "", Reason.PLATFORM_PROOF_MALFORMED),
+    "a binding that is not signed": (";x-amz-nodeattest-binding", "", Reason.PLATFORM_PROOF_MALFORMED),
     "a binding that is signed twice": (
-        ";x-nodeattest-binding",
-        ";x-nodeattest-binding;x-nodeattest-binding",
+        ";x-amz-nodeattest-binding",
+        ";x-amz-nodeattest-binding;x-amz-nodeattest-binding",
         Reason.PLATFORM_PROOF_MALFORMED,
     ),
     "a header more": ("content-type;", "accept;content-type;", Reason.PLATFORM_PROOF_MALFORMED),
