@@ -62,7 +62,7 @@ class Api:
             answer = await self._ask(path, parameters, await self._tokens.token())
         if answer.status == HTTPStatus.NOT_FOUND:
             return None
-        if answer.status != HTTPStatus.OK:
+        if _outcome(answer) is not CallOutcome.OK:
             raise _refusal(answer)
         return answer.body
 
@@ -124,7 +124,7 @@ class Api:
 
 def _outcome(answer: _Answer) -> CallOutcome:
     match answer.status:
-        case HTTPStatus.OK:
+        case HTTPStatus.OK if answer.body.lstrip().startswith(b"{"):
             return CallOutcome.OK
         case HTTPStatus.TOO_MANY_REQUESTS:
             return CallOutcome.THROTTLED

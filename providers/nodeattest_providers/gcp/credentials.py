@@ -15,6 +15,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from email.message import Message
 from typing import Final, Protocol, cast
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
@@ -55,7 +56,8 @@ class _Response:
     """What google-auth expects of an answer."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Message
+    """Its ``get`` heeds no case, as google-auth expects."""
     data: bytes = field(repr=False)
 
 
@@ -89,10 +91,10 @@ class _Transport:
         request = Request(url, data=body, headers=dict(headers or {}), method=method)  # noqa: S310 - google-auth's own URLs
         try:
             with self._opener.open(request, timeout=min(timeout or _TIMEOUT, _TIMEOUT)) as answer:
-                return _Response(answer.status, dict(answer.headers), _bounded(answer))
+                return _Response(answer.status, answer.headers, _bounded(answer))
         except HTTPError as error:
             with error:
-                return _Response(error.code, dict(error.headers), _bounded(error))
+                return _Response(error.code, error.headers, _bounded(error))
         except (OSError, http.client.HTTPException, ValueError):
             raise TransportError("no answer") from None
 

@@ -1,0 +1,358 @@
+"""Asking the Compute API: many questions in few calls, nobody refused by an old answer, every failure a wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gcp_world import ACCOUNT, NAME, PROJECT, ZONE, Calls, cloud_in, instance_of, pem_of, rsa_tpm
+from tpm_world import SoftTpm
+
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.gcp.api import Api
+from nodeattest_providers.gcp.compute import Compute
+from nodeattest_providers.gcp.flights import Flights
+from nodeattest_providers.gcp.instance import Instance
+from nodeattest_providers.gcp.place import Place
+from nodeattest_providers.gcp.settings import GcpPlatform, parse_settings
+from nodeattest_providers.platform import CallOutcome
+from nodeattest_sandbox.clouds.gcp.cloud import CloudSwitches, GoogleCloud
+
+OTHER = "other-project"
+PLACE = Place(PROJECT, ZONE, NAME)
+
+
+@pytest.fixture(scope="module")
+def tpm() -> SoftTpm:
+    return rsa_tpm()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[GoogleCloud]:
+    with cloud_in(tmp_path_factory.mktemp("cloud")) as cloud:
+        yield cloud
+
+
+@pytest.fixture(scope="module")
+def settings(running: GoogleCloud) -> GcpPlatform:
+    key = running.account(ACCOUNT, project=PROJECT, reads=(PROJECT, OTHER))
+    return parse_settings(
+        {
+            "endpoints": {"compute": running.endpoint},
+            "caBundle": str(running.ca_file),
+            "credentialsFile": str(key),
+        }
+    )
+
+
+@pytest.fixture
+def cloud(running: GoogleCloud, tpm: SoftTpm) -> Generator[GoogleCloud]:
+    running.instances = [instance_of(tpm)]
+    running.calls.clear()
+    yield running
+    running.switches = CloudSwitches()
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+@pytest.fixture
+async def compute(settings: GcpPlatform, calls: Calls) -> AsyncGenerator[Compute]:
+    made = Compute(Api(settings, calls))
+    yield made
+    await made.aclose()
+
+
+def fleet(cloud: GoogleCloud, count: int) -> list[Place]:
+    first = cloud.instances[0]
+    cloud.instances = [replace(first, name=f"node-{number}", number=str(number)) for number in range(count)]
+    return [Place(PROJECT, ZONE, f"node-{number}") for number in range(count)]
+
+
+async def test_sixty_machines_at_once_are_one_call(cloud: GoogleCloud, compute: Compute) -> None:
+    places = fleet(cloud, 60)
+    found = await asyncio.gather(*map(compute.instance, places))
+    assert [instance and instance.place for instance in found] == places
+    assert cloud.calls == [f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances 60"]
+
+
+async def test_more_than_a_hundred_at_once_are_two_calls(cloud: GoogleCloud, compute: Compute) -> None:
+    places = fleet(cloud, 130)
+    found = await asyncio.gather(*map(compute.instance, places))
+    assert [instance and instance.place for instance in found] == places
+    assert len(cloud.calls) == 2
+
+
+async def test_a_list_of_several_pages_is_read_to_its_end(cloud: GoogleCloud, settings: GcpPlatform) -> None:
+    places = fleet(cloud, 5)
+
+    class SmallPages:
+        def __init__(self) -> None:
+            self.api = Api(settings, Calls())
+            self.aclose = self.api.aclose
+
+        async def get(self, path: str, parameters: Mapping[str, str]) -> bytes | None:
+            return await self.api.get(path, {**parameters, "maxResults": "2"})
+
+    compute = Compute(SmallPages())
+    try:
+        assert all(await asyncio.gather(*map(compute.instance, places)))
+    finally:
+        await compute.aclose()
+    assert len(cloud.calls) == 3
+
+
+async def test_each_zone_and_project_is_asked_for_itself(cloud: GoogleCloud, compute: Compute) -> None:
+    first = cloud.instances[0]
+    cloud.add(replace(first, zone="europe-west1-b"))
+    cloud.add(replace(first, project=OTHER))
+    places = [PLACE, Place(PROJECT, "europe-west1-b", NAME), Place(OTHER, ZONE, NAME)]
+    found = await asyncio.gather(*map(compute.instance, places))
+    assert [instance and instance.place for instance in found] == places
+    assert len(cloud.calls) == 3
+
+
+async def test_one_machine_asked_about_twice_at_once_is_one_question(cloud: GoogleCloud, compute: Compute) -> None:
+    await asyncio.gather(*(compute.instance(PLACE) for _ in range(20)))
+    assert [call[-2:] for call in cloud.calls] == [" 1"]
+
+
+async def test_a_running_instance_is_believed_for_ten_seconds(cloud: GoogleCloud, settings: GcpPlatform) -> None:
+    now = [100.0]
+    compute = Compute(Api(settings, Calls()), clock=lambda: now[0])
+    try:
+        await compute.instance(PLACE)
+        now[0] += 9.9
+        await compute.instance(PLACE)
+        assert len(cloud.calls) == 1
+        cloud.instances[0].status = "STOPPING"
+        now[0] += 0.2
+        found = await compute.instance(PLACE)
+        assert found is not None
+        assert found.status == "STOPPING"
+    finally:
+        await compute.aclose()
+
+
+@pytest.mark.parametrize("status", ["STAGING", "TERMINATED"])
+async def test_any_other_answer_is_asked_for_again(cloud: GoogleCloud, compute: Compute, status: str) -> None:
+    cloud.instances[0].status = status
+    before = await compute.instance(PLACE)
+    assert before is not None
+    assert before.status == status
+    cloud.instances[0].status = "RUNNING"
+    after = await compute.instance(PLACE)
+    assert after is not None
+    assert after.status == "RUNNING"
+
+
+async def test_an_instance_that_was_not_there_may_be_there_the_next_moment(
+    cloud: GoogleCloud, compute: Compute, tpm: SoftTpm
+) -> None:
+    cloud.instances = []
+    assert await compute.instance(PLACE) is None
+    cloud.add(instance_of(tpm))
+    assert await compute.instance(PLACE) is not None
+
+
+async def running_instance(compute: Compute) -> Instance:
+    found = await compute.instance(PLACE)
+    assert found is not None
+    return found
+
+
+async def test_keys_are_asked_once_by_the_numeric_id(cloud: GoogleCloud, compute: Compute, tpm: SoftTpm) -> None:
+    instance = await running_instance(compute)
+    keys = await asyncio.gather(*(compute.endorsement_keys(instance) for _ in range(10)))
+    assert set(keys) == {frozenset({tpm.fingerprint})}
+    assert await compute.endorsement_keys(instance) == {tpm.fingerprint}
+    assert [call.rpartition("/instances/")[2] for call in cloud.calls[1:]] == [
+        f"{instance.number}/getShieldedInstanceIdentity"
+    ]
+
+
+async def test_both_kinds_of_endorsement_key_count(cloud: GoogleCloud, compute: Compute, tpm: SoftTpm) -> None:
+    other = SoftTpm()
+    cloud.instances[0].keys = {"encryptionKey": pem_of(tpm.ek), "eccP256EncryptionKey": pem_of(other.ek)}
+    instance = await running_instance(compute)
+    assert await compute.endorsement_keys(instance) == {tpm.fingerprint, other.fingerprint}
+
+
+async def test_keys_that_are_not_there_yet_are_waited_for(cloud: GoogleCloud, compute: Compute, tpm: SoftTpm) -> None:
+    cloud.instances[0].keys = {}
+    instance = await running_instance(compute)
+    with pytest.raises(Unavailable):
+        await compute.endorsement_keys(instance)
+    cloud.instances[0].keys = instance_of(tpm).keys
+    assert await compute.endorsement_keys(instance) == {tpm.fingerprint}
+
+
+async def test_an_instance_that_is_gone_when_its_keys_are_asked_has_none(cloud: GoogleCloud, compute: Compute) -> None:
+    instance = await running_instance(compute)
+    cloud.instances = []
+    assert await compute.endorsement_keys(instance) is None
+
+
+async def test_the_instances_metadata_is_never_sent_to_us(cloud: GoogleCloud, settings: GcpPlatform) -> None:
+    seen: list[bytes] = []
+
+    class Listening:
+        def __init__(self) -> None:
+            self.api = Api(settings, Calls())
+            self.aclose = self.api.aclose
+
+        async def get(self, path: str, parameters: Mapping[str, str]) -> bytes | None:
+            data = await self.api.get(path, parameters)
+            seen.append(data or b"")
+            return data
+
+    assert "bootstrap token" in cloud.instances[0].user_data
+    compute = Compute(Listening())
+    try:
+        assert await compute.instance(PLACE)
+    finally:
+        await compute.aclose()
+    assert seen
+    assert all(b"bootstrap" not in data and b"metadata" not in data for data in seen)
+
+
+# Failures
+
+
+@pytest.mark.parametrize(
+    ("switch", "outcome"),
+    [
+        ("down", CallOutcome.UNREACHABLE),
+        ("failing", CallOutcome.FAILED),
+        ("throttled", CallOutcome.THROTTLED),
+        ("garbled", CallOutcome.FAILED),
+    ],
+)
+async def test_a_project_that_cannot_answer_waits_and_no_other_does(
+    cloud: GoogleCloud, compute: Compute, calls: Calls, switch: str, outcome: CallOutcome
+) -> None:
+    cloud.add(replace(cloud.instances[0], project=OTHER))
+    getattr(cloud.switches, switch).add(PROJECT)
+    asked = asyncio.gather(compute.instance(PLACE), compute.instance(Place(OTHER, ZONE, NAME)), return_exceptions=True)
+    failed, found = await asked
+    assert isinstance(failed, Unavailable)
+    assert failed.reason is Reason.PLATFORM_UNAVAILABLE
+    assert isinstance(found, Instance)
+    assert ("compute", outcome) in calls.seen
+    getattr(cloud.switches, switch).clear()
+    assert await compute.instance(PLACE) is not None
+
+
+async def test_a_throttled_project_says_when_to_come_again(cloud: GoogleCloud, compute: Compute) -> None:
+    cloud.switches.throttled.add(PROJECT)
+    with pytest.raises(Unavailable) as caught:
+        await compute.instance(PLACE)
+    assert caught.value.retry_after == 7.0
+
+
+async def test_a_slow_project_delays_no_other(cloud: GoogleCloud, compute: Compute) -> None:
+    cloud.add(replace(cloud.instances[0], project=OTHER))
+    cloud.switches.slow.add(PROJECT)
+    hanging = asyncio.ensure_future(compute.instance(PLACE))
+    assert await compute.instance(Place(OTHER, ZONE, NAME)) is not None
+    assert not hanging.done()
+    cloud.switches.slow.clear()
+    assert await hanging is not None
+
+
+async def test_who_gives_up_takes_nothing_from_the_others(cloud: GoogleCloud, compute: Compute) -> None:
+    cloud.switches.slow.add(PROJECT)
+    impatient = asyncio.ensure_future(compute.instance(PLACE))
+    patient = asyncio.ensure_future(compute.instance(PLACE))
+    await asyncio.sleep(0.1)
+    impatient.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await impatient
+    cloud.switches.slow.clear()
+    assert await patient is not None
+
+
+async def test_a_redirect_is_not_followed(cloud: GoogleCloud, compute: Compute, calls: Calls) -> None:
+    cloud.add(replace(cloud.instances[0], project=OTHER))
+    target = f"{cloud.endpoint}/compute/v1/projects/{OTHER}/zones/{ZONE}/instances"
+    cloud.switches.redirecting[PROJECT] = target
+    with pytest.raises(Unavailable):
+        await compute.instance(PLACE)
+    assert len(cloud.calls) == 1
+    assert calls.seen[-1] == ("compute", CallOutcome.FAILED)
+
+
+async def test_a_project_that_the_controller_may_not_read_waits_with_the_remedy(
+    cloud: GoogleCloud, compute: Compute, calls: Calls
+) -> None:
+    with pytest.raises(Unavailable) as caught:
+        await compute.instance(Place("not-readable", ZONE, NAME))
+    assert "compute.instances.getShieldedInstanceIdentity" in caught.value.remedy
+    assert calls.seen[-1] == ("compute", CallOutcome.REFUSED)
+    assert cloud.calls
+
+
+async def test_a_token_that_the_api_refuses_is_replaced_once(
+    cloud: GoogleCloud, compute: Compute, calls: Calls
+) -> None:
+    assert await compute.instance(PLACE)
+    cloud.tokens.revoke_all()
+    assert await compute.instance(Place(PROJECT, ZONE, "node-9")) is None
+    assert [service for service, _ in calls.seen] == ["oauth", "compute", "compute", "oauth", "compute"]
+
+
+async def test_an_endpoint_of_another_authority_is_not_believed(
+    settings: GcpPlatform, tmp_path: Path, calls: Calls
+) -> None:
+    with cloud_in(tmp_path) as other:
+        compute = Compute(Api(replace(settings, compute=other.endpoint), calls))
+        try:
+            with pytest.raises(Unavailable):
+                await compute.instance(PLACE)
+        finally:
+            await compute.aclose()
+        assert other.calls == []
+    assert calls.seen[-1] == ("compute", CallOutcome.UNREACHABLE)
+
+
+async def test_no_refusal_holds_a_token_or_an_answer(cloud: GoogleCloud, compute: Compute) -> None:
+    cloud.switches.garbled.add(PROJECT)
+    with pytest.raises(Unavailable) as caught:
+        await compute.instance(PLACE)
+    assert "html" not in str(caught.value)
+    assert "ya29" not in str(caught.value)
+
+
+# Sharing
+
+
+async def test_an_error_is_told_to_everybody_who_waits_and_kept_for_nobody() -> None:
+    flights: Flights[str, int] = Flights()
+    count = 0
+
+    async def fail() -> int:
+        nonlocal count
+        count += 1
+        await asyncio.sleep(0)
+        raise ValueError("once")
+
+    shared = await asyncio.gather(*(flights.share("a", fail) for _ in range(3)), return_exceptions=True)
+    assert [type(error) for error in shared] == [ValueError] * 3
+    assert count == 1
+    with pytest.raises(ValueError, match="once"):
+        await flights.share("a", fail)
+    assert count == 2
+
+
+async def test_calls_under_way_end_when_asked_to() -> None:
+    flights: Flights[str, None] = Flights()
+    waiting = asyncio.ensure_future(flights.share("a", lambda: asyncio.sleep(3600)))
+    await asyncio.sleep(0)
+    await flights.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
