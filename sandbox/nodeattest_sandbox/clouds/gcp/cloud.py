@@ -49,6 +49,8 @@ class CloudSwitches:
     """Answers that are no JSON."""
     redirecting: dict[str, str] = field(default_factory=dict[str, str])
     """Project to another place where the answer is said to be."""
+    swapping: dict[str, CloudInstance] = field(default_factory=dict[str, CloudInstance])
+    """Project to the instance that is answered whichever is asked for."""
 
 
 class GoogleCloud:
@@ -166,6 +168,8 @@ class GoogleCloud:
         with self._lock:
             here = [one for one in self.instances if (one.project, one.zone) == (project, zone)]
         found = [one.resource() for one in here if names is None or one.name in names]
+        if project in self.switches.swapping:
+            found = [self.switches.swapping[project].resource()]
         answer: dict[str, object] = {"kind": "compute#instanceList", "items": found[start : start + size]}
         if start + size < len(found):
             answer["nextPageToken"] = str(start + size)
