@@ -166,3 +166,29 @@ def test_every_providers_mistake_is_told_and_not_only_the_first() -> None:
     assert len(said) == 2
     assert "spec.providers.lunar.craters: an array" in said[0]
     assert "spec.tpm.pcrs.values" in said[1]
+
+
+def test_a_composite_proof_is_checked_with_its_parts() -> None:
+    good = made(authorizedAttestors=["composite"], composite={"allOf": ["tpm", "challenge"]})
+    assert list(problems(good)) == []
+    assert not [note for note in notes(good) if "composite" in note]
+    assert [note for note in notes(good) if note.startswith("only TPMs that the infrastructure provider names")]
+
+
+@pytest.mark.parametrize(
+    "section", [{}, {"allOf": ["tpm", "insecure"]}, {"allOf": ["tpm", "challenge"], "anyOf": [{"allOf": ["tpm", "a"]}]}]
+)
+def test_a_composite_of_what_proves_nothing_or_of_nothing_is_invalid(section: JsonObject) -> None:
+    assert list(problems(made(authorizedAttestors=["composite"], composite=section)))
+
+
+def test_a_part_that_is_let_in_alone_or_is_not_installed_is_worth_a_note() -> None:
+    policy = made(
+        authorizedAttestors=["composite", "tpm"],
+        composite={"anyOf": [{"allOf": ["tpm", "challange"]}]},
+        challenge={},
+    )
+    said = list(notes(policy))
+    assert "tpm is authorized alone, too: whoever has that proof needs no other" in said
+    assert any("no provider 'challange' is installed here" in note for note in said)
+    assert "the section challenge is without effect: authorizedAttestors does not name it" in said

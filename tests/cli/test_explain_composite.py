@@ -1,0 +1,75 @@
+"""Composite proofs explained offline: each part's checks under its name, the objects that a part lacks by theirs."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from stored import MACHINE, Join, changed, stored_csr, without
+
+from nodeattest_cli.explain.model import Outcome
+from nodeattest_cli.explain.replay import explain_request
+from nodeattest_controller.objects import mapping
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers import envelope
+from nodeattest_providers.interface import Evidence
+from nodeattest_providers.interface import JsonObject as EvidenceData
+from nodeattest_providers.names import ProviderName
+from nodeattest_sandbox.pki import ClusterPki
+
+SECRET: JsonObject = {
+    "apiVersion": "v1",
+    "kind": "Secret",
+    "metadata": {"name": f"{MACHINE}-attestation"},
+    "data": {"secret": base64.b64encode(b"s" * 32).decode()},
+}
+
+
+@pytest.fixture(scope="module")
+def join(tmp_path_factory: pytest.TempPathFactory) -> Join:
+    return Join(ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue"))
+
+
+def first_request(join: Join, **parts: EvidenceData) -> JsonObject:
+    sound: dict[str, EvidenceData] = {"tpm": join.tpm.first().to_json(), "challenge": {"phase": 1}}
+    whole: EvidenceData = {name: {"v": 1, "data": data} for name, data in (sound | parts).items()}
+    raw = envelope.encode(join.csr, Evidence(ProviderName("composite"), 1, {"phase": 1, "parts": whole}))
+    return stored_csr("first", raw, signerName="cluster.x-k8s.io/kube-apiserver-client-kubelet-composite")
+
+
+def documents(join: Join) -> list[JsonObject]:
+    made = changed(join.documents(), "NodeAttestationPolicy", "spec", "authorizedAttestors", value=["composite"])
+    policy = next(one for one in made if one["kind"] == "NodeAttestationPolicy")
+    mapping(policy, "spec")["composite"] = {"allOf": ["challenge", "tpm"]}
+    return [*made, SECRET]
+
+
+def test_every_check_of_every_part_is_shown_under_its_name(join: Join) -> None:
+    explanation = explain_request(first_request(join), documents(join))
+    assert {step.outcome for step in explanation.steps} == {Outcome.PASSED}
+    names = {step.name for step in explanation.steps}
+    assert {"tpm: endorsement key: named by the platform", "challenge: the Machine's secret"} <= names
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "missing"),
+    [
+        ("DevMachine", "tpm: endorsement key: bound to the Machine", "infrastructure machine DevMachine"),
+        ("Secret", "challenge: the Machine's secret", "Secret <machine>-attestation"),
+    ],
+)
+def test_what_a_part_lacks_is_named_and_refuses_nothing(join: Join, kind: str, check: str, missing: str) -> None:
+    given = without(documents(join), kind)
+    if kind == "DevMachine":
+        authority = {"endorsementCAs": join.pki.ca_certificate.read_text()}
+        given = changed(given, "NodeAttestationPolicy", "spec", "tpm", value=dict(authority))
+    explanation = explain_request(first_request(join), given)
+    assert not explanation.failed
+    told = {step.name: step.got for step in explanation.steps if step.outcome is Outcome.NOT_CHECKED}
+    assert missing in told[check]
+
+
+def test_a_proof_that_is_missing_is_the_refusal(join: Join) -> None:
+    explanation = explain_request(first_request(join, contoso={}), documents(join))
+    [refusal] = [step for step in explanation.steps if step.outcome is Outcome.FAILED]
+    assert refusal.reason == "ProofMissing"
