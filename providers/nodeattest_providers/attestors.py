@@ -16,6 +16,7 @@ ENTRY_POINTS: Final = "nodeattest.attestors"
 IN_TREE: Final = MappingProxyType(
     {
         "aws": "nodeattest_providers.aws.attestor:AwsAttestor",
+        "azure": "nodeattest_providers.azure.attestor:AzureAttestor",
         "challenge": "nodeattest_providers.challenge.attestor:ChallengeAttestor",
         "gcp": "nodeattest_providers.gcp.attestor:GcpAttestor",
         "composite": "nodeattest_providers.composite.attestor:CompositeAttestor",

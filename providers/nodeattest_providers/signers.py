@@ -18,6 +18,7 @@ ENTRY_POINTS: Final = "nodeattest.signers"
 IN_TREE: Final = MappingProxyType(
     {
         "aws": "nodeattest_providers.aws.verifier:AwsSigner",
+        "azure": "nodeattest_providers.azure.verifier:AzureSigner",
         "challenge": "nodeattest_providers.challenge.verifier:ChallengeSigner",
         "gcp": "nodeattest_providers.gcp.verifier:GcpSigner",
         "composite": "nodeattest_providers.composite.verifier:CompositeSigner",

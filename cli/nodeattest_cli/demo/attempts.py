@@ -26,6 +26,7 @@ _MODULES: Final = MappingProxyType(
     {
         "aws": "nodeattest_cli.demo.attempts_aws",
         "composite": "nodeattest_cli.demo.attempts_composite",
+        "azure": "nodeattest_cli.demo.attempts_azure",
         "gcp": "nodeattest_cli.demo.attempts_gcp",
         "tpm": "nodeattest_cli.demo.attempts_tpm",
     }

@@ -26,6 +26,7 @@ _MODULES: Final = MappingProxyType(
         "aws": "nodeattest_cli.demo.grounds.aws:AwsGround",
         "gcp": "nodeattest_cli.demo.grounds.gcp:GcpGround",
         "composite": "nodeattest_cli.demo.grounds.composite:CompositeGround",
+        "azure": "nodeattest_cli.demo.grounds.azure:AzureGround",
         "insecure": "nodeattest_cli.demo.grounds.bare:BareGround",
     }
 )

@@ -1,0 +1,1 @@
+"""The ``azure`` provider: ``attestor`` on the node, ``verifier`` in the controller."""

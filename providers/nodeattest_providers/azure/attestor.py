@@ -1,0 +1,96 @@
+"""The ``azure`` provider's node half: asks the metadata service for a document about this machine, with our nonce.
+
+Promises: the document is for exactly the binding that it is given; the service is asked over plain HTTP at its
+link-local address, with the header that proves that nobody was redirected there, and never through a proxy. It caches
+documents, and may give one with an older nonce: such a one is not sent, the service is asked again.
+Leaves to others: judging the document (``verifier``); what is asked is nothing that needs credentials.
+Source: Azure, "Instance Metadata Service" (attested data, instance metadata).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Final, cast
+
+from nodeattest_providers.azure.protocol import MAX_SIGNATURE, PROVIDER, VERSION, AzureEvidence, nonce_for
+from nodeattest_providers.azure.resource import provider_id_of
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.exchange import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.metadata import MetadataService, endpoint
+from nodeattest_providers.settings import closed, text
+
+__all__ = ["AzureAttestor"]
+
+_ENDPOINT: Final = "http://169.254.169.254"
+_HEADERS: Final = {"Metadata": "true"}
+_DOCUMENT: Final = "/metadata/attested/document?api-version=2020-09-01&nonce="
+_INSTANCE: Final = "/metadata/instance/compute?api-version=2021-02-01"
+_ATTEMPTS: Final = 3
+"""Documents that are asked for until one has our nonce."""
+_ENCODING: Final = "pkcs7"
+
+
+class AzureAttestor:
+    """Makes Azure evidence; implements ``Attestor``. Its one setting is ``metadataEndpoint``."""
+
+    provider = PROVIDER
+    versions: tuple[int, ...] = (VERSION,)
+    two_step = False
+
+    def __init__(self, settings: Mapping[str, JsonValue]) -> None:
+        closed(settings, "azure", ("metadataEndpoint",))
+        host, port = endpoint(text(settings.get("metadataEndpoint", _ENDPOINT), "azure.metadataEndpoint"))
+        self._service = MetadataService(host, port, name="Azure's metadata service")
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - one step: nobody challenges
+        """Get a document for a CSR; raises Unavailable."""
+        nonce = nonce_for(binding.digest)
+        for _ in range(_ATTEMPTS):
+            signature = _signature(self._service.get(_DOCUMENT + nonce, _HEADERS))
+            if nonce.encode() in signature:
+                return Evidence(PROVIDER, VERSION, AzureEvidence(signature).to_json())
+        raise _unusable("documents with another nonce than was asked for")
+
+    def provider_id(self) -> str:
+        """Tell the machine's provider ID; raises Unavailable."""
+        compute = _object(self._service.get(_INSTANCE, _HEADERS))
+        found = provider_id_of(str(compute.get("resourceId", "")))
+        if found is None:
+            raise _unusable("no resource ID of a virtual machine")
+        return found
+
+
+def _signature(answer: bytes) -> bytes:
+    """Take the document out of the answer."""
+    document = _object(answer)
+    encoded = document.get("signature")
+    if document.get("encoding") != _ENCODING or not isinstance(encoded, str):
+        raise _unusable("no document in PKCS#7")
+    try:
+        signature = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        raise _unusable("a document that is not base64") from None
+    if not 1 <= len(signature) <= MAX_SIGNATURE:
+        raise _unusable(f"a document of {len(signature)} bytes")
+    return signature
+
+
+def _object(answer: bytes) -> dict[str, object]:
+    try:
+        value: object = json.loads(answer.decode())
+    except (ValueError, RecursionError):
+        raise _unusable("an answer that is not JSON") from None
+    if not isinstance(value, dict):
+        raise _unusable("an answer that is no JSON object")
+    return cast("dict[str, object]", value)
+
+
+def _unusable(what: str) -> Unavailable:
+    return Unavailable(
+        Reason.PLATFORM_UNAVAILABLE,
+        f"Azure's metadata service gave {what}",
+        remedy="try again; if this comes back, look at what answers at the metadata service's address",
+    )

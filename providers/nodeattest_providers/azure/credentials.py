@@ -1,0 +1,118 @@
+"""Tokens for Azure's Resource Manager, by azure-identity: a workload's or a machine's identity.
+
+Promises: one request for a token at a time, however many wait for it; it is kept until shortly before its end. No
+redirect, no proxy but a configured one; what fails is ``Unavailable`` and says nothing of tokens. azure-identity is
+imported with the first token.
+Leaves to others: what the identity may read (docs/providers/azure.md).
+Source: Azure, "Workload identity federation", "Managed identities"; azure-identity's documentation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from nodeattest_providers.azure.configuration import AzureConfiguration, ManagedIdentity
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.platform import CallOutcome, ObserveCall
+
+if TYPE_CHECKING:
+    from azure.core.credentials_async import AsyncTokenCredential
+
+__all__ = ["Tokens"]
+
+_TIMEOUT: Final = 8.0
+"""Seconds for one token."""
+_MARGIN: Final = 300.0
+"""Seconds before its end from which on a token is not used any more."""
+_SERVICE: Final = "authority"
+
+
+class Tokens:
+    """Gives tokens for one audience."""
+
+    def __init__(
+        self, configuration: AzureConfiguration, *, observe: ObserveCall, wall: Callable[[], float] = time.time
+    ) -> None:
+        """``wall``: seconds since 1970, which tokens count in."""
+        self._configuration = configuration
+        self._observe = observe
+        self._wall = wall
+        self._credential: AsyncTokenCredential | None = None
+        self._token: tuple[str, float] | None = None
+        self._turn = asyncio.Lock()
+
+    async def get(self) -> str:
+        """Return a token; raises Unavailable."""
+        async with self._turn:
+            if self._token is None or self._wall() >= self._token[1] - _MARGIN:
+                self._token = await self._fetch()
+            return self._token[0]
+
+    def forget(self) -> None:
+        """Take another token next time: this one was refused."""
+        self._token = None
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        if self._credential is not None:
+            await self._credential.close()
+            self._credential = None
+
+    async def _fetch(self) -> tuple[str, float]:
+        from azure.core.exceptions import AzureError, ClientAuthenticationError  # noqa: PLC0415 - 150 ms, and only when really asking
+
+        if self._credential is None:
+            self._credential = _make(self._configuration)
+        began = time.monotonic()
+        outcome = CallOutcome.FAILED
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                token = await self._credential.get_token(f"{self._configuration.audience}/.default")
+            outcome = CallOutcome.OK
+        except TimeoutError:
+            outcome = CallOutcome.TIMED_OUT
+            raise _unavailable(f"gave no token within {_TIMEOUT:g} s") from None
+        except ClientAuthenticationError:  # CredentialUnavailableError is one, too
+            outcome = CallOutcome.REFUSED
+            raise _unavailable("refused the controller's identity") from None
+        except (AzureError, OSError, ValueError) as error:
+            raise _unavailable(f"gave no token ({type(error).__name__})") from None
+        finally:
+            self._observe(_SERVICE, outcome, time.monotonic() - began)
+        return token.token, float(token.expires_on)
+
+
+def _make(configuration: AzureConfiguration) -> AsyncTokenCredential:
+    from azure.core.pipeline.transport import AioHttpTransport  # noqa: PLC0415 - as above
+    from azure.identity.aio import ManagedIdentityCredential, WorkloadIdentityCredential  # noqa: PLC0415 - as above
+
+    identity, bundle = configuration.credential, configuration.ca_bundle
+    options: dict[str, Any] = {"permit_redirects": False, "retry_total": 0}
+    limits = {"connection_timeout": _TIMEOUT, "read_timeout": _TIMEOUT}
+    if isinstance(identity, ManagedIdentity):  # by the metadata service of the controller's own machine
+        transport = AioHttpTransport(use_env_settings=False, **limits)
+        return ManagedIdentityCredential(client_id=identity.client, transport=transport, **options)
+    verify = True if bundle is None else str(bundle)
+    if configuration.proxy is not None:
+        options["proxies"] = {"https": configuration.proxy}
+    return WorkloadIdentityCredential(
+        tenant_id=identity.tenant,
+        client_id=identity.client,
+        token_file_path=str(identity.token_file),
+        authority=configuration.cloud.authority,
+        disable_instance_discovery=True,
+        transport=AioHttpTransport(use_env_settings=False, connection_verify=verify, **limits),
+        **options,
+    )
+
+
+def _unavailable(what: str) -> Unavailable:
+    return Unavailable(
+        Reason.PLATFORM_UNAVAILABLE,
+        f"Azure's authority {what}",
+        remedy="see to platforms.azure.credential in the controller's configuration and to the identity's federation",
+        retry_after=15.0,
+    )

@@ -1,0 +1,189 @@
+"""The ``azure`` provider's controller half: a document that Azure signed for this machine and this request.
+
+Promises: an ``AttestedNode`` only when Azure's metadata service attested, within five minutes of the request and for
+its key, cluster and signer, the very virtual machine that the provider ID names, and the policy lets that one in. What
+the request says decides nothing else; no address in it is ever asked.
+Leaves to others: where Azure is and who signs for it (``configuration``, ``trust``), reading from it (``machines``).
+That the machine runs is in the document: only a running one can get it. Its power state is therefore not asked for;
+lists do not hold it, and fifty machines would cost fifty calls.
+Source: docs/wire-format.md, "azure/v1"; docs/providers/azure.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from cryptography import x509
+
+from nodeattest_providers import cms
+from nodeattest_providers.azure.arm import ResourceManager
+from nodeattest_providers.azure.claims import (
+    FINGERPRINT,
+    SECTION,
+    check_found,
+    check_machine,
+    check_nonce,
+    check_place,
+    check_policy,
+    check_signature,
+    check_subscription,
+    check_time,
+)
+from nodeattest_providers.azure.configuration import AzureConfiguration, parse_configuration
+from nodeattest_providers.azure.credentials import Tokens
+from nodeattest_providers.azure.document import AttestedDocument, parse_document
+from nodeattest_providers.azure.machines import Addresses, Machine, Machines
+from nodeattest_providers.azure.policy import parse_policy
+from nodeattest_providers.azure.protocol import MAX_SIGNATURE, PROVIDER, VERSION, parse_evidence
+from nodeattest_providers.azure.resource import MachineName as AzureName
+from nodeattest_providers.azure.trust import Authorities, TrustBundle, chain_problem, foreign_name
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.evidence import check_block, check_parsed
+from nodeattest_providers.exchange import JsonValue
+from nodeattest_providers.identifiers import is_dns_name
+from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.names import MachineName, NodeName
+from nodeattest_providers.platform import Platform
+
+__all__ = ["AzureSigner"]
+
+
+class AzureSigner:
+    """Judges attested documents; implements ``ClusterAPISigner`` and ``PlatformAddresses``."""
+
+    provider = PROVIDER
+    versions: tuple[int, ...] = (VERSION,)
+    secure = True
+    takes_platform = True
+    reads_infrastructure = False
+
+    def __init__(self, *, platform: Platform) -> None:
+        """Read the configuration and the trust bundle; ``Denied`` when they cannot be used."""
+        self._configuration: AzureConfiguration = parse_configuration(platform.settings)
+        self._bundle = TrustBundle(self._configuration.trust_bundle, time.monotonic)
+        self._may_call = platform.may_call
+        tokens = Tokens(self._configuration, observe=platform.observe)
+        self._manager = ResourceManager(self._configuration, tokens, observe=platform.observe)
+        self._machines = Machines(self._manager)
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a client request; raises Denied or Unavailable."""
+        return await self._verify(request, facts)
+
+    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
+        return await self._verify(request, facts)
+
+    async def machine_name(self, request: NodeRequest) -> MachineName:
+        """Name the request after the node that it asks for."""
+        return MachineName(request.csr.node_name)
+
+    async def addresses(self, facts: Facts) -> Addresses:
+        """Return the machine's private addresses and computer name as Azure has them now; raises the same."""
+        checks = Checks()
+        name = check_place(checks, facts)
+        machine = await self._machine(checks, name, None)
+        names = (("Hostname", machine.computer_name),) if machine.computer_name else ()
+        return (*await self._machines.addresses(name), *names)
+
+    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
+        """Refuse a policy section that no request could be judged by; raises Denied."""
+        parse_policy(settings)
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        await self._manager.aclose()
+
+    async def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Judge one request.
+
+        1. Evidence of this provider, a known version, a closed schema.
+        2. The document is signed, by somebody whom this cloud's authorities call its metadata service.
+        3. It is for this request, cluster and signer, and was made at its time.
+        4. The provider ID names a machine of a subscription and group that the policy lists, and of the document's.
+        5. Azure's Resource Manager has this very machine, as the policy wants it, and the ledger pins no other.
+        """
+        checks = Checks()
+        check_block(checks, request.evidence, PROVIDER, (VERSION,))  # 1
+        evidence = check_parsed(checks, "evidence schema", SECTION, lambda: parse_evidence(request.evidence.data))
+        document = self._check_document(checks, evidence.signature, facts)  # 2
+        check_nonce(checks, request, facts, document)  # 3
+        check_time(checks, request, document)
+        name = check_place(checks, facts)  # 4
+        check_subscription(checks, name, document)
+        machine = await self._machine(checks, name, document.vm_id)  # 5
+        check_machine(checks, machine, document, facts)
+        check_policy(checks, machine, parse_policy(facts.settings))
+        return AttestedNode(
+            provider=PROVIDER,
+            provider_id=request.csr.provider_id,
+            proven_node_name=NodeName(machine.computer_name) if is_dns_name(machine.computer_name) else None,
+            fingerprints={FINGERPRINT: machine.vm_id},
+            checks=checks.record(),
+        )
+
+    def _check_document(self, checks: Checks, signature: bytes, facts: Facts) -> AttestedDocument:
+        """Read the document and hold its signer to the cloud.
+
+        1. A well-formed message, which holds the certificate of its one signer.
+        2. That certificate's key signed the content.
+        3. Its names are the cloud's metadata service's, it is for TLS servers, and it chains to a trusted authority.
+        4. The content is an attested document.
+        """
+        # 1
+        signed = check_parsed(
+            checks, "signed document", "RFC 5652 §5", lambda: cms.parse(signature, limit=MAX_SIGNATURE)
+        )
+        signers = [one for one in signed.certificates if signed.signer.is_named_by(one)]
+        check_signature(checks, len(signers) == 1, "signer's certificate", "one, embedded", str(len(signers)))
+        # 2
+        signer = signers[0]
+        right = signed.signed_by(signer)
+        check_signature(checks, right, "signature", "one over this content", "another")
+        # 3
+        self._check_signer(checks, signer, signed.certificates, facts)
+        # 4
+        return check_parsed(checks, "attested document", SECTION, lambda: parse_document(signed.content))
+
+    def _check_signer(
+        self,
+        checks: Checks,
+        signer: x509.Certificate,
+        embedded: tuple[x509.Certificate, ...],
+        facts: Facts,
+    ) -> None:
+        domain = self._configuration.cloud.signer
+        foreign = foreign_name(signer, domain)
+        expected = f"{domain}, or names below it"
+        check_signature(checks, foreign is None, "signer's names", expected, foreign or expected)
+        problem = chain_problem(signer, embedded, self._authorities(checks), facts.verified_at)
+        check_signature(checks, problem is None, "certificate chain", "one to a trusted root", problem or "one")
+
+    def _authorities(self, checks: Checks) -> Authorities:
+        found = self._bundle.current()
+        if found is None:
+            raise checks.unavailable(
+                Reason.PLATFORM_UNAVAILABLE,
+                "nobody is trusted to sign Azure's attested documents",
+                remedy="set platforms.azure.trustBundle in the controller's configuration (docs/providers/azure.md)",
+                retry_after=60.0,
+            )
+        return found
+
+    async def _machine(self, checks: Checks, name: AzureName, vm_id: str | None) -> Machine:
+        """Ask Azure for a machine; what stands in the way of asking carries the record so far."""
+        if not self._may_call:
+            raise checks.unavailable(
+                Reason.PLATFORM_UNAVAILABLE,
+                "Azure's Resource Manager is not asked offline",
+                remedy="let the controller judge the request",
+            )
+        try:
+            machine = await self._machines.find(name, vm_id=vm_id)
+        except Unavailable as error:
+            raise checks.unavailable(
+                error.reason, error.detail, remedy=error.remedy, retry_after=error.retry_after
+            ) from None
+        return check_found(checks, machine)

@@ -1,0 +1,1 @@
+"""Azure on loopback: metadata services, the authority that gives tokens, and the Resource Manager."""

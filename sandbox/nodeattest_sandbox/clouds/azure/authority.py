@@ -1,0 +1,171 @@
+"""The sandbox's authorities: who signs attested documents, whose certificates its servers have, who signs tokens.
+
+Promises: a chain as Azure's (root, issuing authority, signer named metadata.azure.com with a region's name besides);
+servers' certificates of another authority; RS256 tokens that are really verified.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, cast
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+__all__ = ["Issuer", "TokenKey", "pem", "server_context", "signer_of"]
+
+_DAY: Final = timedelta(days=1)
+_BITS: Final = 2048
+
+
+@dataclass(frozen=True)
+class Issuer:
+    """A certificate authority."""
+
+    certificate: x509.Certificate
+    key: rsa.RSAPrivateKey
+
+    @classmethod
+    def root(cls, name: str) -> Issuer:
+        """Make a root."""
+        key = _key()
+        return cls(_certify(name, key, name, key, key, ca=True, names=()), key)
+
+    def issuing(self, name: str) -> Issuer:
+        """Make an authority below."""
+        key = _key()
+        return Issuer(_certify(name, key, self._name, self.key, self.key, ca=True, names=()), key)
+
+    def issue(
+        self, name: str, names: Sequence[x509.GeneralName], *, now: datetime | None = None
+    ) -> tuple[x509.Certificate, rsa.RSAPrivateKey]:
+        """Certify a TLS server."""
+        key = _key()
+        return _certify(name, key, self._name, self.key, self.key, ca=False, names=names, now=now), key
+
+    @property
+    def _name(self) -> str:
+        return str(self.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def signer_of(
+    issuer: Issuer, domain: str = "metadata.azure.com", region: str = "westeurope"
+) -> tuple[x509.Certificate, rsa.RSAPrivateKey]:
+    """Make who signs the attested documents of a region."""
+    return issuer.issue(domain, [x509.DNSName(domain), x509.DNSName(f"{region}.{domain}")])
+
+
+def server_context(issuer: Issuer, directory: Path) -> ssl.SSLContext:
+    """Make what a server on loopback needs for TLS."""
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate, key = issuer.issue("localhost", [x509.DNSName("localhost"), address])
+    path = directory / "server.pem"
+    path.touch(mode=0o600)
+    path.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + certificate.public_bytes(Encoding.PEM)
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(path)
+    return context
+
+
+def pem(*certificates: x509.Certificate) -> bytes:
+    """Write certificates as PEM."""
+    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
+
+
+class TokenKey:
+    """Signs and verifies JSON Web Tokens (RFC 7519) by RS256."""
+
+    def __init__(self) -> None:
+        self._key = _key()
+
+    def sign(self, claims: dict[str, object]) -> str:
+        """Write a token."""
+        head = _segment({"alg": "RS256", "typ": "JWT"})
+        body = f"{head}.{_segment(claims)}"
+        signature = self._key.sign(body.encode(), padding.PKCS1v15(), hashes.SHA256())
+        return f"{body}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+
+    def verified(self, token: str, *, audience: str, now: float) -> dict[str, object] | None:
+        """Return the claims of a token of ours for an audience, in its time; None for any other text."""
+        try:
+            head, claims, signature = token.split(".")
+            self._key.public_key().verify(
+                _bytes(signature), f"{head}.{claims}".encode(), padding.PKCS1v15(), hashes.SHA256()
+            )
+            read = cast("dict[str, object]", json.loads(_bytes(claims)))
+        except (ValueError, InvalidSignature):
+            return None
+        expires = read.get("exp")
+        if read.get("aud") != audience or not isinstance(expires, int) or expires <= now:
+            return None
+        return read
+
+
+def _segment(value: dict[str, object]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+
+def _bytes(segment: str) -> bytes:
+    return base64.urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
+
+
+def _key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(65537, _BITS)
+
+
+def _certify(
+    name: str,
+    key: rsa.RSAPrivateKey,
+    issuer: str,
+    issuer_key: rsa.RSAPrivateKey,
+    signing: rsa.RSAPrivateKey,
+    *,
+    ca: bool,
+    names: Sequence[x509.GeneralName],
+    now: datetime | None = None,
+) -> x509.Certificate:
+    begin = (now or datetime.now(UTC)) - _DAY
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(_name(name))
+        .issuer_name(_name(issuer))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + 365 * _DAY)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        .add_extension(_usage(ca=ca), critical=True)
+    )
+    if not ca:
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return builder.sign(signing, hashes.SHA256())
+
+
+def _name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _usage(*, ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True, content_commitment=False, key_encipherment=not ca, data_encipherment=False,
+        key_agreement=False, key_cert_sign=ca, crl_sign=ca, encipher_only=False, decipher_only=False,
+    )  # fmt: skip

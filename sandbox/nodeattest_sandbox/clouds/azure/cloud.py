@@ -1,0 +1,134 @@
+"""One Azure on loopback: started, filled with machines, and ended with its starter.
+
+Promises: real servers in threads of this process, over TLS with an authority of their own where Azure has TLS; what a
+controller needs to reach and trust them stands in files and in ``configuration``. Nothing of Azure's is asked.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from nodeattest_sandbox.child import LOOPBACK
+from nodeattest_sandbox.clouds.azure import manager, metadata
+from nodeattest_sandbox.clouds.azure.authority import Issuer, TokenKey, pem, server_context, signer_of
+from nodeattest_sandbox.clouds.azure.state import SandboxMachine, State
+
+__all__ = ["SandboxAzure"]
+
+_GROUP: Final = "Fleet-RG"
+"""With upper case, as people write them."""
+
+
+class _Server(ThreadingHTTPServer):
+    """Ends with its process, and does not tell of clients that went away."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a client that gave up is no news."""
+
+
+class SandboxAzure:
+    """A cloud; a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.state = State()
+        self.subscription = str(uuid.uuid4())
+        self.root = Issuer.root("Sandbox Global Root")
+        self.issuing = self.root.issuing("Sandbox Azure TLS Issuing CA 01")
+        self.signing = metadata.Signing(*signer_of(self.issuing))
+        self.tenant = manager.Directory(str(uuid.uuid4()), str(uuid.uuid4()), TokenKey(), TokenKey())
+        self._servers: list[_Server] = []
+        self._lock = threading.Lock()
+        tls = Issuer.root("Sandbox TLS Root")
+        self.trust_bundle = self._write("trust.pem", pem(self.root.certificate, self.issuing.certificate))
+        self.ca_bundle = self._write("ca.pem", pem(tls.certificate))
+        self.token_file = self._write("token", self.tenant.federated_token().encode())
+        server = self._serve(manager.handler(self.state, self.tenant))
+        context = server_context(tls, directory)
+        # The handshake is the request's thread's: one slow client must not keep others from being accepted.
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = f"https://{LOOPBACK}:{server.server_address[1]}"
+        self._start(server)
+
+    @property
+    def configuration(self) -> dict[str, object]:
+        """``platforms.azure`` for a controller of this cloud."""
+        return {
+            "trustBundle": str(self.trust_bundle),
+            "caBundle": str(self.ca_bundle),
+            "endpoints": {"resourceManager": self.url, "authority": self.url},
+            "credential": {
+                "workloadIdentity": {
+                    "tenantID": self.tenant.tenant,
+                    "clientID": self.tenant.client,
+                    "tokenFile": str(self.token_file),
+                }
+            },
+        }
+
+    def launch(
+        self,
+        name: str,
+        *,
+        group: str = _GROUP,
+        subscription: str = "",
+        scale_set: str | None = None,
+        computer_name: str = "",
+        tags: Mapping[str, str] | None = None,
+    ) -> SandboxMachine:
+        """Make a machine and start its metadata service."""
+        with self._lock:
+            number = len(self.state.machines) + 4  # Azure keeps the first four addresses of a subnet
+            machine = SandboxMachine(
+                subscription=subscription or self.subscription,
+                group=group,
+                name=name,
+                scale_set=scale_set,
+                computer_name=computer_name or name,
+                address=f"10.240.{number // 250}.{number % 250}",
+                tags=dict(tags or {}),
+            )
+            self.state.machines.append(machine)
+            server = self._serve(metadata.handler(machine, self.signing))
+            machine.metadata = f"http://{LOOPBACK}:{server.server_address[1]}"
+            self._start(server)
+        return machine
+
+    def stop(self) -> None:
+        """End all servers."""
+        while self._servers:
+            server = self._servers.pop()
+            server.shutdown()
+            server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _serve(self, handler: type[BaseHTTPRequestHandler]) -> _Server:
+        return _Server((LOOPBACK, 0), handler)
+
+    def _start(self, server: _Server) -> None:
+        self._servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def _write(self, name: str, content: bytes) -> Path:
+        path = self.directory / name
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+        return path

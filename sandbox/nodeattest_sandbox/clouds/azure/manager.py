@@ -1,0 +1,164 @@
+"""The authority that gives tokens, and the Resource Manager that takes them, at one port over TLS.
+
+Promises: a token is given for a federated one of the sandbox's own cluster only, and for the Resource Manager; each of
+the Manager's answers needs such a token in force. Lists come in pages. Faults are switched on by ``State.switches``.
+Source: Microsoft identity platform, "OAuth 2.0 client credentials flow"; Azure REST API.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+from nodeattest_sandbox.clouds.azure.authority import TokenKey
+from nodeattest_sandbox.clouds.azure.state import SandboxMachine, State
+
+__all__ = ["AUDIENCE", "EXCHANGE", "Directory", "handler"]
+
+AUDIENCE: Final = "https://management.azure.com"
+EXCHANGE: Final = "api://AzureADTokenExchange"
+"""Whom a service account's token has to be for, to be exchanged."""
+_SUBJECT: Final = "system:serviceaccount:nodeattest-system:node-attestation-controller"
+_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+_LIFE: Final = 3600
+"""Seconds of a token."""
+_BODY: Final = 64 * 1024
+_HUGE: Final = 9 * 1024 * 1024
+_UNITS: Final = {
+    "virtualMachines": (re.compile(r"Microsoft\.Compute/(?:virtualMachineScaleSets/(?P<set>[^/]+)/)?virtualMachines")),
+    "networkInterfaces": (
+        re.compile(
+            r"(?:Microsoft\.Network/|Microsoft\.Compute/virtualMachineScaleSets/(?P<set>[^/]+)/)networkInterfaces"
+        )
+    ),
+}
+_LIST: Final = re.compile(
+    r"/subscriptions/(?P<subscription>[^/]+)/resourceGroups/(?P<group>[^/]+)/providers/(?P<unit>.+)"
+)
+
+
+@dataclass
+class Directory:
+    """A tenant: whom it knows, and its keys."""
+
+    tenant: str
+    client: str
+    cluster: TokenKey
+    """Of the cluster whose service accounts are federated."""
+    tokens: TokenKey
+    """Its own."""
+
+    def federated_token(self, subject: str = _SUBJECT) -> str:
+        """Make what a cluster projects into a pod."""
+        return self.cluster.sign({"aud": EXCHANGE, "sub": subject, "exp": int(time.time()) + _LIFE})
+
+    def token_for(self, form: dict[str, str]) -> dict[str, object] | None:
+        """Exchange a token; None for anybody but the one client."""
+        right = {"grant_type": "client_credentials", "client_id": self.client, "client_assertion_type": _ASSERTION}
+        if any(form.get(name) != value for name, value in right.items()) or form.get("scope") != f"{AUDIENCE}/.default":
+            return None
+        claims = self.cluster.verified(form.get("client_assertion", ""), audience=EXCHANGE, now=time.time())
+        if claims is None or claims.get("sub") != _SUBJECT:
+            return None
+        expires = int(time.time()) + _LIFE
+        token = self.tokens.sign({"aud": AUDIENCE, "appid": self.client, "exp": expires})
+        return {"token_type": "Bearer", "expires_in": _LIFE, "ext_expires_in": _LIFE, "access_token": token}
+
+    def admits(self, authorization: str) -> bool:
+        """Tell whether a header bears a token of ours for the Resource Manager."""
+        scheme, _, token = authorization.partition(" ")
+        return scheme == "Bearer" and self.tokens.verified(token, audience=AUDIENCE, now=time.time()) is not None
+
+
+def handler(state: State, directory: Directory) -> type[BaseHTTPRequestHandler]:
+    """Make the request handler."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(min(int(self.headers.get("Content-Length", "0")), _BODY)).decode()
+            state.called(self.path)
+            form = {name: values[-1] for name, values in parse_qs(body).items()}
+            expected = f"/{directory.tenant}/oauth2/v2.0/token"
+            answer = directory.token_for(form) if self.path == expected else None
+            if answer is None:
+                self._send(HTTPStatus.UNAUTHORIZED, {"error": "invalid_client", "error_description": "AADSTS70021"})
+            else:
+                self._send(HTTPStatus.OK, answer)
+
+        def do_GET(self) -> None:
+            state.called(self.path)
+            time.sleep(state.switches.slow)
+            authorization, host = self.headers.get("Authorization", ""), self.headers["Host"]
+            status, answer, headers = _answer(state, directory, self.path, authorization, f"https://{host}")
+            self._send(status, answer, **headers)
+
+        def _send(self, status: HTTPStatus, answer: dict[str, object], **headers: str) -> None:
+            body = json.dumps(answer).encode() + (b" " * _HUGE if state.switches.huge else b"")
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            """Log nothing."""
+
+    return Handler
+
+
+def _answer(
+    state: State, directory: Directory, target: str, authorization: str, own: str
+) -> tuple[HTTPStatus, dict[str, object], dict[str, str]]:
+    """Answer a request, or fail as the switches say."""
+    switches = state.switches
+    if switches.redirect:
+        return HTTPStatus.FOUND, {}, {"Location": switches.redirect}
+    if switches.down:
+        return HTTPStatus.SERVICE_UNAVAILABLE, {"error": {"code": "ServerTimeout"}}, {}
+    if switches.throttled:
+        headers = {"Retry-After": str(switches.throttled)}
+        return HTTPStatus.TOO_MANY_REQUESTS, {"error": {"code": "TooManyRequests"}}, headers
+    if not directory.admits(authorization):
+        return HTTPStatus.UNAUTHORIZED, {"error": {"code": "AuthenticationFailed"}}, {}
+    if switches.forbidden:
+        return HTTPStatus.FORBIDDEN, {"error": {"code": "AuthorizationFailed"}}, {}
+    status, answer = _list(state, target, own)
+    return status, answer, {}
+
+
+def _list(state: State, target: str, own: str) -> tuple[HTTPStatus, dict[str, object]]:
+    """Answer a list, one page of it."""
+    parts = urlsplit(target)
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    match = _LIST.fullmatch(parts.path)
+    if match is None or "api-version" not in query:
+        return HTTPStatus.BAD_REQUEST, {"error": {"code": "InvalidRequest"}}
+    in_group = [one for one in state.machines if _is_in(one, match["subscription"], match["group"])]
+    if not in_group:
+        return HTTPStatus.NOT_FOUND, {"error": {"code": "ResourceGroupNotFound"}}
+    unit = next(((name, found) for name, form in _UNITS.items() if (found := form.fullmatch(match["unit"]))), None)
+    if unit is None:
+        return HTTPStatus.NOT_FOUND, {"error": {"code": "InvalidResourceType"}}
+    scale_set = (unit[1]["set"] or "").lower()
+    machines = [one for one in in_group if one.exists and (one.scale_set or "").lower() == scale_set]
+    values = [one.in_list() if unit[0] == "virtualMachines" else one.interface() for one in machines]
+    start, size = int(query.get("$skiptoken", "0")), state.switches.page
+    answer: dict[str, object] = {"value": values[start : start + size]}
+    if start + size < len(values):
+        more = f"{parts.path}?api-version={query['api-version']}&$skiptoken={start + size}"
+        answer["nextLink"] = (state.switches.elsewhere or own) + more
+    return HTTPStatus.OK, answer
+
+
+def _is_in(machine: SandboxMachine, subscription: str, group: str) -> bool:
+    return machine.subscription == subscription.lower() and machine.group.lower() == group.lower()

@@ -1,0 +1,117 @@
+"""A machine's metadata service: what it says of the machine, and the document that it signs.
+
+Promises: the rules of the real one: the header ``Metadata: true`` is demanded, a forwarded request refused, the API's
+version named; a nonce has at most 32 letters and digits. One service a machine, each at a port of its own, since
+loopback has one address for all.
+Source: Azure, "Instance Metadata Service".
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from nodeattest_sandbox.clouds import cms
+from nodeattest_sandbox.clouds.azure.state import SandboxMachine
+
+__all__ = ["Signing", "attested", "content_of", "handler"]
+
+_NONCE: Final = re.compile(r"[0-9A-Za-z]{1,32}")
+_LIFE: Final = timedelta(hours=6)
+_VERSION: Final = re.compile(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}")
+
+
+@dataclass
+class Signing:
+    """Who signs, and when it is; tests change both."""
+
+    certificate: x509.Certificate
+    key: rsa.RSAPrivateKey
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+
+def content_of(machine: SandboxMachine, nonce: str, created: datetime, life: timedelta = _LIFE) -> dict[str, object]:
+    """Say what a document says."""
+    return {
+        "licenseType": "",
+        "nonce": nonce,
+        "plan": {"name": "", "product": "", "publisher": ""},
+        "sku": "12-gen2",
+        "subscriptionId": machine.subscription,
+        "timeStamp": {"createdOn": _time(created), "expiresOn": _time(created + life)},
+        "vmId": machine.vm_id,
+    }
+
+
+def attested(signing: Signing, content: dict[str, object]) -> bytes:
+    """Sign a document."""
+    data = json.dumps(content, separators=(",", ":")).encode()
+    return cms.azure_form(data, signing.key, signing.certificate).der()
+
+
+def handler(machine: SandboxMachine, signing: Signing) -> type[BaseHTTPRequestHandler]:
+    """Make the request handler of one machine's service."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, answer = _answer(machine, signing, self.path, dict(self.headers))
+            body = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            """Log nothing."""
+
+    return Handler
+
+
+def _answer(
+    machine: SandboxMachine, signing: Signing, target: str, headers: dict[str, str]
+) -> tuple[HTTPStatus, dict[str, object]]:
+    names = {name.lower(): value for name, value in headers.items()}
+    parts = urlsplit(target)
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if names.get("metadata") != "true" or "x-forwarded-for" in names:
+        return HTTPStatus.BAD_REQUEST, {"error": "Bad request. Required metadata header not specified"}
+    if not _VERSION.fullmatch(query.get("api-version", "")):
+        return HTTPStatus.BAD_REQUEST, {"error": "Bad request. api-version is invalid or was not specified"}
+    if parts.path == "/metadata/instance/compute":
+        return HTTPStatus.OK, _compute(machine)
+    if parts.path != "/metadata/attested/document":
+        return HTTPStatus.NOT_FOUND, {"error": "Not found"}
+    now = signing.now()
+    nonce = query.get("nonce", now.strftime("%Y%m%d%H%M%S"))
+    if not _NONCE.fullmatch(nonce):
+        return HTTPStatus.BAD_REQUEST, {"error": "Bad request. Invalid nonce"}
+    signature = attested(signing, content_of(machine, nonce, now))
+    return HTTPStatus.OK, {"encoding": "pkcs7", "signature": base64.b64encode(signature).decode()}
+
+
+def _compute(machine: SandboxMachine) -> dict[str, object]:
+    return {
+        "azEnvironment": "AzurePublicCloud",
+        "name": machine.computer_name,
+        "resourceGroupName": machine.group,
+        "resourceId": machine.resource_id,
+        "subscriptionId": machine.subscription,
+        "vmId": machine.vm_id,
+        "vmScaleSetName": machine.scale_set or "",
+    }
+
+
+def _time(moment: datetime) -> str:
+    return moment.strftime("%m/%d/%y %H:%M:%S -0000")

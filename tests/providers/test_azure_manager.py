@@ -1,0 +1,328 @@
+"""Asking Azure's Resource Manager over real TLS: few calls, within bounds, and a refusal or a failure in words."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from azure_world import Calls, document_for, facts_for, request_of, signer_for_cloud, verdict, with_document
+
+from nodeattest_providers.azure.arm import ResourceManager
+from nodeattest_providers.azure.configuration import parse_configuration
+from nodeattest_providers.azure.credentials import Tokens
+from nodeattest_providers.azure.machines import Machine, Machines
+from nodeattest_providers.azure.resource import parse_provider_id
+from nodeattest_providers.azure.verifier import AzureSigner
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.platform import CallOutcome
+from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
+from nodeattest_sandbox.clouds.azure.state import SandboxMachine, Switches
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxAzure]:
+    with SandboxAzure(tmp_path_factory.mktemp("azure")) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def cloud(running: SandboxAzure) -> SandboxAzure:
+    running.state.switches = Switches()
+    running.state.machines.clear()
+    running.state.calls.clear()
+    return running
+
+
+@pytest.fixture
+def machine(cloud: SandboxAzure) -> SandboxMachine:
+    return cloud.launch("vm-0")
+
+
+@pytest_asyncio.fixture
+async def manager(cloud: SandboxAzure) -> AsyncIterator[ResourceManager]:
+    made = manager_for(cloud, Calls())
+    yield made
+    await made.aclose()
+
+
+def manager_for(
+    cloud: SandboxAzure, calls: Calls, clock: Callable[[], float] = time.monotonic, **changes: JsonValue
+) -> ResourceManager:
+    settings = dict[str, JsonValue](cloud.configuration) | changes  # type: ignore[arg-type]
+    configuration = parse_configuration(settings)
+    tokens = Tokens(configuration, observe=calls)
+    return ResourceManager(configuration, tokens, observe=calls, monotonic=clock, time_limit=2.0)
+
+
+async def find(machines: Machines, machine: SandboxMachine) -> Machine | None:
+    return await machines.find(parse_provider_id(machine.provider_id), vm_id=machine.vm_id)
+
+
+def lists(cloud: SandboxAzure) -> list[str]:
+    """The lists that were asked for."""
+    return [call for call in cloud.state.calls if "/virtualMachines?" in call]
+
+
+async def test_one_list_and_one_token_serve_a_scale_up(cloud: SandboxAzure) -> None:
+    calls = Calls()
+    signer = signer_for_cloud(cloud, calls)
+    machines = [cloud.launch(f"node-{number}") for number in range(60)]
+    requests = [with_document(request_of(one), b"") for one in machines]
+    documents = [document_for(asked, one, cloud.signing) for asked, one in zip(requests, machines, strict=True)]
+    await asyncio.gather(
+        *(
+            signer.verify_client_attestation_data(with_document(asked, document), facts_for(one))
+            for asked, document, one in zip(requests, documents, machines, strict=True)
+        )
+    )
+    await signer.aclose()
+    assert len(lists(cloud)) == 2  # two pages of one list
+    assert calls.seen == [("authority", CallOutcome.OK), ("machines", CallOutcome.OK), ("machines", CallOutcome.OK)]
+
+
+async def test_machines_that_came_after_a_list_cost_one_more(cloud: SandboxAzure, manager: ResourceManager) -> None:
+    machines = Machines(manager)
+    assert await find(machines, cloud.launch("early"))
+    later = [cloud.launch(f"late-{number}") for number in range(40)]
+    found = await asyncio.gather(*(find(machines, one) for one in later))
+    assert all(found)
+    assert len(lists(cloud)) == 2
+
+
+async def test_a_machine_that_is_not_there_is_told_from_a_list_begun_after_the_question(
+    cloud: SandboxAzure, machine: SandboxMachine, manager: ResourceManager
+) -> None:
+    machines = Machines(manager)
+    assert await find(machines, machine)
+    missing = dataclasses.replace(machine, name="nobody")
+    assert await asyncio.gather(*(find(machines, missing) for _ in range(20))) == [None] * 20
+    assert len(lists(cloud)) <= 3  # one that the first begins, one for those who asked after it had begun
+
+
+async def test_a_list_is_good_for_some_seconds(
+    cloud: SandboxAzure, machine: SandboxMachine, manager: ResourceManager
+) -> None:
+    clock = Clock()
+    machines = Machines(manager, monotonic=clock)
+    first = await find(machines, machine)
+    machine.tags = {"new": "tag"}
+    assert await find(machines, machine) == first
+    clock.now += 16
+    read = await find(machines, machine)
+    assert read is not None
+    assert read.tags == {"new": "tag"}
+    assert len(lists(cloud)) == 2
+
+
+async def test_scopes_do_not_wait_for_each_other(cloud: SandboxAzure, manager: ResourceManager) -> None:
+    machines = Machines(manager)
+    pair = [cloud.launch("one", group="a"), cloud.launch("0", group="a", scale_set="s")]
+    assert all(await asyncio.gather(*(find(machines, one) for one in pair)))
+    assert len(lists(cloud)) == 2
+
+
+FAULTS: dict[str, tuple[dict[str, object], CallOutcome, str]] = {
+    "down": ({"down": True}, CallOutcome.FAILED, "status 503"),
+    "throttled": ({"throttled": 17}, CallOutcome.THROTTLED, "throttled"),
+    "forbidden": ({"forbidden": True}, CallOutcome.REFUSED, "status 403"),
+    "redirecting": ({"redirect": "https://127.0.0.1:1/"}, CallOutcome.FAILED, "status 302"),
+    "endless": ({"huge": True}, CallOutcome.FAILED, "no usable answer"),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+async def test_an_azure_that_fails_is_waited_for_and_its_failure_is_counted(
+    cloud: SandboxAzure, machine: SandboxMachine, what: str
+) -> None:
+    switches, outcome, said = FAULTS[what]
+    calls = Calls()
+    signer = signer_for_cloud(cloud, calls)
+    request = request_of(machine)
+    request = with_document(request, document_for(request, machine, cloud.signing))
+    cloud.state.switches = Switches(**switches)  # type: ignore[arg-type]
+    refused = await verdict(signer, request, facts_for(machine))
+    assert isinstance(refused, Unavailable)
+    assert refused.reason is Reason.PLATFORM_UNAVAILABLE
+    assert said in refused.detail
+    assert refused.checks
+    assert calls.seen == [("authority", CallOutcome.OK), ("machines", outcome)]
+    if what == "throttled":
+        assert refused.retry_after == 17
+    await signer.aclose()
+
+
+async def test_a_throttled_azure_is_not_asked_before_the_time_that_it_named(
+    cloud: SandboxAzure, machine: SandboxMachine
+) -> None:
+    clock = Clock()
+    manager = manager_for(cloud, Calls(), clock)
+    machines = Machines(manager, monotonic=clock)
+    cloud.state.switches = Switches(throttled=60)
+    with pytest.raises(Unavailable):
+        await find(machines, machine)
+    cloud.state.switches = Switches()
+    clock.now += 59
+    with pytest.raises(Unavailable) as again:
+        await find(machines, machine)
+    assert again.value.retry_after == pytest.approx(1)
+    assert len(lists(cloud)) == 1
+    clock.now += 2
+    assert await find(machines, machine)
+    await manager.aclose()
+
+
+async def test_a_failure_is_told_to_all_who_waited_for_it(
+    cloud: SandboxAzure, machine: SandboxMachine, manager: ResourceManager
+) -> None:
+    machines = Machines(manager)
+    cloud.state.switches = Switches(down=True)
+    outcomes = await asyncio.gather(*(find(machines, machine) for _ in range(30)), return_exceptions=True)
+    assert all(isinstance(one, Unavailable) for one in outcomes)
+    assert len(lists(cloud)) == 1
+    cloud.state.switches = Switches()
+    assert await find(machines, machine)
+
+
+async def test_an_azure_that_does_not_answer_is_given_up_in_time(cloud: SandboxAzure, machine: SandboxMachine) -> None:
+    calls = Calls()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        manager = manager_for(cloud, calls, endpoints={"resourceManager": url, "authority": cloud.url})
+        with pytest.raises(Unavailable) as late:
+            await find(Machines(manager), machine)
+        await manager.aclose()
+    assert "timed_out" in late.value.detail
+    assert calls.seen[-1] == ("machines", CallOutcome.TIMED_OUT)
+
+
+async def test_an_azure_that_is_not_there_is_unreachable(cloud: SandboxAzure, machine: SandboxMachine) -> None:
+    calls = Calls()
+    url: JsonValue = cloud.url
+    signer = signer_for_cloud(cloud, calls, endpoints={"resourceManager": "https://127.0.0.1:1", "authority": url})
+    request = request_of(machine)
+    request = with_document(request, document_for(request, machine, cloud.signing))
+    refused = await verdict(signer, request, facts_for(machine))
+    assert isinstance(refused, Unavailable)
+    assert calls.seen[-1] == ("machines", CallOutcome.UNREACHABLE)
+    await signer.aclose()
+
+
+async def test_a_next_page_elsewhere_is_not_asked(
+    cloud: SandboxAzure, machine: SandboxMachine, manager: ResourceManager
+) -> None:
+    cloud.launch("vm-1")
+    cloud.state.switches = Switches(page=1, elsewhere=f"{cloud.url}.contoso.com")
+    with pytest.raises(Unavailable) as refused:
+        await find(Machines(manager), machine)
+    assert "next page elsewhere" in refused.value.detail
+
+
+async def test_pages_have_an_end(cloud: SandboxAzure, machine: SandboxMachine, manager: ResourceManager) -> None:
+    cloud.state.machines += [dataclasses.replace(machine, name=f"vm-{number}") for number in range(1, 102)]
+    cloud.state.switches = Switches(page=1)
+    with pytest.raises(Unavailable) as refused:
+        await find(Machines(manager), machine)
+    assert "more than 100 pages" in refused.value.detail
+
+
+async def test_a_group_that_azure_does_not_have_is_empty(cloud: SandboxAzure, manager: ResourceManager) -> None:
+    nowhere = SandboxMachine(
+        subscription=cloud.subscription, group="nowhere", name="vm", computer_name="vm", address="10.0.0.1"
+    )
+    assert await find(Machines(manager), nowhere) is None
+
+
+async def test_an_identity_that_azure_does_not_know_is_waited_for(
+    cloud: SandboxAzure, machine: SandboxMachine, tmp_path: Path
+) -> None:
+    foreign = tmp_path / "token"
+    foreign.write_text(cloud.tenant.federated_token("system:serviceaccount:default:default"))
+    calls = Calls()
+    identity: JsonValue = {
+        "workloadIdentity": {
+            "tenantID": cloud.tenant.tenant,
+            "clientID": cloud.tenant.client,
+            "tokenFile": str(foreign),
+        }
+    }
+    signer = signer_for_cloud(cloud, calls, credential=identity)
+    request = request_of(machine)
+    request = with_document(request, document_for(request, machine, cloud.signing))
+    refused = await verdict(signer, request, facts_for(machine))
+    assert isinstance(refused, Unavailable)
+    assert "refused the controller's identity" in refused.detail
+    assert calls.seen == [("authority", CallOutcome.REFUSED)]
+    await signer.aclose()
+
+
+async def test_a_token_is_taken_again_before_its_end(cloud: SandboxAzure) -> None:
+    wall = Clock()
+    settings = dict[str, JsonValue](cloud.configuration)  # type: ignore[arg-type]
+    calls = Calls()
+    tokens = Tokens(parse_configuration(settings), observe=calls, wall=wall)
+    await asyncio.gather(*(tokens.get() for _ in range(10)))
+    assert calls.seen == [("authority", CallOutcome.OK)]
+    wall.now = 4e9
+    await tokens.get()
+    assert len(calls.seen) == 2
+    await tokens.aclose()
+
+
+async def test_proxies_of_the_environment_are_not_asked(
+    cloud: SandboxAzure, machine: SandboxMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    manager = manager_for(cloud, Calls())
+    assert await find(Machines(manager), machine)
+    await manager.aclose()
+
+
+async def test_a_server_of_another_authority_is_not_believed(
+    cloud: SandboxAzure, machine: SandboxMachine, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_bytes(cloud.trust_bundle.read_bytes())
+    calls = Calls()
+    signer: AzureSigner = signer_for_cloud(cloud, calls, caBundle=str(bundle))
+    request = request_of(machine)
+    request = with_document(request, document_for(request, machine, cloud.signing))
+    assert isinstance(await verdict(signer, request, facts_for(machine)), Unavailable)
+    assert calls.seen == [("authority", CallOutcome.FAILED)]
+    assert cloud.state.calls == []
+    await signer.aclose()
+
+
+async def test_answers_of_any_shape_are_no_machines() -> None:
+    class Odd:
+        async def list(self, service: str, path: str, query: str) -> list[dict[str, object]]:
+            assert (service, query) == ("machines", "api-version=2024-07-01")
+            assert path.endswith("/resourceGroups/g/providers/Microsoft.Compute/virtualMachines")
+            return [{}, {"id": 7}, {"id": "a/b/vm", "properties": [], "tags": "x"}, {"id": "vm", "tags": {"a": 1}}]
+
+    name = parse_provider_id(
+        "azure:///subscriptions/8d10da13-8125-4ba9-a717-bf7490507b3d/resourceGroups/g/providers/Microsoft.Compute"
+        "/virtualMachines/vm"
+    )
+    found = await Machines(Odd()).find(name)
+    assert found is not None
+    assert (found.vm_id, found.provisioning_state, found.tags) == ("", "", {"a": "1"})

@@ -1,0 +1,330 @@
+"""What the azure provider reads: names, settings, policies, documents, bundles; and its node half."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_metadata import answering, serving
+from worlds import PIN
+
+from nodeattest_providers.azure.attestor import AzureAttestor
+from nodeattest_providers.azure.configuration import ManagedIdentity, WorkloadIdentity, parse_configuration
+from nodeattest_providers.azure.document import parse_document
+from nodeattest_providers.azure.policy import parse_policy
+from nodeattest_providers.azure.protocol import nonce_for
+from nodeattest_providers.azure.resource import parse_provider_id, provider_id_of
+from nodeattest_providers.azure.trust import TrustBundle, parse_bundle
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.exchange import JsonValue
+from nodeattest_providers.names import SignerName
+from nodeattest_sandbox.clouds.azure.authority import Issuer, pem
+from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
+
+SUBSCRIPTION = "8d10da13-8125-4ba9-a717-bf7490507b3d"
+VM = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/Fleet/providers/Microsoft.Compute/virtualMachines/Worker_1"
+INSTANCE = (
+    f"/subscriptions/{SUBSCRIPTION}/resourceGroups/Fleet/providers/Microsoft.Compute"
+    "/virtualMachineScaleSets/Pool/virtualMachines/12"
+)
+BINDING = Binding(PIN, SignerName("cluster.x-k8s.io/kube-apiserver-client-kubelet-azure"), bytes(32))
+DOCUMENT = {
+    "nonce": "0" * 32,
+    "subscriptionId": SUBSCRIPTION.upper(),
+    "timeStamp": {"createdOn": "11/30/20 21:19:19 -0000", "expiresOn": "12/01/20 03:19:19 -0000"},
+    "vmId": "02AAB8A4-74ef-476e-8182-f6d2ba4166a6",
+    "sku": "whatever",
+}
+
+
+# Names
+
+
+@pytest.mark.parametrize("resource_id", [VM, INSTANCE])
+def test_a_provider_id_has_the_group_in_lower_case_and_names_one_machine(resource_id: str) -> None:
+    made = provider_id_of(resource_id)
+    assert made == "azure://" + resource_id.replace("/Fleet/", "/fleet/")
+    assert made is not None
+    name = parse_provider_id(made)
+    assert "azure://" + name.resource_id == made
+    assert name.key == (SUBSCRIPTION, "fleet", name.scale_set.lower() if name.scale_set else "", name.name.lower())
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_a_machine_or_denied(text: str) -> None:
+    try:
+        name = parse_provider_id(text)
+    except Denied:
+        return
+    assert text == "azure://" + name.resource_id
+
+
+@pytest.mark.parametrize(
+    "resource_id",
+    ["", VM + "/", VM.replace("subscriptions", "Subscriptions"), VM.replace("Fleet", "a/b"), INSTANCE + "x", VM + "\n"],
+)
+def test_what_is_no_machine_has_no_provider_id(resource_id: str) -> None:
+    assert provider_id_of(resource_id) is None
+
+
+# Settings
+
+PATH = os.fspath(Path("/etc/nodeattest/x"))
+IDENTITY: dict[str, JsonValue] = {"tenantID": SUBSCRIPTION, "clientID": SUBSCRIPTION.upper(), "tokenFile": PATH}
+
+
+def test_the_public_cloud_and_the_machines_own_identity_are_what_is_left_out() -> None:
+    read = parse_configuration({})
+    assert read.cloud.resource_manager == read.audience == "https://management.azure.com"
+    assert read.cloud.signer == "metadata.azure.com"
+    assert read.credential == ManagedIdentity(client=None)
+    assert read.trust_bundle is None
+
+
+def test_each_cloud_has_its_own_places_and_endpoints_move_none_of_its_trust() -> None:
+    read = parse_configuration(
+        {
+            "cloud": "AzureUSGovernmentCloud",
+            "endpoints": {"resourceManager": "https://arm.local:8443"},
+            "credential": {"workloadIdentity": IDENTITY},
+        }
+    )
+    assert read.cloud.resource_manager == "https://arm.local:8443"
+    assert read.cloud.authority == "https://login.microsoftonline.us"
+    assert read.audience == "https://management.usgovcloudapi.net"
+    assert read.cloud.signer == "metadata.azure.us"
+    assert read.credential == WorkloadIdentity(tenant=SUBSCRIPTION, client=SUBSCRIPTION, token_file=Path(PATH))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"trustbundle": PATH}, "did you mean 'trustBundle'"),
+        ({"cloud": "AzureGermanCloud"}, "platforms.azure.cloud: AzurePublicCloud or"),
+        ({"cloud": 1}, "platforms.azure.cloud: a string"),
+        ({"trustBundle": "relative"}, "platforms.azure.trustBundle: an absolute path"),
+        ({"endpoints": {"arm": "https://x"}}, "did you mean"),
+        ({"endpoints": {"authority": "http://x"}}, "platforms.azure.endpoints.authority: https://"),
+        ({"endpoints": {"authority": "https://user@x"}}, "platforms.azure.endpoints.authority: https://"),
+        ({"endpoints": {"authority": "https://x/path"}}, "platforms.azure.endpoints.authority: https://"),
+        ({"proxy": "socks5://x"}, "platforms.azure.proxy: http:// or https://"),
+        ({"credential": {}}, "one of workloadIdentity and managedIdentity"),
+        ({"credential": {"managedIdentity": {}, "workloadIdentity": IDENTITY}}, "one of workloadIdentity"),
+        ({"credential": {"managedIdentity": {"clientId": "x"}}}, "did you mean 'clientID'"),
+        ({"credential": {"managedIdentity": {"clientID": "x"}}}, "a UUID"),
+        ({"credential": {"workloadIdentity": {"tenantID": SUBSCRIPTION}}}, "the key clientID"),
+        ({"credential": {"workloadIdentity": {**IDENTITY, "tokenFile": "token"}}}, "an absolute path"),
+    ],
+)
+def test_a_wrong_platform_setting_is_refused_in_words_that_help(settings: dict[str, JsonValue], said: str) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_configuration(settings)
+    assert denied.value.reason is Reason.POLICY_INVALID
+    assert said in str(denied.value)
+
+
+# Policies
+
+
+def test_names_of_a_policy_have_no_case_as_azures_have_none() -> None:
+    read = parse_policy(
+        {
+            "subscriptions": [SUBSCRIPTION.upper()],
+            "resourceGroups": ["Fleet"],
+            "scaleSets": ["Pool"],
+            "tags": {"A": "B"},
+        }
+    )
+    assert read.subscriptions == {SUBSCRIPTION}
+    assert (read.groups, read.scale_sets, dict(read.tags)) == ({"fleet"}, {"pool"}, {"a": "B"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"subscription": []}, "did you mean 'subscriptions'"),
+        ({"subscriptions": None}, "an array"),
+        ({"subscriptions": ["demo"]}, "IDs of subscriptions"),
+        ({"resourceGroups": ["a/b"]}, "names of resource groups"),
+        ({"resourceGroups": ["ends."]}, "names of resource groups"),
+        ({"scaleSets": [1]}, "names of scale sets"),
+        ({"tags": {"a": 1}}, "spec.azure.tags[a]: a string"),
+        ({"tags": {"a": "x", "A": "y"}}, "none twice"),
+    ],
+)
+def test_a_wrong_policy_setting_is_refused_in_words_that_help(changes: dict[str, JsonValue], said: str) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_policy({"subscriptions": [], "resourceGroups": [], **changes})
+    assert denied.value.reason is Reason.POLICY_INVALID
+    assert said in str(denied.value)
+
+
+@pytest.mark.parametrize("settings", [{"subscriptions": []}, {"resourceGroups": []}, {"tags": {}}])
+def test_a_policy_names_subscriptions_and_groups(settings: dict[str, JsonValue]) -> None:
+    with pytest.raises(Denied):
+        parse_policy(settings)
+
+
+# Documents
+
+
+def test_a_document_is_read() -> None:
+    read = parse_document(json.dumps(DOCUMENT).encode())
+    assert (read.vm_id, read.subscription) == ("02aab8a4-74ef-476e-8182-f6d2ba4166a6", SUBSCRIPTION)
+    assert read.created == datetime(2020, 11, 30, 21, 19, 19, tzinfo=UTC)
+    assert read.expires == datetime(2020, 12, 1, 3, 19, 19, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "7",
+        "NaN",
+        '{"a":NaN}',
+        "[" * 100_000,
+        json.dumps({**DOCUMENT, "vmId": "x"}),
+        json.dumps({**DOCUMENT, "nonce": ["0" * 32]}),
+        json.dumps({**DOCUMENT, "nonce": "0" * 65}),
+        json.dumps({**DOCUMENT, "timeStamp": "now"}),
+        json.dumps({**DOCUMENT, "timeStamp": {**DOCUMENT["timeStamp"], "createdOn": "13/30/20 21:19:19 -0000"}}),  # type: ignore[dict-item]
+        json.dumps({**DOCUMENT, "timeStamp": {**DOCUMENT["timeStamp"], "createdOn": "1/30/20 21:19:19 -0000"}}),  # type: ignore[dict-item]
+        json.dumps({**DOCUMENT, "timeStamp": {**DOCUMENT["timeStamp"], "createdOn": "11/30/20 21:19:19 +0100"}}),  # type: ignore[dict-item]
+        json.dumps({**DOCUMENT, "timeStamp": {**DOCUMENT["timeStamp"], "expiresOn": 1}}),  # type: ignore[dict-item]
+        json.dumps(DOCUMENT) + " " * 9000,
+        json.dumps(DOCUMENT)[:-1] + ',"timeStamp":{}}',
+        json.dumps(DOCUMENT).replace('"createdOn"', '"createdOn":"","createdOn"'),
+    ],
+)
+def test_another_content_is_denied(text: str) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_document(text.encode())
+    assert denied.value.reason is Reason.PLATFORM_DOCUMENT_MALFORMED
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_no_document(content: bytes) -> None:
+    with pytest.raises(Denied):
+        parse_document(content)
+
+
+# Trust
+
+ROOT = Issuer.root("Root")
+
+
+def test_a_bundle_needs_a_root_and_holds_authorities_only() -> None:
+    issuing = ROOT.issuing("Issuing")
+    read = parse_bundle(pem(issuing.certificate, ROOT.certificate))
+    assert (read.roots, read.intermediates) == ((ROOT.certificate,), (issuing.certificate,))
+    leaf, _ = ROOT.issue("leaf", [])
+    for wrong in (b"", b"text", pem(issuing.certificate), pem(ROOT.certificate, leaf), pem(ROOT.certificate) * 129):
+        with pytest.raises(Denied) as denied:
+            parse_bundle(wrong)
+        assert "platforms.azure.trustBundle" in str(denied.value)
+
+
+def test_a_bundle_that_changes_is_read_again_and_a_bad_one_leaves_the_last_good_in_force(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "bundle.pem"
+    now = [0.0]
+    path.write_bytes(pem(ROOT.certificate))
+    bundle = TrustBundle(path, lambda: now[0])
+    other = Issuer.root("Other")
+
+    def roots_after(content: bytes) -> tuple[object, ...]:
+        fresh = tmp_path / "fresh"
+        fresh.write_bytes(content)
+        fresh.replace(path)
+        now[0] += 10
+        found = bundle.current()
+        return found.roots if found else ()
+
+    assert roots_after(pem(other.certificate)) == (other.certificate,)
+    assert roots_after(b"nothing") == (other.certificate,)
+    assert "the last good one stays" in caplog.text
+    path.unlink()
+    now[0] += 10
+    assert bundle.current() is not None
+    assert roots_after(pem(ROOT.certificate)) == (ROOT.certificate,)
+
+
+def test_a_bundle_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(Denied) as denied:
+        TrustBundle(tmp_path / "absent", lambda: 0.0)
+    assert "No such file" in str(denied.value)
+
+
+# The node's half
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxAzure]:
+    with SandboxAzure(tmp_path_factory.mktemp("azure")) as running:
+        yield running
+
+
+def test_a_node_gets_a_document_with_its_own_nonce(cloud: SandboxAzure) -> None:
+    attestor = AzureAttestor({"metadataEndpoint": cloud.launch("vm").metadata})
+    evidence = attestor.attest(BINDING)
+    assert (evidence.provider, evidence.version, set(evidence.data)) == ("azure", 1, {"signature"})
+    assert nonce_for(BINDING.digest) == BINDING.digest.hex()[:32]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b'{"encoding":"pkcs7","signature":7}',
+        b'{"encoding":"pkcs7","signature":"?"}',
+        b'{"encoding":"pkcs7","signature":""}',
+        b'{"encoding":"xml","signature":"AAAA"}',
+    ],
+)
+def test_a_service_that_speaks_otherwise_is_told_in_one_line(body: bytes) -> None:
+    with serving(answering("200 OK", body)) as port, pytest.raises(Unavailable) as told:
+        AzureAttestor({"metadataEndpoint": f"http://127.0.0.1:{port}"}).attest(BINDING)
+    assert "Azure's metadata service gave" in told.value.detail
+    assert "\n" not in told.value.detail
+
+
+def test_a_machine_without_a_resource_id_is_told(cloud: SandboxAzure) -> None:
+    machine = cloud.launch("vm-2", group="group.")
+    with pytest.raises(Unavailable) as told:
+        AzureAttestor({"metadataEndpoint": machine.metadata}).provider_id()
+    assert "no resource ID" in told.value.detail
+
+
+def test_the_header_and_the_nonce_are_sent_and_no_other_is_taken(cloud: SandboxAzure) -> None:
+    machine = cloud.launch("vm-3")
+    other = AzureAttestor({"metadataEndpoint": machine.metadata}).attest(Binding(PIN, BINDING.signer_name, b"\1" * 32))
+    body = json.dumps({"encoding": "pkcs7", "signature": _standard(str(other.data["signature"]))}).encode()
+    seen: list[bytes] = []
+    with serving(answering("200 OK", body), seen=seen) as port, pytest.raises(Unavailable):
+        AzureAttestor({"metadataEndpoint": f"http://127.0.0.1:{port}"}).attest(BINDING)
+    assert b"Metadata: true" in seen[0]
+    assert f"nonce={nonce_for(BINDING.digest)} ".encode() in seen[0]
+
+
+def _standard(text: str) -> str:
+    return text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4)
+
+
+@pytest.mark.parametrize("settings", [{"metadataEndpont": "http://x"}, {"metadataEndpoint": "https://x"}])
+def test_a_wrong_node_setting_is_refused(settings: Mapping[str, JsonValue]) -> None:
+    with pytest.raises(Denied) as denied:
+        AzureAttestor(settings)
+    assert denied.value.reason is Reason.POLICY_INVALID
