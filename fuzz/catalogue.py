@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from fuzz import agent, aws, cli, controller, gcp, kube, tpm, wire
+from fuzz import agent, aws, azure, cli, controller, gcp, kube, tpm, wire
 from fuzz.target import Target
 
 __all__ = ["CORPUS", "TARGETS", "seeds_of"]
@@ -23,6 +23,7 @@ TARGETS: Final[dict[str, Target]] = {
         *cli.TARGETS,
         *agent.TARGETS,
         *aws.TARGETS,
+        *azure.TARGETS,
         *gcp.TARGETS,
     )
 }

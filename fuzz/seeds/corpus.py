@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from fuzz.seeds import agent, aws, gcp, objects, signed, tpm, wire
+from fuzz.seeds import agent, aws, azure, gcp, objects, signed, tpm, wire
 
 __all__ = ["files"]
 
 
 def files() -> dict[str, bytes]:
     """Return contents by path under the corpus."""
-    made = wire.seeds() | signed.seeds() | tpm.seeds() | objects.seeds() | agent.seeds() | aws.seeds() | gcp.seeds()
+    made = wire.seeds() | signed.seeds() | tpm.seeds() | objects.seeds() | agent.seeds()
+    made |= aws.seeds() | azure.seeds() | gcp.seeds()
     return {f"{name}/made-{number:02}": seed for name, seeds in made.items() for number, seed in enumerate(seeds)}

@@ -47,6 +47,17 @@ AWS_REASONS = {
     "self-made identity document": "PlatformDocumentSignatureInvalid",
     "altered identity document": "PlatformDocumentMismatch",
 }
+AZURE_REASONS = {
+    "stolen token, no evidence": "EnvelopeMalformed",
+    "stolen token, the insecure signer": "AttestorNotAuthorized",
+    "enrolled machine, another node's name": "NodeNameMismatch",
+    "replay of another node's proof with a new key": "PlatformProofNotBound",
+    "genuine machine of another subscription": "PlatformInstanceMismatch",
+    "genuine machine of the group that nobody registered": "PlatformInstanceMismatch",
+    "another node's metadata service": "PlatformInstanceMismatch",
+    "document of ten minutes ago": "PlatformProofExpired",
+    "document signed by a chain of one's own": "PlatformDocumentSignatureInvalid",
+}
 GCP_REASONS = {
     "stolen token, no evidence": "EnvelopeMalformed",
     "stolen token, the insecure signer": "AttestorNotAuthorized",
@@ -167,6 +178,22 @@ def test_the_same_happens_to_instances_on_a_real_api_server(tmp_path: Path) -> N
     found = outcome(tmp_path, "--nodes", "1", "--provider", "aws", "--real", KUBEBUILDER_ASSETS=assets)
     assert len(items(found, "joined")) == 1
     assert reasons(found) == AWS_REASONS
+
+
+def test_machines_of_azure_join_and_every_impostor_is_refused_for_its_reason(tmp_path: Path) -> None:
+    found = outcome(tmp_path, "--nodes", "1", "--provider", "azure")
+    assert [text(entry, "node") for entry in items(found, "joined")] == ["worker-1"]
+    assert reasons(found) == AZURE_REASONS
+
+
+@pytest.mark.conformance
+def test_the_same_happens_to_machines_of_azure_on_a_real_api_server(tmp_path: Path) -> None:
+    assets = os.environ.get("KUBEBUILDER_ASSETS", "")
+    if not assets:
+        pytest.skip("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver")
+    found = outcome(tmp_path, "--nodes", "1", "--provider", "azure", "--real", KUBEBUILDER_ASSETS=assets)
+    assert len(items(found, "joined")) == 1
+    assert reasons(found) == AZURE_REASONS
 
 
 @pytest.mark.swtpm

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from nodeattest_providers import canonical, envelope, identifiers, pkcs10, twostep, versions
+from nodeattest_providers import canonical, cms, envelope, identifiers, pkcs10, twostep, versions
 from nodeattest_providers.aws import claims, places
 from nodeattest_providers.aws import protocol as aws
+from nodeattest_providers.azure import claims as azure_claims
+from nodeattest_providers.azure import protocol as azure
 from nodeattest_providers.challenge import protocol
 from nodeattest_providers.names import (
     ANNOTATION_CHALLENGE,
@@ -62,6 +64,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
         f"at most {aws.MAX_AUTHORIZATION}, exactly 16, and 1 to {aws.MAX_TOKEN} characters",
         f"within {claims.FRESHNESS.seconds} s of the request's",
         *(f"    {name}: " for name in aws.SIGNED_HEADERS),
+        f"out of base64), 1 to {azure.MAX_SIGNATURE} bytes",
+        f"first {azure.NONCE} characters of the binding",
+        f"`createdOn` is within {azure_claims.TOLERANCE.seconds} s of",
+        f"at most {cms.MAX_CERTIFICATES} certificates",
         *(f"`{partition.dns_suffix}`" for partition in places.PARTITIONS),
         *(f"### {name}/v1" for name in IN_TREE),
         *(f"| `{annotation}` |" for annotation in ANNOTATIONS),
