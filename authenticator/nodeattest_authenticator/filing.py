@@ -44,6 +44,7 @@ _SAME_KEY: Final = frozenset(
         Reason.CHALLENGE_UNKNOWN,
         Reason.FIRST_REQUEST_MISSING,
         Reason.FIRST_REQUEST_MISMATCH,  # a certificate filed the first and ended, a token filed the second
+        Reason.PLATFORM_PROOF_EXPIRED,  # the request waited longer for its Machine or the platform than a proof lasts
     }
 )
 _NEW_KEY: Final = frozenset({Reason.SUPERSEDED, Reason.KEY_REUSED})

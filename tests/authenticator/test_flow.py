@@ -193,7 +193,8 @@ def test_a_two_step_join_takes_two_connections(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "reason", ["ChallengeExpired", "ChallengeUnknown", "FirstRequestMissing", "FirstRequestMismatch"]
+    "reason",
+    ["ChallengeExpired", "ChallengeUnknown", "FirstRequestMissing", "FirstRequestMismatch", "PlatformProofExpired"],
 )
 def test_a_restartable_denial_is_asked_anew_with_the_same_key(bench: Bench, reason: str) -> None:
     def once(api: FakeApi, name: str) -> None:
@@ -220,7 +221,7 @@ def test_a_superseded_request_is_asked_anew_with_a_new_key(bench: Bench) -> None
     assert len({bench.fake.envelope(name)[0].spki for name in bench.fake.objects}) == 2
 
 
-@pytest.mark.parametrize("reason", ["ChallengeExpired", "Superseded"])
+@pytest.mark.parametrize("reason", ["ChallengeExpired", "PlatformProofExpired", "Superseded"])
 def test_restarts_are_counted(bench: Bench, reason: str) -> None:
     bench.fake.on_create = lambda api, name: api.deny(name, reason)
     bench.clock = Clock(sleep=lambda seconds: time.sleep(seconds / 20))
