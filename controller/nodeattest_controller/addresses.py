@@ -16,6 +16,7 @@ from typing import Protocol
 from nodeattest_controller.authority import SubjectNames
 from nodeattest_controller.clusterapi import Member
 from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.ledger import Ledger
 from nodeattest_controller.management import Management
 from nodeattest_controller.serving import Addresses, check_listed, check_places, is_settled, network_of, of_machine
 from nodeattest_controller.verifying import Verifications
@@ -88,10 +89,16 @@ class LiveAddresses:
             machine=member.facts(infra=infra),
             settings=policy.settings(provider),
             sections=policy.sections,
-            ledger=LedgerFacts(fingerprints=ledger.fingerprints, provider=ledger.provider) if ledger else LedgerFacts(),
+            ledger=_pins(ledger, provider),
             verified_at=self._now(),
         )
         return await self._verifications.run(("addresses", key, member.provider_id), lambda: signer.addresses(facts))
+
+
+def _pins(ledger: Ledger | None, provider: ProviderName) -> LedgerFacts:
+    if ledger is None:
+        return LedgerFacts()
+    return LedgerFacts(fingerprints=ledger.pins_for(provider), provider=ledger.provider)
 
 
 class AddressReview:

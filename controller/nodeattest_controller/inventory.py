@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NewType, TypeVar
 
 from nodeattest_controller.clusterapi import Member, machine_members, pool_members
-from nodeattest_controller.ledger import Ledger
+from nodeattest_controller.ledger import Ledger, kind_of
 from nodeattest_controller.ledger import parse as parse_ledger
 from nodeattest_controller.review import names_of
 from nodeattest_controller.serving import places_of
@@ -111,8 +111,8 @@ class Inventory:
         return self._ledgers.find((cluster, "spki", spki))
 
     def fingerprint_holders(self, cluster: ClusterKey, kind: str, value: str) -> list[Ledger]:
-        """Return the ledgers of a cluster that pin this fingerprint."""
-        return self._ledgers.find((cluster, "fingerprint", kind, value))
+        """Return the ledgers of a cluster that pin this fingerprint, by whichever provider or part of a composite."""
+        return self._ledgers.find((cluster, "fingerprint", kind_of(kind), value))
 
 
 def _member_keys(member: Member) -> Iterable[Hashable]:
@@ -132,4 +132,4 @@ def _ledger_keys(ledger: Ledger) -> Iterable[Hashable]:
     for key in (*ledger.issued, *ledger.retired):
         yield (cluster, "spki", key.spki)
     for kind, value in ledger.fingerprints.items():
-        yield (cluster, "fingerprint", kind, value)
+        yield (cluster, "fingerprint", kind_of(kind), value)

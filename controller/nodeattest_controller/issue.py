@@ -105,8 +105,9 @@ class Issuer:
     def _reserve(self, cluster: ClusterKey, proven: Proven) -> Generator[None]:
         """Hold key and node name for one machine while its ledger is written; raises Conflict when another has them."""
         request, owner = proven.request, proven.member.provider_id
-        wanted = [(cluster, request.csr.spki_sha256), (cluster, f"node:{request.csr.node_name}")]
-        wanted += [(cluster, f"{kind}:{value}") for kind, value in proven.attested.fingerprints.items()]
+        pins = proven.attested.fingerprints.items()
+        wanted = {(cluster, request.csr.spki_sha256), (cluster, f"node:{request.csr.node_name}")}
+        wanted |= {(cluster, f"{ledgers.kind_of(kind)}:{value}") for kind, value in pins}
         if any(key in self._reserved for key in wanted):
             raise Conflict(409, "Conflict", "another request for the same key, name or machine is being written down")
         self._reserved.update(dict.fromkeys(wanted, owner))

@@ -34,6 +34,7 @@ __all__ = [
     "Entry",
     "Ledger",
     "empty",
+    "kind_of",
     "ledger_name",
     "owner_of",
     "parse",
@@ -132,10 +133,20 @@ class Ledger:
         """Return the newest certificate of a purpose that is still valid."""
         return next((entry for entry in reversed(self.of_purpose(purpose)) if entry.not_after > now), None)
 
+    def pins_for(self, provider: str) -> dict[str, str]:
+        """Return the pins as a provider names them, with those that it made as a part of ``composite`` (``tpm.ek``).
+
+        What a machine was pinned by as one of several proofs holds for that proof alone, too: else a policy that goes
+        back to it would believe whoever comes first.
+        """
+        prefix = f"{provider}."
+        own = {kind.removeprefix(prefix): pin for kind, pin in self.fingerprints.items() if kind.startswith(prefix)}
+        return {**own, **self.fingerprints}
+
     def facts(self, request: NodeRequest, first_uid: str = "") -> LedgerFacts:
         """Make the value that providers see."""
         return LedgerFacts(
-            fingerprints=self.fingerprints,
+            fingerprints=self.pins_for(request.evidence.provider),
             clock=self.boot.clock if self.boot else None,
             reset_count=self.boot.reset_count if self.boot else None,
             answered=self.answered(request, first_uid),
@@ -147,6 +158,11 @@ class Ledger:
 def ledger_name(cluster_name: str, provider_id: ProviderID) -> str:
     """Name the ledger object: readable prefix, 128 bits of the exact provider ID."""
     return f"{cluster_name[:200]}-{hashlib.sha256(provider_id.encode()).hexdigest()[:32]}"
+
+
+def kind_of(pin: str) -> str:
+    """Tell what a pin is of, whether a provider made it alone (``ek``) or as a part of ``composite`` (``tpm.ek``)."""
+    return pin.rpartition(".")[2]
 
 
 def empty(member: Member) -> Ledger:

@@ -10,6 +10,7 @@ from builders import CREATED, make_member, make_request
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_controller.authority import Issued
+from nodeattest_controller.inventory import Inventory, cluster_key
 from nodeattest_controller.ledger import KEEP_ISSUED, Ledger, empty, ledger_name, parse, record, render
 from nodeattest_controller.objects import items, mapping, rfc3339, text
 from nodeattest_controller.retired import MAX_LIVE, RetiredKey
@@ -256,3 +257,33 @@ def test_a_purpose_is_written_and_an_entry_without_one_is_a_clients() -> None:
     assert parse(body) == ledger
     assert "purpose" not in str(mapping(items(body, "spec", "issued")[0]))
     assert text(items(body, "spec", "issued")[1], "purpose") == "serving"
+
+
+def composite(**pins: str) -> Ledger:
+    return replace(joined(make_request()), fingerprints={f"tpm.{kind}": pin for kind, pin in pins.items()})
+
+
+def test_what_a_part_of_a_composite_pinned_holds_for_its_provider_alone() -> None:
+    written = composite(ek="sha256:e", ak="sha256:a")
+    assert written.pins_for("tpm")["ek"] == "sha256:e"
+    assert set(written.pins_for("aws")) == set(written.pins_for("composite")) == {"tpm.ek", "tpm.ak"}
+    request = make_request()
+    facts = written.facts(replace(request, evidence=replace(request.evidence, provider=ProviderName("tpm"))))
+    assert facts.fingerprints["ak"] == "sha256:a"
+
+
+def test_a_providers_own_pins_come_before_those_of_a_part() -> None:
+    written = replace(composite(ek="sha256:old"), fingerprints={"tpm.ek": "sha256:old", "ek": "sha256:own"})
+    assert written.pins_for("tpm")["ek"] == "sha256:own"
+
+
+@pytest.mark.parametrize(("pinned", "shown"), [("tpm.ek", "ek"), ("ek", "tpm.ek"), ("tpm.ek", "gcp.ek")])
+def test_hardware_is_found_again_whichever_way_it_was_pinned(pinned: str, shown: str) -> None:
+    written = replace(joined(make_request()), fingerprints={pinned: "sha256:e"})
+    inventory = Inventory()
+    inventory.put_ledger("fleet/x", render(written, make_member(), "signer"))
+    cluster = cluster_key(written.namespace, written.cluster_name)
+    assert [found.provider_id for found in inventory.fingerprint_holders(cluster, shown, "sha256:e")] == [
+        written.provider_id
+    ]
+    assert inventory.fingerprint_holders(cluster, "ak", "sha256:e") == []
