@@ -1,0 +1,141 @@
+"""One term of leadership: the parts that act, built from ``Settings`` and run together.
+
+Nothing outlives a term but what stands in Kubernetes: a replica that leads again begins with empty hands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from nodeattest_controller.addresses import AddressReview, LiveAddresses
+from nodeattest_controller.ages import Ages
+from nodeattest_controller.budget import Budgets
+from nodeattest_controller.challenge_keys import ChallengeKeys
+from nodeattest_controller.events import EventRecorder
+from nodeattest_controller.fleet import Fleet
+from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.issue import Issuer
+from nodeattest_controller.judge import Judge
+from nodeattest_controller.kubelet_serving import KubeletServing
+from nodeattest_controller.logs import fields
+from nodeattest_controller.management import Management
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.reconcile import Reconciler
+from nodeattest_controller.settings import Settings
+from nodeattest_controller.signing_halves import SigningHalves
+from nodeattest_controller.verifying import Verifications
+from nodeattest_kube.client import ApiClient
+from nodeattest_providers.names import Purpose
+
+__all__ = ["Connect", "Term", "compose"]
+
+_LOG: Final = logging.getLogger(__name__)
+
+Connect = Callable[[bytes], ApiClient]
+"""Makes a client for a workload cluster out of its kubeconfig."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """What runs while this replica leads."""
+
+    management: Management
+    keys: ChallengeKeys
+    halves: SigningHalves
+    events: EventRecorder
+    fleet: Fleet
+
+    async def run(self, settings: Settings) -> None:
+        """Serve until cancelled; no request is judged before the inventory is complete."""
+        async with asyncio.TaskGroup() as tasks:
+            ready = asyncio.Event()
+            tasks.create_task(self.management.run(ready))
+            await ready.wait()
+            tasks.create_task(self.keys.run())
+            _LOG.info("serving", extra=fields(identity=settings.identity))
+            tasks.create_task(self.fleet.run(settings.workers))
+
+    async def aclose(self) -> None:
+        """Close what was held; what is still to be told is told."""
+        await self.halves.aclose()
+        await self.events.drain()
+
+
+def compose(settings: Settings, client: ApiClient, metrics: Metrics, *, connect: Connect) -> Term:
+    """Build the parts; ``client`` is the management cluster's."""
+    rotation = timedelta(seconds=settings.challenge_key_rotation)
+    keys = ChallengeKeys(client, namespace=settings.namespace, rotate_after=rotation, now=_now)
+    events = EventRecorder(client, now=_now, instance=settings.identity)
+    halves = SigningHalves(settings.platforms, metrics)
+    fleet: Fleet
+
+    def changed(cluster: ClusterKey, provider_ids: frozenset[str] | None) -> None:
+        fleet.changed(cluster, provider_ids)
+
+    management = Management(client, namespace=settings.watch_namespace, on_change=changed)
+    reconciler = _reconciler(settings, metrics, management=management, keys=keys, halves=halves, events=events)
+    share = max(1, settings.workers // 4)  # so that three hung clusters leave the rest a quarter
+    fleet = Fleet(
+        management,
+        reconciler,
+        metrics=metrics,
+        connect=connect,
+        now=_now,
+        per_cluster=share,
+        per_requester=max(1, share // 2),
+    )
+    return Term(management=management, keys=keys, halves=halves, events=events, fleet=fleet)
+
+
+def _reconciler(
+    settings: Settings,
+    metrics: Metrics,
+    *,
+    management: Management,
+    keys: ChallengeKeys,
+    halves: SigningHalves,
+    events: EventRecorder,
+) -> Reconciler:
+    verifications = Verifications(settings.verification_timeout)
+    live = LiveAddresses(management, signer=halves, verifications=verifications, now=_now)
+    addresses = AddressReview(management, live)
+    judge = Judge(
+        management,
+        keys,
+        addresses=addresses,
+        signer=halves,
+        provider_id_oid=settings.provider_id_oid,
+        verifications=verifications,
+        now=_now,
+    )
+    lifetime = int(settings.certificate_lifetime)
+    return Reconciler(
+        management,
+        judge,
+        Issuer(management, events=events, metrics=metrics, certificate_lifetime=lifetime, now=_now),
+        kubelet_serving=KubeletServing(management, addresses=addresses, events=events, metrics=metrics),
+        purposes=_purposes(settings),
+        events=events,
+        metrics=metrics,
+        wait_limit=settings.wait_limit,
+        ages=Ages(_now, time.monotonic),
+        budgets=Budgets(time.monotonic),
+        chance=random.random,
+        now=_now,
+    )
+
+
+def _purposes(settings: Settings) -> frozenset[Purpose]:
+    served = {Purpose.CLIENT: "attestation", Purpose.SERVING: "serving"}
+    return frozenset(purpose for purpose, controller in served.items() if settings.enabled(controller))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
