@@ -99,7 +99,11 @@ def _describe_join(join: argparse.ArgumentParser) -> None:
     join.add_argument("--provider", required=True, help="how the machine proves what it is: tpm, challenge, insecure")
     join.add_argument("--node-name", metavar="NAME", help="the Node's name (the host name in lower case, as kubelet)")
     source = join.add_mutually_exclusive_group()
-    source.add_argument("--provider-id", metavar="ID", help="the value that kubelet gets with --provider-id")
+    source.add_argument(
+        "--provider-id",
+        metavar="ID",
+        help="the value that kubelet gets with --provider-id; a cloud's provider finds it",
+    )
     source.add_argument("--provider-id-file", metavar="FILE", help="a file that holds it")
     source.add_argument("--provider-id-command", metavar="COMMAND", help="a command that prints it (no shell)")
     _describe_provider_settings(join)

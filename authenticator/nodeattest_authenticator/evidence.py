@@ -53,18 +53,24 @@ def evidence(settings: Settings) -> JsonObject:
             "provider": f"{made.provider}/v{made.version}",
             "data": made.data,
         }
-        return document | fingerprint(attestor)
+        return fingerprint(attestor) | document
 
 
 def fingerprint(attestor: Attestor) -> JsonObject:
-    """Tell the endorsement key's fingerprint, nothing for a provider without one; raises ``Failure``."""
-    knowing = next((half for half in halves_of(attestor) if isinstance(half, HasEndorsementKey)), None)
-    if knowing is None:
-        return {}
+    """Tell by what this machine is known: the endorsement key's fingerprint or the provider ID that the provider knows.
+
+    Nothing for a provider without either; raises ``Failure``.
+    """
+    found: JsonObject = {}
+    halves = halves_of(attestor)
     try:
-        return {"endorsementFingerprint": knowing.endorsement_fingerprint()}
+        for half in (one for one in halves if isinstance(one, HasEndorsementKey)):
+            found.setdefault("endorsementFingerprint", half.endorsement_fingerprint())
+        for half in (one for one in halves if isinstance(one, provider_id.KnowsProviderId)):
+            found.setdefault("providerID", half.provider_id())
     except (Denied, Unavailable) as error:
         raise _unavailable(error) from None
+    return found
 
 
 def _unavailable(error: Denied | Unavailable) -> Failure:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 JOIN = "cli, status, join, draft, issue"
 """The modules of a join; what they need comes along."""
 OTHERS = {
@@ -24,6 +26,20 @@ def test_a_join_imports_neither_the_controllers_half_nor_what_only_a_mistake_nee
     loaded = modules_of(f"from nodeattest_authenticator import {JOIN}; import nodeattest_providers.tpm.attestor")
     assert "nodeattest_providers.exchange" in loaded
     assert not loaded & OTHERS
+
+
+@pytest.mark.parametrize("provider", ["aws", "tpm", "challenge", "insecure"])
+def test_a_join_imports_no_clouds_library_before_something_is_signed(provider: str) -> None:
+    loaded = modules_of(f"from nodeattest_authenticator import {JOIN}; import nodeattest_providers.{provider}.attestor")
+    assert not {name.partition(".")[0] for name in loaded} & {
+        "boto3",
+        "botocore",
+        "urllib3",
+        "pyasn1_modules",
+        "aiohttp",
+    }
+    if provider != "aws":
+        assert not any(name.startswith("nodeattest_providers.aws") for name in loaded)
 
 
 def test_a_credential_call_imports_nothing_of_the_commands_that_people_type() -> None:

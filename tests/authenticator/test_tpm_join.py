@@ -137,7 +137,7 @@ def test_the_fingerprint_is_shown_without_any_configuration(machine: Machine, tp
 
 def test_an_unregistered_tpm_is_told_so_once(machine: Machine, tpm: SoftwareTpm) -> None:
     with_tpm(machine, tpm.tcti)
-    machine.api.on_create = Controller(machine.api, "sha256:" + "0" * 64)
+    machine.api.on_create = Controller(machine.api, "sha256:" + "a1" * 32)
     done = machine.run()
     assert done.returncode == 1
     assert "EndorsementKeyUntrusted" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -70,6 +71,13 @@ def test_an_address_that_only_the_machine_object_claims_is_not_served(world: Wor
     assert joined.returncode == 1
     assert "AddressNotAllowed" in joined.stderr
     assert not (agent.directory / "cache" / "serving.pem").exists()
+
+
+def test_an_instance_tells_what_is_to_be_registered_before_there_is_a_cluster(world: World, machines: AwsFleet) -> None:
+    instance = machines.launch("aws-new")
+    place = f"metadataEndpoint={instance.metadata_endpoint}"
+    done = world.agent("new", "aws").run("evidence", "--provider", "aws", "--set", place)
+    assert json.loads(done.stdout) == {"provider": "aws", "providerID": instance.provider_id}
 
 
 @dataclass(frozen=True, slots=True)
