@@ -1,10 +1,11 @@
-"""Targets of the ``aws`` provider: what a node sends, what AWS answers, what operators write."""
+"""Targets of the ``aws`` provider: what a node sends, what AWS answers, what operators write; ``aws_node`` besides."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from fuzz import aws_node
 from fuzz.keys import AUTHORITY_KEY
 from fuzz.mutators.der_tree import DerTree
 from fuzz.mutators.json_tree import JsonTree
@@ -133,4 +134,5 @@ TARGETS: Final = (
     Target("aws-trust-bundle", _trust, JsonTree({"us-east-1": _PEM}), 8192),
     Target("aws-policy", _settings(parse_policy), JsonTree()),
     Target("aws-configuration", _settings(parse_configuration), JsonTree()),
+    *aws_node.TARGETS,
 )

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from fuzz.keys import AUTHORITY_KEY, NOW
+from fuzz.seeds import aws_node
 from fuzz.seeds.signed import documents
 from nodeattest_providers import canonical
 from nodeattest_providers.aws.protocol import SIGNED_HEADERS, AwsEvidence, SignedHeaders
@@ -78,4 +79,4 @@ def seeds() -> dict[str, list[bytes]]:
         "aws-trust-bundle": [json.dumps({"us-east-1": _certificate()}).encode()],
         "aws-policy": [json.dumps(policy | {"vpcs": ["vpc-01234567"]}).encode()],
         "aws-configuration": [json.dumps(configuration).encode(), b"{}"],
-    }
+    } | aws_node.seeds()

@@ -1,0 +1,92 @@
+"""Targets of the ``aws`` provider's node half: what an instance's metadata service says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fuzz.keys import NOW
+from fuzz.mutators.json_tree import JsonTree
+from fuzz.target import Target, require
+from nodeattest_providers import canonical
+from nodeattest_providers.aws import ber
+from nodeattest_providers.aws.authorization import parse_authorization
+from nodeattest_providers.aws.instance import (
+    parse_credentials,
+    parse_document,
+    parse_role,
+    parse_signature,
+    parse_token,
+)
+from nodeattest_providers.aws.places import parse_provider_id
+from nodeattest_providers.aws.protocol import AwsEvidence, parse_evidence, sts_request
+from nodeattest_providers.aws.signing import sign
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.names import ClusterPin, SignerName
+
+__all__ = ["TARGETS"]
+
+_BINDING: Final = Binding(ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32))
+_REGION: Final = "us-east-1"
+
+
+def _refused(denied: Denied, *allowed: Reason) -> bool:
+    require(denied.reason in allowed, f"{' or '.join(allowed)} and no other reason")
+    return False
+
+
+def _credentials(data: bytes) -> bool:
+    """Sign with whatever is taken for credentials: the controller must be able to read what comes out."""
+    try:
+        keys = parse_credentials(data)
+    except Denied as denied:
+        return _refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED, Reason.PLATFORM_PROOF_REFUSED)
+    secret = keys.secret.reveal().decode()
+    require(secret not in repr(keys).replace(keys.access_key_id, ""), "no secret in a repr")
+    sts = sign(sts_request(_REGION, _BINDING), keys, now=NOW)
+    require(parse_authorization(sts).region == _REGION, "a header set that the controller reads")
+    evidence = AwsEvidence(document=b"{}", pkcs7=b"\x30\x00", region=_REGION, sts=sts)
+    require(parse_evidence(canonical.loads(canonical.dumps(evidence.to_json()))) == evidence, "one spelling")
+    return True
+
+
+def _document(data: bytes) -> bool:
+    try:
+        name = parse_document(data)
+    except Denied as denied:
+        return _refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED, Reason.PROVIDER_ID_INVALID)
+    require(parse_provider_id(str(name)) == name, "a provider ID that the controller reads")
+    sts_request(name.region, _BINDING)
+    return True
+
+
+def _signature(data: bytes) -> bool:
+    try:
+        der = parse_signature(data)
+    except Denied as denied:
+        return _refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
+    require(ber.definite(der) == der, "definite lengths")
+    return True
+
+
+def _words(data: bytes) -> bool:
+    """Read a token, which becomes a header, and a role's name, which becomes a path."""
+    read = 0
+    for parse in (parse_token, parse_role):
+        try:
+            word = parse(data)
+        except Denied as denied:
+            _refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
+            continue
+        require(word.isascii() and word.isprintable() and " " not in word, "one word")
+        require(parse is parse_token or not set("/?#%\\") & set(word), "no other path")
+        read += 1
+    return read > 0
+
+
+TARGETS: Final = (
+    Target("aws-node-credentials", _credentials, JsonTree(), 4096),
+    Target("aws-node-document", _document, JsonTree(), 2048),
+    Target("aws-node-signature", _signature, None, 2048),
+    Target("aws-node-words", _words, None, 128),
+)
