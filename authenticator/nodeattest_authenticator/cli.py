@@ -96,7 +96,9 @@ def _describe_join(join: argparse.ArgumentParser) -> None:
     join.add_argument("--ca-file", required=True, metavar="FILE", help="the cluster's CA certificates, PEM")
     join.add_argument("--tls-server-name", metavar="NAME", help="name in the server's certificate, if not the host")
     join.add_argument("--token-file", required=True, metavar="FILE", help="bootstrap token; - reads standard input")
-    join.add_argument("--provider", required=True, help="how the machine proves what it is: tpm, challenge, insecure")
+    join.add_argument(
+        "--provider", required=True, help="how the machine proves what it is, such as tpm, aws or composite"
+    )
     join.add_argument("--node-name", metavar="NAME", help="the Node's name (the host name in lower case, as kubelet)")
     source = join.add_mutually_exclusive_group()
     source.add_argument(
