@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
+from werkzeug.serving import WSGIRequestHandler, make_server
 from worlds import T1
 
 from nodeattest_providers.interface import JsonValue
@@ -175,12 +175,20 @@ def _judged(cloud: Cloud, environ: dict[str, Any], body: bytes) -> Answer:
     return 200, json.dumps(said).encode()
 
 
+class _KeepsAlive(WSGIRequestHandler):
+    """Connections stay, as AWS's do, and whoever opened them closes them."""
+
+    protocol_version = "HTTP/1.1"
+
+
 @contextmanager
 def cloud(folder: Path) -> Generator[Cloud]:
     """Run one until the block ends."""
     ca, context = _authority(folder)
     front = _Front()
-    server = make_server("127.0.0.1", 0, cast("Any", front), threaded=True, ssl_context=context)
+    server = make_server(
+        "127.0.0.1", 0, cast("Any", front), threaded=True, ssl_context=context, request_handler=_KeepsAlive
+    )
     server.daemon_threads = True  # type: ignore[attr-defined]
     front.cloud = Cloud(f"https://127.0.0.1:{server.server_port}", ca)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

@@ -9,6 +9,7 @@ Source: AWS, "GetCallerIdentity", "Common error types", "Troubleshoot signed req
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from collections.abc import Callable
@@ -32,6 +33,8 @@ _LIMIT: Final = 16 * 1024
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=8.0, connect=4.0)
 """Seconds; below the controller's limit for a verification."""
 _CONNECTIONS: Final = 32
+_GOODBYE: Final = 0.25
+"""Seconds (aiohttp, "Graceful shutdown")."""
 _OK: Final = 200
 _CLIENT_ERROR, _TOO_MANY, _SERVER_ERROR = 400, 429, 500
 _MISMATCH: Final = "SignatureDoesNotMatch"
@@ -50,6 +53,7 @@ class StsClient:
         self._platform = platform
         self._random = random
         self._session: aiohttp.ClientSession | None = None
+        self._broken_off = False
 
     async def caller(self, request: StsRequest, signed: SignedHeaders) -> CallerIdentity:
         """Ask who signed a request; raises NotSignedOverError, Denied or Unavailable."""
@@ -64,6 +68,7 @@ class StsClient:
             outcome, what = CallOutcome.UNREACHABLE, f"cannot be reached: {type(error).__name__}"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             outcome, what = CallOutcome.FAILED, f"gave no answer: {type(error).__name__}"
+        self._broken_off = self._broken_off or outcome not in {CallOutcome.OK, CallOutcome.REFUSED}
         self._platform.observe(SERVICE, outcome, time.monotonic() - started)
         identity = parse_identity(body) if outcome is CallOutcome.OK else None
         if identity is not None:
@@ -82,6 +87,8 @@ class StsClient:
         if self._session is not None:
             await self._session.close()
             self._session = None
+        if self._broken_off:  # those connections close by themselves, and aiohttp waits for the others only
+            await asyncio.sleep(_GOODBYE)
 
     async def _send(self, request: StsRequest, signed: SignedHeaders) -> tuple[int, bytes]:
         headers = {
