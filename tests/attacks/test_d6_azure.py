@@ -1,0 +1,283 @@
+"""D6, Azure: documents of other machines, times, clusters and clouds, and documents that Azure never signed."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from azure_world import AZURE, document_for, facts_for, now, request_of, signer_for_cloud, with_document
+from cases import attacks, judged
+from catalogue import Row
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import AuthorityInformationAccessOID, ExtendedKeyUsageOID, NameOID
+from worlds import PIN
+
+from nodeattest_providers.interface import AttestedNode, Evidence, Facts, JsonValue, NodeRequest
+from nodeattest_providers.names import ClusterPin, ProviderID, Purpose, signer_for
+from nodeattest_sandbox.clouds import cms
+from nodeattest_sandbox.clouds.azure.authority import Issuer, signer_of
+from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
+from nodeattest_sandbox.clouds.azure.metadata import Signing, content_of
+from nodeattest_sandbox.clouds.azure.state import SandboxMachine
+
+SHA1 = bytes.fromhex("06052b0e03021a")
+DOMAIN = "metadata.azure.com"
+_SERVING = signer_for(AZURE, Purpose.SERVING)
+_NOBODY = SandboxMachine(
+    subscription="8d10da13-8125-4ba9-a717-bf7490507b3d", group="g", name="vm", computer_name="vm", address="10.0.0.4"
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The cloud, the victim's machine, and an address that nobody may be led to."""
+
+    cloud: SandboxAzure
+    victim: SandboxMachine
+    trap: socket.socket
+
+    def judge(self, request: NodeRequest, facts: Facts | None = None) -> AttestedNode:
+        async def asked() -> AttestedNode:
+            signer = signer_for_cloud(self.cloud)
+            try:
+                return await signer.verify_client_attestation_data(request, facts or facts_for(self.victim))
+            finally:
+                await signer.aclose()
+
+        return asyncio.run(asked())
+
+    def request(self) -> NodeRequest:
+        return request_of(self.victim)
+
+    def content(self, request: NodeRequest) -> dict[str, object]:
+        """What the honest document says."""
+        return content_of(self.victim, request.binding(PIN).digest.hex()[:32], request.created)
+
+
+Case = Callable[[Stage], AttestedNode]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with SandboxAzure(tmp_path_factory.mktemp("azure")) as cloud, socket.create_server(("127.0.0.1", 0)) as trap:
+        yield Stage(cloud=cloud, victim=cloud.launch("victim"), trap=trap)
+
+
+@pytest.fixture
+def stage(played: Stage) -> Stage:
+    """Give each case a victim of its own."""
+    return dataclasses.replace(played, victim=played.cloud.launch(f"victim-{len(played.cloud.state.machines)}"))
+
+
+def changed(created: timedelta = timedelta(0), nonce: str | None = None, **content: object) -> Case:
+    """Show a document that Azure signed, and that says otherwise."""
+
+    def case(stage: Stage) -> AttestedNode:
+        request = stage.request()
+        signing = stage.cloud.signing
+        document = document_for(request, stage.victim, signing, created=created, nonce=nonce, changes=content)
+        return stage.judge(with_document(request, document))
+
+    return case
+
+
+def of(machine: Callable[[Stage], SandboxMachine]) -> Case:
+    """Show another machine's document, right in all but whose it is."""
+
+    def case(stage: Stage) -> AttestedNode:
+        request = stage.request()
+        return stage.judge(with_document(request, document_for(request, machine(stage), stage.cloud.signing)))
+
+    return case
+
+
+def by(signing: Callable[[Stage], Signing]) -> Case:
+    """Show the right document, signed by somebody else."""
+
+    def case(stage: Stage) -> AttestedNode:
+        request = stage.request()
+        return stage.judge(with_document(request, document_for(request, stage.victim, signing(stage))))
+
+    return case
+
+
+def named(common_name: str, *names: str) -> Case:
+    found = [x509.DNSName(name) for name in names]
+    return by(lambda stage: Signing(*stage.cloud.issuing.issue(common_name, found)))
+
+
+def packed(change: Callable[[cms.Document], bytes]) -> Case:
+    """Spoil the message around the right content."""
+
+    def case(stage: Stage) -> AttestedNode:
+        request, signing = stage.request(), stage.cloud.signing
+        data = json.dumps(stage.content(request)).encode()
+        document = change(cms.azure_form(data, signing.key, signing.certificate))
+        return stage.judge(with_document(request, document))
+
+    return case
+
+
+def replayed(to: Callable[[NodeRequest], NodeRequest]) -> Case:
+    """Show a document that was made for something else."""
+
+    def case(stage: Stage) -> AttestedNode:
+        request = stage.request()
+        return stage.judge(with_document(request, document_for(to(request), stage.victim, stage.cloud.signing)))
+
+    return case
+
+
+def of_another_cluster(stage: Stage) -> AttestedNode:
+    request = stage.request()
+    pin = ClusterPin("sha256:" + "ee" * 32)
+    return stage.judge(with_document(request, document_for(request, stage.victim, stage.cloud.signing, pin=pin)))
+
+
+def lured(stage: Stage) -> AttestedNode:
+    """Certify oneself under Azure's names, and name an address where the issuer waits."""
+    port = stage.trap.getsockname()[1]
+    key = rsa.generate_private_key(65537, 2048)
+    fetch = x509.AccessDescription(
+        AuthorityInformationAccessOID.CA_ISSUERS, x509.UniformResourceIdentifier(f"http://127.0.0.1:{port}/ca.crt")
+    )
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, DOMAIN)])
+    issuer = stage.cloud.issuing.certificate.subject
+    begin = now() - timedelta(days=1)
+    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), 7, begin, begin + timedelta(days=2))
+    for extension in (
+        x509.AuthorityInformationAccess([fetch]),
+        x509.SubjectAlternativeName([x509.DNSName(DOMAIN)]),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(stage.cloud.issuing.key.public_key()),
+    ):
+        builder = builder.add_extension(extension, critical=False)
+    request = stage.request()
+    document = document_for(request, stage.victim, Signing(builder.sign(key, hashes.SHA256()), key))
+    try:
+        return stage.judge(with_document(request, document))
+    finally:
+        stage.trap.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            stage.trap.accept()
+
+
+def maze(stage: Stage) -> AttestedNode:
+    """Embed authorities of one name and key, so that each is the issuer of all."""
+    key = rsa.generate_private_key(65537, 2048)
+    own = Issuer(Issuer.root("Maze").certificate, key)
+    embedded = [Issuer(own.certificate, key).issuing("Maze").certificate for _ in range(7)]
+    certificate, leaf_key = signer_of(own)
+    request = stage.request()
+    data = json.dumps(stage.content(request)).encode()
+    return stage.judge(with_document(request, cms.azure_form(data, leaf_key, certificate, embedded).der()))
+
+
+def token(**more: JsonValue) -> Case:
+    def case(stage: Stage) -> AttestedNode:
+        return stage.judge(request_of(stage.victim, Evidence(AZURE, 1, {"token": "eyJhbGciOiJub25lIn0.e30.", **more})))
+
+    return case
+
+
+def twice(stage: Stage) -> AttestedNode:
+    request, signing = stage.request(), stage.cloud.signing
+    other = stage.cloud.launch(f"other-{len(stage.cloud.state.machines)}")
+    data = json.dumps(content_of(other, request.binding(PIN).digest.hex()[:32], request.created)).encode()
+    data = data[:-1] + f',"vmId":"{stage.victim.vm_id}"}}'.encode()
+    return stage.judge(with_document(request, cms.azure_form(data, signing.key, signing.certificate).der()))
+
+
+def after(change: Callable[[SandboxMachine], None]) -> Case:
+    """Let the machine become another after it got its document."""
+
+    def case(stage: Stage) -> AttestedNode:
+        request = stage.request()
+        request = with_document(request, document_for(request, stage.victim, stage.cloud.signing))
+        change(stage.victim)
+        return stage.judge(request)
+
+    return case
+
+
+def altered(stage: Stage) -> AttestedNode:
+    request = stage.request()
+    other = stage.cloud.launch(f"mine-{len(stage.cloud.state.machines)}")
+    document = document_for(request, other, stage.cloud.signing)
+    return stage.judge(with_document(request, document.replace(other.vm_id.encode(), stage.victim.vm_id.encode())))
+
+
+def as_content(stage: Stage) -> AttestedNode:
+    request, signing = stage.request(), stage.cloud.signing
+    honest = cms.aws_form(json.dumps(stage.content(request)).encode(), signing.key, signing.certificate, now())
+    swapped = dataclasses.replace(
+        honest,
+        content=honest.signed_bytes(),
+        attributes=None,
+        certificates=cms.azure_form(b"", signing.key, signing.certificate).certificates,
+    )
+    return stage.judge(with_document(request, swapped.der()))
+
+
+def traversing(stage: Stage) -> AttestedNode:
+    request = stage.request()
+    request = with_document(request, document_for(request, stage.victim, stage.cloud.signing))
+    facts = facts_for(stage.victim)
+    away = ProviderID(stage.victim.provider_id.replace("/fleet-rg/", "/fleet-rg/../other-rg/"))
+    about = dataclasses.replace(facts.machine, provider_id=away)
+    return stage.judge(request, dataclasses.replace(facts, machine=about))
+
+
+def unlisted(stage: Stage) -> AttestedNode:
+    request = stage.request()
+    request = with_document(request, document_for(request, stage.victim, stage.cloud.signing))
+    return stage.judge(request, facts_for(stage.victim, resourceGroups=["other-rg"]))
+
+
+CASES: dict[str, Case] = {
+    "D6-08": changed(nonce="0" * 32),
+    "D6-09": changed(created=timedelta(minutes=6)),
+    "D6-10": of(lambda stage: stage.cloud.launch(f"thief-{len(stage.cloud.state.machines)}")),
+    "D6-40": lured,
+    "D6-41": named("contoso.azurewebsites.net", "contoso.azurewebsites.net"),
+    "D6-42": named("*.azure.com", "*.azure.com"),
+    "D6-43": named(f"{DOMAIN}.contoso.com", f"{DOMAIN}.contoso.com"),
+    "D6-44": by(lambda stage: Signing(*signer_of(stage.cloud.issuing, "metadata.azure.us"))),
+    "D6-45": changed(created=timedelta(minutes=-6)),
+    "D6-46": of(lambda stage: stage.cloud.launch("victim", subscription="8d10da13-8125-4ba9-a717-bf7490507b3d")),
+    "D6-47": unlisted,
+    "D6-48": replayed(lambda request: request_of(dataclasses.replace(_NOBODY, name=request.name))),
+    "D6-49": of_another_cluster,
+    "D6-50": replayed(lambda request: dataclasses.replace(request, signer_name=_SERVING)),
+    "D6-51": packed(lambda document: dataclasses.replace(document, signers=2).der()),
+    "D6-52": packed(lambda document: dataclasses.replace(document, digest=cms.algorithm(SHA1)).der()),
+    "D6-53": packed(lambda document: document.der() + b"\0"),
+    "D6-54": twice,
+    "D6-55": token(),
+    "D6-56": token(signature="AA"),
+    "D6-57": after(lambda machine: setattr(machine, "vm_id", "02aab8a4-74ef-476e-8182-f6d2ba4166a6")),
+    "D6-58": after(lambda machine: setattr(machine, "provisioning_state", "Deleting")),
+    "D6-59": maze,
+    "D6-60": as_content,
+    "D6-61": traversing,
+    "D6-62": altered,
+}
+
+
+def test_the_honest_machine_passes(stage: Stage) -> None:
+    request = stage.request()
+    honest = with_document(request, document_for(request, stage.victim, stage.cloud.signing))
+    assert stage.judge(honest).fingerprints == {"vm": stage.victim.vm_id}
+
+
+@pytest.mark.parametrize(("row", "case"), attacks(CASES))
+def test_a_document_that_is_not_this_machines_proof_is_refused(stage: Stage, row: Row, case: Case) -> None:
+    assert judged(lambda: case(stage)) == row.expected
