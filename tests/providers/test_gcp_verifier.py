@@ -21,6 +21,7 @@ from gcp_world import (
     cloud_in,
     instance_of,
     joining,
+    judged,
     node_facts,
     node_request,
     pinned,
@@ -30,7 +31,7 @@ from gcp_world import (
 )
 from tpm_world import SoftTpm, parsed
 
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.gcp.verifier import GcpSigner
 from nodeattest_providers.interface import ChallengeSigner, Evidence, JsonValue, PlatformAddresses
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
@@ -186,6 +187,27 @@ def test_an_instance_made_anew_under_the_same_name_is_another(sound: Joining, cl
         sound.verify(ledger=pinned(instance=NUMBER))
     assert caught.value.reason is Reason.PLATFORM_INSTANCE_MISMATCH
     assert sound.verify().fingerprints["instance"] == "77"  # the same vTPM under another number: nobody joined yet
+
+
+def test_nobody_is_refused_by_an_answer_of_before(cloud: GoogleCloud, platform: Platform, tpm: SoftTpm) -> None:
+    made_anew = rsa_tpm()
+
+    async def go() -> None:
+        signer = GcpSigner(platform=platform)
+        try:
+            with pytest.raises(ChallengeRequired):
+                await judged(signer, node_request(tpm.first()), node_facts())
+            cloud.calls.clear()
+            cloud.add(instance_of(made_anew, number="5"))
+            with pytest.raises(ChallengeRequired):
+                await judged(signer, node_request(made_anew.first()), node_facts())
+            with pytest.raises(Denied):
+                await judged(signer, node_request(tpm.first()), node_facts())
+        finally:
+            await signer.aclose()
+
+    asyncio.run(go())
+    assert sum(call.endswith(" 1") for call in cloud.calls) == 2
 
 
 def test_a_strangers_vtpm_is_denied(cloud: GoogleCloud, platform: Platform) -> None:

@@ -1,9 +1,9 @@
 """What Google Cloud says of instances: many machines' questions, few calls.
 
 Promises: what is asked within a moment of each other about one zone is one call; an instance that ran is believed to
-run for seconds more, and any other answer is asked again each time, so that nobody is refused by an old one;
-endorsement keys are asked by the instance's numeric ID, whose keys never change, once. One project that is down or
-throttled delays no other's machines. An answer that cannot be read is ``Unavailable``, not the machine's fault.
+run for seconds more, unless the caller wants a newer answer, and any other answer is not remembered; endorsement keys
+are asked by the instance's numeric ID, whose keys never change, once. One project that is down or throttled delays no
+other's machines. An answer that cannot be read is ``Unavailable``, not the machine's fault.
 Leaves to others: HTTP (``api``), reading (``instance``), judging (``admission``).
 Source: Compute Engine API v1, ``instances.list`` (filter: AIP-160), ``instances.getShieldedInstanceIdentity``.
 """
@@ -73,11 +73,22 @@ class Compute:
         self._running: dict[Place, tuple[float, Instance]] = {}
         self._identities: dict[str, frozenset[str]] = {}
 
-    async def instance(self, place: Place) -> Instance | None:
-        """Return an instance, or None where there is none; raises Unavailable."""
-        then, kept = self._running.get(place, (0.0, None))
-        if kept is not None and self._clock() - then < _FRESH:
-            return kept
+    def now(self) -> float:
+        """Tell the time, for ``since``."""
+        return self._clock()
+
+    def is_kept_from_before(self, place: Place, since: float) -> bool:
+        """Tell whether what is remembered of an instance was learned before that time."""
+        return place in self._running and self._running[place][0] < since
+
+    async def instance(self, place: Place, *, since: float | None = None) -> Instance | None:
+        """Return an instance, or None where there is none; raises Unavailable.
+
+        With ``since``, nothing that was learned before counts.
+        """
+        oldest = self._clock() - _FRESH if since is None else since
+        if place in self._running and self._running[place][0] >= oldest:
+            return self._running[place][1]
         return await self._asking.share(place, lambda: self._instance(place))
 
     async def endorsement_keys(self, instance: Instance) -> frozenset[str] | None:
@@ -98,12 +109,14 @@ class Compute:
         await self._api.aclose()
 
     async def _instance(self, place: Place) -> Instance | None:
+        asked = self._clock()
         item = (await self._gathered(place)).get(place.name)
+        self._running.pop(place, None)
         if item is None:
             return None
         instance = _readable(lambda: parse_instance(item, place))
         if instance.status == _RUNNING:
-            _remember(self._running, place, (self._clock(), instance))
+            _remember(self._running, place, (asked, instance))
         return instance
 
     async def _gathered(self, place: Place) -> Found:

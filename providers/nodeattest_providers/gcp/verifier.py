@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.evidence import check_parsed
 from nodeattest_providers.gcp.admission import PIN, check_found, check_instance, check_key, check_place
 from nodeattest_providers.gcp.compute import Compute
@@ -75,7 +75,8 @@ class GcpSigner:
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
         """Return the instance's addresses and names of now; raises Denied or Unavailable."""
-        _, instance = await self._instance(Checks(), facts, parse_policy(facts.settings))
+        now = self._open().now()
+        _, instance = await self._instance(Checks(), facts, parse_policy(facts.settings), since=now)
         return instance.addresses
 
     async def aclose(self) -> None:
@@ -85,7 +86,20 @@ class GcpSigner:
             await compute.aclose()
 
     async def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Judge one request.
+        """Judge one request; a refusal for which an answer was remembered is judged again by a new one."""
+        policy = parse_policy(facts.settings)
+        started = None if self._compute is None else self._compute.now()
+        try:
+            return await self._judge(request, facts, policy)
+        except Denied:
+            if started is None or not self._used_older(facts, started):
+                raise
+        return await self._judge(request, facts, policy, since=started)
+
+    async def _judge(
+        self, request: NodeRequest, facts: Facts, policy: GcpPolicy, *, since: float | None = None
+    ) -> AttestedNode:
+        """Judge one request by what is known, or by what was learned after ``since``.
 
         1. The evidence is well-formed.
         2. The Machine's provider ID names an instance of a project and zone that the policy lists.
@@ -94,17 +108,16 @@ class GcpSigner:
         5. The TPM protocol holds, for one of these keys.
         """
         checks = Checks()
-        policy = parse_policy(facts.settings)
         # 1
         self._speaker.read(Checks(), request.evidence)  # recorded in step 5
         # 2, 3
-        place, instance = await self._instance(checks, facts, policy)
+        place, instance = await self._instance(checks, facts, policy, since=since)
         # 4
         keys = await self._open().endorsement_keys(instance)
         check_found(checks, place, instance if keys else None)
 
         # 5
-        def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:  # noqa: ARG001 - the protocol's name; certificates say nothing here
+        def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:  # noqa: ARG001 - certificates say nothing here
             check_key(checks, ek, keys or frozenset())
 
         node = self._speaker.judge(checks, request, facts, boot=policy.boot, trust=trust)
@@ -114,13 +127,23 @@ class GcpSigner:
             fingerprints={**node.fingerprints, PIN: instance.number},
         )
 
-    async def _instance(self, checks: Checks, facts: Facts, policy: GcpPolicy) -> tuple[Place, Instance]:
+    async def _instance(
+        self, checks: Checks, facts: Facts, policy: GcpPolicy, *, since: float | None
+    ) -> tuple[Place, Instance]:
         provider_id = facts.machine.provider_id
         place = check_parsed(checks, "provider ID", _SECTION, lambda: parse_place(provider_id))
         check_place(checks, place, policy)
-        instance = check_found(checks, place, await self._open().instance(place))
+        instance = check_found(checks, place, await self._open().instance(place, since=since))
         check_instance(checks, instance, policy, facts.ledger)
         return place, instance
+
+    def _used_older(self, facts: Facts, started: float) -> bool:
+        """Tell whether the instance was judged by what had been learned before."""
+        try:
+            place = parse_place(facts.machine.provider_id)
+        except Denied:
+            return False
+        return self._compute is not None and self._compute.is_kept_from_before(place, started)
 
     def _open(self) -> Compute:
         if not self._platform.may_call:
