@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import socket
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from nodeattest_providers.interface import JsonValue
 from nodeattest_providers.platform import CallOutcome
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine, Switches
+
+VM = "providers/Microsoft.Compute/virtualMachines/vm-0"
 
 
 class Clock:
@@ -186,6 +189,56 @@ async def test_a_throttled_azure_is_not_asked_before_the_time_that_it_named(
     clock.now += 2
     assert await find(machines, machine)
     await manager.aclose()
+
+
+async def test_a_throttled_subscription_delays_no_other(
+    cloud: SandboxAzure, machine: SandboxMachine, manager: ResourceManager
+) -> None:
+    machines, other = Machines(manager), cloud.launch("vm-1", subscription=str(uuid.uuid4()))
+    cloud.state.switches = Switches(throttled=60, throttled_only=machine.subscription)
+    with pytest.raises(Unavailable):
+        await find(machines, machine)
+    assert await find(machines, other)
+
+
+async def test_a_list_that_takes_longer_than_anybody_waits_is_read_once_and_to_its_end() -> None:
+    begun: list[str] = []
+    go_on = asyncio.Event()
+
+    class Slow:
+        async def list(self, service: str, path: str, query: str) -> list[dict[str, object]]:
+            begun.append(f"{service} {path} {query}")
+            await go_on.wait()
+            return [{"id": "/x/vm-0", "properties": {"vmId": "7"}}]
+
+    machines = Machines(Slow())
+    name = parse_provider_id(f"azure:///subscriptions/{uuid.UUID(int=1)}/resourceGroups/g/{VM}")
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(machines.find(name), 0.01)
+    go_on.set()
+    found = await machines.find(name)
+    assert found is not None
+    assert found.vm_id == "7"
+    assert len(begun) == 1
+    await machines.aclose()
+
+
+async def test_what_is_being_read_ends_when_asked_to() -> None:
+    class Never:
+        async def list(self, service: str, path: str, query: str) -> list[dict[str, object]]:
+            del service, path, query
+            await asyncio.Event().wait()
+            raise AssertionError("never")
+
+    machines = Machines(Never())
+    name = parse_provider_id(f"azure:///subscriptions/{uuid.UUID(int=1)}/resourceGroups/g/{VM}")
+    waiting = asyncio.create_task(machines.find(name))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await machines.aclose()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 async def test_a_failure_is_told_to_all_who_waited_for_it(

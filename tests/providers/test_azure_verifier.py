@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 
@@ -412,6 +413,21 @@ async def test_the_platform_tells_a_machines_addresses_as_they_are_now(
     assert await signer.addresses(facts_for(machine)) == told
     instance = cloud.launch(str(len(cloud.state.machines)), scale_set="pool-b", computer_name="b000001")
     assert await signer.addresses(facts_for(instance)) == (("InternalIP", instance.address), ("Hostname", "b000001"))
+
+
+async def test_addresses_of_a_machine_made_anew_are_not_those_of_the_one_that_joined(
+    signer: AzureSigner, machine: SandboxMachine
+) -> None:
+    ledger = LedgerFacts(fingerprints={"vm": machine.vm_id})
+    facts = dataclasses.replace(facts_for(machine), ledger=ledger)
+    assert await signer.addresses(facts)
+    machine.vm_id = str(uuid.uuid4())
+    # The kept list has the old machine still; whoever asks later sees the new one.
+    later = dataclasses.replace(facts, ledger=LedgerFacts(fingerprints={"vm": machine.vm_id}))
+    assert await signer.addresses(later)
+    with pytest.raises(Denied) as denied:
+        await signer.addresses(facts)
+    assert denied.value.reason is Reason.PLATFORM_INSTANCE_MISMATCH
 
 
 async def test_addresses_of_a_machine_elsewhere_are_not_asked_for(signer: AzureSigner, machine: SandboxMachine) -> None:

@@ -1,8 +1,9 @@
 """Reading lists from Azure's Resource Manager: over HTTPS, in pages, within bounds.
 
 Promises: only GET, only at the configured endpoint (a next page elsewhere is refused), no redirect, no proxy but a
-configured one; an answer is bounded in time and size. What is throttled is not asked again before the time that Azure
-names; every failure is ``Unavailable`` and says which call. What is not there is an empty list.
+configured one; an answer is bounded in time and size, and asked for unpacked, so that none grows here. A subscription
+that is throttled is not asked again before the time that Azure names, and no other waits for it: Azure counts by
+subscription. Every failure is ``Unavailable`` and says which call. What is not there is an empty list.
 Leaves to others: which lists (``machines``), tokens (``credentials``).
 Source: Azure, "Azure Resource Manager REST API", "Throttling Resource Manager requests", "Async paging with nextLink".
 """
@@ -61,15 +62,16 @@ class ResourceManager:
         self._observe = observe
         self._monotonic = monotonic
         self._time_limit = time_limit
-        self._blocked_until = 0.0
+        self._blocked: dict[str, float] = {}
         self._session: ClientSession | None = None
 
     async def list(self, service: str, path: str, query: str) -> list[dict[str, object]]:
         """Return the objects of all pages; ``service`` names the call to whom counts calls. Raises Unavailable."""
         found: list[dict[str, object]] = []
         url: str | None = f"{self._endpoint}{path}?{query}"
+        subscription = "/".join(path.split("/", 3)[:3])
         for _ in range(_MAX_PAGES):
-            page = await self._page(service, url)
+            page = await self._page(service, url, subscription)
             found += _objects(page.get("value"))
             following = page.get("nextLink")
             if not following:
@@ -86,10 +88,11 @@ class ResourceManager:
             self._session = None
         await self._tokens.aclose()
 
-    async def _page(self, service: str, url: str) -> dict[str, object]:
-        wait = self._blocked_until - self._monotonic()
+    async def _page(self, service: str, url: str, subscription: str) -> dict[str, object]:
+        wait = self._blocked.get(subscription, 0.0) - self._monotonic()
         if wait > 0:
             raise _unavailable(service, "is throttled", retry_after=wait)
+        self._blocked.pop(subscription, None)
         token = await self._tokens.get()
         began = self._monotonic()
         answer = await self._ask(url, token)
@@ -103,7 +106,7 @@ class ResourceManager:
                 detail = f"refused the controller (status {answer.status})"
                 raise _unavailable(service, detail, remedy=remedy, retry_after=30.0)
             case CallOutcome.THROTTLED:
-                self._blocked_until = self._monotonic() + answer.pause
+                self._blocked[subscription] = self._monotonic() + answer.pause
                 raise _unavailable(service, "is throttled", retry_after=answer.pause)
             case _:
                 status = f", status {answer.status}" if answer.status else ""
@@ -114,7 +117,7 @@ class ResourceManager:
         from aiohttp import ClientConnectionError, ClientError  # noqa: PLC0415 - 200 ms, and only when really asking
 
         session = self._session = self._session or self._open()
-        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "Accept-Encoding": "identity"}
         try:
             async with session.get(
                 url, headers=headers, allow_redirects=False, proxy=self._configuration.proxy

@@ -27,6 +27,7 @@ __all__ = [
     "check_found",
     "check_machine",
     "check_nonce",
+    "check_pin",
     "check_place",
     "check_policy",
     "check_signature",
@@ -136,20 +137,30 @@ def check_found(checks: Checks, machine: Machine | None) -> Machine:
 
 def check_machine(checks: Checks, machine: Machine, document: AttestedDocument, facts: Facts) -> None:
     """Hold the document to the one machine of that name, and to the one that the ledger pins."""
-    pinned = facts.ledger.fingerprints.get(FINGERPRINT, document.vm_id)
-    for what, expected, remedy in (
-        ("vmId", machine.vm_id, "let the machine that the provider ID names ask for itself"),
-        ("pinned vmId", pinned, _RESET),
-    ):
-        checks.require(
-            document.vm_id == expected,
-            what,
-            section=_PAGE,
-            reason=Reason.PLATFORM_INSTANCE_MISMATCH,
-            expected=expected,
-            got=document.vm_id,
-            remedy=remedy,
-        )
+    checks.require(
+        document.vm_id == machine.vm_id,
+        "vmId",
+        section=_PAGE,
+        reason=Reason.PLATFORM_INSTANCE_MISMATCH,
+        expected=machine.vm_id,
+        got=document.vm_id,
+        remedy="let the machine that the provider ID names ask for itself",
+    )
+    check_pin(checks, machine, facts)
+
+
+def check_pin(checks: Checks, machine: Machine, facts: Facts) -> None:
+    """Hold the machine of that name to the one that the ledger pins, if it pins any."""
+    pinned = facts.ledger.fingerprints.get(FINGERPRINT, machine.vm_id)
+    checks.require(
+        machine.vm_id == pinned,
+        "pinned vmId",
+        section=_PAGE,
+        reason=Reason.PLATFORM_INSTANCE_MISMATCH,
+        expected=pinned,
+        got=machine.vm_id,
+        remedy=_RESET,
+    )
 
 
 def check_policy(checks: Checks, machine: Machine, policy: AzurePolicy) -> None:

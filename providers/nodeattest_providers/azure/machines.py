@@ -2,7 +2,8 @@
 
 Promises: whoever asks for a machine of one resource group (or scale set) at the same time shares one list. A list is
 good for some seconds; a machine that is not in it, or is another one now, is told only from a list that was begun after
-the question. Any answer of Azure's gives values: what is not of its documented type is as if it were not there.
+the question. Who gives up waiting for a list does not end its reading: a group that takes long to read is read once.
+Any answer of Azure's gives values: what is not of its documented type is as if it were not there.
 Leaves to others: how to ask (``arm``), what follows from it (``verifier``).
 Source: Azure REST API, "Virtual Machines - List", "Virtual Machine Scale Set VMs - List", "Network Interfaces - List",
 "Network Interfaces - List Virtual Machine Scale Set Network Interfaces".
@@ -86,6 +87,11 @@ class Machines:
             found = (await self._interfaces.get(scope, fresh=True)).get(key, ())
         return found
 
+    async def aclose(self) -> None:
+        """End what is under way."""
+        await self._machines.cancel()
+        await self._interfaces.cancel()
+
     async def _read_machines(self, scope: _Scope) -> Mapping[str, Machine]:
         service = "scaleSetMachines" if scope[2] else "machines"
         path = f"{_group(scope)}/providers/Microsoft.Compute/{_owner(scope)}virtualMachines"
@@ -105,13 +111,23 @@ class Machines:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Held(Generic[_T]):
+    """A value, and when its reading began and ended."""
+
+    began: float
+    ended: float
+    value: _T
+
+
 class _Shared(Generic[_T]):
     """Values by scope, each read once for all who ask at a time; so is a failure told to all who waited for it."""
 
     def __init__(self, read: Callable[[_Scope], Awaitable[_T]], monotonic: Callable[[], float]) -> None:
         self._read = read
         self._monotonic = monotonic
-        self._held: dict[_Scope, tuple[float, _T]] = {}
+        self._held: dict[_Scope, _Held[_T]] = {}
+        self._reading: dict[_Scope, asyncio.Task[_T]] = {}
         self._turns: dict[_Scope, asyncio.Lock] = {}
         self._failed: dict[_Scope, tuple[float, Unavailable]] = {}
 
@@ -119,24 +135,44 @@ class _Shared(Generic[_T]):
         """Return a scope's value; a fresh one was begun to be read after this call."""
         asked = self._monotonic()
         async with self._turns.setdefault(scope, asyncio.Lock()):
-            now = self._monotonic()
+            if (left := self._reading.get(scope)) is not None:  # by somebody who gave up
+                await asyncio.wait({left})
             held = self._held.get(scope)
-            if held is not None and now - held[0] < _TTL and (not fresh or held[0] >= asked):
-                return held[1]
+            if held is not None and self._monotonic() - held.ended < _TTL and (not fresh or held.began >= asked):
+                return held.value
             failed = self._failed.pop(scope, None)
             if failed is not None and failed[0] >= asked:
                 self._failed[scope] = failed
                 raise failed[1]
-            try:
-                value = await self._read(scope)
-            except Unavailable as unavailable:
-                self._failed[scope] = (self._monotonic(), unavailable)
-                self._forget()
-                raise
+            reading = self._reading[scope] = asyncio.create_task(self._read_to_the_end(scope))
+            reading.add_done_callback(lambda ended: self._ended(scope, ended))
+            return await asyncio.shield(reading)
+
+    async def cancel(self) -> None:
+        """End what is being read."""
+        tasks = list(self._reading.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read_to_the_end(self, scope: _Scope) -> _T:
+        began = self._monotonic()
+        try:
+            value = await self._read(scope)
+        except Unavailable as unavailable:
+            self._failed[scope] = (self._monotonic(), unavailable)
+            raise
+        else:
             self._held.pop(scope, None)
-            self._held[scope] = (now, value)
-            self._forget()
+            self._held[scope] = _Held(began, self._monotonic(), value)
             return value
+        finally:
+            self._forget()
+
+    def _ended(self, scope: _Scope, reading: asyncio.Task[_T]) -> None:
+        self._reading.pop(scope, None)
+        if not reading.cancelled():
+            reading.exception()  # seen: who waited has it, and where nobody waits any more nobody misses it
 
     def _forget(self) -> None:
         """Keep no more than the newest lists and failures, and no lock that nobody needs."""

@@ -24,6 +24,7 @@ from nodeattest_providers.azure.claims import (
     check_found,
     check_machine,
     check_nonce,
+    check_pin,
     check_place,
     check_policy,
     check_signature,
@@ -81,10 +82,14 @@ class AzureSigner:
         return MachineName(request.csr.node_name)
 
     async def addresses(self, facts: Facts) -> Addresses:
-        """Return the machine's private addresses and computer name as Azure has them now; raises the same."""
+        """Return the machine's private addresses and computer name as Azure has them now; raises the same.
+
+        A machine made anew under the name of one that joined is another, and its addresses are not the node's.
+        """
         checks = Checks()
         name = check_place(checks, facts)
-        machine = await self._machine(checks, name, None)
+        machine = await self._machine(checks, name, facts.ledger.fingerprints.get(FINGERPRINT))
+        check_pin(checks, machine, facts)
         names = (("Hostname", machine.computer_name),) if machine.computer_name else ()
         return (*await self._machines.addresses(name), *names)
 
@@ -94,6 +99,7 @@ class AzureSigner:
 
     async def aclose(self) -> None:
         """Close connections."""
+        await self._machines.aclose()
         await self._manager.aclose()
 
     async def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:

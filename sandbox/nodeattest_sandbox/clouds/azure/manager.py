@@ -7,6 +7,7 @@ Source: Microsoft identity platform, "OAuth 2.0 client credentials flow"; Azure 
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import time
@@ -102,6 +103,8 @@ def handler(state: State, directory: Directory) -> type[BaseHTTPRequestHandler]:
 
         def _send(self, status: HTTPStatus, answer: dict[str, object], **headers: str) -> None:
             body = json.dumps(answer).encode() + (b" " * _HUGE if state.switches.huge else b"")
+            if "gzip" in self.headers.get("Accept-Encoding", ""):
+                body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}  # as Azure does
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -125,7 +128,7 @@ def _answer(
         return HTTPStatus.FOUND, {}, {"Location": switches.redirect}
     if switches.down:
         return HTTPStatus.SERVICE_UNAVAILABLE, {"error": {"code": "ServerTimeout"}}, {}
-    if switches.throttled:
+    if switches.throttled and target.startswith(f"/subscriptions/{switches.throttled_only}"):
         headers = {"Retry-After": str(switches.throttled)}
         return HTTPStatus.TOO_MANY_REQUESTS, {"error": {"code": "TooManyRequests"}}, headers
     if not directory.admits(authorization):

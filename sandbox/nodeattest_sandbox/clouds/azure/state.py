@@ -82,6 +82,8 @@ class Switches:
     """Seconds before each answer."""
     throttled: int = 0
     """Retry-After in seconds; 0: not throttled."""
+    throttled_only: str = ""
+    """The subscription that is throttled; empty: every one."""
     forbidden: bool = False
     redirect: str = ""
     """Where every request is sent on to."""
