@@ -164,10 +164,23 @@ def test_the_insecure_provider_still_refuses_other_names_and_second_keys(tmp_pat
 
 
 def test_instances_of_aws_join_and_every_impostor_is_refused_for_its_reason(tmp_path: Path) -> None:
-    found = outcome(tmp_path, "--nodes", "1", "--provider", "aws")
+    whoever_runs_it = {"AWS_PROFILE": "of-mine", "AWS_ENDPOINT_URL": "https://127.0.0.1:1", "AWS_CA_BUNDLE": "/mine"}
+    found = outcome(tmp_path, "--nodes", "1", "--provider", "aws", **whoever_runs_it)
     assert [entry["machine"] for entry in items(found, "joined")] == ["demo-md-1"]
     assert all(text(entry, "node").endswith(".ec2.internal") for entry in items(found, "joined"))
     assert reasons(found) == AWS_REASONS
+
+
+def test_an_aws_that_lacks_its_libraries_names_them_and_how_to_install_them() -> None:
+    program = """
+import sys
+sys.modules["moto"] = sys.modules["boto3"] = None
+from nodeattest_cli.demo.grounds.aws import AwsGround
+print(*AwsGround.missing())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "pip install 'nodeattest[aws]' 'moto[ec2,server]'" in done.stdout
+    assert "choose another --provider" in done.stdout
 
 
 @pytest.mark.conformance

@@ -60,7 +60,7 @@ class AwsFleet:
     def environment(self) -> Mapping[str, str]:
         """Return what the controller's process finds in its environment: the least that it needs."""
         reader = self.cloud.session("system-controller", "replica-1", may=["DescribeInstances"])
-        return {**reader.environment, "AWS_EC2_METADATA_DISABLED": "true"}
+        return {**self.cloud.settings_only, **reader.environment}
 
     def launch(
         self,

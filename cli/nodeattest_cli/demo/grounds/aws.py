@@ -45,7 +45,7 @@ class AwsGround:
             }
         }
         reader = self.cloud.session("demo-controller", "replica-1", may=["DescribeInstances"])
-        self.environment = {**reader.environment, "AWS_EC2_METADATA_DISABLED": "true"}
+        self.environment = {**self.cloud.settings_only, **reader.environment}
 
     @staticmethod
     def missing() -> Iterable[str]:

@@ -22,7 +22,7 @@ __all__ = ["ACCOUNT", "REGION", "Credentials", "Instance", "SandboxAws"]
 ACCOUNT: Final = "111122223333"
 """The account where instances are launched unless said otherwise; one of AWS's documentation accounts."""
 REGION: Final = "us-east-1"
-_ENVIRONMENT: Final = MappingProxyType({"MOTO_EC2_LOAD_DEFAULT_AMIS": "false", "AWS_EC2_METADATA_DISABLED": "true"})
+_NO_IMAGES: Final = MappingProxyType({"MOTO_EC2_LOAD_DEFAULT_AMIS": "false"})
 """A thousand images that nobody runs take moto a second to load."""
 _TIMEOUT: Final = 30.0
 """Seconds."""
@@ -79,8 +79,11 @@ class SandboxAws:
         """Start it; raises StartFailed. ``directory`` is made."""
         directory.mkdir(parents=True, mode=0o700)
         self.directory: Final = directory.resolve()
+        self._config = self.directory / "config"
+        self._config.write_text("[default]\n", encoding="ascii")
         command = [sys.executable, "-m", "nodeattest_sandbox.clouds.aws", str(self.directory)]
-        self.process: Final = Process("aws", command, self.directory, environment=_ENVIRONMENT)
+        environment = {**self.settings_only, **_NO_IMAGES}
+        self.process: Final = Process("aws", command, self.directory, environment=environment)
         try:
             wait(self.process, (self.directory / "ready").exists)
         except BaseException:
@@ -90,6 +93,19 @@ class SandboxAws:
         self.front: Final = ready["front"]
         """``https://127.0.0.1:<port>``: STS and EC2 of every region."""
         self._control, self._secret = ready["control"], ready["secret"]
+
+    @property
+    def settings_only(self) -> Mapping[str, str]:
+        """Variables that keep AWS's libraries from profiles, endpoints and CAs of whoever runs this."""
+        return {
+            "AWS_CONFIG_FILE": str(self._config),
+            "AWS_SHARED_CREDENTIALS_FILE": str(self._config),
+            "AWS_PROFILE": "default",
+            "AWS_DEFAULT_PROFILE": "default",
+            "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true",
+            "AWS_CA_BUNDLE": str(self.ca_file),
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
 
     @property
     def ca_file(self) -> Path:
