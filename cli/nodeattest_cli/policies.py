@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import click
@@ -38,6 +39,14 @@ _PLURAL: Final = "nodeattestationpolicies"
 _INVALID: Final = 1
 _RUNTIME: Final = {10: "IMA", 11: "systemd-pcrphase", 15: "systemd-cryptsetup"}
 """PCRs that running systems extend, which no event log of a firmware explains."""
+
+
+_LISTS: Final = {
+    "aws": ("accounts", "regions", "roles"),
+    "azure": ("subscriptions", "resourceGroups"),
+    "gcp": ("projects",),
+}
+"""What a cloud's section must list for anybody to get in."""
 
 
 @click.group()
@@ -166,7 +175,15 @@ def notes(document: JsonObject) -> Iterator[str]:
     yield from _event_log_notes(tpm)
     if text(spec, "serving", "kubelet") != "Approve":
         yield "serving.kubelet is not Approve: kubelets' own serving requests wait for whoever else approves them"
+    yield from _empty_notes(spec, admitted)
     yield from _section_notes(spec, attestors, parts)
+
+
+def _empty_notes(spec: JsonObject, admitted: AbstractSet[str]) -> Iterator[str]:
+    for name in sorted(admitted & _LISTS.keys()):
+        for field in _LISTS[name]:
+            if not strings(spec, name, field):
+                yield f"spec.{name}.{field} lists nothing, so no machine can join by {name}"
 
 
 def _section_notes(spec: JsonObject, attestors: Sequence[str], parts: Sequence[str]) -> Iterator[str]:

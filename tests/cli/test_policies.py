@@ -24,6 +24,41 @@ def made(**spec: JsonValue) -> JsonObject:
     }
 
 
+AWS: JsonObject = {"accounts": ["123456789012"], "regions": ["us-east-1"], "roles": ["nodes"]}
+
+
+def test_a_full_policy_of_a_cloud_is_valid() -> None:
+    aws: JsonObject = {**AWS, "tags": {"team": "nodes"}, "vpcs": ["vpc-0a1b2c3d"]}
+    policy = made(authorizedAttestors=["aws"], aws=aws, serving={"kubelet": "Approve"})
+    assert list(problems(policy)) == []
+    assert list(notes(policy)) == []
+
+
+@pytest.mark.parametrize(
+    ("aws", "said"),
+    [
+        ({**AWS, "role": ["x"]}, "spec.aws.role: unknown field; the nearest known one is roles"),
+        ({**AWS, "accounts": [123456789012]}, "spec.aws.accounts"),
+        ({**AWS, "accounts": ["1"]}, "spec.aws.accounts"),
+        ({**AWS, "regions": ["us-iso-east-1"]}, "spec.aws.regions"),
+        ({**AWS, "regions": ["us-gov-east-1x"]}, "spec.aws.regions"),
+        ({**AWS, "roles": ["a/b"]}, "spec.aws.roles"),
+        ({"accounts": [], "regions": []}, "roles"),
+    ],
+)
+def test_a_mistake_in_a_clouds_section_is_found(aws: JsonObject, said: str) -> None:
+    found = list(problems(made(authorizedAttestors=["aws"], aws=aws)))
+    assert [line for line in found if said in line], found
+
+
+def test_a_clouds_section_that_lets_nobody_in_is_worth_a_note() -> None:
+    aws: JsonObject = {**AWS, "roles": []}
+    assert "spec.aws.roles lists nothing, so no machine can join by aws" in notes(
+        made(authorizedAttestors=["aws"], aws=aws)
+    )
+    assert "spec.gcp.projects lists nothing, so no machine can join by gcp" in notes(made(authorizedAttestors=["gcp"]))
+
+
 def test_a_full_policy_is_valid() -> None:
     policy = made(
         certificateLifetime="336h",

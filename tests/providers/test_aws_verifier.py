@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -464,3 +466,15 @@ def test_the_half_is_found_by_name_and_reads_its_settings() -> None:
     with pytest.raises(Denied) as denied:
         signers.signer(ProviderName("aws"), Platform(settings={"trustBundel": "/x"}))
     assert "trustBundle" in denied.value.got
+
+
+def test_a_half_that_may_not_call_costs_no_library_of_aws() -> None:
+    code = (
+        "import sys\n"
+        "from nodeattest_providers import signers\n"
+        "from nodeattest_providers.platform import NOWHERE\n"
+        "signers.signer('aws', NOWHERE).check_settings({})\n"
+        "print(*sorted({'boto3', 'botocore', 'aiohttp'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
