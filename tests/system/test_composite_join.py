@@ -48,10 +48,10 @@ def denials(world: World, node: str) -> set[str]:
 
 @pytest.mark.usefixtures("controller")
 def test_a_machine_with_both_proofs_joins_and_renews_and_its_pins_are_told_apart(world: World) -> None:
-    agent = enrolled(world, "both-0")
+    agent = enrolled(world, "double-0")
     joined = agent.join(world.token())
     assert joined.returncode == 0, joined.stderr
-    ledger = world.ledger("both-0")
+    ledger = world.ledger("double-0")
     assert set(map_at(ledger, "spec", "fingerprints")) == {"tpm.ek", "tpm.ak", "challenge.secret"}
     assert text_at(ledger, "spec", "provider") == "composite"
     assert text_at(ledger, "spec", "signerName") == BOTH
@@ -80,10 +80,10 @@ def test_the_proofs_of_two_machines_are_none_of_either(world: World, own: str, b
 
 @pytest.mark.usefixtures("controller")
 def test_one_proof_alone_is_refused_at_its_own_signer(world: World) -> None:
-    agent = enrolled(world, "alone-0")
+    agent = enrolled(world, "single-0")
     alone = replace(agent, provider="tpm", settings={"tcti": agent.settings["tpm.tcti"]})
     assert alone.join(world.token()).returncode != 0
-    assert denials(world, "alone-0") == {"AttestorNotAuthorized"}
+    assert denials(world, "single-0") == {"AttestorNotAuthorized"}
 
 
 @pytest.mark.usefixtures("controller")
