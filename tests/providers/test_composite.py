@@ -374,6 +374,19 @@ def test_parts_that_prove_two_names_or_two_machines_are_denied() -> None:
     assert refused(request, PAIRED, signer_of(OneStep("moon"), elsewhere)).reason is Reason.PLATFORM_INSTANCE_MISMATCH
 
 
+def test_a_part_that_speaks_for_another_provider_is_denied() -> None:
+    moon, sun = OneStep("moon"), OneStep("sun")
+    signer = signer_of(moon, sun)
+    moon.provider = ProviderName("sun")
+    assert refused(filed(SECOND, second=True), PAIRED, signer).reason is Reason.PLATFORM_INSTANCE_MISMATCH
+
+
+def test_an_answer_is_nobodys_first_request() -> None:
+    facts = replace(PAIRED, first_request=filed(SECOND))
+    signer = signer_of(OneStep("moon"), OneStep("sun"))
+    assert refused(filed(SECOND, second=True), facts, signer).reason is Reason.FIRST_REQUEST_MISMATCH
+
+
 def test_a_part_that_proves_nothing_is_never_asked() -> None:
     moon, sun = OneStep("moon"), OneStep("sun")
     sun.secure = False

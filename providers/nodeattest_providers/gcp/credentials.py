@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.message import Message
-from typing import Final, Protocol, cast
+from functools import partial
+from typing import Any, Final, Protocol, cast
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
@@ -31,6 +35,8 @@ _SERVICE: Final = "oauth"
 _SCOPES: Final = ("https://www.googleapis.com/auth/compute.readonly",)
 _TIMEOUT: Final = 5.0
 """Seconds for each step of a request; google-auth tries up to three times."""
+_WHOLE: Final = 10.0
+"""Seconds for a whole request: an answer that comes byte by byte would keep a thread for days."""
 _LIMIT: Final = 64 * 1024
 """Bytes of an answer; tokens have some 2 KiB."""
 
@@ -68,12 +74,45 @@ class _NoRedirect(HTTPRedirectHandler):
         """Follow none."""
 
 
+class _Connection(http.client.HTTPSConnection):
+    """Is cut off some seconds after it began, whatever still comes in."""
+
+    def __init__(self, host: str, *, whole: float, **arguments: Any) -> None:  # noqa: ANN401 - urllib's own
+        super().__init__(host, **arguments)
+        self._whole = whole
+        self._begun: socket.socket | None = None
+
+    def connect(self) -> None:
+        """Connect, and begin to count."""
+        clock = threading.Timer(self._whole, self._end)
+        clock.daemon = True
+        clock.start()
+        super().connect()
+        self._begun = self.sock  # urllib lets go of it while the answer is read
+
+    def _end(self) -> None:
+        begun = self._begun or self.sock
+        with suppress(OSError):  # over long ago
+            if begun is not None:
+                begun.shutdown(socket.SHUT_RDWR)
+
+
+class _Https(HTTPSHandler):
+    def __init__(self, context: ssl.SSLContext, whole: float) -> None:
+        super().__init__(context=context)
+        self._own, self._whole = context, whole
+
+    def https_open(self, req: Request) -> http.client.HTTPResponse:
+        """Send a request; urllib calls this."""
+        return self.do_open(partial(_Connection, whole=self._whole), req, context=self._own)
+
+
 class _Transport:
     """Sends google-auth's requests."""
 
-    def __init__(self, settings: GcpPlatform) -> None:
+    def __init__(self, settings: GcpPlatform, whole: float) -> None:
         proxies = {"https": settings.proxy} if settings.proxy else {}
-        https = HTTPSHandler(context=trust(settings))
+        https = _Https(trust(settings), whole)
         self._opener: OpenerDirector = build_opener(ProxyHandler(proxies), https, _NoRedirect())
 
     def __call__(
@@ -109,7 +148,9 @@ def _bounded(answer: object) -> bytes:
 class Tokens:
     """Keeps one access token."""
 
-    def __init__(self, settings: GcpPlatform, observe: ObserveCall) -> None:
+    def __init__(self, settings: GcpPlatform, observe: ObserveCall, *, time_limit: float = _WHOLE) -> None:
+        """``time_limit``: seconds for one request of google-auth's."""
+        self._time_limit = time_limit
         self._settings = settings
         self._observe = observe
         self._credentials: _Credentials | None = None
@@ -154,7 +195,7 @@ class Tokens:
         from google.auth import exceptions  # noqa: PLC0415 - 60 ms, once, in a thread
 
         try:
-            self._transport = self._transport or _Transport(self._settings)
+            self._transport = self._transport or _Transport(self._settings, self._time_limit)
             credentials = self._credentials or _find(self._settings, self._transport)
             credentials.refresh(self._transport)
         except exceptions.TransportError:
