@@ -27,10 +27,10 @@ __all__ = ["Compute"]
 
 _WINDOW: Final = 0.02
 """Seconds in which questions about one zone gather."""
-_MOST: Final = 100
-"""Names in one call: a filter of 8 KB at most, in a URL."""
+_MOST: Final = 60
+"""Names in one call: a filter of 5 KB at most, in a URL."""
 _PAGES: Final = 10
-"""Pages of one answer; a hundred instances fit into one, but a page may be empty and have another behind it."""
+"""Pages of one answer; sixty instances fit into one, but a page may be empty and have another behind it."""
 _FRESH: Final = 10.0
 """Seconds; what a join takes, so that its three looks are one call."""
 _KEPT: Final = 10_000
@@ -67,11 +67,11 @@ class Compute:
         self._api = api
         self._clock = clock
         self._asking: Flights[Place, Instance | None] = Flights()
-        self._identifying: Flights[str, frozenset[str]] = Flights()
+        self._identifying: Flights[tuple[str, str], frozenset[str]] = Flights()
         self._batches: dict[tuple[str, str], _Batch] = {}
         self._answers: set[asyncio.Task[Found]] = set()
         self._running: dict[Place, tuple[float, Instance]] = {}
-        self._identities: dict[str, frozenset[str]] = {}
+        self._identities: dict[tuple[str, str], frozenset[str]] = {}
 
     def now(self) -> float:
         """Tell the time, for ``since``."""
@@ -93,10 +93,11 @@ class Compute:
 
     async def endorsement_keys(self, instance: Instance) -> frozenset[str] | None:
         """Return the fingerprints of an instance's endorsement keys, None if it is gone; raises Unavailable."""
-        known = self._identities.get(instance.number)
+        key = (instance.place.project, instance.number)
+        known = self._identities.get(key)
         if known is not None:
             return known
-        found = await self._identifying.share(instance.number, lambda: self._identity(instance))
+        found = await self._identifying.share(key, lambda: self._identity(instance))
         return found or None
 
     async def aclose(self) -> None:
@@ -168,7 +169,7 @@ class Compute:
                 remedy="wait; if this stays, stop and start the instance, which makes its vTPM",
                 retry_after=10.0,
             )
-        _remember(self._identities, instance.number, found)
+        _remember(self._identities, (place.project, instance.number), found)
         return found
 
 
