@@ -173,13 +173,14 @@ def test_whoever_accepts_json_gets_it_from_sts(aws: SandboxAws, reader: Credenti
 
 
 def test_a_service_throttles_and_fails_as_it_is_told(answering: SandboxAws, reader: Credentials) -> None:
+    before = answering.calls().get("ec2:RequestLimitExceeded", 0)
     answering.answer("ec2", "throttle")
     throttled = send(answering, signed(answering, reader, DESCRIBE, service="ec2"), DESCRIBE)
     assert (throttled.status, "<Code>RequestLimitExceeded</Code>" in throttled.body) == (503, True)
     assert send(answering, signed(answering, reader)).status == 200
     answering.answer("sts", "down")
     assert send(answering, signed(answering, reader)).status == 503
-    assert answering.calls()["ec2:RequestLimitExceeded"] == 1
+    assert answering.calls()["ec2:RequestLimitExceeded"] == before + 1
 
 
 def test_it_ends_with_its_standard_input(tmp_path: Path) -> None:
