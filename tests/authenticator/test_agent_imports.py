@@ -28,7 +28,7 @@ def test_a_join_imports_neither_the_controllers_half_nor_what_only_a_mistake_nee
     assert not loaded & OTHERS
 
 
-@pytest.mark.parametrize("provider", ["aws", "tpm", "challenge", "insecure"])
+@pytest.mark.parametrize("provider", ["aws", "azure", "tpm", "challenge", "insecure"])
 def test_a_join_imports_no_clouds_library_before_something_is_signed(provider: str) -> None:
     loaded = modules_of(f"from nodeattest_authenticator import {JOIN}; import nodeattest_providers.{provider}.attestor")
     assert not {name.partition(".")[0] for name in loaded} & {

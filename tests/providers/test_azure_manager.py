@@ -325,6 +325,19 @@ async def test_an_identity_that_azure_does_not_know_is_waited_for(
     await signer.aclose()
 
 
+async def test_the_identity_of_the_controllers_own_machine_serves(
+    cloud: SandboxAzure, machine: SandboxMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = cloud.launch("controller")
+    monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", own.metadata)  # where azure-identity looks for it
+    calls = Calls()
+    manager = manager_for(cloud, calls, credential={"managedIdentity": {}})
+    assert await find(Machines(manager), machine)
+    assert calls.seen == [("authority", CallOutcome.OK), ("machines", CallOutcome.OK)]
+    assert not [call for call in cloud.state.calls if "oauth2" in call]
+    await manager.aclose()
+
+
 async def test_a_token_is_taken_again_before_its_end(cloud: SandboxAzure) -> None:
     wall = Clock()
     settings = dict[str, JsonValue](cloud.configuration)  # type: ignore[arg-type]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -328,3 +330,16 @@ def test_a_wrong_node_setting_is_refused(settings: Mapping[str, JsonValue]) -> N
     with pytest.raises(Denied) as denied:
         AzureAttestor(settings)
     assert denied.value.reason is Reason.POLICY_INVALID
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("verifier", {"aiohttp", "azure", "msal"}),
+        ("attestor", {"aiohttp", "azure", "cryptography", "pyasn1", "http.client", "nodeattest_providers.cms"}),
+    ],
+)
+def test_a_half_that_is_not_used_loads_no_library(module: str, heavy: set[str]) -> None:
+    code = f"import sys, nodeattest_providers.azure.{module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert heavy & set(done.stdout.split()) == set()

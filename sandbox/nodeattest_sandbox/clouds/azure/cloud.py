@@ -100,7 +100,7 @@ class SandboxAzure:
                 tags=dict(tags or {}),
             )
             self.state.machines.append(machine)
-            server = self._serve(metadata.handler(machine, self.signing))
+            server = self._serve(metadata.handler(machine, self.signing, self.tenant.managed_token))
             machine.metadata = f"http://{LOOPBACK}:{server.server_address[1]}"
             self._start(server)
         return machine

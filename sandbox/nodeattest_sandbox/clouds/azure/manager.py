@@ -67,9 +67,18 @@ class Directory:
         claims = self.cluster.verified(form.get("client_assertion", ""), audience=EXCHANGE, now=time.time())
         if claims is None or claims.get("sub") != _SUBJECT:
             return None
-        expires = int(time.time()) + _LIFE
-        token = self.tokens.sign({"aud": AUDIENCE, "appid": self.client, "exp": expires})
-        return {"token_type": "Bearer", "expires_in": _LIFE, "ext_expires_in": _LIFE, "access_token": token}
+        return {"token_type": "Bearer", "expires_in": _LIFE, "ext_expires_in": _LIFE, "access_token": self._token()}
+
+    def managed_token(self, resource: str) -> dict[str, object] | None:
+        """Give a token of a machine's managed identity; None for another resource than the Resource Manager."""
+        if resource != AUDIENCE:
+            return None
+        expires = str(int(time.time()) + _LIFE)
+        times = {"expires_in": str(_LIFE), "expires_on": expires, "not_before": "0"}
+        return {"token_type": "Bearer", "resource": resource, "access_token": self._token(), **times}
+
+    def _token(self) -> str:
+        return self.tokens.sign({"aud": AUDIENCE, "appid": self.client, "exp": int(time.time()) + _LIFE})
 
     def admits(self, authorization: str) -> bool:
         """Tell whether a header bears a token of ours for the Resource Manager."""

@@ -60,12 +60,14 @@ def attested(signing: Signing, content: dict[str, object]) -> bytes:
     return cms.azure_form(data, signing.key, signing.certificate).der()
 
 
-def handler(machine: SandboxMachine, signing: Signing) -> type[BaseHTTPRequestHandler]:
-    """Make the request handler of one machine's service."""
+def handler(
+    machine: SandboxMachine, signing: Signing, identity: Callable[[str], dict[str, object] | None]
+) -> type[BaseHTTPRequestHandler]:
+    """Make the request handler of one machine's service; ``identity`` gives its managed identity's tokens."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, answer = _answer(machine, signing, self.path, dict(self.headers))
+            status, answer = _answer(machine, signing, identity, self.path, dict(self.headers))
             body = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json; charset=utf-8")
@@ -80,7 +82,11 @@ def handler(machine: SandboxMachine, signing: Signing) -> type[BaseHTTPRequestHa
 
 
 def _answer(
-    machine: SandboxMachine, signing: Signing, target: str, headers: dict[str, str]
+    machine: SandboxMachine,
+    signing: Signing,
+    identity: Callable[[str], dict[str, object] | None],
+    target: str,
+    headers: dict[str, str],
 ) -> tuple[HTTPStatus, dict[str, object]]:
     names = {name.lower(): value for name, value in headers.items()}
     parts = urlsplit(target)
@@ -91,10 +97,18 @@ def _answer(
         return HTTPStatus.BAD_REQUEST, {"error": "Bad request. api-version is invalid or was not specified"}
     if parts.path == "/metadata/instance/compute":
         return HTTPStatus.OK, _compute(machine)
+    if parts.path == "/metadata/identity/oauth2/token":
+        token = identity(query.get("resource", ""))
+        return (HTTPStatus.OK, token) if token else (HTTPStatus.BAD_REQUEST, {"error": "invalid_resource"})
     if parts.path != "/metadata/attested/document":
         return HTTPStatus.NOT_FOUND, {"error": "Not found"}
+    return _document(machine, signing, query.get("nonce"))
+
+
+def _document(machine: SandboxMachine, signing: Signing, asked: str | None) -> tuple[HTTPStatus, dict[str, object]]:
+    """Sign a document; without a nonce, it is the time."""
     now = signing.now()
-    nonce = query.get("nonce", now.strftime("%Y%m%d%H%M%S"))
+    nonce = now.strftime("%Y%m%d%H%M%S") if asked is None else asked
     if not _NONCE.fullmatch(nonce):
         return HTTPStatus.BAD_REQUEST, {"error": "Bad request. Invalid nonce"}
     signature = attested(signing, content_of(machine, nonce, now))
