@@ -13,7 +13,6 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +21,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from nodeattest_sandbox.certificates import builder, usage
+
 __all__ = ["ClusterPki"]
 
-_LIFETIME: Final = timedelta(days=365)
-_BACKDATE: Final = timedelta(minutes=5)
 _SERVER_NAMES: Final = (
     "localhost",
     "kubernetes",
@@ -130,40 +129,21 @@ class ClusterPki:
             raise TypeError(f"the CA key is not an ECDSA key: {self.ca_key}")
         organizations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         subject = x509.Name([*organizations, x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = _builder(subject, ca.subject, key).add_extension(
+        unsigned = builder(subject, ca.subject, key).add_extension(
             x509.BasicConstraints(ca=False, path_length=None), critical=True
         )
-        builder = builder.add_extension(_usage(signing=False), critical=True)
+        unsigned = unsigned.add_extension(usage(signing=False), critical=True)
         for extension in extensions:
-            builder = builder.add_extension(extension, critical=False)
-        return builder.sign(ca_key, hashes.SHA256())
+            unsigned = unsigned.add_extension(extension, critical=False)
+        return unsigned.sign(ca_key, hashes.SHA256())
 
 
 def _certify_ca(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name}-ca")])
-    builder = _builder(subject, subject, key.public_key())
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    return builder.add_extension(_usage(signing=True), critical=True).sign(key, hashes.SHA256())
-
-
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return x509.CertificateBuilder(
-        issuer_name=issuer,
-        subject_name=subject,
-        public_key=key,
-        serial_number=x509.random_serial_number(),
-        not_valid_before=now - _BACKDATE,
-        not_valid_after=now + _LIFETIME,
-    )
-
-
-def _usage(*, signing: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=False, key_cert_sign=signing, crl_sign=signing, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+    ca = builder(subject, subject, key.public_key())
+    ca = ca.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    ca = ca.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    return ca.add_extension(usage(signing=True), critical=True).sign(key, hashes.SHA256())
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from cryptography import x509
@@ -18,10 +17,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from nodeattest_sandbox.certificates import builder, usage
+
 __all__ = ["FrontKeys", "RegionKey", "make_front_keys", "make_region_key"]
 
-_LIFETIME: Final = timedelta(days=30)
-_BACKDATE: Final = timedelta(hours=1)
 _RSA_BITS: Final = 2048
 
 
@@ -47,9 +46,9 @@ def make_front_keys(names: Sequence[str]) -> FrontKeys:
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sandbox AWS CA")])
     ca = (
-        _builder(issuer, issuer, ca_key.public_key())
+        builder(issuer, issuer, ca_key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signing=True), critical=True)
+        .add_extension(usage(signing=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
@@ -57,9 +56,9 @@ def make_front_keys(names: Sequence[str]) -> FrontKeys:
     alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in (*names, "localhost")]
     alternatives.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
     certificate = (
-        _builder(issuer, subject, key.public_key())
+        builder(subject, issuer, key.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signing=False), critical=True)
+        .add_extension(usage(signing=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
@@ -82,28 +81,7 @@ def make_region_key() -> RegionKey:
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Sandbox Web Services"),
         ]
     )
-    return RegionKey(_builder(subject, subject, key.public_key()).sign(key, hashes.SHA256()), key)
-
-
-def _builder(
-    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return x509.CertificateBuilder(
-        issuer_name=issuer,
-        subject_name=subject,
-        public_key=key,
-        serial_number=x509.random_serial_number(),
-        not_valid_before=now - _BACKDATE,
-        not_valid_after=now + _LIFETIME,
-    )
-
-
-def _usage(*, signing: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=False, key_cert_sign=signing, crl_sign=signing, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+    return RegionKey(builder(subject, subject, key.public_key()).sign(key, hashes.SHA256()), key)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -14,12 +12,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from nodeattest_sandbox.certificates import builder, usage
 from nodeattest_sandbox.child import LOOPBACK
 
 __all__ = ["make_authority", "serving_context"]
-
-_LIFE: Final = timedelta(days=30)
-_BACKDATE: Final = timedelta(minutes=5)
 
 
 def make_authority(directory: Path) -> tuple[Path, ssl.SSLContext]:
@@ -28,13 +24,13 @@ def make_authority(directory: Path) -> tuple[Path, ssl.SSLContext]:
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nodeattest sandbox Google Cloud CA")])
     constraints = x509.BasicConstraints(ca=True, path_length=0)
-    ca = _builder(name, name, ca_key.public_key()).add_extension(constraints, critical=True)
+    ca = builder(name, name, ca_key.public_key()).add_extension(constraints, critical=True)
     ca = ca.add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
-    ca_certificate = ca.add_extension(_usage(), critical=True).sign(ca_key, hashes.SHA256())
+    ca_certificate = ca.add_extension(usage(signing=True), critical=True).sign(ca_key, hashes.SHA256())
     address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(LOOPBACK))])
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "compute.sandbox")])
-    server = _builder(subject, name, key.public_key()).add_extension(address, critical=False)
+    server = builder(subject, name, key.public_key()).add_extension(address, critical=False)
     server_certificate = server.add_extension(issuer, critical=False).sign(ca_key, hashes.SHA256())
     ca_file, chain = directory / "cloud-ca.pem", directory / "cloud-server.pem"
     ca_file.write_bytes(ca_certificate.public_bytes(Encoding.PEM))
@@ -51,22 +47,3 @@ def serving_context(chain: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(chain)
     return context
-
-
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return x509.CertificateBuilder(
-        issuer_name=issuer,
-        subject_name=subject,
-        public_key=key,
-        serial_number=x509.random_serial_number(),
-        not_valid_before=now - _BACKDATE,
-        not_valid_after=now + _LIFE,
-    )
-
-
-def _usage() -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
