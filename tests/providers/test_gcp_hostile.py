@@ -16,12 +16,14 @@ from gcp_world import ACCOUNT, PROJECT, Calls
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.gcp.admission import check_instance
+from nodeattest_providers.gcp.api import Api
 from nodeattest_providers.gcp.credentials import Tokens
 from nodeattest_providers.gcp.instance import parse_instance
 from nodeattest_providers.gcp.place import Place
 from nodeattest_providers.gcp.policy import parse_policy
 from nodeattest_providers.gcp.settings import parse_settings
 from nodeattest_providers.interface import LedgerFacts
+from nodeattest_providers.platform import CallOutcome
 from nodeattest_sandbox.clouds.gcp.authority import make_authority
 from nodeattest_sandbox.clouds.gcp.oauth import TokenServer
 from nodeattest_sandbox.clouds.gcp.serving import Reply, Request, Serving, as_json
@@ -94,6 +96,31 @@ def drip(listening: socket.socket, context: ssl.SSLContext, start: bytes, over: 
                     client.sendall(b" ")
         except OSError:  # nobody there yet, or gone
             continue
+
+
+async def test_a_quota_that_is_told_as_a_refusal_is_waited_for_as_a_quota(tmp_path: Path) -> None:
+    errors = [{"reason": "rateLimitExceeded", "domain": "usageLimits"}]
+    quota = as_json({"error": {"code": 403, "errors": errors}}, 403, {"Retry-After": "9"})
+
+    def answer(request: Request) -> Reply:
+        return as_json(TOKEN) if request.path == "/token" else quota
+
+    with answering(answer, tmp_path) as port:
+        calls, key = Calls(), tmp_path / "key.json"
+        key.write_text(TokenServer(url=f"https://127.0.0.1:{port}/token").account_key(ACCOUNT, PROJECT))
+        settings = parse_settings(
+            {
+                "caBundle": str(tmp_path / "cloud-ca.pem"),
+                "credentialsFile": str(key),
+                "endpoints": {"compute": f"https://127.0.0.1:{port}"},
+            }
+        )
+        api = Api(settings, calls)
+        with pytest.raises(Unavailable) as caught:
+            await api.get("/compute/v1/projects/p/zones/z/instances", {})
+        await api.aclose()
+    assert calls.seen[-1] == ("compute", CallOutcome.THROTTLED)
+    assert caught.value.retry_after == 9
 
 
 def test_an_instance_that_is_another_account_besides_is_none_of_the_listed_one() -> None:
