@@ -123,7 +123,7 @@ def _check_writers(path: str, found: os.stat_result) -> None:
 
 def invalid(message: str) -> Failure:
     """Say that the configuration is wrong."""
-    remedy = "correct it, or write it anew with kubelet-authenticator join"
+    remedy = "correct it, or write it anew with kubelet-authenticator join (--set NAME=VALUE for what a provider needs)"
     return Failure(Local.CONFIGURATION_INVALID, message, remedy=remedy, fate=Fate.USAGE)
 
 

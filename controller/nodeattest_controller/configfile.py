@@ -180,8 +180,10 @@ def _plain(value: object) -> JsonValue:
     """Take over what JSON has too; YAML's dates, fractions and keys that are no strings have no place here."""
     if isinstance(value, dict):
         entries = cast("dict[object, object]", value)
-        if all(isinstance(name, str) for name in entries):
-            return {str(name): _plain(entry) for name, entry in entries.items()}
+        for name in entries:
+            if not isinstance(name, str):
+                raise ValueError(f"keys that are strings: {str(name)[:80]} in quotes")  # noqa: TRY004 - the same
+        return {str(name): _plain(entry) for name, entry in entries.items()}
     if isinstance(value, list):
         return [_plain(entry) for entry in cast("list[object]", value)]
     if value is None or isinstance(value, str | bool | int):

@@ -246,3 +246,8 @@ def test_field_names_are_kubernetes_camel_case() -> None:
 def test_settings_of_platforms_are_sections_by_provider_of_what_json_has(config: Path, body: str) -> None:
     with pytest.raises(SettingsError, match=r"\.platforms: expected"):
         read(config, body)
+
+
+def test_an_account_without_quotes_is_named(config: Path) -> None:
+    with pytest.raises(SettingsError, match="222222222222 in quotes"):
+        read(config, "platforms: {aws: {assumeRoles: {222222222222: role}}}\n")

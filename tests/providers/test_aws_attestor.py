@@ -198,7 +198,8 @@ def test_nobody_at_the_address_is_told_with_the_hop_limit(aws: SandboxAws, insta
     with pytest.raises(Unavailable) as caught:
         attestor("http://127.0.0.1:1").provider_id()
     assert "the EC2 instance metadata service at 127.0.0.1:1 cannot be reached" in caught.value.detail
-    assert "HttpPutResponseHopLimit" in caught.value.remedy
+    assert "on the node itself" in caught.value.remedy
+    assert "HttpPutResponseHopLimit of 1" in caught.value.remedy
     aws.set_metadata(instance, tokens="version-1")
     with pytest.raises(Denied, match="IMDSv2"):
         attestor(instance.metadata_endpoint).provider_id()

@@ -122,6 +122,7 @@ def test_a_whole_section_is_read() -> None:
         ({"regions": ["europe-west4-a"]}, "spec.gcp.regions"),
         ({"regions": []}, "spec.gcp.regions"),
         ({"labels": {"A": "b"}}, "spec.gcp.labels"),
+        ({"labels": {"a": "Owned"}}, "lower case 'a': 'Owned'"),
         ({"labels": {"a": None}}, "spec.gcp.labels"),
         ({"labels": ["a"]}, "spec.gcp.labels: an object"),
         ({"serviceAccounts": []}, "spec.gcp.serviceAccounts"),
@@ -189,6 +190,11 @@ def test_a_wrong_setting_is_refused(settings: dict[str, JsonValue]) -> None:
     with pytest.raises(Denied) as caught:
         parse_settings(settings)
     assert caught.value.reason is Reason.POLICY_INVALID
+
+
+def test_a_file_that_is_missing_is_named() -> None:
+    with pytest.raises(Denied, match=r"got '/nowhere/ca\.pem': No such file or directory"):
+        parse_settings({"caBundle": "/nowhere/ca.pem"})
 
 
 def test_a_bundle_that_holds_no_certificate_is_refused(tmp_path: Path) -> None:

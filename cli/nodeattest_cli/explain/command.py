@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Final
 
 import click
@@ -12,8 +13,11 @@ from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
 from nodeattest_cli.explain.model import Explanation, Outcome, Step
-from nodeattest_cli.explain.replay import explain_request, first_request_name
+from nodeattest_cli.explain.replay import Platforms, explain_request, first_request_name
+from nodeattest_controller import configfile
 from nodeattest_controller.objects import text
+from nodeattest_controller.platforms import check_platforms
+from nodeattest_controller.settings import SettingsError
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -39,6 +43,12 @@ _MARKS: Final = {Outcome.PASSED: "pass", Outcome.FAILED: "FAIL", Outcome.NOT_CHE
     help="What it is judged by: NodeAttestationPolicy, Cluster, Machine, infrastructure machine, MachineAttestation, "
     "first request, Secrets. As many files as you like.",
 )
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The controller's configuration: its platforms name the trust bundles of clouds.",
+)
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
@@ -47,6 +57,7 @@ def explain(
     path: str | None,
     name: str | None,
     more: tuple[str, ...],
+    config: Path | None,
     kubeconfig: str | None,
     context: str | None,
     output: str,
@@ -61,6 +72,7 @@ def explain(
     """
     if (path is None) == (name is None):
         raise UserError("say which request: either -f FILE or --csr NAME")
+    platforms = _platforms(config) if config is not None else {}
     documents = [document for file in more for document in read_objects(file)]
     if path is not None:
         found = [document for document in read_objects(path) if text(document, "kind") == _KIND]
@@ -70,11 +82,21 @@ def explain(
     else:
         csr, first = ask(Connection(kubeconfig, context), lambda client: _fetch(client, name or ""))
         documents += [first] if first else []
-    explanation = explain_request(csr, documents)
+    explanation = explain_request(csr, documents, platforms)
     click.echo(json.dumps(explanation.to_json(), indent=2) if output == "json" else _words(explanation))
     if explanation.failed:
         return _REFUSED
     return _UNEXPLAINED if explanation.unexplained else 0
+
+
+def _platforms(config: Path) -> Platforms:
+    """Read the controller's configuration for its platforms' trust bundles."""
+    try:
+        platforms = configfile.load(config, identity="").platforms
+        check_platforms(platforms, str(config))
+    except SettingsError as error:
+        raise UserError(str(error)) from error
+    return platforms
 
 
 async def _fetch(client: ApiClient, name: str) -> tuple[JsonObject, JsonObject | None]:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from cryptography.hazmat.primitives.serialization import load_der_public_key
@@ -45,14 +47,28 @@ from nodeattest_providers.interface import (
     SecretBytes,
 )
 from nodeattest_providers.names import ProviderName, Purpose
-from nodeattest_providers.platform import NOWHERE
+from nodeattest_providers.platform import NOWHERE, Platform
 
-__all__ = ["explain_request", "first_request_name"]
+__all__ = ["Platforms", "explain_request", "first_request_name"]
 
+Platforms = Mapping[str, Mapping[str, JsonValue]]
+_NO_PLATFORMS: Final[Platforms] = MappingProxyType({})
 _NO_KEYS: Final = (SecretBytes(bytes(32)),)
 """Stands in for challenge keys that were not given; what depends on them is reported as not checked."""
 _DERIVED: Final = frozenset({"known challenge", "activated secret", "quote binding", "challenge answered"})
 """Checks against values that are derived again from the challenge keys and the context."""
+_REGION_CERTIFICATES: Final = "region's certificates"
+"""The check of ``aws``, of a part or alone, that needs the trust bundle."""
+_BY_POLICY: Final = frozenset(
+    {
+        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
+        Reason.PLATFORM_REGION_NOT_ALLOWED,
+        Reason.PLATFORM_ROLE_NOT_ALLOWED,
+        Reason.PLATFORM_TAGS_NOT_ALLOWED,
+        Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED,
+    }
+)
+"""Refusals by what the policy lists."""
 _EMPTY_HANDED: Final = ("endorsement key: on no other machine's entry",)
 """Checks, of a part or alone, that pass when there is nothing to compare with."""
 
@@ -65,8 +81,10 @@ def first_request_name(csr: JsonObject) -> str | None:
         return None
 
 
-def explain_request(csr: JsonObject, documents: Sequence[JsonObject]) -> Explanation:
-    """Judge a stored request as far as the documents allow.
+def explain_request(
+    csr: JsonObject, documents: Sequence[JsonObject], platforms: Platforms = _NO_PLATFORMS
+) -> Explanation:
+    """Judge a stored request as far as the documents allow; ``platforms``: of the controller's configuration.
 
     1. It is well-formed; 2. its evidence can be read; 3. the policy admits the provider; 4. the Machine may have this
     node name; 5. the provider's own verification.
@@ -76,10 +94,12 @@ def explain_request(csr: JsonObject, documents: Sequence[JsonObject]) -> Explana
     refused_then = stored is not None and stored.state is RequestState.DENIED
     if stored is not None and stored.is_kubelets:
         return replace(explain_kubelets(csr, documents, facts), refused_then=refused_then)
-    return replace(_explain_attested(csr, documents, facts), refused_then=refused_then)
+    return replace(_explain_attested(csr, documents, facts, platforms), refused_then=refused_then)
 
 
-def _explain_attested(csr: JsonObject, documents: Sequence[JsonObject], facts: list[tuple[str, str]]) -> Explanation:
+def _explain_attested(
+    csr: JsonObject, documents: Sequence[JsonObject], facts: list[tuple[str, str]], platforms: Platforms
+) -> Explanation:
     try:  # 1
         request = parse(csr)
     except Denied as denied:
@@ -99,7 +119,7 @@ def _explain_attested(csr: JsonObject, documents: Sequence[JsonObject], facts: l
     steps += _identity_steps(request, given)  # 4
     if request.purpose is Purpose.SERVING:
         steps += attested_steps(request, given)
-    steps += _provider_steps(request, given)  # 5
+    steps += _provider_steps(request, given, platforms)  # 5
     return Explanation(facts=facts, steps=steps, log=log)
 
 
@@ -169,17 +189,19 @@ def _identity_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     )
 
 
-def _provider_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
+def _provider_steps(request: NodeRequest, given: Given, platforms: Platforms) -> Iterator[Step]:
     """Let the provider verify; what its own record cannot show is judged besides."""
     try:
         first = parse(given.first) if given.first is not None else None
     except Denied as denied:
         yield refusal("first request", "wire format", denied)
         return
-    checks, end = _verify(signers.signer(request.evidence.provider, NOWHERE), request, _facts(request, given, first))
+    checks, end = _verify(_offline(request.evidence.provider, platforms), request, _facts(request, given, first))
     denied = end if isinstance(end, Denied) else None
     for check in checks:
         missing = "" if check.passed and not check.name.endswith(_EMPTY_HANDED) else _missing(check.name, given)
+        if denied is not None and not check.passed:
+            missing = missing or _platform_missing(check.name, denied.reason, given, platforms)
         step = from_check(check)
         if missing:
             yield not_checked(check.name, check.section, missing)
@@ -193,6 +215,23 @@ def _provider_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
         yield _waiting(end)
     if request.evidence.provider == "tpm":
         yield from _tpm_steps(request, first, {check.name for check in checks})
+
+
+def _offline(provider: ProviderName, platforms: Platforms) -> ClusterAPISigner:
+    """Make the half, and those of a composite's parts, with their trust bundles and no way to the platform."""
+    half = partial(_offline, platforms=platforms)
+    return signers.signer(provider, Platform(settings=platforms.get(provider, {}), may_call=False, half=half))
+
+
+def _platform_missing(check: str, reason: Reason, given: Given, platforms: Platforms) -> str:
+    """Tell what a refusal by a cloud's provider would have needed: a policy, the CAs, a trust bundle; or empty."""
+    if check.endswith(_REGION_CERTIFICATES) and "trustBundle" not in platforms.get("aws", {}):
+        return "platforms.aws.trustBundle of the controller's configuration (--config)"
+    if reason in _BY_POLICY and given.policy is None:
+        return "NodeAttestationPolicy"
+    if reason is Reason.PLATFORM_PROOF_NOT_BOUND and not given.pins:
+        return "Cluster, Machine, Secret <cluster>-ca"
+    return ""
 
 
 def _waiting(end: Unavailable) -> Step:

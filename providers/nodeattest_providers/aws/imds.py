@@ -37,8 +37,8 @@ _DOCUMENT_PATH: Final = "/latest/dynamic/instance-identity/document"
 _SIGNATURE_PATH: Final = "/latest/dynamic/instance-identity/rsa2048"
 
 _CHECK: Final = (
-    "check that this machine is an EC2 instance and that its metadata endpoint is enabled; in a container the "
-    "instance's HttpPutResponseHopLimit must be 2"
+    "check that this machine is an EC2 instance and that its metadata endpoint is enabled; run it on the node itself, "
+    "not in a container, which the instance's HttpPutResponseHopLimit of 1 keeps out"
 )
 
 

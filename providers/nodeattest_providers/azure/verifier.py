@@ -172,7 +172,7 @@ class AzureSigner:
         if found is None:
             raise checks.unavailable(
                 Reason.PLATFORM_UNAVAILABLE,
-                "nobody is trusted to sign Azure's attested documents",
+                "nobody is trusted to sign Azure's attested documents: no platforms.azure.trustBundle",
                 remedy="set platforms.azure.trustBundle in the controller's configuration (docs/providers/azure.md)",
                 retry_after=60.0,
             )

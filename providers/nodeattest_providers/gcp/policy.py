@@ -92,6 +92,6 @@ def _labels(value: JsonValue) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for key, wanted in mapping(value, where).items():
         if not _LABEL_KEY.fullmatch(key) or not isinstance(wanted, str) or not _LABEL_VALUE.fullmatch(wanted):
-            raise invalid(where, "labels as Google Cloud spells them, lower case", repr(key[:80]))
+            raise invalid(where, "labels as Google Cloud spells them, lower case", f"{key!r}: {wanted!r}"[:160])
         found[key] = wanted
     return found

@@ -68,8 +68,9 @@ def _file(settings: Mapping[str, JsonValue], key: str) -> tuple[str, bytes]:
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - one bounded read
             content = file.read(_LIMIT + 1)
-    except (OSError, ValueError):
-        raise invalid(where, "a file that the controller may read", "none there") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no path"
+        raise invalid(where, "a file that the controller may read", f"{path!r}: {why}") from None
     if len(content) > _LIMIT:
         raise invalid(where, f"a file of at most {_LIMIT} bytes", "a larger one")
     return path, content

@@ -1,0 +1,55 @@
+"""Requests of EC2 instances explained: by the controller's trust bundle, and refused by nothing that is not given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from aws_world import POLICY, Node, filed_aws, trust_bundle
+from stored import stored_csr
+
+from nodeattest_cli.explain.model import Outcome
+from nodeattest_cli.explain.replay import explain_request
+from nodeattest_cli.main import main
+from nodeattest_kube.jsontypes import JsonObject
+
+
+def filed(node: Node) -> JsonObject:
+    request = filed_aws(node, node.evidence())
+    csr = stored_csr("c", request.request, signerName="cluster.x-k8s.io/kube-apiserver-client-kubelet-aws")
+    created = request.created.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {**csr, "metadata": {"name": "c", "uid": "u", "creationTimestamp": created}}
+
+
+def policy() -> JsonObject:
+    return {
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "NodeAttestationPolicy",
+        "metadata": {"name": "blue", "namespace": "fleet"},
+        "spec": {"authorizedAttestors": ["aws"], "aws": POLICY},
+    }
+
+
+def test_an_honest_request_is_refused_by_nothing_that_was_not_given() -> None:
+    steps = {step.name: step for step in explain_request(filed(Node()), []).steps}
+    assert steps["region allowed"].outcome is Outcome.NOT_CHECKED
+    assert steps["region allowed"].got == "not given: NodeAttestationPolicy"
+    explanation = explain_request(filed(Node()), [policy()])
+    assert not explanation.failed
+    told = next(step for step in explanation.steps if step.name == "region's certificates")
+    assert told.got == "not given: platforms.aws.trustBundle of the controller's configuration (--config)"
+
+
+def test_the_trust_bundle_of_the_configuration_judges_the_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    platforms = {"aws": {"trustBundle": str(trust_bundle(tmp_path / "trust"))}}
+    explanation = explain_request(filed(Node()), [policy()], platforms)
+    assert not explanation.failed
+    assert explanation.steps[-1].got == "needs the platform: AWS STS is not asked here"
+    other = {"aws": {"trustBundle": str(trust_bundle(tmp_path / "other", "eu-west-1"))}}
+    assert explain_request(filed(Node()), [policy()], other).failed
+    config = tmp_path / "controller.yaml"
+    config.write_text("platforms: {aws: {trustBundel: x}}")
+    assert main(["explain", "-f", str(config), "--config", str(config)]) == 2
+    assert "apiVersion" in capsys.readouterr().err
