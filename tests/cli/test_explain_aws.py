@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from nodeattest_cli.explain.replay import explain_request
 from nodeattest_cli.main import main
 from nodeattest_kube.jsontypes import JsonObject
 
+HEAD = "apiVersion: config.nodeattest.x-k8s.io/v1alpha1\nkind: NodeAttestationControllerConfiguration\n"
+
 
 def filed(node: Node) -> JsonObject:
     request = filed_aws(node, node.evidence())
@@ -22,11 +25,12 @@ def filed(node: Node) -> JsonObject:
 
 
 def policy() -> JsonObject:
+    spec: JsonObject = {"authorizedAttestors": ["aws"], "aws": POLICY}
     return {
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
         "kind": "NodeAttestationPolicy",
         "metadata": {"name": "blue", "namespace": "fleet"},
-        "spec": {"authorizedAttestors": ["aws"], "aws": POLICY},
+        "spec": spec,
     }
 
 
@@ -40,16 +44,26 @@ def test_an_honest_request_is_refused_by_nothing_that_was_not_given() -> None:
     assert told.got == "not given: platforms.aws.trustBundle of the controller's configuration (--config)"
 
 
-def test_the_trust_bundle_of_the_configuration_judges_the_document(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_trust_bundle_of_the_configuration_judges_the_document(tmp_path: Path) -> None:
     platforms = {"aws": {"trustBundle": str(trust_bundle(tmp_path / "trust"))}}
     explanation = explain_request(filed(Node()), [policy()], platforms)
     assert not explanation.failed
     assert explanation.steps[-1].got == "needs the platform: AWS STS is not asked here"
     other = {"aws": {"trustBundle": str(trust_bundle(tmp_path / "other", "eu-west-1"))}}
     assert explain_request(filed(Node()), [policy()], other).failed
-    config = tmp_path / "controller.yaml"
-    config.write_text("platforms: {aws: {trustBundel: x}}")
-    assert main(["explain", "-f", str(config), "--config", str(config)]) == 2
-    assert "apiVersion" in capsys.readouterr().err
+
+
+def test_the_command_reads_the_controllers_configuration_and_tells_a_mistake_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, csr = tmp_path / "controller.yaml", tmp_path / "csr.json"
+    csr.write_text(json.dumps(filed(Node())))
+    bundle = trust_bundle(tmp_path / "trust")
+    config.write_text(HEAD + f"platforms: {{aws: {{trustBundle: {bundle}}}}}\n")
+    (tmp_path / "policy.json").write_text(json.dumps(policy()))
+    given = ["--with", str(tmp_path / "policy.json"), "--config", str(config)]
+    assert main(["explain", "-f", str(csr), *given]) == 0
+    assert "AWS STS is not asked here" in capsys.readouterr().out
+    config.write_text(HEAD + "platforms: {aws: {trustBundel: x}}\n")
+    assert main(["explain", "-f", str(csr), *given]) == 2
+    assert "did you mean 'trustBundle'?" in capsys.readouterr().err

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from nodeattest_cli.documents import read_objects
+from nodeattest_cli.policies import problems
+
 TREE = Path(__file__).parents[2]
 README = (TREE / "README.md").read_text()
 BIN = Path(sys.prefix) / "bin"
@@ -27,10 +30,18 @@ def links() -> list[tuple[Path, str]]:
 
 def shown_commands() -> list[list[str]]:
     """Return the command lines of the shell examples that call one of our commands."""
-    blocks = "\n".join(block for page in PAGES for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL))
+    blocks = "\n".join(
+        block for page in PAGES for block in re.findall(r"```(?:ba)?sh\n(.*?)```", page.read_text(), re.DOTALL)
+    )
     lines = [line.strip().removeprefix("$ ") for line in blocks.replace("\\\n", " ").splitlines()]
     calls = [shlex.split(line, comments=True) for line in lines if line.partition(" ")[0] in COMMANDS]
     return [list(each) for each in sorted({tuple(call) for call in calls})]
+
+
+def policies() -> list[str]:
+    """Return every page's example policies."""
+    blocks = (one for page in PAGES for one in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL))
+    return [block for block in blocks if "kind: NodeAttestationPolicy\n" in block]
 
 
 def help_of(*words: str) -> str:
@@ -50,6 +61,18 @@ def test_the_table_has_its_rows() -> None:
 @pytest.mark.parametrize(("page", "target"), links(), ids=str)
 def test_every_link_of_every_page_leads_somewhere(page: Path, target: str) -> None:
     assert (page.parent / target).exists()
+
+
+@pytest.mark.parametrize("policy", policies())
+def test_every_policy_that_is_shown_is_valid_but_for_its_keys(policy: str, tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(re.sub("sha256:(<64 digits>|0{64})", f"sha256:{'0f' * 32}", policy))
+    (document,) = read_objects(str(file))
+    assert [one for one in problems(document) if "endorsementCAs: PEM certificates" not in one] == []
+
+
+def test_there_are_policies_of_every_provider_with_a_page() -> None:
+    assert len(policies()) >= len(list((TREE / "docs/providers").glob("*.md")))
 
 
 def test_every_make_target_exists() -> None:

@@ -13,7 +13,7 @@ from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
 from nodeattest_cli.explain.model import Explanation, Outcome, Step
-from nodeattest_cli.explain.replay import Platforms, explain_request, first_request_name
+from nodeattest_cli.explain.replay import NO_PLATFORMS, Platforms, explain_request, first_request_name
 from nodeattest_controller import configfile
 from nodeattest_controller.objects import text
 from nodeattest_controller.platforms import check_platforms
@@ -72,7 +72,7 @@ def explain(
     """
     if (path is None) == (name is None):
         raise UserError("say which request: either -f FILE or --csr NAME")
-    platforms = _platforms(config) if config is not None else {}
+    platforms = _platforms(config)
     documents = [document for file in more for document in read_objects(file)]
     if path is not None:
         found = [document for document in read_objects(path) if text(document, "kind") == _KIND]
@@ -89,10 +89,12 @@ def explain(
     return _UNEXPLAINED if explanation.unexplained else 0
 
 
-def _platforms(config: Path) -> Platforms:
+def _platforms(config: Path | None) -> Platforms:
     """Read the controller's configuration for its platforms' trust bundles."""
+    if config is None:
+        return NO_PLATFORMS
     try:
-        platforms = configfile.load(config, identity="").platforms
+        platforms = configfile.load(config, identity="explain").platforms
         check_platforms(platforms, str(config))
     except SettingsError as error:
         raise UserError(str(error)) from error

@@ -49,10 +49,10 @@ from nodeattest_providers.interface import (
 from nodeattest_providers.names import ProviderName, Purpose
 from nodeattest_providers.platform import NOWHERE, Platform
 
-__all__ = ["Platforms", "explain_request", "first_request_name"]
+__all__ = ["NO_PLATFORMS", "Platforms", "explain_request", "first_request_name"]
 
 Platforms = Mapping[str, Mapping[str, JsonValue]]
-_NO_PLATFORMS: Final[Platforms] = MappingProxyType({})
+NO_PLATFORMS: Final[Platforms] = MappingProxyType({})
 _NO_KEYS: Final = (SecretBytes(bytes(32)),)
 """Stands in for challenge keys that were not given; what depends on them is reported as not checked."""
 _DERIVED: Final = frozenset({"known challenge", "activated secret", "quote binding", "challenge answered"})
@@ -82,7 +82,7 @@ def first_request_name(csr: JsonObject) -> str | None:
 
 
 def explain_request(
-    csr: JsonObject, documents: Sequence[JsonObject], platforms: Platforms = _NO_PLATFORMS
+    csr: JsonObject, documents: Sequence[JsonObject], platforms: Platforms = NO_PLATFORMS
 ) -> Explanation:
     """Judge a stored request as far as the documents allow; ``platforms``: of the controller's configuration.
 
