@@ -322,6 +322,13 @@ def test_a_denial_that_nothing_given_explains_names_what_is_missing_by_exit_code
     assert json.loads(capsys.readouterr().out)["refusedThen"] is True
 
 
+def test_a_first_request_that_its_answer_superseded_was_refused_by_nobody(join: Join) -> None:
+    superseded: JsonObject = {"conditions": [{"type": "Denied", "reason": "Superseded", "message": "nothing to do"}]}
+    explanation = explain_request({**join.first, "status": superseded}, join.documents())
+    assert not explanation.failed
+    assert not explanation.unexplained
+
+
 def test_a_denial_that_what_is_given_explains_has_exit_code_1(join: Join, tmp_path: Path) -> None:
     spoilt = changed(join.documents(), "DevMachine", "metadata", "annotations", EK_ANNOTATION, value="sha256:00")
     facts = write(tmp_path / "facts.yaml", *spoilt)

@@ -91,10 +91,16 @@ def explain_request(
     """
     facts = list(_stored_facts(csr))
     stored = peek(csr)
-    refused_then = stored is not None and stored.state is RequestState.DENIED
+    refused_then = stored is not None and stored.state is RequestState.DENIED and not _is_superseded(csr)
     if stored is not None and stored.is_kubelets:
         return replace(explain_kubelets(csr, documents, facts), refused_then=refused_then)
     return replace(_explain_attested(csr, documents, facts, platforms), refused_then=refused_then)
+
+
+def _is_superseded(csr: JsonObject) -> bool:
+    """Tell a first request that was closed because its answer was certified: nothing refused it."""
+    denied = condition(items(csr, "status", "conditions"), "Denied")
+    return denied is not None and denied.get("reason") == Reason.SUPERSEDED
 
 
 def _explain_attested(
