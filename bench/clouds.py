@@ -46,7 +46,7 @@ from nodeattest_providers.names import ClusterPin, ProviderID, ProviderName, Pur
 from nodeattest_providers.platform import CallOutcome, ClosingSigner, Platform
 
 CLOUDS = ("aws", "azure", "gcp")
-HEAVY = ("boto3", "botocore", "azure", "google", "aiohttp", "pyasn1_modules", "tpm2_pytss")
+HEAVY = ("boto3", "botocore", "azure", "google", "aiohttp", "tpm2_pytss")
 NO_LOOKUPS = {"sts", "oauth", "authority"}
 """Services that are asked once for a request, or for the controller's own login."""
 AT_ONCE = 50

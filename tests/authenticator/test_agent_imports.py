@@ -35,7 +35,6 @@ def test_a_join_imports_no_clouds_library_before_something_is_signed(provider: s
         "boto3",
         "botocore",
         "urllib3",
-        "pyasn1_modules",
         "aiohttp",
     }
     if provider != "aws":

@@ -191,14 +191,16 @@ def test_an_instance_made_anew_under_the_same_name_is_another(sound: Joining, cl
 
 def test_nobody_is_refused_by_an_answer_of_before(cloud: GoogleCloud, platform: Platform, tpm: SoftTpm) -> None:
     made_anew = rsa_tpm()
+    now = [100.0]
 
     async def go() -> None:
-        signer = GcpSigner(platform=platform)
+        signer = GcpSigner(platform=platform, monotonic=lambda: now[0])
         try:
             with pytest.raises(ChallengeRequired):
                 await judged(signer, node_request(tpm.first()), node_facts())
             cloud.calls.clear()
             cloud.add(instance_of(made_anew, number="5"))
+            now[0] += 3
             with pytest.raises(ChallengeRequired):
                 await judged(signer, node_request(made_anew.first()), node_facts())
             with pytest.raises(Denied):
@@ -207,7 +209,29 @@ def test_nobody_is_refused_by_an_answer_of_before(cloud: GoogleCloud, platform: 
             await signer.aclose()
 
     asyncio.run(go())
-    assert sum(call.endswith(" 1") for call in cloud.calls) == 2
+    assert sum(call.endswith(" 1") for call in cloud.calls) == 1
+
+
+def test_forged_requests_make_the_cloud_asked_no_more_than_once_in_two_seconds(
+    cloud: GoogleCloud, platform: Platform, tpm: SoftTpm
+) -> None:
+    now, stranger = [100.0], rsa_tpm()
+
+    async def go() -> None:
+        signer = GcpSigner(platform=platform, monotonic=lambda: now[0])
+        try:
+            with pytest.raises(ChallengeRequired):
+                await judged(signer, node_request(tpm.first()), node_facts())
+            cloud.calls.clear()
+            for _ in range(20):
+                now[0] += 0.2
+                with pytest.raises(Denied):
+                    await judged(signer, node_request(stranger.first()), node_facts())
+        finally:
+            await signer.aclose()
+
+    asyncio.run(go())
+    assert 1 <= sum(call.endswith(" 1") for call in cloud.calls) <= 2
 
 
 def test_a_strangers_vtpm_is_denied(cloud: GoogleCloud, platform: Platform) -> None:

@@ -152,6 +152,7 @@ def _config(proxy: str | None) -> Any:  # noqa: ANN401 - botocore is untyped
         retries={"total_max_attempts": 1, "mode": "standard"},
         proxies={"https": proxy} if proxy else {},  # an empty mapping: none from the environment
         user_agent_extra="nodeattest",
+        ignore_configured_endpoint_urls=True,  # where AWS is, the controller's configuration says, not the environment
     )
 
 

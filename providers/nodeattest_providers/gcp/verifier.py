@@ -11,8 +11,10 @@ Source: docs/wire-format.md, "gcp/v1"; docs/providers/gcp.md; docs/tpm-protocol.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -34,7 +36,9 @@ from nodeattest_providers.tpm.rounds import Speaker
 
 __all__ = ["GcpSigner"]
 
-_SECTION = "Google Cloud, What is checked"
+_SECTION: Final = "Google Cloud, What is checked"
+_RECENT: Final = 2.0
+"""Seconds. A refusal by an answer that is no older stands: else each forged request would ask the Compute API anew."""
 
 
 class GcpSigner:
@@ -46,10 +50,17 @@ class GcpSigner:
     takes_platform = True
     reads_infrastructure = False
 
-    def __init__(self, *, platform: Platform = NOWHERE, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
+    def __init__(
+        self,
+        *,
+        platform: Platform = NOWHERE,
+        random: Callable[[int], bytes] = secrets.token_bytes,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Read the platform's settings; nothing is loaded or asked before the first request."""
         self._settings = parse_settings(platform.settings)
         self._platform = platform
+        self._monotonic = monotonic
         self._speaker = Speaker(provider=PROVIDER, certificates=False, random=random)
         self._compute: Compute | None = None
 
@@ -88,7 +99,7 @@ class GcpSigner:
     async def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Judge one request; a refusal for which an answer was remembered is judged again by a new one."""
         policy = parse_policy(facts.settings)
-        started = None if self._compute is None else self._compute.now()
+        started = None if self._compute is None else self._compute.now() - _RECENT
         try:
             return await self._judge(request, facts, policy)
         except Denied:
@@ -99,7 +110,19 @@ class GcpSigner:
     async def _judge(
         self, request: NodeRequest, facts: Facts, policy: GcpPolicy, *, since: float | None = None
     ) -> AttestedNode:
-        """Judge one request by what is known, or by what was learned after ``since``.
+        """Judge one request by what is known, or learned after ``since``; who has to wait sees what passed."""
+        checks = Checks()
+        try:
+            return await self._checked(checks, request, facts, policy, since=since)
+        except Unavailable as error:
+            raise checks.unavailable(
+                error.reason, error.detail, remedy=error.remedy, retry_after=error.retry_after
+            ) from None
+
+    async def _checked(
+        self, checks: Checks, request: NodeRequest, facts: Facts, policy: GcpPolicy, *, since: float | None
+    ) -> AttestedNode:
+        """Judge one request.
 
         1. The evidence is well-formed.
         2. The Machine's provider ID names an instance of a project and zone that the policy lists.
@@ -107,7 +130,6 @@ class GcpSigner:
         4. The platform names its endorsement keys, by its numeric ID.
         5. The TPM protocol holds, for one of these keys.
         """
-        checks = Checks()
         # 1
         self._speaker.read(Checks(), request.evidence)  # recorded in step 5
         # 2, 3
@@ -155,5 +177,5 @@ class GcpSigner:
         if self._compute is None:
             from nodeattest_providers.gcp.api import Api  # noqa: PLC0415 - aiohttp, 215 ms that nobody needs offline
 
-            self._compute = Compute(Api(self._settings, self._platform.observe))
+            self._compute = Compute(Api(self._settings, self._platform.observe), clock=self._monotonic)
         return self._compute

@@ -18,7 +18,7 @@ __all__ = ["ROLE", "AwsGround", "seat_of"]
 ROLE: Final = "demo-nodes"
 """Of the instances that may join."""
 _TAG: Final = {"kubernetes.io/cluster/demo": "owned"}
-_LIBRARIES: Final = {"boto3": "nodeattest[aws]", "pyasn1_modules": "nodeattest[aws]", "moto": "moto[ec2,server]"}
+_LIBRARIES: Final = {"boto3": "nodeattest[aws]", "moto": "moto[ec2,server]"}
 
 
 def seat_of(instance: Instance) -> Seat:
