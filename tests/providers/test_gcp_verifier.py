@@ -340,6 +340,20 @@ def test_offline_the_platform_is_not_asked(tpm: SoftTpm) -> None:
     assert caught.value.reason is Reason.PLATFORM_UNAVAILABLE
 
 
+def test_offline_a_sound_answer_is_not_believed_and_shows_what_holds_without_the_platform(sound: Joining) -> None:
+    with pytest.raises(Unavailable) as caught:
+        replace(sound, platform=NOWHERE).verify()
+    names = [check.name for check in caught.value.checks]
+    assert {"project", "same PKCS#10 bytes", "challenge answered in time"} <= set(names)
+    assert "endorsement key: the instance's" not in names
+
+
+def test_offline_an_answer_to_another_request_is_refused_as_it_was(sound: Joining) -> None:
+    with pytest.raises(Denied) as caught:
+        replace(sound, platform=NOWHERE).verify(first_request=None)
+    assert caught.value.reason is Reason.FIRST_REQUEST_MISSING
+
+
 def test_the_names_and_addresses_are_those_of_the_instance_now(cloud: GoogleCloud, platform: Platform) -> None:
     changed(cloud, internal_ip="10.0.0.9", external_ip="198.51.100.4")
 

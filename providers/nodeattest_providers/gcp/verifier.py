@@ -86,9 +86,8 @@ class GcpSigner:
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
         """Return the instance's addresses and names of now; raises Denied or Unavailable."""
-        now = self._open().now()
-        _, instance = await self._instance(Checks(), facts, parse_policy(facts.settings), since=now)
-        return instance.addresses
+        checks, policy, now = Checks(), parse_policy(facts.settings), self._open().now()
+        return (await self._instance(checks, _place(checks, facts, policy), facts, policy, since=now)).addresses
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -129,11 +128,18 @@ class GcpSigner:
         3. That instance exists, runs, is the pinned one, and is what the policy demands.
         4. The platform names its endorsement keys, by its numeric ID.
         5. The TPM protocol holds, for one of these keys.
+
+        Offline, 1 and 2 are judged, and of 5 what comes before a key has to be trusted: none is.
         """
         # 1
         self._speaker.read(Checks(), request.evidence)  # recorded in step 5
-        # 2, 3
-        place, instance = await self._instance(checks, facts, policy, since=since)
+        # 2
+        place = _place(checks, facts, policy)
+        if not self._platform.may_call:
+            self._speaker.judge(checks, request, facts, boot=policy.boot, trust=_trust_nobody)
+            raise _offline()
+        # 3
+        instance = await self._instance(checks, place, facts, policy, since=since)
         # 4
         keys = await self._open().endorsement_keys(instance)
         check_found(checks, place, instance if keys else None)
@@ -150,14 +156,11 @@ class GcpSigner:
         )
 
     async def _instance(
-        self, checks: Checks, facts: Facts, policy: GcpPolicy, *, since: float | None
-    ) -> tuple[Place, Instance]:
-        provider_id = facts.machine.provider_id
-        place = check_parsed(checks, "provider ID", _SECTION, lambda: parse_place(provider_id))
-        check_place(checks, place, policy)
+        self, checks: Checks, place: Place, facts: Facts, policy: GcpPolicy, *, since: float | None
+    ) -> Instance:
         instance = check_found(checks, place, await self._open().instance(place, since=since))
         check_instance(checks, instance, policy, facts.ledger)
-        return place, instance
+        return instance
 
     def _used_older(self, facts: Facts, started: float) -> bool:
         """Tell whether the instance was judged by what had been learned before."""
@@ -169,13 +172,28 @@ class GcpSigner:
 
     def _open(self) -> Compute:
         if not self._platform.may_call:
-            raise Unavailable(
-                Reason.PLATFORM_UNAVAILABLE,
-                "Google Cloud is not asked offline",
-                remedy="let a running controller judge the request",
-            )
+            raise _offline()
         if self._compute is None:
             from nodeattest_providers.gcp.api import Api  # noqa: PLC0415 - aiohttp, 215 ms that nobody needs offline
 
             self._compute = Compute(Api(self._settings, self._platform.observe), clock=self._monotonic)
         return self._compute
+
+
+def _place(checks: Checks, facts: Facts, policy: GcpPolicy) -> Place:
+    provider_id = facts.machine.provider_id
+    place = check_parsed(checks, "provider ID", _SECTION, lambda: parse_place(provider_id))
+    check_place(checks, place, policy)
+    return place
+
+
+def _trust_nobody(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:  # noqa: ARG001 - whoever it is
+    raise _offline()
+
+
+def _offline() -> Unavailable:
+    return Unavailable(
+        Reason.PLATFORM_UNAVAILABLE,
+        "Google Cloud is not asked offline",
+        remedy="let a running controller judge the request",
+    )
