@@ -124,7 +124,8 @@ class Judge:
             is_alive=lambda ledger: bool(inventory.members(workload.key, ledger.provider_id)),
         )
         # Before a platform is asked about it: a name that nothing but a proof could make this machine's may pass here.
-        check_node_name(request, member, around, request.csr.node_name if final else None)
+        may_be_proven = request.csr.node_name if final and case.signer.secure else None
+        check_node_name(request, member, around, may_be_proven)
         if not final:
             _check_unanswered(request, ledger)
         first = await workload.read_request(case.ref.name) if case.ref else None
