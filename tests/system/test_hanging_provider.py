@@ -10,6 +10,7 @@ from third_party import install_provider
 from world import World, eventually
 
 from nodeattest_providers.names import ANNOTATION_REASON
+from nodeattest_sandbox.apiserver.jsonvalue import JsonValue
 
 PROVIDER = """
 import asyncio
@@ -23,7 +24,7 @@ class Signer:
     provider, versions, secure = "hanging", (1,), True
 
     async def verify_client_attestation_data(self, request, facts):
-        if facts.machine.name.startswith("hung") or request.expiration_seconds == 3601:
+        if facts.machine.name.startswith("hung") or "key encipherment" in request.usages:
             await asyncio.sleep(3600)
         checks = Checks()
         checks.require(True, "asked", section="", reason=Reason.PROOF_INVALID, expected="", got="", remedy="")
@@ -34,6 +35,9 @@ class Signer:
     async def machine_name(self, request):
         return request.csr.node_name
 """
+
+THIEFS: list[JsonValue] = ["digital signature", "key encipherment", "client auth"]
+"""Usages by which this platform knows whom to keep waiting; every API server keeps them."""
 
 
 @pytest.fixture
@@ -70,7 +74,7 @@ def test_whoever_keeps_the_platform_busy_with_anothers_machine_does_not_delay_it
         world.await_service(controller)
         world.machine("wanted-1")
         wanted, thief = Wanted(node="wanted-1", provider="hanging"), world.token()
-        busy = [file_request(world, wanted, token=thief, expirationSeconds=3601) for _ in range(4)]
+        busy = [file_request(world, wanted, token=thief, usages=THIEFS) for _ in range(4)]
         eventually(lambda: len([one for one in busy if one.annotation(ANNOTATION_REASON)]) == 3, what="a busy platform")
         honest = file_request(world, Wanted(node="wanted-1", provider="hanging"))
         eventually(lambda: honest.state() == "issued", seconds=8, what="the certificate beside the thief's requests")
@@ -85,5 +89,5 @@ def test_a_name_that_is_not_the_machines_is_refused_before_a_platform_is_asked(w
         world.await_service(controller)
         world.machine("named-1", addresses=[("Hostname", "named-1")])
         other = Wanted(node="other-1", provider="hanging", provider_id="sandbox://named-1")
-        filed = file_request(world, other, expirationSeconds=3601)
+        filed = file_request(world, other, usages=THIEFS)
         eventually(lambda: filed.state() == "Denied:NodeNameMismatch", seconds=8, what="the refusal of the name")
