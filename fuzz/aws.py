@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from fuzz import aws_node
 from fuzz.keys import AUTHORITY_KEY
+from fuzz.laws import refused, settings_law
 from fuzz.mutators.der_tree import DerTree
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
-from nodeattest_kube.jsontypes import parse_json
 from nodeattest_providers import canonical
 from nodeattest_providers.aws import ber, places
 from nodeattest_providers.aws.authorization import parse_authorization
@@ -23,21 +22,15 @@ from nodeattest_providers.aws.policy import parse_policy
 from nodeattest_providers.aws.protocol import SIGNED_HEADERS, SignedHeaders, parse_evidence
 from nodeattest_providers.aws.trust import parse_bundle_text
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import JsonValue
 
 __all__ = ["TARGETS"]
-
-
-def _refused(denied: Denied, *allowed: Reason) -> bool:
-    require(denied.reason in allowed, f"{' or '.join(allowed)} and no other reason")
-    return False
 
 
 def _evidence(data: bytes) -> bool:
     try:
         read = parse_evidence(canonical.loads(data))
     except Denied as denied:
-        return _refused(denied, Reason.EVIDENCE_MALFORMED)
+        return refused(denied, Reason.EVIDENCE_MALFORMED)
     require(canonical.dumps(read.to_json()) == data, "one spelling of evidence")
     return True
 
@@ -49,7 +42,7 @@ def _header_set(data: bytes) -> bool:
     try:
         read = parse_authorization(SignedHeaders(authorization=authorization, date=date, security_token=token))
     except Denied as denied:
-        return _refused(denied, Reason.PLATFORM_PROOF_MALFORMED)
+        return refused(denied, Reason.PLATFORM_PROOF_MALFORMED)
     require(all(one.isprintable() and one.isascii() for one in (authorization, date, token)), "no line in a header")
     require(f"/{read.region}/sts/aws4_request" in authorization, "a scope of STS and that region")
     require(f"SignedHeaders={';'.join(SIGNED_HEADERS)}," in authorization, "exactly the signed headers")
@@ -60,7 +53,7 @@ def _document(data: bytes) -> bool:
     try:
         read = parse_document(data)
     except Denied as denied:
-        return _refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
+        return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
     require(read.account.isdecimal() and read.account.isascii(), "an account of digits")
     require(read.instance_id.startswith("i-") and read.pending.tzinfo is not None, "an instance and a time")
     return True
@@ -84,7 +77,7 @@ def _provider_id(data: bytes) -> bool:
     try:
         name = places.parse_provider_id(text)
     except Denied as denied:
-        return _refused(denied, Reason.PROVIDER_ID_INVALID)
+        return refused(denied, Reason.PROVIDER_ID_INVALID)
     require(str(name) == text and name.zone.startswith(name.region), "one spelling, a zone of its region")
     return True
 
@@ -93,7 +86,7 @@ def _ber(data: bytes) -> bool:
     try:
         made = ber.definite(data)
     except Denied as denied:
-        return _refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
+        return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
     require(ber.definite(made) == made, "definite once and for all")
     return True
 
@@ -102,24 +95,9 @@ def _trust(data: bytes) -> bool:
     try:
         bundle = parse_bundle_text(data.decode(errors="surrogateescape"))
     except Denied as denied:
-        return _refused(denied, Reason.POLICY_INVALID)
+        return refused(denied, Reason.POLICY_INVALID)
     require(all(places.partition_of(region) and found for region, found in bundle.items()), "certificates a region")
     return True
-
-
-def _settings(parse: Callable[[Mapping[str, JsonValue]], object]) -> Callable[[bytes], bool]:
-    def law(data: bytes) -> bool:
-        try:
-            settings = parse_json(data)
-        except ValueError:
-            return False
-        try:
-            parse(settings)  # pyright: ignore[reportArgumentType] - with fractions too: what the type forbids must do no harm
-        except Denied as denied:
-            return _refused(denied, Reason.POLICY_INVALID)
-        return True
-
-    return law
 
 
 _PEM: Final = PemBlocks({"CERTIFICATE": DerTree(AUTHORITY_KEY)})
@@ -132,7 +110,7 @@ TARGETS: Final = (
     Target("aws-provider-id", _provider_id, None, 256),
     Target("aws-ber", _ber, DerTree(), 1024),
     Target("aws-trust-bundle", _trust, JsonTree({"us-east-1": _PEM}), 8192),
-    Target("aws-policy", _settings(parse_policy), JsonTree()),
-    Target("aws-configuration", _settings(parse_configuration), JsonTree()),
+    Target("aws-policy", settings_law(parse_policy), JsonTree()),
+    Target("aws-configuration", settings_law(parse_configuration), JsonTree()),
     *aws_node.TARGETS,
 )

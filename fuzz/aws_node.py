@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fuzz.keys import NOW
+from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_providers import canonical
@@ -30,17 +31,12 @@ _BINDING: Final = Binding(ClusterPin("sha256:" + "a1" * 32), SignerName("cluster
 _REGION: Final = "us-east-1"
 
 
-def _refused(denied: Denied, *allowed: Reason) -> bool:
-    require(denied.reason in allowed, f"{' or '.join(allowed)} and no other reason")
-    return False
-
-
 def _credentials(data: bytes) -> bool:
     """Sign with whatever is taken for credentials: the controller must be able to read what comes out."""
     try:
         keys = parse_credentials(data)
     except Denied as denied:
-        return _refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED, Reason.PLATFORM_PROOF_REFUSED)
+        return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED, Reason.PLATFORM_PROOF_REFUSED)
     secret = keys.secret.reveal().decode()
     require(secret not in repr(keys).replace(keys.access_key_id, ""), "no secret in a repr")
     sts = sign(sts_request(_REGION, _BINDING), keys, now=NOW)
@@ -54,7 +50,7 @@ def _document(data: bytes) -> bool:
     try:
         name = parse_document(data)
     except Denied as denied:
-        return _refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED, Reason.PROVIDER_ID_INVALID)
+        return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED, Reason.PROVIDER_ID_INVALID)
     require(parse_provider_id(str(name)) == name, "a provider ID that the controller reads")
     sts_request(name.region, _BINDING)
     return True
@@ -64,7 +60,7 @@ def _signature(data: bytes) -> bool:
     try:
         der = parse_signature(data)
     except Denied as denied:
-        return _refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
+        return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
     require(ber.definite(der) == der, "definite lengths")
     return True
 
@@ -76,7 +72,7 @@ def _words(data: bytes) -> bool:
         try:
             word = parse(data)
         except Denied as denied:
-            _refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
+            refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
             continue
         require(word.isascii() and word.isprintable() and " " not in word, "one word")
         require(parse is parse_token or not set("/?#%\\") & set(word), "no other path")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping
 from typing import Final
 
+from fuzz.laws import refused, settings_law
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
-from nodeattest_kube.jsontypes import parse_json
 from nodeattest_providers import canonical
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.gcp.instance import parse_identity, parse_instance, parse_page
 from nodeattest_providers.gcp.place import parse_place
 from nodeattest_providers.gcp.policy import parse_policy
 from nodeattest_providers.gcp.settings import credentials_kind, parse_settings
-from nodeattest_providers.interface import JsonValue
 from nodeattest_providers.tpm.protocol import FirstEvidence, parse_evidence
 
 __all__ = ["PLACE", "TARGETS"]
@@ -27,16 +25,11 @@ _FILES: Final = frozenset({"caBundle", "credentialsFile"})
 """Settings that name files: no fuzzer opens what it invents."""
 
 
-def _refused(denied: Denied, *allowed: Reason) -> bool:
-    require(denied.reason in allowed, f"{' or '.join(allowed)} and no other reason")
-    return False
-
-
 def _evidence(data: bytes) -> bool:
     try:
         read = parse_evidence(canonical.loads(data), form="gcp/v1", certificates=False)
     except Denied as denied:
-        return _refused(denied, Reason.EVIDENCE_MALFORMED)
+        return refused(denied, Reason.EVIDENCE_MALFORMED)
     require(canonical.dumps(read.to_json()) == data, "one spelling of evidence")
     is_bare = not isinstance(read, FirstEvidence) or (read.ek_certificate is None and not read.ek_chain)
     require(is_bare, "no certificate in a first request")
@@ -48,7 +41,7 @@ def _provider_id(data: bytes) -> bool:
     try:
         place = parse_place(text)
     except Denied as denied:
-        return _refused(denied, Reason.PROVIDER_ID_INVALID)
+        return refused(denied, Reason.PROVIDER_ID_INVALID)
     require(place.provider_id == text and place.zone.startswith(f"{place.region}-"), "one spelling, a zone of a region")
     require(text.isascii() and not set(text) & set("?#%\\\"' ()"), "nothing that a URL or a filter understands")
     return True
@@ -58,7 +51,7 @@ def _instances(data: bytes) -> bool:
     try:
         instances = [parse_instance(item, PLACE) for item in parse_page(data).items]
     except Denied as denied:
-        return _refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
+        return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
     for instance in instances:
         require(instance.number.isdecimal() and instance.place == PLACE, "a numeric ID, and the place asked for")
         for kind, address in instance.addresses:
@@ -72,7 +65,7 @@ def _identity(data: bytes) -> bool:
     try:
         keys = parse_identity(data)
     except Denied as denied:
-        return _refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
+        return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
     require(all(key.startswith("sha256:") for key in keys) and len(keys) <= 2, "a fingerprint a key")  # noqa: PLR2004 - RSA and P-256
     return bool(keys)
 
@@ -81,26 +74,9 @@ def _credentials(data: bytes) -> bool:
     try:
         _, content = credentials_kind(data)
     except Denied as denied:
-        return _refused(denied, Reason.POLICY_INVALID)
+        return refused(denied, Reason.POLICY_INVALID)
     require("executable" not in str(content.get("credential_source")), "nothing that runs a program")
     return True
-
-
-def _settings(parse: Callable[[Mapping[str, JsonValue]], object]) -> Callable[[bytes], bool]:
-    def law(data: bytes) -> bool:
-        try:
-            settings = parse_json(data)
-        except ValueError:
-            return False
-        if _FILES & settings.keys():
-            return False
-        try:
-            parse(settings)  # pyright: ignore[reportArgumentType] - with fractions too: what the type forbids must do no harm
-        except Denied as denied:
-            return _refused(denied, Reason.POLICY_INVALID)
-        return True
-
-    return law
 
 
 TARGETS: Final = (
@@ -109,6 +85,6 @@ TARGETS: Final = (
     Target("gcp-instances", _instances, JsonTree()),
     Target("gcp-identity", _identity, JsonTree(), 2048),
     Target("gcp-credentials", _credentials, JsonTree(), 2048),
-    Target("gcp-policy", _settings(parse_policy), JsonTree()),
-    Target("gcp-configuration", _settings(parse_settings), JsonTree()),
+    Target("gcp-policy", settings_law(parse_policy, passed_over=_FILES), JsonTree()),
+    Target("gcp-configuration", settings_law(parse_settings, passed_over=_FILES), JsonTree()),
 )

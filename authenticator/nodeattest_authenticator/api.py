@@ -207,7 +207,7 @@ class HttpsApi:
             try:
                 plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 secure = self._context.wrap_socket(plain, server_hostname=self._server_name)
-            except BaseException:
+            except BaseException:  # the watchdog may end it here, too
                 plain.close()
                 raise
             connection = http.client.HTTPConnection(self._endpoint.host, self._endpoint.port)

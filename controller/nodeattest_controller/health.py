@@ -67,7 +67,7 @@ class HealthServer:
             if self._settings.metrics_address is not None:
                 routes = [web.get("/metrics", self._show_metrics)]
                 self._metrics_port = await self._serve("metricsBindAddress", self._settings.metrics_address, routes)
-        except BaseException:
+        except BaseException:  # cancelled or refused, no port may stay open
             await self.stop()
             raise
         ports = fields(health_port=self._health_port, metrics_port=self._metrics_port)

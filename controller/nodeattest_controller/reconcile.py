@@ -147,7 +147,7 @@ class Reconciler:
         try:
             return await (self._step_of_kubelets(task) if stored.is_kubelets else self._step(task))
         except (Conflict, AlreadyExists, NotFound):
-            return await self._look_again(workload, csr, stored)
+            return await self._look_again(task)
         except (Forbidden, Invalid) as refused:
             self._warn(task, Reason.API_UNAVAILABLE, f"CSR {shown(stored.name)}: {_REFUSED.format(refused)}")
             raise
@@ -326,21 +326,18 @@ class Reconciler:
         if subject is not None:
             self._events.record(subject, "Warning", reason, message, source=(cluster, task.username))
 
-    async def _look_again(self, workload: Workload, csr: JsonObject, stored: StoredRequest) -> Outcome:
+    async def _look_again(self, task: _Task) -> Outcome:
         """Somebody wrote first, or something is gone: read what there is now, and judge anew after a pause."""
-        live = await workload.read_request(stored.name)
-        if live is None or text(live, "metadata", "uid") != stored.uid:
-            self._settled(stored.uid)
+        live = await task.workload.read_request(task.stored.name)
+        if live is None or text(live, "metadata", "uid") != task.stored.uid:
+            self._settled(task.stored.uid)
             return DONE
         self._metrics.ledger_conflict()
-        await self._refresh_ledger(workload.key, csr)
+        if task.request is not None:
+            await self._refresh_ledger(task.workload.key, task.request)
         return RETRY
 
-    async def _refresh_ledger(self, cluster: ClusterKey, csr: JsonObject) -> None:
-        try:
-            request = self._judge.parse(csr)
-        except Denied:
-            return
+    async def _refresh_ledger(self, cluster: ClusterKey, request: NodeRequest) -> None:
         namespace, _, cluster_name = cluster.partition("/")
         name = ledgers.ledger_name(cluster_name, request.csr.provider_id)
         path = paths.named(OWN_GROUP, OWN_VERSION, "machineattestations", name, namespace=namespace)

@@ -42,6 +42,10 @@ class Checks:
         """Make the ``Unavailable`` of a check that needs somebody who cannot be asked now, with the record so far."""
         return Unavailable(reason, detail, remedy=remedy, retry_after=retry_after, checks=self._done)
 
+    def recorded(self, error: Unavailable) -> Unavailable:
+        """Make the same ``Unavailable`` with the record so far."""
+        return self.unavailable(error.reason, error.detail, remedy=error.remedy, retry_after=error.retry_after)
+
     def adopt(self, part: str, done: Iterable[Check]) -> None:
         """Take over what a part's own verification checked, each under the part's name."""
         self._done += [replace(check, name=f"{part}: {check.name}") for check in done]

@@ -6,12 +6,13 @@ Leaves to others: what the settings mean (each provider's ``policy`` in the cont
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.exchange import JsonValue
 
-__all__ = ["boolean", "closed", "invalid", "items", "mapping", "text"]
+__all__ = ["boolean", "closed", "invalid", "items", "mapping", "text", "words"]
 
 
 def invalid(where: str, expected: str, got: str) -> Denied:
@@ -51,6 +52,16 @@ def text(value: JsonValue, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise invalid(where, "a string", "an empty string" if value == "" else type(value).__name__)
     return value
+
+
+def words(value: JsonValue, where: str, spelling: re.Pattern[str], expected: str) -> frozenset[str]:
+    """Read an array of strings, each of which is spelt so."""
+    found: set[str] = set()
+    for item in items(value, where):
+        if not isinstance(item, str) or not spelling.fullmatch(item):
+            raise invalid(where, expected, repr(item)[:80])
+        found.add(item)
+    return frozenset(found)
 
 
 def boolean(value: JsonValue, where: str) -> bool:

@@ -104,7 +104,7 @@ class ControlPlane(ABC):
         """Start the processes and wait until the server answers; raises StartFailed."""
         try:
             self._launch()
-        except BaseException:
+        except BaseException:  # whatever ends the start, no process may stay
             self.stop()
             raise
 

@@ -95,7 +95,7 @@ def run(
             with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
                 try:
                     return process.wait()
-                except BaseException:
+                except BaseException:  # a signal ends the wait, and must end the attempt
                     process.kill()
                     raise
         except OSError as error:  # the package is being replaced, or memory is short

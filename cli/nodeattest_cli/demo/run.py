@@ -116,8 +116,8 @@ def _join_all(
                 else:
                     joined.append(outcome)
                     show.joined(outcome)
-        except BaseException:
-            children.close()  # or the pool would wait for them
+        except BaseException:  # a signal, too: or the pool would wait for the agents
+            children.close()
             pool.shutdown(cancel_futures=True)
             raise
     return sorted(joined, key=lambda entry: _number(entry.machine)), problems

@@ -148,7 +148,7 @@ class _Queue:
         try:
             call = asyncio.get_running_loop().run_in_executor(self._threads, self._describe, self._realm, list(batch))
             found = {instance.instance_id: instance for instance in await call}
-        except BaseException as error:
+        except BaseException as error:  # whoever waits for the call must hear of its end, a cancelled one included
             for future in batch.values():
                 _fail(future, error)
             if not isinstance(error, Exception):

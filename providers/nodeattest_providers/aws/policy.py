@@ -17,7 +17,7 @@ from typing import Final
 from nodeattest_providers.aws.places import partition_of
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.exchange import JsonValue
-from nodeattest_providers.settings import closed, invalid, items, mapping, text
+from nodeattest_providers.settings import closed, invalid, items, mapping, text, words
 
 __all__ = ["AwsPolicy", "parse_policy"]
 
@@ -53,22 +53,12 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> AwsPolicy:
     closed(settings, "spec.aws", _SETTINGS, _REQUIRED)
     vpcs = settings.get("vpcs")
     return AwsPolicy(
-        accounts=_words(settings["accounts"], "accounts", _ACCOUNT, "account IDs of 12 digits, in quotes"),
+        accounts=words(settings["accounts"], "spec.aws.accounts", _ACCOUNT, "account IDs of 12 digits, in quotes"),
         regions=_regions(settings["regions"]),
-        roles=_words(settings["roles"], "roles", _ROLE, "names of roles, without path and ARN"),
+        roles=words(settings["roles"], "spec.aws.roles", _ROLE, "names of roles, without path and ARN"),
         tags=_tags(settings.get("tags", {})),
-        vpcs=None if vpcs is None else _words(vpcs, "vpcs", _VPC, "IDs such as vpc-0123456789abcdef0"),
+        vpcs=None if vpcs is None else words(vpcs, "spec.aws.vpcs", _VPC, "IDs such as vpc-0123456789abcdef0"),
     )
-
-
-def _words(value: JsonValue, name: str, spelling: re.Pattern[str], expected: str) -> frozenset[str]:
-    where = f"spec.aws.{name}"
-    words: set[str] = set()
-    for item in items(value, where):
-        if not isinstance(item, str) or not spelling.fullmatch(item):
-            raise invalid(where, expected, repr(item)[:80])
-        words.add(item)
-    return frozenset(words)
 
 
 def _regions(value: JsonValue) -> frozenset[str]:

@@ -121,9 +121,7 @@ class AwsSigner:
         try:
             return await self._verify(checks, request, facts)
         except Unavailable as error:
-            raise checks.unavailable(
-                error.reason, error.detail, remedy=error.remedy, retry_after=error.retry_after
-            ) from None
+            raise checks.recorded(error) from None
 
     async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Judge one request.

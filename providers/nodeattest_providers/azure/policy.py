@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_providers.exchange import JsonValue
-from nodeattest_providers.settings import closed, invalid, items, mapping
+from nodeattest_providers.settings import closed, invalid, mapping, words
 
 __all__ = ["AzurePolicy", "parse_policy"]
 
@@ -48,21 +48,19 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> AzurePolicy:
     closed(settings, "spec.azure", _SETTINGS, _REQUIRED)
     sets = settings.get("scaleSets")
     return AzurePolicy(
-        subscriptions=_words(settings["subscriptions"], "subscriptions", _SUBSCRIPTION, "IDs of subscriptions"),
-        groups=_words(settings["resourceGroups"], "resourceGroups", _GROUP, "names of resource groups"),
-        scale_sets=None if sets is None else _words(sets, "scaleSets", _NAME, "names of scale sets"),
+        subscriptions=_lower(
+            words(settings["subscriptions"], "spec.azure.subscriptions", _SUBSCRIPTION, "IDs of subscriptions")
+        ),
+        groups=_lower(
+            words(settings["resourceGroups"], "spec.azure.resourceGroups", _GROUP, "names of resource groups")
+        ),
+        scale_sets=None if sets is None else _lower(words(sets, "spec.azure.scaleSets", _NAME, "names of scale sets")),
         tags=_tags(settings.get("tags", {})),
     )
 
 
-def _words(value: JsonValue, name: str, spelling: re.Pattern[str], expected: str) -> frozenset[str]:
-    where = f"spec.azure.{name}"
-    words: set[str] = set()
-    for item in items(value, where):
-        if not isinstance(item, str) or not spelling.fullmatch(item):
-            raise invalid(where, expected, repr(item)[:80])
-        words.add(item.lower())
-    return frozenset(words)
+def _lower(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
 
 
 def _tags(value: JsonValue) -> Mapping[str, str]:

@@ -189,7 +189,5 @@ class AzureSigner:
         try:
             machine = await self._machines.find(name, vm_id=vm_id)
         except Unavailable as error:
-            raise checks.unavailable(
-                error.reason, error.detail, remedy=error.remedy, retry_after=error.retry_after
-            ) from None
+            raise checks.recorded(error) from None
         return check_found(checks, machine)

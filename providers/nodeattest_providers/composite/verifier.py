@@ -180,9 +180,7 @@ class CompositeSigner:
                 checks.adopt(name, unavailable.checks)
                 waiting = waiting or unavailable
         if waiting is not None:
-            raise checks.unavailable(
-                waiting.reason, waiting.detail, remedy=waiting.remedy, retry_after=waiting.retry_after
-            )
+            raise checks.recorded(waiting)
         return attested, challenges
 
     def _half(self, name: ProviderName) -> ClusterAPISigner:

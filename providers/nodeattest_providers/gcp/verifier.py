@@ -114,9 +114,7 @@ class GcpSigner:
         try:
             return await self._checked(checks, request, facts, policy, since=since)
         except Unavailable as error:
-            raise checks.unavailable(
-                error.reason, error.detail, remedy=error.remedy, retry_after=error.retry_after
-            ) from None
+            raise checks.recorded(error) from None
 
     async def _checked(
         self, checks: Checks, request: NodeRequest, facts: Facts, policy: GcpPolicy, *, since: float | None

@@ -116,7 +116,7 @@ class TpmAttestor:
                 template = choose_template(device, self._wanted)
                 ek = device.create(template.creation(read_nonce(device, template)), "the endorsement key")
                 ak = device.create(AK_TEMPLATE, "the attestation key")
-            except BaseException:
+            except BaseException:  # a TPM has three slots: nothing may stay in them, whatever ended this
                 device.close()
                 raise
             self._opened = _Opened(device, template, ek, ak)

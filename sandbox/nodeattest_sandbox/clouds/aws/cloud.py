@@ -86,7 +86,7 @@ class SandboxAws:
         self.process: Final = Process("aws", command, self.directory, environment=environment)
         try:
             wait(self.process, (self.directory / "ready").exists)
-        except BaseException:
+        except BaseException:  # whatever ends the start, no process may stay
             self.process.stop()
             raise
         ready = cast("Mapping[str, str]", json.loads((self.directory / "ready").read_text(encoding="ascii")))
