@@ -1,4 +1,4 @@
-"""``python -m bench [joins|throughput|flood|clouds|wheel] [--json]``, or ``bench soak [--nodes N] [--minutes N]``."""
+"""``python -m bench [joins|throughput|flood|clouds|discovery|wheel] [--json]``, or ``bench soak [--nodes N] …``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import clouds, flood, joins, throughput, wheel
+from bench import clouds, discovery, flood, joins, throughput, wheel
 from bench.figures import Figure, table
 from bench.scene import Scene, opened
 from bench.soak import command as soak
@@ -18,7 +18,11 @@ from nodeattest_cli.demo.tools import Tools, find_tools
 from nodeattest_cli.errors import UserError
 
 IN_CLUSTERS: dict[str, Callable[[Scene], list[Figure]]] = {"joins": joins.measure, "throughput": throughput.measure}
-ALONE: dict[str, Callable[[], list[Figure]]] = {"clouds": clouds.measure, "wheel": wheel.measure}
+ALONE: dict[str, Callable[[], list[Figure]]] = {
+    "clouds": clouds.measure,
+    "discovery": discovery.measure,
+    "wheel": wheel.measure,
+}
 NAMES = (*IN_CLUSTERS, "flood", *ALONE)
 FLOOD = 2_000
 """Requests: enough for a dozen joins beside them."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeattest_cli.demo.children import Children
+from nodeattest_cli.demo.directions import given
 from nodeattest_cli.demo.tools import Tools
 from nodeattest_cli.demo.world import World, fill, start_controller, start_planes
 from nodeattest_sandbox.process import AuditEntry
@@ -50,6 +51,7 @@ def opened(tools: Tools) -> Generator[Scene]:
         directory = Path(name)
         children = Children(os.environ)
         stack.callback(children.close)
-        world = fill(start_planes(directory, assets=tools.assets, stack=stack), provider="tpm")
+        planes = start_planes(directory, assets=tools.assets, stack=stack)
+        world = fill(planes, provider="tpm", directions=given(planes.workload))
         controller = start_controller(world, directory / "controller", tools, stack)
         yield Scene(world, tools, children, directory, stack, controller.pid())

@@ -5,7 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from fuzz import agent, aws, azure, cli, controller, gcp, kube, tpm, wire
+from fuzz import (
+    agent,
+    agent_discovery,
+    aws,
+    azure,
+    cli,
+    controller,
+    discovery,
+    discovery_front,
+    discovery_node,
+    gcp,
+    kube,
+    tpm,
+    wire,
+)
 from fuzz.target import Target
 
 __all__ = ["CORPUS", "TARGETS", "seeds_of"]
@@ -22,9 +36,13 @@ TARGETS: Final[dict[str, Target]] = {
         *kube.TARGETS,
         *cli.TARGETS,
         *agent.TARGETS,
+        *agent_discovery.TARGETS,
         *aws.TARGETS,
         *azure.TARGETS,
         *gcp.TARGETS,
+        *discovery.TARGETS,
+        *discovery_front.TARGETS,
+        *discovery_node.TARGETS,
     )
 }
 

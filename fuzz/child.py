@@ -22,10 +22,12 @@ __all__ = ["COUNTS_SIZE", "INSTRUMENTED", "main"]
 
 COUNTS_SIZE: Final = 16
 INSTRUMENTED: Final = [
-    *("nodeattest_providers", "nodeattest_kube", "nodeattest_authenticator", "nodeattest_controller"),
+    *("nodeattest_providers", "nodeattest_kube", "nodeattest_discovery", "nodeattest_authenticator"),
+    *("nodeattest_controller", "nodeattest_sandbox.apiserver.tokens"),
+    *("nodeattest_cli.token", "nodeattest_cli.cluster_info.view"),
     *("pyasn1", "yaml"),
 ]
-"""Packages whose coverage guides the fuzzer: the parsers, and those libraries of theirs that are Python."""
+"""Packages whose coverage guides the fuzzer: the parsers, those of their libraries that are Python, second opinions."""
 
 
 def main() -> None:

@@ -1,16 +1,39 @@
-"""Targets of the operator's tool: documents that people hand to it."""
+"""Targets of the operator's tool: documents that people hand to it, tokens and cluster-info that others wrote."""
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
+import yaml
+
 from fuzz.files import as_file
+from fuzz.keys import NOW
+from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
+from nodeattest_cli.cluster_info.view import look
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
+from nodeattest_cli.token import goduration, gotemplate, jsonpath
+from nodeattest_cli.token.printing import printer
+from nodeattest_cli.token.table import table
+from nodeattest_cli.token.view import read, warnings
+from nodeattest_cli.token.yamltext import to_yaml
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_kube.jsontypes import JsonObject, parse_json
+from nodeattest_providers.errors import Denied, Reason
 
 __all__ = ["TARGETS"]
+
+_SIGNER: Final = BootstrapToken("abcdef", "0123456789abcdef")
+_SHOWN: Final[JsonObject] = {
+    "token": _SIGNER.reveal(),
+    "usages": ["authentication", "signing"],
+    "deep": {"a": {"b": [1, True, None, {"c": "d"}]}},
+}
+_LINES_OF_ONE: Final = 3
+"""Headings, a token, and nothing after the last line's end."""
 
 
 def _documents(data: bytes) -> bool:
@@ -23,4 +46,70 @@ def _documents(data: bytes) -> bool:
     return True
 
 
-TARGETS: Final = (Target("documents", _documents, JsonTree()),)
+def _token_secret(data: bytes) -> bool:
+    """Show a Secret of the tokens' type, as ``token list`` does."""
+    secret = _object(data)
+    if secret is None:
+        return False
+    require(all(line.isprintable() for line in warnings(secret)), "a warning of one line")
+    try:
+        seen = read(secret)
+    except Denied as denied:
+        return refused(denied, Reason.TOKEN_MALFORMED)
+    lines = table([seen], NOW).split("\n")
+    require(len(lines) == _LINES_OF_ONE and all(map(str.isprintable, lines)), "one line a token, printable")
+    shown = seen.to_json()
+    require(yaml.safe_load(to_yaml(shown)) == shown, "YAML that says what JSON says")
+    require(json.loads(printer("json")([seen], NOW)) == shown, "JSON that is read as it was written")
+    return True
+
+
+def _cluster_info(data: bytes) -> bool:
+    """Show a ConfigMap, as ``cluster-info show`` does."""
+    found = _object(data)
+    if found is None:
+        return False
+    seen = look(found, [_SIGNER])
+    require(all(map(str.isprintable, seen.to_text(NOW).split("\n"))), "printable lines")
+    require(bool(seen.problem) == (seen.info is None), "a problem where there is nothing to believe")
+    return seen.is_sound
+
+
+def _duration(data: bytes) -> bool:
+    try:
+        nanoseconds = goduration.parse(data.decode("utf-8", "surrogateescape"))
+    except ValueError as error:
+        require(str(error).isprintable(), "a refusal of one line")
+        return False
+    # Go reads fractions by a float64: of nanoseconds one may be lost.
+    require(abs(goduration.parse(goduration.render(nanoseconds)) - nanoseconds) <= 1, "what is written is read")
+    return True
+
+
+def _templates(data: bytes) -> bool:
+    """Print by whatever a person may type after ``-o jsonpath=`` and ``-o go-template=``."""
+    text, understood = data.decode("utf-8", "surrogateescape"), False
+    for compiling in (jsonpath.compile_template, gotemplate.compile_template):
+        try:
+            compiling(text).render(_SHOWN)
+        except ValueError as error:
+            require(str(error).isprintable(), "a refusal of one line")
+        else:
+            understood = True
+    return understood
+
+
+def _object(data: bytes) -> JsonObject | None:
+    try:
+        return parse_json(data)
+    except ValueError:
+        return None
+
+
+TARGETS: Final = (
+    Target("documents", _documents, JsonTree()),
+    Target("cli-token-secret", _token_secret, JsonTree()),
+    Target("cli-cluster-info", _cluster_info, JsonTree()),
+    Target("cli-duration", _duration, max_len=64),
+    Target("cli-template", _templates, max_len=256),
+)

@@ -108,6 +108,22 @@ def custom_resources(control_plane: ControlPlane) -> None:
 
 
 @pytest.fixture(scope="session")
+def assets() -> Path:
+    """The folder of Kubernetes' own programs; for tests marked ``conformance``."""
+    found = _assets()
+    if found is None:
+        pytest.skip("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver")
+    return found
+
+
+@pytest.fixture(scope="session")
+def real_control_plane(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """One real control plane beside which Kubernetes' own programs run; for tests marked ``conformance``."""
+    with start_real(tmp_path_factory.mktemp("oracle"), assets, name="oracle") as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxAws]:
     """One sandbox AWS that tests share: launch instances of your own, and leave its services up."""
     with SandboxAws(tmp_path_factory.mktemp("aws") / "cloud") as running:

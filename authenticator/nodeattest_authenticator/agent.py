@@ -19,7 +19,15 @@ from nodeattest_authenticator.settings import Settings, load
 from nodeattest_authenticator.storage import Storage
 from nodeattest_authenticator.warm import FAILURE_FILE, UnsafeFileError, config_identity
 
-__all__ = ["Agent", "issue_and_store", "refuse_while_paused", "remember", "remember_answer", "usable"]
+__all__ = [
+    "Agent",
+    "issue_and_store",
+    "refuse_while_paused",
+    "remember",
+    "remember_answer",
+    "reopened",
+    "usable",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +75,14 @@ class Agent:
         )
 
 
+def reopened(agent: Agent) -> Agent:
+    """Read the configuration again if it was replaced; raises ``Failure``, and OSError when it is gone."""
+    identity = config_identity(agent.config)
+    if identity == agent.identity:
+        return agent
+    return replace(agent, settings=load(agent.config, hostname=agent.settings.node_name), identity=identity)
+
+
 def usable(agent: Agent) -> Cached | None:
     """Load the cached credential if it may be used; says why not. Raises ``Failure`` when only the clock is wrong."""
     try:
@@ -82,7 +98,7 @@ def usable(agent: Agent) -> Cached | None:
         check_credential,
     )
 
-    wanted = Wanted(node_name=agent.settings.node_name, ca_pem=agent.settings.ca_pem)
+    wanted = Wanted(node_name=agent.settings.node_name, ca_pem=agent.settings.every_ca_pem)
     try:
         check_credential(found.credential, wanted, now=now)
     except Failure as failure:
@@ -110,14 +126,14 @@ def issue_and_store(
     ``call`` is the exec info and its version to be answered warm from now on. Raises ``Failure``, which is remembered
     with its pause.
     """
+    from nodeattest_authenticator.discovery.reach import reachable  # noqa: PLC0415 - the same
     from nodeattest_authenticator.draft import StoredDrafts  # noqa: PLC0415 - not needed by waiting processes
     from nodeattest_authenticator.issue import issue  # noqa: PLC0415 - the same
 
     drafts = StoredDrafts(agent.storage, used_key_pem=current.key_pem if current else None)
     try:
-        credential = issue(
-            agent.settings, agent.storage, current, drafts=drafts, deadline=deadline, chance=agent.chance
-        )
+        settings = reachable(agent.settings, deadline, agent.tell)
+        credential = issue(settings, agent.storage, current, drafts=drafts, deadline=deadline, chance=agent.chance)
     except Failure as failure:
         if failure.fate is not Fate.USAGE:
             remember(agent, failure, current)

@@ -1,8 +1,9 @@
-"""The three requests that a node may send to its API server: create, read and watch CertificateSigningRequests.
+"""What a node asks of its API server: to create, read and watch CertificateSigningRequests, and its configuration.
 
-Promises: TLS 1.2 or newer, verified against the configured CA bundle only; no proxy, redirect or credential from the
-environment; no wait beyond the deadline; every answer becomes a value, a ``Failure`` (no retry helps) or an
-``UnreachableError`` (one may). One connection is kept alive between requests; a watch that is left early costs it.
+Promises: TLS 1.2 or newer, verified against the configured CA bundle only, and no kubelet, whose certificate the same
+CA signs; no proxy, redirect or credential from the environment; no wait beyond the deadline; every answer becomes a
+value, a ``Failure`` (no retry helps) or an ``UnreachableError`` (one may). One connection is kept alive between
+requests; a watch that is left early costs it.
 Source: Kubernetes API concepts (watch, resourceVersion); standard-library http.client.
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import socket
 import ssl
 from collections.abc import Generator
@@ -26,6 +26,7 @@ from nodeattest_authenticator.csr_object import parse as parse_csr
 from nodeattest_authenticator.endpoint import Endpoint
 from nodeattest_authenticator.errors import Failure, Local
 from nodeattest_authenticator.fields import Fields, FieldsError, parse_object
+from nodeattest_discovery import tls
 from nodeattest_providers.exchange import JsonObject
 
 __all__ = ["ForbiddenError", "HttpsApi", "Login", "UnreachableError", "client_context"]
@@ -64,16 +65,9 @@ class Login:
 
 def client_context(ca_pem: bytes, login: Login) -> ssl.SSLContext:
     """Make the TLS settings: one trust root, and our certificate when there is one."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_verify_locations(cadata=ca_pem.decode("ascii"))
-    if login.certificate_pem is not None and login.key_pem is not None:
-        # OpenSSL takes a path only; an anonymous file has one and leaves no key on any disk.
-        with os.fdopen(os.memfd_create("credential", os.MFD_CLOEXEC), "wb") as file:
-            file.write(login.certificate_pem + login.key_pem)
-            file.flush()
-            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
-    return context
+    if login.certificate_pem is None or login.key_pem is None:
+        return tls.verifying(ca_pem)
+    return tls.verifying(ca_pem, tls.ClientCertificate(login.certificate_pem, login.key_pem))
 
 
 class HttpsApi:
@@ -125,6 +119,11 @@ class HttpsApi:
         if status == http.HTTPStatus.NOT_FOUND:
             return None
         return _csr(_object(status, body))
+
+    def read(self, path: str) -> JsonObject | None:
+        """Read any object; None when there is none."""
+        status, body = self._request("GET", path, None)
+        return None if status == http.HTTPStatus.NOT_FOUND else _object(status, body)
 
     def watch(self, csr: Csr) -> Generator[Csr | None]:
         """Yield the CSR at each change after ``csr``, None when it is deleted; ends when the server ends the watch."""
@@ -207,6 +206,7 @@ class HttpsApi:
             try:
                 plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 secure = self._context.wrap_socket(plain, server_hostname=self._server_name)
+                _check_is_no_node(self._endpoint, secure)
             except BaseException:  # the watchdog may end it here, too
                 plain.close()
                 raise
@@ -234,7 +234,7 @@ class HttpsApi:
             yield
         except ssl.SSLCertVerificationError as error:
             self.close()
-            raise _not_trusted(self._endpoint, error) from None
+            raise _not_trusted(self._endpoint, error.verify_message) from None
         except TimeoutError:
             self.close()
             raise UnreachableError(f"{self._endpoint.url} gave no answer in time") from None
@@ -274,7 +274,7 @@ def _object(status: int, body: bytes) -> JsonObject:
         raise Failure(
             Local.CREDENTIAL_REJECTED,
             "the API server does not accept the bootstrap token or the node's certificate",
-            remedy="join again with a token that has not expired (--token-file)",
+            remedy="join again with a token that has not expired and has the usage authentication (--token-file)",
         )
     if status == http.HTTPStatus.FORBIDDEN:
         remedy = "bind system:node-bootstrapper to the group of the bootstrap token (the controller does this)"
@@ -282,10 +282,17 @@ def _object(status: int, body: bytes) -> JsonObject:
     raise Failure(Local.REQUEST_REFUSED, f"the API server refuses the request: {said}", remedy="see its message")
 
 
-def _not_trusted(endpoint: Endpoint, error: ssl.SSLCertVerificationError) -> Failure:
+def _check_is_no_node(endpoint: Endpoint, peer: ssl.SSLSocket) -> None:
+    """Refuse a kubelet's certificate, and hang up."""
+    if tls.is_kubelets(peer):
+        peer.close()
+        raise _not_trusted(endpoint, "it is a kubelet's, not an API server's")
+
+
+def _not_trusted(endpoint: Endpoint, fault: str) -> Failure:
     return Failure(
         Local.SERVER_NOT_TRUSTED,
-        f"the certificate of the API server at {endpoint.url} does not pass: {error.verify_message}",
+        f"the certificate of the API server at {endpoint.url} does not pass: {fault}",
         remedy="check the CA (join --ca-file), the server's name (--tls-server-name) and this machine's clock",
     )
 

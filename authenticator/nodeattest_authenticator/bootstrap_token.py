@@ -1,44 +1,28 @@
-"""Bootstrap tokens as kubeadm makes them: read from a private file, never shown.
-
-Source: k8s.io/cluster-bootstrap token/util (pattern ``[a-z0-9]{6}.[a-z0-9]{16}``); the API server names its holder
-``system:bootstrap:<id>``.
-"""
+"""Bootstrap tokens, as ``nodeattest_discovery.token`` has them: read from a private file, never shown."""
 
 from __future__ import annotations
-
-import re
-from typing import Final
 
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.settings import TOKEN_FILE, Settings
 from nodeattest_authenticator.storage import Storage
 from nodeattest_authenticator.warm import UnsafeFileError, read_private
+from nodeattest_discovery import token
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_providers.errors import Denied
 
-__all__ = ["parse", "read", "username"]
-
-_PATTERN: Final = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
-_USER_PREFIX: Final = "system:bootstrap:"
-
-
-def parse(data: bytes) -> str:
-    """Accept one token with white space around it; raises ``Failure``."""
-    text = data.decode("ascii", "replace").strip()
-    if not _PATTERN.fullmatch(text):
-        raise Failure(
-            Local.CONFIGURATION_INVALID,
-            "the bootstrap token has not the form of six, a dot, and sixteen lower-case letters or digits",
-            remedy="take it from the bootstrap data, or make one with kubeadm token create",
-            fate=Fate.USAGE,
-        )
-    return text
+__all__ = ["parse", "read"]
 
 
-def username(token: str) -> str:
-    """Name the holder as the API server does."""
-    return _USER_PREFIX + token.partition(".")[0]
+def parse(data: bytes, *, source: str = "") -> BootstrapToken:
+    """Accept one token with white space around it; ``source`` begins the message. Raises ``Failure``."""
+    try:
+        return token.parse(data.decode("ascii", "replace").strip())
+    except Denied as denied:
+        said = f"{source}the bootstrap token has not the form of {denied.expected}: it has {denied.got}"
+        raise Failure(Local.CONFIGURATION_INVALID, said, remedy=denied.remedy, fate=Fate.USAGE) from None
 
 
-def read(settings: Settings, storage: Storage) -> str:
+def read(settings: Settings, storage: Storage) -> BootstrapToken:
     """Read the token from its file; raises ``Failure`` when there is none or others could read it."""
     path = settings.token_file or f"{storage.path}/{TOKEN_FILE}"
     try:

@@ -33,7 +33,18 @@ from nodeattest_providers.unreadable import UNREADABLE
 if TYPE_CHECKING:
     from nodeattest_authenticator.serving.names import Names
 
-__all__ = ["Wanted", "check_credential", "check_time", "checked", "has_several", "names_of", "pin", "subject"]
+__all__ = [
+    "Wanted",
+    "ca_pins",
+    "check_credential",
+    "check_time",
+    "checked",
+    "has_several",
+    "is_issued_by",
+    "names_of",
+    "pin",
+    "subject",
+]
 
 _MAX_CHAIN: Final = 4
 _MINUTE: Final = 60
@@ -101,6 +112,26 @@ def check_credential(credential: Credential, wanted: Wanted, *, now: float) -> N
     if (not_before, not_after) != (credential.not_before, credential.not_after):
         raise _refused("its times are not those that the cache file states")
     check_time(not_before, not_after, now=now, ahead=None)
+
+
+def ca_pins(ca_pem: bytes) -> list[str]:
+    """Tell the pins of a bundle's CAs, as people compare them; empty where one cannot be read."""
+    from nodeattest_discovery.pins import pin_of  # noqa: PLC0415 - pyasn1 is for those who look
+
+    try:
+        return [str(pin_of(certificate)) for certificate in x509.load_pem_x509_certificates(ca_pem)]
+    except UNREADABLE:
+        return []
+
+
+def is_issued_by(certificate_pem: bytes, ca_pem: bytes) -> bool:
+    """Tell whether a stored certificate's chain ends at a CA of this bundle."""
+    try:
+        chain = [x509.load_der_x509_certificate(der) for der in pem.decode(certificate_pem, pem.CERTIFICATE)]
+        _check_chain(chain, ca_pem)
+    except (Failure, *UNREADABLE):
+        return False
+    return True
 
 
 def has_several(ca_pem: bytes) -> bool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["Failure", "Fate", "Local"]
+from nodeattest_providers.errors import Denied, Unavailable
+
+__all__ = ["Failure", "Fate", "Local", "refusal"]
 
 
 class Fate(StrEnum):
@@ -35,6 +37,7 @@ class Local(StrEnum):
     CONFIGURATION_INVALID = "ConfigurationInvalid"
     CREDENTIAL_REJECTED = "CredentialRejected"
     EXEC_INFO_REFUSED = "ExecInfoRefused"
+    KUBELET_CONFIGURATION_REFUSED = "KubeletConfigurationRefused"
     LOCK_TIMEOUT = "LockTimeout"
     PROVIDER_ID_UNKNOWN = "ProviderIDUnknown"
     REQUEST_LOST = "RequestLost"
@@ -54,3 +57,11 @@ class Failure(Exception):  # noqa: N818 - it is the outcome's name, as Denied an
         self.message = message
         self.remedy = remedy
         self.fate = fate
+
+
+def refusal(verdict: Denied | Unavailable, prefix: str = "", *, fate: Fate | None = None) -> Failure:
+    """Say in the agent's words what discovery said."""
+    if isinstance(verdict, Unavailable):
+        return Failure(verdict.reason, prefix + verdict.detail, remedy=verdict.remedy, fate=fate or Fate.TEMPORARY)
+    said = f"{prefix}expected {verdict.expected}, got {verdict.got}"
+    return Failure(verdict.reason, said, remedy=verdict.remedy, fate=fate or Fate.DENIED)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from nodeattest_authenticator import pem
 from nodeattest_authenticator.endpoint import Endpoint
@@ -72,24 +72,46 @@ def check_cluster(info: ExecInfo, settings: Settings) -> None:
     1. The server is ours, however it is spelt.
     2. Its certificate is verified, under the name that we verify.
     3. The caller trusts a CA that we trust; more than ours is tolerated, because bundles grow while a CA is rotated.
+
+    A kubelet that was not restarted since the cluster moved, or since its CA was replaced, speaks of what was before:
+    that is ours, too.
     """
-    if info.server is None:
+    former = settings.discovery.former if settings.discovery else ()
+    if info.server is None or any(
+        _fault(info, cluster, cluster.ca_pem + settings.ca_pem) is None for cluster in former
+    ):
         return
+    fault = _fault(info, settings, settings.ca_pem)
+    if fault is not None:
+        raise _refused(fault, "use the kubeconfig that kubelet-authenticator join wrote, or join again")
+
+
+class _Place(Protocol):
+    """Where a cluster is."""
+
+    @property
+    def endpoint(self) -> Endpoint: ...
+    @property
+    def tls_server_name(self) -> str | None: ...
+
+
+def _fault(info: ExecInfo, place: _Place, ca_pem: bytes) -> str | None:
     # 1
     try:
-        same = Endpoint.parse(info.server) == settings.endpoint
+        same = Endpoint.parse(info.server or "") == place.endpoint
     except ValueError:
         same = False
     if not same:
-        raise _not_ours(f"the kubeconfig's server is not {settings.endpoint.url}")
+        return f"the kubeconfig's server is not {place.endpoint.url}"
     # 2
     if info.skips_verification:
-        raise _not_ours("the kubeconfig says insecure-skip-tls-verify")
-    if (info.tls_server_name or None) != settings.tls_server_name:
-        raise _not_ours("the kubeconfig's tls-server-name is not the configured one")
+        return "the kubeconfig says insecure-skip-tls-verify"
+    if (info.tls_server_name or None) != place.tls_server_name:
+        return "the kubeconfig's tls-server-name is not the configured one"
     # 3
-    if info.ca_pem is None or not _shares_ca(info.ca_pem, settings.ca_pem):
-        raise _not_ours("the kubeconfig's certificate-authority-data holds none of the configured CAs")
+    if info.ca_pem is None or not _shares_ca(info.ca_pem, ca_pem):
+        return "the kubeconfig's certificate-authority-data holds none of the configured CAs"
+    return None
 
 
 def render(api_version: str, *, expires_at: float, certificate_pem: bytes, key_pem: bytes) -> bytes:
@@ -116,10 +138,6 @@ def _shares_ca(theirs: bytes, ours: bytes) -> bool:
         return not set(pem.decode(theirs, pem.CERTIFICATE)).isdisjoint(pem.decode(ours, pem.CERTIFICATE))
     except ValueError:
         return False
-
-
-def _not_ours(message: str) -> Failure:
-    return _refused(message, "use the kubeconfig that kubelet-authenticator join wrote, or join again")
 
 
 def _refused(message: str, remedy: str) -> Failure:

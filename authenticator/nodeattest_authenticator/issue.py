@@ -35,7 +35,7 @@ from nodeattest_providers.names import NODE_USER_PREFIX, ProviderName, Purpose, 
 if TYPE_CHECKING:
     from nodeattest_authenticator.serving.names import Names
 
-__all__ = ["attestor_of", "issue", "issue_serving"]
+__all__ = ["attestor_of", "by_certificate", "issue", "issue_serving"]
 
 _DEVICE_LOCK: Final = "device.lock"
 
@@ -79,7 +79,7 @@ def issue(
     if current is None:
         return _ask(run, _by_token(settings, storage))
     try:
-        return _ask(run, _by_certificate(settings, current))
+        return _ask(run, by_certificate(settings, current))
     except Failure as failure:
         if failure.reason != Local.CREDENTIAL_REJECTED:
             raise
@@ -102,7 +102,7 @@ def issue_serving(
 ) -> Credential:
     """Get a new serving certificate; ``current`` is the node's client certificate. Raises ``Failure``."""
     run = _Run(settings=settings, storage=storage, drafts=drafts, deadline=deadline, chance=chance, names=names)
-    return _ask(run, _by_certificate(settings, current))
+    return _ask(run, by_certificate(settings, current))
 
 
 @contextmanager
@@ -119,7 +119,8 @@ def attestor_of(provider: ProviderName, provider_settings: Mapping[str, JsonValu
             attestor.close()
 
 
-def _by_certificate(settings: Settings, current: Credential) -> Login:
+def by_certificate(settings: Settings, current: Credential) -> Login:
+    """Let the node ask by its own certificate."""
     return Login(
         username=NODE_USER_PREFIX + settings.node_name,
         certificate_pem=current.certificate_pem,
@@ -129,7 +130,7 @@ def _by_certificate(settings: Settings, current: Credential) -> Login:
 
 def _by_token(settings: Settings, storage: Storage) -> Login:
     token = bootstrap_token.read(settings, storage)
-    return Login(username=bootstrap_token.username(token), token=token)
+    return Login(username=token.username, token=token.reveal())
 
 
 def _ask(run: _Run, login: Login) -> Credential:

@@ -13,9 +13,9 @@ from typing import Final
 from nodeattest_authenticator.exec_info import API_VERSIONS
 from nodeattest_authenticator.fields import FieldsError, parse_object
 from nodeattest_authenticator.settings import Settings
-from nodeattest_providers.exchange import JsonObject
+from nodeattest_providers.exchange import JsonObject, JsonValue
 
-__all__ = ["DEFAULT_EXEC_API_VERSION", "EXEC_API_VERSIONS", "is_ours", "render"]
+__all__ = ["DEFAULT_EXEC_API_VERSION", "EXEC_API_VERSIONS", "is_ours", "moved", "render"]
 
 EXEC_API_VERSIONS: Final = tuple(version.rpartition("/")[2] for version in API_VERSIONS)
 DEFAULT_EXEC_API_VERSION: Final = "v1"
@@ -26,12 +26,6 @@ _HINT: Final = "kubelet-authenticator is missing on this machine: install the no
 
 def render(settings: Settings, *, command: str, config: str, cache_dir: str, exec_api_version: str) -> bytes:
     """Write the kubeconfig; ``command`` is the absolute path of kubelet-authenticator."""
-    cluster: JsonObject = {
-        "server": settings.endpoint.url,
-        "certificate-authority-data": binascii.b2a_base64(settings.ca_pem, newline=False).decode(),
-    }
-    if settings.tls_server_name is not None:
-        cluster["tls-server-name"] = settings.tls_server_name
     plugin: JsonObject = {
         "apiVersion": f"client.authentication.k8s.io/{exec_api_version}",
         "command": command,
@@ -43,12 +37,17 @@ def render(settings: Settings, *, command: str, config: str, cache_dir: str, exe
     document: JsonObject = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": _NAME, "cluster": cluster}],
+        "clusters": _clusters(settings),
         "users": [{"name": _NAME, "user": {"exec": plugin}}],
         "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME}}],
         "current-context": _NAME,
     }
-    return json.dumps(document, indent=2).encode() + b"\n"
+    return _written(document)
+
+
+def moved(data: bytes, settings: Settings) -> bytes | None:
+    """Write a kubeconfig of ours anew, for where the cluster is now; None if it is none of ours."""
+    return _written(parse_object(data) | {"clusters": _clusters(settings)}) if is_ours(data) else None
 
 
 def is_ours(data: bytes) -> bool:
@@ -57,3 +56,17 @@ def is_ours(data: bytes) -> bool:
         return parse_object(data).get("current-context") == _NAME
     except FieldsError:
         return False
+
+
+def _clusters(settings: Settings) -> JsonValue:
+    cluster: JsonObject = {
+        "server": settings.endpoint.url,
+        "certificate-authority-data": binascii.b2a_base64(settings.ca_pem, newline=False).decode(),
+    }
+    if settings.tls_server_name is not None:
+        cluster["tls-server-name"] = settings.tls_server_name
+    return [{"name": _NAME, "cluster": cluster}]
+
+
+def _written(document: JsonObject) -> bytes:
+    return json.dumps(document, indent=2).encode() + b"\n"

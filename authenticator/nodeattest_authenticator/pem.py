@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 
-__all__ = ["CERTIFICATE", "decode", "encode"]
+__all__ = ["CERTIFICATE", "bundle", "decode", "encode"]
 
 CERTIFICATE = "CERTIFICATE"
 
@@ -29,6 +29,14 @@ def decode(data: bytes, label: str) -> list[bytes]:
     if lines is not None:
         raise ValueError(f"a {label} block has no end")
     return found
+
+
+def bundle(text: str) -> bytes:
+    """Return the certificates in a text, and nothing else of it; raises ValueError when there is none."""
+    found = decode(text.encode(), CERTIFICATE)
+    if not found:
+        raise ValueError("it holds no CERTIFICATE block")
+    return b"".join(encode(der, CERTIFICATE) for der in found)
 
 
 def encode(der: bytes, label: str) -> bytes:

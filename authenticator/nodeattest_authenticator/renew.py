@@ -32,6 +32,10 @@ _DESCRIPTORS: Final = 1024
 """Descriptors that are closed; neither kubelet nor kubectl leaves one open on purpose."""
 
 
+def _unguarded(_seconds: int) -> None:
+    """Leave the process to its caller."""
+
+
 def begin(agent: Agent, credential: Credential) -> float:
     """Start a renewal unless one failed just now; returns when the client should ask again (epoch seconds)."""
     now = agent.clock.now()
@@ -39,13 +43,16 @@ def begin(agent: Agent, credential: Credential) -> float:
     if last is not None and now < last.until <= now + memory.LONGEST:
         ask_again = last.until + _SOON / 2 * agent.chance()
     else:
-        _detach(agent, lambda: run(agent))
+        _detach(agent, lambda: run(agent, guard=watchdog.start))
         ask_again = now + _SOON + _SOON / 2 * agent.chance()
     return min(ask_again, credential.not_after)
 
 
-def run(agent: Agent) -> None:
-    """Renew the credential if that is still wanted and nobody else is at it; failures are told and remembered."""
+def run(agent: Agent, *, guard: Callable[[int], None] = _unguarded) -> None:
+    """Renew the credential if that is still wanted and nobody else is at it; failures are told and remembered.
+
+    ``guard`` starts what ends this process if it hangs for so many seconds.
+    """
     with exclusive_if_free(agent.storage) as held:
         found = usable(agent) if held else None
         if found is None or agent.clock.now() < found.credential.renew_at:
@@ -54,11 +61,22 @@ def run(agent: Agent) -> None:
             # Neither the new certificate nor the pause after a failure could be kept: each call would ask again.
             agent.tell("the renewal waits: nothing can be written to the cache directory")
             return
+        agent = _refreshed(agent)
+        guard(agent.settings.timeout_seconds)
         deadline = Deadline.after(agent.clock, agent.settings.timeout_seconds)
         try:
             issue_and_store(agent, found.credential, deadline)
         except Failure as failure:
             agent.tell(f"the renewal failed: {failure}")
+
+
+def _refreshed(agent: Agent) -> Agent:
+    """Follow the cluster first, where it was discovered: a renewal needs its present CAs and place."""
+    if agent.settings.discovery is None:
+        return agent
+    from nodeattest_authenticator.discovery.beside import refreshed  # noqa: PLC0415 - for those who discovered
+
+    return refreshed(agent)
 
 
 def _has_room(agent: Agent) -> bool:
@@ -81,7 +99,6 @@ def _detach(agent: Agent, work: Callable[[], None]) -> None:
         os.setsid()
         if os.fork() == 0:
             _redirect(agent)
-            watchdog.start(agent.settings.timeout_seconds)
             work()
     finally:
         os._exit(0)

@@ -26,6 +26,7 @@ from nodeattest_providers.names import NodeName, ProviderName, Purpose, SignerNa
 from nodeattest_providers.versions import HIGHEST
 
 if TYPE_CHECKING:
+    from nodeattest_authenticator.discovery.section import Cluster, Discovery
     from nodeattest_authenticator.serving.settings import ServingSettings
 
 __all__ = [
@@ -82,6 +83,24 @@ class Settings:
     expiration_seconds: int | None = None
     serving: ServingSettings | None = None
     """What the serving certificate is for; None: the defaults, for those who call ``serving`` nevertheless."""
+    discovery: Discovery | None = None
+    """How the node keeps in touch with a cluster that it discovered; None: it was told server and CA."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where the cluster is."""
+        from nodeattest_authenticator.discovery.section import Cluster  # noqa: PLC0415 - as below
+
+        return Cluster(endpoint=self.endpoint, tls_server_name=self.tls_server_name, ca_pem=self.ca_pem)
+
+    @property
+    def every_ca_pem(self) -> bytes:
+        """The CAs that issued certificates of this node: those that are trusted now, and those that were before.
+
+        What is cached stays of use while a CA is replaced; no server is ever believed because of a former one.
+        """
+        former = self.discovery.former if self.discovery else ()
+        return b"".join((self.ca_pem, *(cluster.ca_pem for cluster in former)))
 
     @property
     def signer(self) -> SignerName:
@@ -147,6 +166,7 @@ def parse(data: bytes, *, hostname: str) -> Settings:
         timeout_seconds=fields.number("timeoutSeconds", low=1, high=_MAX_TIMEOUT) or DEFAULT_TIMEOUT,
         expiration_seconds=fields.number("expirationSeconds", low=_MIN_EXPIRATION, high=_MAX_EXPIRATION),
         serving=_serving(fields.object("serving"), provider),
+        discovery=_discovery(fields.object("discovery")),
     )
     fields.end()
     return settings
@@ -177,6 +197,7 @@ def to_json(settings: Settings) -> bytes:
         "bootstrapTokenFile": settings.token_file,
         "expirationSeconds": settings.expiration_seconds,
         "serving": settings.serving.to_json() if settings.serving else None,
+        "discovery": settings.discovery.to_json() if settings.discovery else None,
     }
     document.update((name, value) for name, value in optional.items() if value is not None)
     return json.dumps(document, indent=2).encode() + b"\n"
@@ -191,12 +212,9 @@ def _endpoint(url: str) -> Endpoint:
 
 def _ca(text: str) -> bytes:
     try:
-        found = pem.decode(text.encode(), pem.CERTIFICATE)
+        return pem.bundle(text)
     except ValueError as error:
-        raise FieldsError(f"certificateAuthority is no PEM: {error}") from None
-    if not found:
-        raise FieldsError("certificateAuthority holds no CERTIFICATE block")
-    return b"".join(pem.encode(der, pem.CERTIFICATE) for der in found)
+        raise FieldsError(f"certificateAuthority is no PEM bundle: {error}") from None
 
 
 def _node_name(text: str) -> NodeName:
@@ -234,6 +252,14 @@ def _serving(fields: Fields | None, provider: ProviderName) -> ServingSettings |
     from nodeattest_authenticator.serving.settings import parse_serving  # noqa: PLC0415 - not for a plain credential
 
     return parse_serving(fields)
+
+
+def _discovery(fields: Fields | None) -> Discovery | None:
+    if fields is None:
+        return None
+    from nodeattest_authenticator.discovery.section import parse_discovery  # noqa: PLC0415 - where it is configured
+
+    return parse_discovery(fields)
 
 
 def _provider_id(fields: Fields | None) -> ProviderIdSource:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from nodeattest_authenticator import memory
 from nodeattest_authenticator.agent import Agent, usable
 from nodeattest_authenticator.agreed import StoredAgreement
-from nodeattest_authenticator.certificate import subject
+from nodeattest_authenticator.certificate import ca_pins, subject
+from nodeattest_authenticator.discovery import record
 from nodeattest_authenticator.errors import Failure
 from nodeattest_authenticator.memory import Remembered
 from nodeattest_authenticator.serving.file import ServingFile
@@ -53,6 +54,8 @@ def status(agent: Agent) -> JsonObject:
         "olderEvidence": _older_evidence(agent),
         "signer": agent.settings.signer,
         "server": agent.settings.endpoint.url,
+        "caPins": list[JsonValue](ca_pins(agent.settings.ca_pem)),
+        "discovery": _discovery(agent),
         "state": state,
         "certificate": certificate,
         "serving": _serving(quiet),
@@ -116,6 +119,17 @@ def _serving_state(agent: Agent, found: Served | None, names: Names | None) -> s
     if found.names != names:
         return "names-changed"
     return "renewal-due" if agent.clock.now() >= found.credential.renew_at else "valid"
+
+
+def _discovery(agent: Agent) -> JsonObject | None:
+    section = agent.settings.discovery
+    if section is None:
+        return None
+    last = record.load(agent.storage)
+    return {
+        "servers": [endpoint.url for endpoint in section.servers],
+        "lastRefresh": None if last is None else {"outcome": last.outcome, "at": moment(last.at), "message": last.text},
+    }
 
 
 def _last_failure(last: Remembered | None) -> JsonObject | None:

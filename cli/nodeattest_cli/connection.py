@@ -15,8 +15,9 @@ import click
 
 from nodeattest_cli.errors import UserError
 from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
+from nodeattest_kube.kubeconfig import Endpoint, read_kubeconfig
 
-__all__ = ["Connection", "ask", "kubeconfig_option"]
+__all__ = ["Connection", "ask", "cluster_options", "kubeconfig_option"]
 
 T = TypeVar("T")
 
@@ -28,17 +29,39 @@ class Connection:
 
     def __init__(self, kubeconfig: str | None, context: str | None) -> None:
         paths = [Path(path).expanduser() for path in (kubeconfig or _DEFAULT).split(os.pathsep) if path]
-        self._path = next((path for path in paths if path.is_file()), paths[0] if paths else Path(_DEFAULT))
+        self._path = next((path for path in paths if _is_readable(path)), paths[0] if paths else Path(_DEFAULT))
         self._context = context
+        self._endpoint: Endpoint | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file, which need not exist."""
+        return self._path
 
     def client(self) -> ApiClient:
         """Make a client; raises ``UserError``."""
-        if not self._path.is_file():
-            raise UserError(f"no kubeconfig at {self._path}: say --kubeconfig, or set KUBECONFIG")
+        endpoint = self.endpoint()
+        return self._told(lambda: ApiClient.from_endpoint(endpoint, trust_env=True))
+
+    def endpoint(self) -> Endpoint:
+        """Read where the cluster is and whom the kubeconfig trusts, without asking; raises ``UserError``."""
+        if self._endpoint is None:  # read once: the file may be a pipe
+            if not _is_readable(self._path):
+                raise UserError(f"no kubeconfig at {self._path}: say --kubeconfig, or set KUBECONFIG")
+            self._endpoint = self._told(lambda: read_kubeconfig(self._path, context=self._context))
+        return self._endpoint
+
+    @staticmethod
+    def _told(work: Callable[[], T]) -> T:
         try:
-            return ApiClient.from_kubeconfig_file(self._path, context=self._context, trust_env=True)
+            return work()
         except KubeconfigError as error:
             raise UserError(str(error)) from None
+
+
+def _is_readable(path: Path) -> bool:
+    """Tell whether it is a file or a pipe, such as a shell's ``<(clusterctl get kubeconfig …)``."""
+    return path.exists() and not path.is_dir()
 
 
 def ask(connection: Connection, question: Callable[[ApiClient], Awaitable[T]]) -> T:
@@ -57,3 +80,8 @@ def ask(connection: Connection, question: Callable[[ApiClient], Awaitable[T]]) -
 kubeconfig_option = click.option(
     "--kubeconfig", envvar="KUBECONFIG", show_envvar=True, metavar="FILE", help=f"Whose cluster to ask ({_DEFAULT})."
 )
+
+
+def cluster_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Add ``--kubeconfig`` and ``--context`` to a command."""
+    return kubeconfig_option(click.option("--context", help="Context of the kubeconfig.")(command))

@@ -18,7 +18,7 @@ from nodeattest_controller.objects import items, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.yamlloader import BoundedLoader
 
-__all__ = ["read_objects"]
+__all__ = ["read_objects", "read_text"]
 
 _LIMIT: Final = 8 << 20
 """Bytes of a file; one object has at most 1.5 MiB in etcd."""
@@ -47,12 +47,21 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def read_objects(path: str) -> list[JsonObject]:
-    """Read every object of a file; ``-`` is standard input."""
-    name = "standard input" if path == "-" else path
-    content = _content(path, name)
+def read_text(path: str) -> str:
+    """Read a file as text; ``-`` is standard input."""
+    name = _name(path)
     try:
-        documents = [_plain(document, name) for document in yaml.load_all(content, Loader=_Loader)]
+        return _content(path, name).decode()
+    except UnicodeDecodeError:
+        raise UserError(f"{name}: expected YAML or JSON, got no UTF-8") from None
+
+
+def read_objects(path: str, content: str | None = None) -> list[JsonObject]:
+    """Read every object of a file, or of what was read from it; ``-`` is standard input."""
+    name = _name(path)
+    source = _content(path, name) if content is None else content
+    try:
+        documents = [_plain(document, name) for document in yaml.load_all(source, Loader=_Loader)]
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - PyYAML promises no closed set (an empty !!int is an IndexError); its border
@@ -61,6 +70,10 @@ def read_objects(path: str) -> list[JsonObject]:
     if not found:
         raise UserError(f"{name}: expected a Kubernetes object, got none")
     return found
+
+
+def _name(path: str) -> str:
+    return "standard input" if path == "-" else path
 
 
 def _content(path: str, name: str) -> bytes:

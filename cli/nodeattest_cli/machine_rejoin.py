@@ -3,7 +3,6 @@
 Promises: the token is good for this machine alone (``nodeattest_controller.bound_tokens``), for authentication only,
 for a day at most; it is shown once and kept nowhere here. Leaves to the controller: letting the machine in, which has
 to prove itself as ever. Reaches the workload cluster as the controller does, by the Secret ``<cluster>-kubeconfig``.
-Source: Kubernetes, "Authenticating with Bootstrap Tokens" (the Secret's fields).
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import binascii
 import json
 import secrets
 import shlex
-import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,25 +22,23 @@ import click
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machine_ledgers import find_ledger, title
+from nodeattest_cli.token.making import store
 from nodeattest_controller.bound_tokens import bound_group
 from nodeattest_controller.clusterapi import machine_members, pool_members
 from nodeattest_controller.durations import parse_duration
 from nodeattest_controller.ledger import Ledger, owner_of, parse
 from nodeattest_controller.objects import rfc3339, text
 from nodeattest_controller.workload import BOOTSTRAP_BINDING
+from nodeattest_discovery.secret import DEFAULT_GROUP, TokenSecret, Usage
+from nodeattest_discovery.token import generate
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, KubeconfigError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["Pass", "rejoin", "token_secret"]
+__all__ = ["Pass", "rejoin"]
 
 LONGEST: Final = timedelta(hours=24)
 SHORTEST: Final = timedelta(minutes=1)
-_ALPHABET: Final = string.ascii_lowercase + string.digits
-_ID_LENGTH, _SECRET_LENGTH = 6, 16
-"""Characters, as k8s.io/cluster-bootstrap/token/api has it."""
-_TOKEN_TYPE: Final = "bootstrap.kubernetes.io/token"  # noqa: S105 - the type of a Secret, not a secret
-_KUBEADM_GROUP: Final = "system:bootstrappers:kubeadm:default-node-token"
 _KUBEADM_APPROVES: Final = "kubeadm:node-autoapprove-bootstrap"
 _BINDINGS: Final = ("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
 _ONCE: Final = frozenset({"insecure", "challenge"})
@@ -117,27 +113,6 @@ def rejoin(
         )
 
 
-def token_secret(token: str, *, groups: list[str], description: str, expires: datetime) -> JsonObject:
-    """Make the Secret of a bootstrap token (``id.secret``) for authentication only."""
-    token_id, _, secret = token.partition(".")
-    fields = {
-        "token-id": token_id,
-        "token-secret": secret,
-        "expiration": rfc3339(expires),
-        "usage-bootstrap-authentication": "true",
-        "auth-extra-groups": ",".join(groups),
-        "description": description,
-    }
-    data: JsonObject = {name: base64.b64encode(value.encode()).decode() for name, value in fields.items()}
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": f"bootstrap-token-{token_id}", "namespace": "kube-system"},
-        "type": _TOKEN_TYPE,
-        "data": data,
-    }
-
-
 def _lifetime(ttl: str) -> timedelta:
     try:
         lifetime = timedelta(seconds=parse_duration(ttl))
@@ -157,14 +132,18 @@ async def _issue(management: ApiClient, found: JsonObject, *, expires: datetime,
         groups = [bound_group(f"{ledger.namespace}/{ledger.cluster_name}", ledger.provider_id)]
         side_door = False
         if not await _exists(workload, BOOTSTRAP_BINDING):
-            groups.append(_KUBEADM_GROUP)
+            groups.append(DEFAULT_GROUP)
             side_door = await _exists(workload, _KUBEADM_APPROVES)
-        token = ".".join("".join(choose(_ALPHABET) for _ in range(size)) for size in (_ID_LENGTH, _SECRET_LENGTH))
-        description = f"nodeattest machines rejoin {title(found)}"
-        secret = token_secret(token, groups=groups, description=description, expires=expires)
-        await workload.create(paths.core("secrets", namespace="kube-system"), secret)
+        made = TokenSecret(
+            token=generate(choose),
+            usages=frozenset({Usage.AUTHENTICATION}),
+            groups=tuple(groups),
+            expires=expires,
+            description=f"nodeattest machines rejoin {title(found)}",
+        )
+        await store(workload, made)
         return Pass(
-            token=token,
+            token=made.token.reveal(),
             machine=title(found),
             expires=expires,
             server=workload.server,

@@ -84,7 +84,8 @@ def what_it_clears(ledger: JsonObject) -> list[str]:
         lines.append(f"  forgets the TPM's clock: reset {known.boot.reset_count}, {known.boot.clock} ms")
     if known.issued:
         newest = known.issued[-1]
-        lines.append(f"  retires {len(known.issued)} keys; certificate {newest.serial} is not revoked, it serves until")
+        keys = "1 key" if len(known.issued) == 1 else f"{len(known.issued)} keys"
+        lines.append(f"  retires {keys}; certificate {newest.serial} is not revoked, it serves until")
         lines.append(f"  {rfc3339(newest.not_after)}")
     if len(lines) == len(("title", "node")):
         lines.append("  forgets nothing: it has no pins and no certificates")

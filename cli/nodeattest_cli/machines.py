@@ -168,11 +168,12 @@ def _row(entry: Attested, now: datetime) -> tuple[str, ...]:
 def _outlook(found: Sequence[Attested], now: datetime) -> str:
     left = survives(found, now)
     first = min((entry for entry in found if entry.expires), key=lambda one: one.expires or now, default=None)
+    machines = "1 machine" if len(found) == 1 else f"{len(found)} machines"
     if left is None or first is None:
-        return f"{len(found)} machines, none with a certificate"
+        return f"{machines}, none with a certificate"
     if left < timedelta(0):
-        return f"{len(found)} machines; the certificate of {first.node} ended {_words(-left)} ago"
-    return f"{len(found)} machines; without the controller every node would last {_words(left)} (first: {first.node})"
+        return f"{machines}; the certificate of {first.node} ended {_words(-left)} ago"
+    return f"{machines}; without the controller every node would last {_words(left)} (first: {first.node})"
 
 
 def _words(span: timedelta) -> str:

@@ -9,52 +9,41 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from typing import Final
 
 import click
 
 from nodeattest_cli.errors import UserError
+from nodeattest_cli.lazy import LazyGroup
 
 __all__ = ["cli", "main"]
 
 _NAME: Final = "nodeattest"
 _USER_ERROR: Final = 2
+_NO_OUTPUT: Final = 1
+"""What was to be written could not be: the reader has gone, or the disk is full."""
 _INTERRUPTED: Final = 130
 """128 + SIGINT, as shells say it."""
 
 _COMMANDS: Final = {
+    "cluster-info": (
+        "nodeattest_cli.cluster_info.command:cluster_info",
+        "Publish, show, sign, verify or take over where a cluster is.",
+    ),
     "demo": ("nodeattest_cli.demo.command:demo", "Watch nodes join and impostors be refused, on this machine."),
+    "discovery": ("nodeattest_cli.discovery:discovery", "Serve cluster-info to nodes that know a bootstrap token."),
     "explain": ("nodeattest_cli.explain.command:explain", "Replay a stored request: each check, expected and got."),
     "machines": ("nodeattest_cli.machines:machines", "Which machines are attested, until when; reset or readmit one."),
     "policy": ("nodeattest_cli.policies:policy", "Check attestation policies; learn register values for them."),
+    "token": ("nodeattest_cli.token.command:token", "Create, list and delete bootstrap tokens, as kubeadm token does."),
     "version": ("nodeattest_cli.version:version", "Print the version."),
 }
 """Name to ``module:command`` and the line that ``--help`` shows."""
 
 
-class _Lazy(click.Group):
-    """A group that knows its commands' names and imports a command when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """List the names in order."""
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        """Import a command; None for an unknown one."""
-        if cmd_name not in _COMMANDS:
-            return None
-        module, name = _COMMANDS[cmd_name][0].split(":")
-        command: object = getattr(import_module(module), name)
-        return command if isinstance(command, click.Command) else None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        """Show the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
-
-
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 def cli() -> None:
     """Let only attested machines become nodes of Cluster API clusters."""
 
@@ -67,10 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
         return done.exit_code
     except (click.exceptions.Abort, KeyboardInterrupt):
         return _INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone; Python must not stumble over it once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except OSError as error:
+        return _give_up_output(error)
     except click.exceptions.NoArgsIsHelpError as asked:
         click.echo(asked.format_message(), err=True)
         return _USER_ERROR
@@ -79,6 +66,15 @@ def main(arguments: list[str] | None = None) -> int:
         click.echo(f"{_NAME}: {' '.join(message.split())}", err=True)
         return _USER_ERROR
     return code if isinstance(code, int) else 0
+
+
+def _give_up_output(error: OSError) -> int:
+    """Say why, unless the reader has gone; Python must not stumble over the output once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):
+        where = f"{error.filename}: " if error.filename is not None else ""
+        click.echo(f"{_NAME}: {where}{error.strerror or type(error).__name__}", err=True)
+    return _NO_OUTPUT
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_controller.buckets import Buckets
 from nodeattest_controller.inventory import ClusterKey
+from nodeattest_kube.buckets import Buckets
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = ["REMEDY", "Budgets", "OverBudget", "Payer"]

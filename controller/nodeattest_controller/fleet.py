@@ -2,7 +2,8 @@
 
 A cluster is connected to when a policy (or ``Cluster.spec.security``) opts it in and its kubeconfig is there; others
 are left alone. One broken cluster delays no other: each has its own connection, and the queue holds keys only. Clusters
-take turns in it, and in a cluster those who ask: a bootstrap token, or a node that renews.
+take turns in it, and in a cluster those who ask: a bootstrap token, or a node that renews. The token controllers work
+beside the queue, each connection's by themselves, and end with it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import hashlib
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -23,7 +23,10 @@ from nodeattest_controller.management import Management
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.objects import mapping, text
 from nodeattest_controller.reconcile import Reconciler
+from nodeattest_controller.tokens import TokenDuty
+from nodeattest_controller.watches import Watches
 from nodeattest_controller.workload import Workload
+from nodeattest_discovery.controllers.cluster import TokenControllers
 from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.workqueue import WorkQueue
@@ -36,6 +39,8 @@ RequestKey = tuple[ClusterKey, str]
 """A cluster and the name of a CertificateSigningRequest in it."""
 METRICS_PERIOD: Final = 5.0
 """Seconds between two readings of queue and connections."""
+AFTER_A_BUG: Final = 30.0
+"""Seconds until a cluster is connected to anew whose watch a bug ended."""
 RBAC_RETRY: Final = 30.0
 """Seconds."""
 
@@ -43,8 +48,14 @@ RBAC_RETRY: Final = 30.0
 @dataclass(slots=True)
 class _Connection:
     workload: Workload
+    pair: TokenControllers | None
     fingerprint: str
-    tasks: list[asyncio.Task[None]]
+    watches: Watches
+
+    def is_well(self, *, judges: bool) -> bool:
+        """Tell whether all that is watched is being followed."""
+        watched = ([self.workload.requests] if judges else []) + ([self.pair] if self.pair is not None else [])
+        return self.watches.died is None and all(one.synced and one.last_error is None for one in watched)
 
 
 class Fleet:
@@ -55,15 +66,22 @@ class Fleet:
         management: Management,
         reconciler: Reconciler,
         *,
+        tokens: TokenDuty,
+        judges: bool,
         metrics: Metrics,
         connect: Callable[[bytes], ApiClient],
         now: Callable[[], datetime],
         per_cluster: int,
         per_requester: int,
     ) -> None:
-        """``per_cluster``, ``per_requester``: how many requests of one are worked on at the same time."""
+        """``per_cluster``, ``per_requester``: how many requests of one are worked on at the same time.
+
+        ``judges``: whether requests are watched at all; where they are not, nobody needs the right to.
+        """
         self._management = management
         self._reconciler = reconciler
+        self._tokens = tokens
+        self._judges = judges
         self._metrics = metrics
         self._connect = connect
         self._now = now
@@ -143,9 +161,8 @@ class Fleet:
         while True:
             self._metrics.queue(self._queue.depth, self._queue.oldest)
             for key, connection in self._connections.items():
-                reflector = connection.workload.requests
-                well = reflector.synced and reflector.last_error is None
-                self._metrics.cluster(key, connected=well, passed_over=reflector.passed_over)
+                well = connection.is_well(judges=self._judges)
+                self._metrics.cluster(key, connected=well, passed_over=connection.workload.requests.passed_over)
             await asyncio.sleep(METRICS_PERIOD)
 
     # Connections
@@ -161,7 +178,7 @@ class Fleet:
         kubeconfig = self._wanted_kubeconfig(key)
         fingerprint = hashlib.sha256(kubeconfig).hexdigest() if kubeconfig else ""
         connection = self._connections.get(key)
-        if connection is not None and connection.fingerprint == fingerprint:
+        if connection is not None and connection.fingerprint == fingerprint and connection.watches.died is None:
             return
         if connection is not None:
             await self._disconnect(key)
@@ -178,8 +195,24 @@ class Fleet:
 
     def _open(self, key: ClusterKey, client: ApiClient, fingerprint: str) -> _Connection:
         workload = Workload(key, client, on_request=lambda name: self._queue.add((key, name)), now=self._now)
-        tasks = [asyncio.create_task(workload.run()), asyncio.create_task(_allow_bootstrappers(workload))]
-        return _Connection(workload, fingerprint, tasks)
+        pair = self._tokens.of(key, client)
+        work = [workload.run(), _allow_bootstrappers(workload)] if self._judges else []
+        work += [self._tokens.run(key, pair)] if pair is not None else []
+        watches = Watches(work, died=lambda error: self._lost(key, error))
+        return _Connection(workload, pair, fingerprint, watches)
+
+    def _lost(self, key: ClusterKey, error: BaseException) -> None:
+        """Tell of a bug that ended a cluster's watch, and connect anew a while later."""
+        _LOG.error(
+            "a bug ended the watch of a cluster; connecting anew: please report it",
+            exc_info=error,
+            extra=fields(cluster=key, delay=AFTER_A_BUG),
+        )
+        asyncio.get_running_loop().call_later(AFTER_A_BUG, self._connect_anew, key)
+
+    def _connect_anew(self, key: ClusterKey) -> None:
+        self._dirty.add(key)
+        self._wake.set()
 
     def _wanted_kubeconfig(self, key: ClusterKey) -> bytes | None:
         cluster = self._management.cluster(key)
@@ -199,11 +232,7 @@ class Fleet:
     async def _disconnect(self, key: ClusterKey) -> None:
         connection = self._connections.pop(key)
         self._waiting.pop(key, None)
-        for task in connection.tasks:
-            task.cancel()
-        for task in connection.tasks:
-            with suppress(asyncio.CancelledError, ApiError):
-                await task
+        await connection.watches.close()
         await connection.workload.client.close()
         self._metrics.forget_cluster(key)
         _LOG.info("disconnected", extra=fields(cluster=key))

@@ -22,7 +22,7 @@ from typing import Final
 import click
 
 from nodeattest_controller import configfile, logs
-from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS, Settings, SettingsError
+from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS, OFF_BY_DEFAULT, Settings, SettingsError
 from nodeattest_kube.errors import KubeconfigError
 
 __all__ = ["cli", "main", "serve"]
@@ -89,7 +89,11 @@ _OPTIONS: Final = (
     click.option("--kubeconfig", help="Kubeconfig of the management cluster; without it, the pod's service account."),
     click.option("--namespace", help="Namespace of the controller's own Lease and Secret."),
     click.option("--watch-namespace", help="The only namespace whose Clusters are served."),
-    click.option("--controllers", help='"*", "name" and "-name", separated by commas; the first match decides.'),
+    click.option(
+        "--controllers",
+        help='"*", "name" and "-name", separated by commas; the first match decides. '
+        f'"*" does not mean {" and ".join(OFF_BY_DEFAULT)}.',
+    ),
     click.option("--leader-elect", type=bool, help="Whether replicas elect a leader."),
     click.option("--health-bind-address", help="host:port of /healthz, /livez and /readyz."),
     click.option("--metrics-bind-address", help='host:port of /metrics; "0" serves none.'),

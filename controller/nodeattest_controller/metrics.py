@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.platform import CallOutcome
 
-__all__ = ["CONTENT_TYPE", "PROVIDERS", "VERDICTS", "Metrics"]
+__all__ = ["CONTENT_TYPE", "PROVIDERS", "TOKEN_CONTROLLERS", "VERDICTS", "WRITE_OUTCOMES", "Metrics"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus' text exposition format."""
@@ -24,6 +24,8 @@ PROVIDERS: Final = ("insecure", "tpm", "challenge", "aws", "azure", "gcp", "comp
 VERDICTS: Final = ("approve", "deny", "wait", "challenge", "shed", "ignore")
 _REASONS: Final = frozenset(str(reason) for reason in Reason) | {""}
 _VERBS: Final = frozenset({"get", "list", "watch", "create", "update", "patch", "delete"})
+TOKEN_CONTROLLERS: Final = ("bootstrap-signer", "token-cleaner")
+WRITE_OUTCOMES: Final = ("written", "conflict", "forbidden", "unreachable", "refused")
 _OTHER: Final = "other"
 
 _VERIFICATION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -42,6 +44,7 @@ class Metrics:
         self._clusters: Final[dict[str, bool]] = {}
         self._requests(self.registry)
         self._state(self.registry)
+        self._tokens(self.registry)
 
     def _requests(self, registry: CollectorRegistry) -> None:
         self._verdicts = Counter(
@@ -103,6 +106,20 @@ class Metrics:
             "nodeattest_api_requests", "Requests to API servers by outcome.", ("verb", "code"), registry=registry
         )
 
+    def _tokens(self, registry: CollectorRegistry) -> None:
+        self._token_writes = Counter(
+            "nodeattest_token_writes",
+            "Writes of the bootstrap signer (cluster-info) and the token cleaner (deleted tokens) by outcome.",
+            ("controller", "outcome"),
+            registry=registry,
+        )
+        self._signing = Histogram(
+            "nodeattest_cluster_info_signing_seconds",
+            "From a change of tokens or cluster-info to the signatures that it asks for, as the controller sees both.",
+            registry=registry,
+            buckets=_AGE_BUCKETS,
+        )
+
     def verdict(self, provider: str, verdict: str, reason: str) -> None:
         """Count a verdict; ``reason`` is a ``Reason``, or empty where nothing was refused."""
         known = verdict if verdict in VERDICTS else _OTHER
@@ -123,6 +140,15 @@ class Metrics:
     def request_age_seconds(self, seconds: float) -> None:
         """Record the time from a request's creation to its certificate."""
         self._age.observe(max(0.0, seconds))
+
+    def token_write(self, controller: str, outcome: str) -> None:
+        """Count a write of the bootstrap signer or the token cleaner."""
+        known = controller if controller in TOKEN_CONTROLLERS else _OTHER
+        self._token_writes.labels(known, outcome if outcome in WRITE_OUTCOMES else _OTHER).inc()
+
+    def signing_seconds(self, seconds: float) -> None:
+        """Record how long cluster-info lacked a signature or had one too many."""
+        self._signing.observe(max(0.0, seconds))
 
     def foreign_challenge(self) -> None:
         """Count an annotation of ours that somebody else wrote."""

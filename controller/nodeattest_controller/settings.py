@@ -22,6 +22,7 @@ __all__ = [
     "IMPLEMENTED",
     "LOG_FORMATS",
     "LOG_LEVELS",
+    "OFF_BY_DEFAULT",
     "Settings",
     "SettingsError",
     "camel",
@@ -39,8 +40,10 @@ CONTROLLERS: Final = (
     "issuer",
 )
 """Every controller the design knows."""
-IMPLEMENTED: Final = ("attestation", "serving")
+IMPLEMENTED: Final = ("attestation", "serving", "bootstrap-signer", "token-cleaner")
 """The controllers that this version can run."""
+OFF_BY_DEFAULT: Final = ("bootstrap-signer", "token-cleaner")
+"""Controllers that ``*`` does not mean, as in kube-controller-manager: where that runs them nobody else need."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "text")
 
@@ -87,7 +90,10 @@ class Settings:
     watch_namespace: str | None = None
     """The only namespace whose Clusters are served; None means all."""
     controllers: tuple[str, ...] = ("*",)
-    """As in kube-controller-manager: ``*``, ``name``, ``-name``; the first that matches decides."""
+    """As in kube-controller-manager: ``*``, ``name``, ``-name``; the first that matches decides.
+
+    ``*`` stands for all but those of ``OFF_BY_DEFAULT``.
+    """
     leader_elect: bool = True
     lease_name: str = "node-attestation-controller"
     lease_duration: float = 15.0
@@ -209,7 +215,8 @@ def _check_controllers(wanted: tuple[str, ...]) -> None:
 
 def _enabled(wanted: tuple[str, ...]) -> tuple[str, ...]:
     """List the controllers that run; the rule is kube-controller-manager's ``IsControllerEnabled``."""
-    return tuple(name for name in IMPLEMENTED if next(_decisions(name, wanted), "*" in wanted))
+    default = tuple(name for name in IMPLEMENTED if "*" in wanted and name not in OFF_BY_DEFAULT)
+    return tuple(name for name in IMPLEMENTED if next(_decisions(name, wanted), name in default))
 
 
 def _decisions(name: str, wanted: tuple[str, ...]) -> Iterator[bool]:

@@ -30,6 +30,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.reconcile import Reconciler
 from nodeattest_controller.settings import Settings
 from nodeattest_controller.signing_halves import SigningHalves
+from nodeattest_controller.tokens import TokenDuty, enabled_controllers
 from nodeattest_controller.verifying import Verifications
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.names import Purpose
@@ -85,6 +86,8 @@ def compose(settings: Settings, client: ApiClient, metrics: Metrics, *, connect:
     fleet = Fleet(
         management,
         reconciler,
+        tokens=TokenDuty(management, enabled_controllers(settings), events=events, metrics=metrics),
+        judges=bool(_purposes(settings)),
         metrics=metrics,
         connect=connect,
         now=_now,

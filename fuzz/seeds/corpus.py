@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from fuzz.seeds import agent, aws, azure, gcp, objects, signed, tpm, wire
+from fuzz.seeds import (
+    agent,
+    aws,
+    azure,
+    cli,
+    discovery,
+    discovery_front,
+    discovery_node,
+    gcp,
+    objects,
+    signed,
+    tpm,
+    wire,
+)
 
 __all__ = ["files"]
 
@@ -10,5 +23,6 @@ __all__ = ["files"]
 def files() -> dict[str, bytes]:
     """Return contents by path under the corpus."""
     made = wire.seeds() | signed.seeds() | tpm.seeds() | objects.seeds() | agent.seeds()
-    made |= aws.seeds() | azure.seeds() | gcp.seeds()
+    made |= aws.seeds() | azure.seeds() | gcp.seeds() | discovery.seeds() | discovery_front.seeds() | cli.seeds()
+    made |= discovery_node.seeds()
     return {f"{name}/made-{number:02}": seed for name, seeds in made.items() for number, seed in enumerate(seeds)}

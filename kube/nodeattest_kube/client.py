@@ -12,8 +12,10 @@ import os
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, Self
@@ -103,6 +105,9 @@ class ApiClient:
         )
         self._watch_timeouts = ClientTimeout(total=None, sock_connect=request_timeout, sock_read=watch_silence)
         self._randint = randint
+        self._clock = clock
+        self._told: tuple[datetime, float] | None = None
+        """The server's time, and when it was told, on ``clock``."""
 
     @classmethod
     def from_kubeconfig(
@@ -113,7 +118,7 @@ class ApiClient:
         ``trust_env`` lets HTTPS_PROXY and NO_PROXY apply where the kubeconfig names no proxy of its own.
         """
         endpoint = parse_kubeconfig(document, context=context)
-        return cls(_with_proxy(endpoint, trust_env), request_timeout=request_timeout)
+        return cls.from_endpoint(endpoint, request_timeout=request_timeout, trust_env=trust_env)
 
     @classmethod
     def from_kubeconfig_file(
@@ -121,12 +126,30 @@ class ApiClient:
     ) -> Self:
         """Make a client out of a kubeconfig file, whose references are relative to it; raises ``KubeconfigError``."""
         endpoint = read_kubeconfig(path, context=context)
+        return cls.from_endpoint(endpoint, request_timeout=request_timeout, trust_env=trust_env)
+
+    @classmethod
+    def from_endpoint(cls, endpoint: Endpoint, *, request_timeout: float = 10.0, trust_env: bool = False) -> Self:
+        """Make a client out of a kubeconfig that has been read."""
         return cls(_with_proxy(endpoint, trust_env), request_timeout=request_timeout)
 
     @classmethod
     def in_cluster(cls, environment: Mapping[str, str], *, request_timeout: float = 10.0) -> Self:
         """Make a client out of the pod's service account; ``environment`` is ``os.environ``, handed in by main."""
         return cls(in_cluster_endpoint(environment), request_timeout=request_timeout)
+
+    def server_time(self) -> datetime | None:
+        """Say what time the server's clock shows, to some seconds; None where it has not told.
+
+        Whoever answers in its place may lie, to the harm of that cluster only.
+        """
+        if self._told is None:
+            return None
+        moment, at = self._told
+        try:
+            return moment + timedelta(seconds=self._clock() - at)
+        except OverflowError:  # somebody's last second of the year 9999
+            return None
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
         """Read one object, or a small collection."""
@@ -302,10 +325,17 @@ class ApiClient:
                 method, target, headers=sent, data=data, limits=timeouts or self._timeouts
             ) as answer:
                 status = answer.status
+                self._note(answer.date)
                 await self._check(answer, f"{method} {target.partition('?')[0]}")
                 yield answer
         finally:
             self.on_request(method, status)
+
+    def _note(self, date: str) -> None:
+        """Remember the server's time (RFC 9110 §6.6.1)."""
+        with suppress(ValueError, OverflowError):
+            moment = parsedate_to_datetime(date)
+            self._told = moment.replace(tzinfo=moment.tzinfo or UTC), self._clock()
 
     async def _check(self, answer: Answer, where: str) -> None:
         """Raise the refusal where the server did not grant the request."""

@@ -31,6 +31,8 @@ from nodeattest_kube.kubeconfig import Endpoint
 
 __all__ = ["Answer", "Transport"]
 
+_OTHER_PEERS: Final = (aiohttp.ClientSSLError, aiohttp.ClientProxyConnectionError)
+"""Troubles of connecting whose texts say more than the system's error."""
 _CONNECTIONS: Final = 100
 """At most this many at once to one API server (the library's own default)."""
 _KEEP_ALIVE: Final = 60.0
@@ -54,6 +56,7 @@ class Answer:
         self.phrase = response.reason or ""
         self.content_type = response.content_type
         self.retry_after = response.headers.get("Retry-After", "")
+        self.date = response.headers.get("Date", "")
 
     async def body(self, limit: int) -> bytes:
         """Read the whole body; ``Unreachable`` when it is cut, ``TooLarge`` as soon as it is over ``limit`` bytes."""
@@ -242,4 +245,7 @@ def _explain(error: BaseException) -> str:
     """Say what went wrong below HTTP; the libraries' texts name hosts and system errors, never credentials."""
     if isinstance(error, TimeoutError):
         return "no answer within the time limit"
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, _OTHER_PEERS):
+        cause = error.os_error
+        return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror or str(cause)
     return f"{type(error).__name__}: {error}"

@@ -20,7 +20,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.turns import Path, Turns
 
-__all__ = ["RETRY", "Timer", "TimerHandle", "WorkQueue"]
+__all__ = ["RETRY", "Timer", "TimerHandle", "WorkQueue", "loop_timer"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -43,7 +43,8 @@ Timer = Callable[[float, Callable[[], None]], TimerHandle]
 """Calls back once after so many seconds."""
 
 
-def _loop_timer(delay: float, callback: Callable[[], None]) -> TimerHandle:
+def loop_timer(delay: float, callback: Callable[[], None]) -> TimerHandle:
+    """Call back on the running event loop."""
     return asyncio.get_running_loop().call_later(delay, callback)
 
 
@@ -56,7 +57,7 @@ class WorkQueue(Generic[K]):
         backoff: BackoffPolicy = RETRY,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
-        timer: Timer = _loop_timer,
+        timer: Timer = loop_timer,
         on_bug: Callable[[K, Exception], None] | None = None,
         groups: Callable[[K], Path] | None = None,
         limits: tuple[int, ...] = (),

@@ -107,6 +107,18 @@ class Reason(StrEnum):
     PLATFORM_CONFIGURATION_NOT_ALLOWED = "PlatformConfigurationNotAllowed"
     # Several proofs at once
     PROOF_MISSING = "ProofMissing"
+    # Discovery: a node finds its cluster
+    TOKEN_MALFORMED = "TokenMalformed"  # noqa: S105 - the name of a reason, not a secret
+    CA_PIN_MALFORMED = "CAPinMalformed"
+    DISCOVERY_ENDPOINT_MALFORMED = "DiscoveryEndpointMalformed"
+    CLUSTER_INFO_MALFORMED = "ClusterInfoMalformed"
+    CLUSTER_INFO_UNSIGNED = "ClusterInfoUnsigned"
+    CLUSTER_INFO_SIGNATURE_INVALID = "ClusterInfoSignatureInvalid"
+    CLUSTER_INFO_CHANGED = "ClusterInfoChanged"
+    CA_NOT_PINNED = "CANotPinned"
+    SERVER_NOT_TRUSTED = "ServerNotTrusted"
+    DISCOVERY_FILE_NOT_ALLOWED = "DiscoveryFileNotAllowed"
+    DISCOVERY_REQUEST_REFUSED = "DiscoveryRequestRefused"
     # Temporary: these only ever travel in Unavailable
     AUTHORITY_UNAVAILABLE = "AuthorityUnavailable"
     API_UNAVAILABLE = "APIUnavailable"

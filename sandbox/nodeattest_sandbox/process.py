@@ -24,7 +24,7 @@ from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.flags import AUDIT_POLICY, apiserver_flags, etcd_flags
 from nodeattest_sandbox.pki import ClusterPki
 
-__all__ = ["AuditEntry", "ControlPlane", "StartFailed", "start_real", "start_sandbox"]
+__all__ = ["AuditEntry", "ControlPlane", "StartFailed", "free_ports", "listens", "start_real", "start_sandbox"]
 
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 
@@ -199,13 +199,16 @@ class _Sandbox(ControlPlane):
 class _Real(ControlPlane):
     """etcd and kube-apiserver."""
 
-    def __init__(self, directory: Path, name: str, assets: Path, etcd_directory: Path | None) -> None:
+    def __init__(
+        self, directory: Path, name: str, assets: Path, etcd_directory: Path | None, flags: Sequence[str]
+    ) -> None:
         super().__init__(directory, name)
+        self._flags = flags
         kubectl = assets / "kubectl"
         self.kubectl = kubectl if kubectl.exists() else None
         self._assets = assets
         self._etcd_directory = etcd_directory or directory / "etcd"
-        self._ports = _free_ports(3)
+        self._ports = free_ports(3)
 
     def freeze(self) -> None:
         os.kill(self.pids["kube-apiserver"], signal.SIGSTOP)
@@ -221,13 +224,14 @@ class _Real(ControlPlane):
         self.server = f"https://{LOOPBACK}:{port}"
         self._etcd_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         etcd = self._run("etcd", etcd_flags(self._etcd_directory, etcd_port, peer_port))
-        wait(etcd, lambda: _listens(etcd_port))
+        wait(etcd, lambda: listens(etcd_port))
         policy = self.directory / "audit-policy.yaml"
         policy.write_text(AUDIT_POLICY, encoding="ascii")
         flags = [
             *apiserver_flags(self.pki, port, etcd_port),
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self.audit_log}",
+            *self._flags,
         ]
         self._await_ready(self._run("kube-apiserver", flags))
 
@@ -254,10 +258,15 @@ def start_sandbox(
     return plane
 
 
-def start_real(directory: Path, assets: Path, *, name: str, etcd_directory: Path | None = None) -> ControlPlane:
-    """Start etcd and kube-apiserver from ``assets``; ``etcd_directory`` may be on a faster disk."""
+def start_real(
+    directory: Path, assets: Path, *, name: str, etcd_directory: Path | None = None, flags: Sequence[str] = ()
+) -> ControlPlane:
+    """Start etcd and kube-apiserver from ``assets``; ``etcd_directory`` may be on a faster disk.
+
+    ``flags`` are further ones of kube-apiserver.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    plane = _Real(directory.resolve(), name, assets, etcd_directory)
+    plane = _Real(directory.resolve(), name, assets, etcd_directory, flags)
     plane.start()
     return plane
 
@@ -270,7 +279,8 @@ def _answers(client: Client, path: str) -> bool:
     return True
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Tell whether somebody listens at this port of the loopback interface."""
     try:
         socket.create_connection((LOOPBACK, port), timeout=1).close()
     except OSError:
@@ -278,7 +288,7 @@ def _listens(port: int) -> bool:
     return True
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return ports that were free a moment ago; all are held at once so that they differ."""
     sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
     ports = [int(server.getsockname()[1]) for server in sockets]

@@ -77,9 +77,10 @@ class Authority:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return builder.sign(self.key, hashes.SHA256())
 
-    def server_files(self, folder: Path) -> tuple[Path, Path]:
+    def server_files(self, folder: Path, *, name: str = "apiserver", group: str = "") -> tuple[Path, Path]:
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "apiserver")])
+        groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group)] if group else []
+        subject = x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, name)])
         made = self.sign(
             subject, key.public_key(), usage=ExtendedKeyUsageOID.SERVER_AUTH, names=named((), ["127.0.0.1"])
         )
@@ -118,7 +119,6 @@ class FakeApi:
     """What a test may set: ``on_create``, ``ahead``, ``hangs``, ``watch_limit``, ``refuses``."""
 
     def __init__(self, folder: Path, authority: Authority) -> None:
-        self.authority = authority
         self.on_create: Callable[[FakeApi, str], None] = lambda api, name: api.sign(name)
         self.ahead = 0.0
         self.hangs = False
@@ -126,6 +126,12 @@ class FakeApi:
         self.hides_deletions = False
         self.refuses: dict[str, int] = {}
         self.not_accepted: set[str] = set()
+        self.public: dict[str, Object] = {}
+        """What anybody may read, by path."""
+        self.readable: dict[str, Object] = {}
+        """The same, for those who say who they are."""
+        self.shown: list[tuple[str, str]] = []
+        """Path and Authorization header of each request that had one."""
         self.requests: list[str] = []
         self.connections = 0
         self.objects: dict[str, Object] = {}
@@ -133,11 +139,11 @@ class FakeApi:
         self._version = 100
         self._changed = threading.Condition()
         self._stopping = False
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*authority.server_files(folder))
-        context.load_verify_locations(cadata=authority.pem.decode())
-        context.verify_mode = ssl.CERT_OPTIONAL
-        self._server = _Server(self, context)
+        self._folder = folder
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.verify_mode = ssl.CERT_OPTIONAL
+        self.stand_under(authority)
+        self._server = _Server(self, self._context)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
     @property
@@ -159,6 +165,12 @@ class FakeApi:
         self._thread.join()
         self._server.close_all()
         self._server.server_close()
+
+    def stand_under(self, authority: Authority, *, name: str = "apiserver", group: str = "") -> None:
+        """Serve by a certificate of this CA from now on, and know its clients as well as those of earlier ones."""
+        self.authority = authority
+        self._context.load_cert_chain(*authority.server_files(self._folder, name=name, group=group))
+        self._context.load_verify_locations(cadata=authority.pem.decode())
 
     # What a controller does.
 
@@ -313,6 +325,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._begin():
             return
         parts = urlsplit(self.path)
+        if parts.path in self._api.readable:
+            self._answer(200, self._api.readable[parts.path])
+            return
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}
         if query.get("watch") != "1":
             item = self._api.objects.get(parts.path.rpartition("/")[2])
@@ -334,6 +349,11 @@ class _Handler(BaseHTTPRequestHandler):
         api.requests.append(f"{self.command} {self.path}")
         while api.hangs and not api.stopping:
             time.sleep(0.02)
+        if "Authorization" in self.headers:
+            api.shown.append((self.path, self.headers["Authorization"]))
+        if urlsplit(self.path).path in api.public:
+            self._answer(200, api.public[urlsplit(self.path).path])
+            return False
         verb = "WATCH" if "watch=1" in self.path else self.command
         code = 401 if self._username() in {"", *api.not_accepted} else api.refuses.get(verb, 0)
         if code:

@@ -16,9 +16,11 @@ OTHERS = {
     "nodeattest_providers.pkcs10",
     "nodeattest_providers.tpm.eventlog",  # the node sends its log unread
     "nodeattest_providers.tpm.measured",
+    "nodeattest_discovery.node",
     "pyasn1",
     "subprocess",
     "tpm2_pytss",  # comes when the TPM is opened
+    "yaml",  # for those who discover
 }
 
 
@@ -45,6 +47,13 @@ def test_a_credential_call_imports_nothing_of_the_commands_that_people_type() ->
     loaded = modules_of("from nodeattest_authenticator import answer, draft, issue, renew")
     assert "cryptography" in loaded
     assert not loaded & {*OTHERS, "argparse", "nodeattest_authenticator.serving", "nodeattest_authenticator.status"}
+
+
+def test_a_node_that_discovered_its_cluster_answers_without_what_discovers() -> None:
+    parts = "from nodeattest_authenticator.discovery import beside, reach, section"
+    loaded = modules_of(f"from nodeattest_authenticator import answer, draft, issue, renew; {parts}")
+    assert "nodeattest_authenticator.discovery.section" in loaded
+    assert not loaded & OTHERS
 
 
 def test_a_watch_holds_no_library_while_it_waits() -> None:

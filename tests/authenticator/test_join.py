@@ -49,10 +49,10 @@ class Joiner:
             "--timeout": "8",
         }
 
-    def join(self, *more: str, stdin: str = "", **changes: str | None) -> subprocess.CompletedProcess[str]:
+    def join(self, *more: str, stdin: str | None = None, **changes: str | None) -> subprocess.CompletedProcess[str]:
         options = self.options | {f"--{name.replace('_', '-')}": value for name, value in changes.items()}
         words = [word for name, value in options.items() if value is not None for word in (name, value)]
-        return in_process("join", *words, *more, stdin=stdin)
+        return in_process("join", *words, *more, stdin=stdin or "")
 
     def files(self) -> dict[str, bytes]:
         return {
@@ -307,6 +307,18 @@ def test_another_ca_in_the_configuration_asks_for_a_new_certificate(joiner: Join
     done = joiner.join()
     assert done.returncode == 1
     assert "ServerNotTrusted" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "group"), [("system:node:node-7", ""), ("kubelet", "system:nodes")])
+def test_no_token_goes_to_a_kubelet_whose_certificate_the_clusters_ca_signed(
+    joiner: Joiner, name: str, group: str
+) -> None:
+    joiner.api.stand_under(joiner.api.authority, name=name, group=group)
+    done = joiner.join()
+    assert done.returncode == 1
+    assert "ServerNotTrusted" in done.stderr
+    assert "a kubelet's" in done.stderr
+    assert joiner.api.requests == []
 
 
 def test_status_tells_the_certificate_in_words_and_in_json(machine: Machine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -21,21 +22,34 @@ def test_both_names_are_installed_and_are_the_same_command(program: str) -> None
     assert done.stdout.strip() == metadata.version("nodeattest")
 
 
+def commands(group: click.Group) -> Iterator[click.Command]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None, name
+        yield command
+        if isinstance(command, click.Group):
+            yield from commands(command)
+
+
 def test_every_command_that_help_names_can_be_loaded_and_explains_itself() -> None:
-    context = click.Context(cli)
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
-        assert command is not None
+    for command in commands(cli):
         assert command.help
         for option in (part for part in command.params if isinstance(part, click.Option)):
-            assert option.help or option.name == "output", f"{name} --{option.name}"
+            assert option.help or option.name == "output", f"{command.name} --{option.name}"
 
 
-def test_help_does_not_import_the_api_client() -> None:
-    probe = "import sys; from nodeattest_cli.main import main; main(['--help']); sys.exit('aiohttp' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0
-    assert "demo" in done.stdout
+@pytest.mark.parametrize("words", [["--help"], ["token", "--help"], ["cluster-info", "--help"], ["token", "generate"]])
+def test_what_asks_no_cluster_imports_no_client_of_one(words: list[str]) -> None:
+    probe = (
+        "import sys; from nodeattest_cli.main import main; main(sys.argv[1:]); "
+        "sys.exit(' '.join({'aiohttp', 'kubernetes', 'yaml'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe, *words], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
 
 
 def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

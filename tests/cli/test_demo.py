@@ -72,6 +72,11 @@ GCP_REASONS = {
     "forged vTPM: software key and quote": "ProofInvalid",
 }
 
+DISCOVERY_REASONS = {
+    "a server that stole the token, its own CA": "CANotPinned",
+    "a server that stole the token, both CAs in one bundle": "ServerNotTrusted",
+    "a server that knows the token's id only": "ClusterInfoSignatureInvalid",
+}
 COMPOSITE_REASONS = {
     "stolen token, no evidence": "EnvelopeMalformed",
     "stolen token, the insecure signer": "AttestorNotAuthorized",
@@ -184,11 +189,8 @@ print(*AwsGround.missing())
 
 
 @pytest.mark.conformance
-def test_the_same_happens_to_instances_on_a_real_api_server(tmp_path: Path) -> None:
-    assets = os.environ.get("KUBEBUILDER_ASSETS", "")
-    if not assets:
-        pytest.skip("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver")
-    found = outcome(tmp_path, "--nodes", "1", "--provider", "aws", "--real", KUBEBUILDER_ASSETS=assets)
+def test_the_same_happens_to_instances_on_a_real_api_server(tmp_path: Path, assets: Path) -> None:
+    found = outcome(tmp_path, "--nodes", "1", "--provider", "aws", "--real", KUBEBUILDER_ASSETS=str(assets))
     assert len(items(found, "joined")) == 1
     assert reasons(found) == AWS_REASONS
 
@@ -200,11 +202,8 @@ def test_machines_of_azure_join_and_every_impostor_is_refused_for_its_reason(tmp
 
 
 @pytest.mark.conformance
-def test_the_same_happens_to_machines_of_azure_on_a_real_api_server(tmp_path: Path) -> None:
-    assets = os.environ.get("KUBEBUILDER_ASSETS", "")
-    if not assets:
-        pytest.skip("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver")
-    found = outcome(tmp_path, "--nodes", "1", "--provider", "azure", "--real", KUBEBUILDER_ASSETS=assets)
+def test_the_same_happens_to_machines_of_azure_on_a_real_api_server(tmp_path: Path, assets: Path) -> None:
+    found = outcome(tmp_path, "--nodes", "1", "--provider", "azure", "--real", KUBEBUILDER_ASSETS=str(assets))
     assert len(items(found, "joined")) == 1
     assert reasons(found) == AZURE_REASONS
 
@@ -218,24 +217,33 @@ def test_shielded_vms_of_google_cloud_join_and_every_impostor_is_refused_for_its
 
 @pytest.mark.conformance
 @pytest.mark.swtpm
-def test_the_same_happens_to_shielded_vms_on_a_real_api_server(tmp_path: Path) -> None:
-    assets = os.environ.get("KUBEBUILDER_ASSETS", "")
-    if not assets:
-        pytest.skip("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver")
-    found = outcome(tmp_path, "--nodes", "1", "--provider", "gcp", "--real", KUBEBUILDER_ASSETS=assets)
+def test_the_same_happens_to_shielded_vms_on_a_real_api_server(tmp_path: Path, assets: Path) -> None:
+    found = outcome(tmp_path, "--nodes", "1", "--provider", "gcp", "--real", KUBEBUILDER_ASSETS=str(assets))
     assert len(items(found, "joined")) == 1
     assert reasons(found) == GCP_REASONS
 
 
 @pytest.mark.conformance
 @pytest.mark.swtpm
-def test_the_same_happens_on_a_real_api_server(tmp_path: Path) -> None:
-    assets = os.environ.get("KUBEBUILDER_ASSETS", "")
-    if not assets:
-        pytest.skip("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver")
-    found = outcome(tmp_path, "--nodes", "2", "--real", KUBEBUILDER_ASSETS=assets)
+def test_the_same_happens_on_a_real_api_server(tmp_path: Path, assets: Path) -> None:
+    found = outcome(tmp_path, "--nodes", "2", "--real", KUBEBUILDER_ASSETS=str(assets))
     assert len(items(found, "joined")) == 2
     assert reasons(found) == TPM_REASONS
+
+
+@pytest.mark.swtpm
+def test_machines_find_their_cluster_by_their_token_and_no_other_cluster_fools_them(tmp_path: Path) -> None:
+    found = outcome(tmp_path, "--nodes", "2", "--discovery", "token")
+    assert len(items(found, "joined")) == 2
+    assert reasons(found) == TPM_REASONS | DISCOVERY_REASONS
+
+
+@pytest.mark.conformance
+@pytest.mark.swtpm
+def test_the_same_happens_to_machines_that_find_a_real_cluster(tmp_path: Path, assets: Path) -> None:
+    found = outcome(tmp_path, "--nodes", "2", "--discovery", "token", "--real", KUBEBUILDER_ASSETS=str(assets))
+    assert len(items(found, "joined")) == 2
+    assert reasons(found) == TPM_REASONS | DISCOVERY_REASONS
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

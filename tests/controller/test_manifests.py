@@ -7,15 +7,30 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nodeattest_cli.discovery import serve
 from nodeattest_controller import challenge_keys, configfile, ledger, manifests, policy, workload
 from nodeattest_controller.configfile import KIND
 from nodeattest_controller.objects import items, mapping, strings, text
 from nodeattest_controller.settings import Settings
+from nodeattest_discovery.front import tokenreview
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import names
 
 TREE = Path(manifests.__file__).parents[2] / "manifests"
-BASES = ("crd", "rbac", "manager", "default", "workload-rbac", "admission-policy")
+BASES = (
+    "crd",
+    "rbac",
+    "manager",
+    "default",
+    "workload-rbac",
+    "admission-policy",
+    "workload-discovery",
+    "cluster-info-reader",
+    "cluster-info-limit",
+    "cluster-info-limit-v1beta1",
+    "discovery-front",
+    "discovery-reader",
+)
 
 
 def schema_of(kind: str) -> JsonObject:
@@ -176,3 +191,63 @@ def test_the_policy_s_defaults_are_the_code_s() -> None:
 
 def test_the_configuration_kind_is_not_one_of_the_crds() -> None:
     assert KIND not in {text(crd, "spec", "names", "kind") for crd in manifests.crds()}
+
+
+def test_the_two_limits_differ_in_version_and_the_names_of_shares_only() -> None:
+    new, old = (manifests.objects(base) for base in ("cluster-info-limit", "cluster-info-limit-v1beta1"))
+    assert {text(one, "apiVersion").rpartition("/")[2] for one in new} == {"v1"}
+    assert {text(one, "apiVersion").rpartition("/")[2] for one in old} == {"v1beta1"}
+    limited = mapping(new[0], "spec", "limited")
+    assert (limited.pop("lendablePercent"), limited.pop("borrowingLimitPercent")) == (0, 0)
+    limited["assuredConcurrencyShares"] = limited.pop("nominalConcurrencyShares")
+    assert [{**one, "apiVersion": ""} for one in new] == [{**one, "apiVersion": ""} for one in old]
+
+
+def test_anonymous_reading_is_kubeadm_s_role_to_the_letter() -> None:
+    role, binding = manifests.objects("cluster-info-reader")
+    name = {"name": "kubeadm:bootstrap-signer-clusterinfo", "namespace": "kube-public"}
+    assert role["metadata"] == binding["metadata"] == name
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["cluster-info"], "verbs": ["get"]}
+    ]
+    assert [text(subject, "name") for subject in items(binding, "subjects")] == ["system:anonymous"]
+
+
+def test_token_controllers_have_roles_in_their_two_namespaces_only() -> None:
+    made = manifests.objects("workload-discovery")
+    assert {str(one["kind"]) for one in made} == {"Role", "RoleBinding"}
+    assert {text(one, "metadata", "namespace") for one in made} == {"kube-system", "kube-public"}
+
+
+def test_the_discovery_front_reads_tokens_and_cluster_info_and_writes_nothing() -> None:
+    rules = rules_of("discovery-front", "Role", "ClusterRole")
+    assert {verb for rule in rules for verb in strings(rule, "verbs")} == {"list", "watch"}
+    assert {name for rule in rules for name in strings(rule, "resources")} == {"secrets", "configmaps"}
+    [configmaps] = [rule for rule in rules if "configmaps" in strings(rule, "resources")]
+    assert strings(configmaps, "resourceNames") == ("cluster-info",)
+
+
+def test_a_jwts_group_gets_cluster_info_and_the_manifest_names_it_as_the_webhook_does() -> None:
+    [rule] = rules_of("discovery-reader", "Role")
+    assert rule == {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "resourceNames": ["cluster-info"],
+        "verbs": ["get"],
+    }
+    [subject] = items(find("discovery-reader", "RoleBinding"), "subjects")
+    assert (subject["kind"], subject["name"]) == ("Group", tokenreview.GROUP)
+
+
+def test_the_front_has_no_privilege_and_flags_that_its_command_knows() -> None:
+    pod = mapping(find("discovery-front", "Deployment"), "spec", "template", "spec")
+    assert mapping(pod, "securityContext")["runAsNonRoot"] is True
+    [container] = items(pod, "containers")
+    security = mapping(container, "securityContext")
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["allowPrivilegeEscalation"] is False
+    assert strings(security, "capabilities", "drop") == ("ALL",)
+    words = strings(container, "args")
+    assert words[:2] == ("discovery", "serve")
+    known = {option for parameter in serve.params for option in parameter.opts}
+    assert {word.partition("=")[0] for word in words[2:]} <= known

@@ -32,6 +32,8 @@ def test_unknown_label_values_count_as_other() -> None:
     metrics = Metrics()
     metrics.verdict("made-up", "made-up", "made-up")
     metrics.api_request("made-up", 999)
+    metrics.token_write("made-up", "made-up")
+    assert value(metrics, "nodeattest_token_writes_total", controller="other", outcome="other") == 1
     assert value(metrics, "nodeattest_verdicts_total", provider="other", verdict="other", reason="other") == 1
     assert value(metrics, "nodeattest_api_requests_total", verb="other", code="other") == 1
 
@@ -94,6 +96,10 @@ def test_state_times_and_counters_show() -> None:
     metrics.leader(leads=True)
     metrics.foreign_challenge()
     metrics.ledger_conflict()
+    metrics.token_write("bootstrap-signer", "written")
+    metrics.signing_seconds(0.04)
+    assert value(metrics, "nodeattest_token_writes_total", controller="bootstrap-signer", outcome="written") == 1
+    assert value(metrics, "nodeattest_cluster_info_signing_seconds_bucket", le="0.05") == 1
     metrics.request_age_seconds(-1.0)
     metrics.verification_seconds("tpm", 0.004)
     assert value(metrics, "nodeattest_queue_depth") == 3

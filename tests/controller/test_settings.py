@@ -189,6 +189,10 @@ def test_settings_out_of_range_do_not_exist(change: dict[str, object], message: 
         (("*", "-serving"), {"attestation"}),
         (("attestation", "-attestation"), {"attestation"}),
         (("-attestation", "*"), {"serving"}),
+        (("*", "bootstrap-signer"), {"attestation", "serving", "bootstrap-signer"}),
+        (("*", "bootstrap-signer", "token-cleaner"), {"attestation", "serving", "bootstrap-signer", "token-cleaner"}),
+        (("token-cleaner",), {"token-cleaner"}),
+        (("*", "-token-cleaner", "token-cleaner"), {"attestation", "serving"}),
     ],
 )
 def test_controllers_are_chosen_as_in_kube_controller_manager(wanted: tuple[str, ...], enabled: set[str]) -> None:
@@ -199,7 +203,7 @@ def test_controllers_are_chosen_as_in_kube_controller_manager(wanted: tuple[str,
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (("token-cleaner",), "'token-cleaner', which is planned and not implemented yet"),
+        (("hardening",), "'hardening', which is planned and not implemented yet"),
         (("*", "issuer"), "'issuer', which is planned and not implemented yet"),
         (("atestation",), "got 'atestation'"),
         (("-*",), "got '-*'"),

@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,31 @@ async def test_a_servers_wish_to_wait_is_told(
     with pytest.raises(kube.ApiError) as caught:
         await client.get("/x")
     assert caught.value.retry_after == seconds
+
+
+@pytest.mark.parametrize(
+    ("date", "told"),
+    [
+        ("Wed, 21 Oct 2026 07:28:00 GMT", "2026-10-21T07:28:05+00:00"),
+        ("Wed, 21 Oct 2026 07:28:00 -0000", "2026-10-21T07:28:05+00:00"),
+        ("Wed, 21 Oct 2026 07:28:00 +0200", "2026-10-21T07:28:05+02:00"),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", None),
+        ("Wed, 21 Oct 2026 07:28:00 +9959", None),
+        ("Wed, 21 Oct 99999 07:28:00 GMT", None),
+        ("yesterday", None),
+        ("", None),
+    ],
+)
+async def test_the_servers_clock_is_told_whatever_it_says(server: Server, date: str, told: str | None) -> None:
+    now = 100.0
+    server.script = [answers(thing("a", 1), Date=date)]
+    endpoint = parse_kubeconfig(server.kubeconfig())
+    async with ApiClient(endpoint, clock=lambda: now) as client:
+        assert client.server_time() is None
+        await client.get("/x")
+        now = 105.0
+        found = client.server_time()
+    assert (None if found is None else found.isoformat()) == told
 
 
 async def test_an_html_error_page_is_an_api_error_without_the_page(server: Server, client: ApiClient) -> None:
@@ -284,6 +310,13 @@ async def test_a_closed_client_is_unreachable(server: Server) -> None:
     await client.close()
     with pytest.raises(kube.Unreachable):
         await client.get("/x")
+
+
+async def test_a_server_that_is_away_is_told_in_the_systems_words(server: Server) -> None:
+    endpoint = replace(parse_kubeconfig(server.kubeconfig()), server="https://127.0.0.1:1")
+    async with ApiClient(endpoint) as client:
+        with pytest.raises(kube.Unreachable, match=r"GET https://127\.0\.0\.1:1/x: Connection refused$"):
+            await client.get("/x")
 
 
 async def test_a_server_of_another_ca_is_unreachable_and_sees_no_token(server: Server) -> None:

@@ -31,6 +31,16 @@ BREACHES = [
         "authenticator/nodeattest_authenticator/flow.py",
         "import nodeattest_providers.tpm.verifier",
     ),
+    (
+        "Discovery's parts are layers",
+        "discovery/nodeattest_discovery/token.py",
+        "import nodeattest_discovery.pins",
+    ),
+    (
+        "Discovery's core and node half stay light",
+        "discovery/nodeattest_discovery/pins.py",
+        "import nodeattest_kube.paths",
+    ),
     ("Only the kube room talks to API servers", "controller/nodeattest_controller/app.py", "import kubernetes"),
     ("Only the fuzzer's child process needs atheris", "providers/nodeattest_providers/pem.py", "import atheris"),
 ]

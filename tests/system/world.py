@@ -90,9 +90,13 @@ class Controller:
         self._process = None
         return code
 
+    def log(self) -> str:
+        """Return what it wrote so far."""
+        return self._log.read_text() if self._log.exists() else ""
+
     def events(self) -> list[JsonMap]:
         """Return the log's entries."""
-        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        lines = self.log().splitlines()
         return [cast("JsonMap", json.loads(line)) for line in lines if line.startswith("{")]
 
     def said(self, message: str) -> JsonMap | None:

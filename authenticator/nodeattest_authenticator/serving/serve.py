@@ -82,7 +82,7 @@ def stored(agent: Agent, file: ServingFile) -> Served | None:
 
     try:
         names = Names(*(tuple(kind) for kind in certificate.names_of(cached.credential.certificate_pem)))
-        wanted = certificate.Wanted(node_name=agent.settings.node_name, ca_pem=agent.settings.ca_pem, names=names)
+        wanted = certificate.Wanted(node_name=agent.settings.node_name, ca_pem=agent.settings.every_ca_pem, names=names)
         certificate.check_credential(cached.credential, wanted, now=now)
     except (Failure, ValueError) as error:
         if isinstance(error, Failure) and error.reason == Local.CLOCK_OFF:
@@ -122,14 +122,15 @@ def _renewed(agent: Agent, file: ServingFile, found: Served | None, names: Names
     client = usable(agent)
     if client is None:
         raise _no_client(agent)
-    from nodeattest_authenticator.draft import StoredDrafts  # noqa: PLC0415 - not needed by waiting processes
+    from nodeattest_authenticator.discovery.reach import reachable  # noqa: PLC0415 - not needed by waiting processes
+    from nodeattest_authenticator.draft import StoredDrafts  # noqa: PLC0415 - the same
     from nodeattest_authenticator.issue import issue_serving  # noqa: PLC0415 - the same
 
     drafts = StoredDrafts(agent.storage, used_key_pem=current.key_pem if current else None, name=_DRAFT_FILE)
     try:
         file.check_room()
         credential = issue_serving(
-            agent.settings,
+            reachable(agent.settings, deadline, agent.tell),
             agent.storage,
             client.credential,
             names,

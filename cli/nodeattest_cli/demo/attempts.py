@@ -34,8 +34,19 @@ _MODULES: Final = MappingProxyType(
 """Modules with ``ATTEMPTS`` by provider; imported when asked for, since a cloud's need its provider's libraries."""
 
 
-def attempts_for(provider: ProviderName) -> Sequence[Attempt]:
-    """Choose the attempts that make sense against a provider."""
+def attempts_for(provider: ProviderName, discovery: str = "none") -> Sequence[Attempt]:
+    """Choose the attempts that make sense against a provider and against a way of discovery."""
+    return (*_against_provider(provider), *_against_discovery(discovery))
+
+
+def _against_discovery(discovery: str) -> Sequence[Attempt]:
+    if discovery == "none":
+        return ()
+    found: object = import_module("nodeattest_cli.demo.attempts_discovery").ATTEMPTS
+    return cast("Sequence[Attempt]", found)
+
+
+def _against_provider(provider: ProviderName) -> Sequence[Attempt]:
     if provider == "insecure":
         return _INSECURE
     if provider == "challenge":

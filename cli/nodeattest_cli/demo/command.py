@@ -23,6 +23,7 @@ from typing import Final, NoReturn
 import click
 from rich.console import Console
 
+from nodeattest_cli.demo.directions import DISCOVERIES
 from nodeattest_cli.demo.grounds import PROVIDERS
 from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_cli.demo.results import Report
@@ -55,6 +56,13 @@ class _StoppedError(Exception):
 @click.command()
 @click.option("--nodes", type=click.IntRange(1, _MOST_NODES), default=3, show_default=True, help="Machines that join.")
 @click.option("--provider", type=click.Choice(PROVIDERS), default="tpm", show_default=True, help="How they prove it.")
+@click.option(
+    "--discovery",
+    type=click.Choice(DISCOVERIES),
+    default="none",
+    show_default=True,
+    help="How machines know their cluster: they are handed its CA, or find it by their token.",
+)
 @click.option("--real/--sandbox", default=None, help="Which API servers; real ones where KUBEBUILDER_ASSETS is set.")
 @click.option(
     "--assets",
@@ -65,7 +73,9 @@ class _StoppedError(Exception):
 )
 @click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C, and the files after it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, progress on standard error.")
-def demo(*, nodes: int, provider: str, real: bool | None, assets: Path | None, keep: bool, as_json: bool) -> int:
+def demo(
+    *, nodes: int, provider: str, discovery: str, real: bool | None, assets: Path | None, keep: bool, as_json: bool
+) -> int:
     """Watch nodes join and impostors be refused, on this machine.
 
     Two control planes, the real controller, and a real agent for every machine run as separate processes on loopback.
@@ -74,7 +84,12 @@ def demo(*, nodes: int, provider: str, real: bool | None, assets: Path | None, k
     console = Console(stderr=as_json)
     directory = Path(tempfile.mkdtemp(prefix="nodeattest-"))
     plan = Plan(
-        provider=ProviderName(provider), nodes=nodes, directory=directory, tools=tools, environment=_environment()
+        provider=ProviderName(provider),
+        discovery=discovery,
+        nodes=nodes,
+        directory=directory,
+        tools=tools,
+        environment=_environment(),
     )
 
     def present(world: World, report: Report) -> None:

@@ -7,17 +7,19 @@ What an infrastructure provider knows of a machine (its TPM's endorsement key) s
 from __future__ import annotations
 
 import base64
-import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from nodeattest_cli.demo.children import Children, Finished
+from nodeattest_cli.demo.directions import Directions
 from nodeattest_cli.demo.equipment import Equipment, Identity, Seat
 from nodeattest_cli.demo.grounds.bare import write_private
 from nodeattest_cli.demo.node_client import DemoFailure, call_plugin, node_client, prove, register
 from nodeattest_cli.demo.results import Joined
 from nodeattest_cli.demo.world import CLUSTER, NAMESPACE, World
+from nodeattest_discovery.token import generate
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.fleet import create_bootstrap_token, create_machine
@@ -27,8 +29,6 @@ __all__ = ["DemoMachine", "join", "kubeconfig_of", "new_token", "provision", "ru
 
 _JOIN_LIMIT: Final = 90.0
 """Seconds; the agent itself gives up after 60."""
-_TOKEN_CHARACTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"  # noqa: S105 - an alphabet, not a secret
-"""kubernetes cluster-bootstrap/token/api: ``[a-z0-9]{6}.[a-z0-9]{16}``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class DemoMachine:
 
 def new_token() -> str:
     """Draw a bootstrap token."""
-    return ".".join("".join(secrets.choice(_TOKEN_CHARACTERS) for _ in range(count)) for count in (6, 16))
+    return generate().reveal()
 
 
 def provision(world: World, number: int, equipment: Equipment) -> DemoMachine:
@@ -110,14 +110,24 @@ def kubeconfig_of(root: Path) -> Path:
 
 
 def run_join(
-    world: World, children: Children, agent: Path, root: Path, *, identity: Identity, seat: Seat, token: str
+    world: World,
+    children: Children,
+    agent: Path,
+    root: Path,
+    *,
+    identity: Identity,
+    seat: Seat,
+    token: str,
+    directions: Directions | None = None,
+    more: Sequence[str] = (),
 ) -> Finished:
-    """Run ``kubelet-authenticator join`` in a root of its own; without a provider ID it has to find that itself."""
+    """Run ``kubelet-authenticator join`` in a root of its own; without a provider ID it has to find that itself.
+
+    ``directions``: other ones than the world's; ``more``: further words.
+    """
     token_file = root / "etc/bootstrap-token"
     write_private(token_file, token + "\n")
     flags = {
-        "server": world.workload.server,
-        "ca-file": world.workload.ca_certificate,
         "token-file": token_file,
         "provider": seat.provider,
         "node-name": identity.node,
@@ -130,4 +140,5 @@ def run_join(
     (root / "var/lib").mkdir(parents=True)
     words = [f"--{name}={value}" for name, value in flags.items() if value]
     words += [f"--set={name}={value}" for name, value in seat.settings.items()]
-    return children.run([agent, "join", *words], limit=_JOIN_LIMIT)
+    words += (directions or world.directions).words
+    return children.run([agent, "join", *words, *more], limit=_JOIN_LIMIT)

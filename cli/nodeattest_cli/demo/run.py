@@ -16,6 +16,7 @@ from typing import Final
 from nodeattest_cli.demo.attacker import Attacker
 from nodeattest_cli.demo.attempts import attempts_for, carry_out
 from nodeattest_cli.demo.children import Children
+from nodeattest_cli.demo.directions import Directions, given, publish
 from nodeattest_cli.demo.equipment import Equipment, Seat
 from nodeattest_cli.demo.fleet import DemoMachine, join, provision
 from nodeattest_cli.demo.grounds import Ground, ground_type
@@ -24,7 +25,7 @@ from nodeattest_cli.demo.results import Joined, Refused, Report
 from nodeattest_cli.demo.scene import Scene
 from nodeattest_cli.demo.show import Show
 from nodeattest_cli.demo.tools import Tools
-from nodeattest_cli.demo.world import World, fill, start_controller, start_planes
+from nodeattest_cli.demo.world import USER, Planes, World, fill, start_controller, start_planes
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.client import ApiRefusal
 
@@ -39,6 +40,8 @@ class Plan:
     """What was asked for."""
 
     provider: ProviderName
+    discovery: str
+    """One of ``DISCOVERIES``."""
     nodes: int
     directory: Path
     """For every file of the demo; it exists and is empty."""
@@ -52,7 +55,7 @@ def run(plan: Plan, show: Show, *, present: Callable[[World, Report], None]) -> 
     with ExitStack() as stack:
         children = Children(plan.environment)
         stack.callback(children.close)
-        world, ground, machines = _build(plan, show, stack)
+        world, ground, machines = _build(plan, show, stack, children)
         *members, victims, stranger = machines
         show.began("creating Machines, starting the controller")
         provisioned = [provision(world, number, equipment) for number, equipment in enumerate(members, 1)]
@@ -74,7 +77,7 @@ def run(plan: Plan, show: Show, *, present: Callable[[World, Report], None]) -> 
         return report
 
 
-def _build(plan: Plan, show: Show, stack: ExitStack) -> tuple[World, Ground, list[Equipment]]:
+def _build(plan: Plan, show: Show, stack: ExitStack, children: Children) -> tuple[World, Ground, list[Equipment]]:
     """Start clusters and machines side by side; the last two machines are the victim's and a stranger's."""
     assets = plan.tools.assets
     opening = ground_type(plan.provider)
@@ -89,14 +92,23 @@ def _build(plan: Plan, show: Show, stack: ExitStack) -> tuple[World, Ground, lis
         making = aside.submit(make_machines)
         planes = start_planes(plan.directory, assets=assets, stack=stack)
         ground, machines = making.result()
-        world = fill(planes, provider=plan.provider, policy=ground.policy)
+        directions = _directions(plan, planes, children)
+        world = fill(planes, provider=plan.provider, directions=directions, policy=ground.policy)
     if assets is not None and not planes.management_is_real:
         show.done(f"the management cluster is a sandbox: {world.version} as built here dies of custom resources")
     show.done(
         f"management cluster {world.management.server}, workload cluster {world.workload.server}, {world.version}"
     )
+    if directions.pin:
+        show.done(f"cluster-info published; a machine knows an address, its token and {directions.pin}")
     show.done(f"{len(machines)} machines with {opening.things}")
     return world, ground, machines
+
+
+def _directions(plan: Plan, planes: Planes, children: Children) -> Directions:
+    if plan.discovery == "none":
+        return given(planes.workload)
+    return publish(planes.workload, children, plan.tools.command, user=USER)
 
 
 def _join_all(
@@ -168,7 +180,7 @@ def _try_all(plan: Plan, show: Show, scene: Scene) -> tuple[list[Refused], list[
     """Let the impostors try, one after the other so that each answer is told apart."""
     refused: list[Refused] = []
     problems: list[str] = []
-    for attempt in attempts_for(plan.provider):
+    for attempt in attempts_for(plan.provider, plan.discovery):
         show.began(f"impostor: {attempt.name}")
         try:
             entry = carry_out(scene, attempt)

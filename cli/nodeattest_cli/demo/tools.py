@@ -17,6 +17,7 @@ __all__ = ["Tools", "find_tools"]
 
 _AGENT: Final = "kubelet-authenticator"
 _CONTROLLER: Final = "node-attestation-controller"
+_COMMAND: Final = "nodeattest"
 _CONTROL_PLANE: Final = ("etcd", "kube-apiserver")
 
 
@@ -26,6 +27,8 @@ class Tools:
 
     agent: Path
     controller: Path
+    command: Path
+    """``nodeattest`` itself, as a process of its own."""
     assets: Path | None
     """The folder with etcd and kube-apiserver; None: the sandbox's own API server."""
 
@@ -37,14 +40,14 @@ def find_tools(own: Path, *, provider: str, assets: Path | None) -> Tools:
         absent = [name for name in _CONTROL_PLANE if not (assets / name).exists()]
         if absent:
             missing.append(f"{' and '.join(absent)} in {assets} (KUBEBUILDER_ASSETS)")
-    commands = {name: _own(own, name) for name in (_AGENT, _CONTROLLER)}
+    commands = {name: _own(own, name) for name in (_AGENT, _CONTROLLER, _COMMAND)}
     missing += [
         f"{name}, a command of this package (pip install it again)" for name, path in commands.items() if not path
     ]
-    agent, controller = commands[_AGENT], commands[_CONTROLLER]
-    if missing or agent is None or controller is None:
+    agent, controller, command = commands[_AGENT], commands[_CONTROLLER], commands[_COMMAND]
+    if missing or agent is None or controller is None or command is None:
         raise UserError(f"missing on this machine: {'; '.join(missing)}")
-    return Tools(agent=agent, controller=controller, assets=assets)
+    return Tools(agent=agent, controller=controller, command=command, assets=assets)
 
 
 def _own(folder: Path, name: str) -> Path | None:

@@ -23,6 +23,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import yaml
 
+from nodeattest_cli.demo.directions import SIGNING_CONTROLLERS, Directions
 from nodeattest_cli.demo.grounds import Ground
 from nodeattest_cli.demo.manifests import create_all
 from nodeattest_cli.demo.tools import Tools
@@ -38,6 +39,7 @@ from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox
 __all__ = [
     "CLUSTER",
     "NAMESPACE",
+    "USER",
     "Planes",
     "World",
     "bears_custom_resources",
@@ -50,7 +52,7 @@ CLUSTER: Final = "demo"
 NAMESPACE: Final = "fleet"
 """Where the Cluster, its Machines and its policy stand."""
 _CONTROLLER_NAMESPACE: Final = "nodeattest-system"
-_USER: Final = "node-attestation-controller"
+USER: Final = "node-attestation-controller"
 """The controller's user in both clusters; the name of a service account would not fit into a certificate."""
 _BINDING: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/nodeattest:node-bootstrapper"
 _FIRST_EXEC_V1: Final = (1, 22)
@@ -85,6 +87,8 @@ class World:
     """The Cluster object."""
     version: str
     """Of the workload cluster's API server."""
+    directions: Directions
+    """What a machine is told of the workload cluster."""
 
     @property
     def exec_api_version(self) -> str:
@@ -126,7 +130,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words[:2] if word.isdigit())
 
 
-def fill(planes: Planes, *, provider: str, policy: JsonObject = _NO_SECTIONS) -> World:
+def fill(planes: Planes, *, provider: str, directions: Directions, policy: JsonObject = _NO_SECTIONS) -> World:
     """Install definitions and rights, and create the Cluster with its Secrets and policy."""
     management, workload = planes.management, planes.workload
     here, there = management.client(), workload.client()
@@ -134,19 +138,23 @@ def fill(planes: Planes, *, provider: str, policy: JsonObject = _NO_SECTIONS) ->
     install_definitions(here, manifests.crds())
     for namespace in (_CONTROLLER_NAMESPACE, NAMESPACE):
         create_namespace(here, namespace)
-    create_all(here, manifests.objects("rbac"), user=_USER)
-    create_all(there, manifests.objects("workload-rbac"), user=_USER)
+    create_all(here, manifests.objects("rbac"), user=USER)
+    create_all(there, manifests.objects("workload-rbac"), user=USER)
     cluster = create_cluster(
         here,
         CLUSTER,
-        kubeconfig=workload.client_kubeconfig(_USER).read_bytes(),
+        kubeconfig=workload.client_kubeconfig(USER).read_bytes(),
         ca_certificate=workload.ca_certificate.read_bytes(),
         ca_key=workload.ca_key.read_bytes(),
         namespace=NAMESPACE,
     )
     _create_policy(here, provider, policy)
     return World(
-        management=management, workload=workload, cluster=cluster, version=text(there.get("/version"), "gitVersion")
+        management=management,
+        workload=workload,
+        cluster=cluster,
+        version=text(there.get("/version"), "gitVersion"),
+        directions=directions,
     )
 
 
@@ -192,11 +200,12 @@ def _controller_config(world: World, ground: Ground | None) -> dict[str, object]
     return {
         "apiVersion": configfile.API_VERSION,
         "kind": configfile.KIND,
-        "kubeconfig": str(world.management.client_kubeconfig(_USER)),
+        "kubeconfig": str(world.management.client_kubeconfig(USER)),
         "namespace": _CONTROLLER_NAMESPACE,
         "healthBindAddress": "127.0.0.1:0",
         "metricsBindAddress": "127.0.0.1:0",
         "waitLimit": _WAIT_LIMIT,
+        "controllers": list(SIGNING_CONTROLLERS) if world.directions.pin else ["*"],
         "platforms": ground.platforms if ground else {},
     }
 

@@ -148,7 +148,8 @@ class ApiServer:
     async def _review(self, request: web.Request, info: RequestInfo, user: User) -> web.Response:
         if info.verb != "create" or info.version != "v1":
             raise unknown_path()
-        answer = reviews.review(self._cluster, info.resource, await _body(request), user)
+        kind, api_version = REVIEWS[(info.group, info.resource)], f"{info.group}/{info.version}"
+        answer = reviews.review(self._cluster, kind, api_version, await _body(request), user)
         return web.Response(body=dump(answer), status=201, content_type=_JSON)
 
     async def _resource(self, asked: Asked) -> web.StreamResponse:  # noqa: PLR0911 - one a verb

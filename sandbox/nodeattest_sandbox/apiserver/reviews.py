@@ -6,32 +6,66 @@ authenticator and authorizer that requests go through. Source: pkg/registry/{aut
 
 from __future__ import annotations
 
+from typing import Final
+
 from nodeattest_sandbox.apiserver.cluster import Cluster
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, text_at, texts_at
-from nodeattest_sandbox.apiserver.problems import bad_request
+from nodeattest_sandbox.apiserver.problems import ApiError, bad_request, unauthorized
 from nodeattest_sandbox.apiserver.rbac import Attributes
 from nodeattest_sandbox.apiserver.users import User
 
-__all__ = ["review"]
+__all__ = ["AUDIENCE", "review"]
+
+AUDIENCE: Final = "https://kubernetes.default.svc.cluster.local"
+"""Whom tokens are for where nobody says otherwise (``--api-audiences`` of kube-apiserver)."""
 
 
-def review(cluster: Cluster, resource: str, body: JsonMap, user: User) -> JsonMap:
-    """Return the review with its status filled."""
-    answer: JsonMap = {**body, "metadata": {"creationTimestamp": None}}
-    match resource:
-        case "tokenreviews":
-            found = cluster.authenticator.by_token(text_at(body, "spec", "token"))
-            answer["status"] = {"authenticated": True, "user": _user(found)} if found else {"user": {}}
-        case "selfsubjectreviews":
-            answer["status"] = {"userInfo": _user(user)}
-        case "selfsubjectaccessreviews":
-            answer["status"] = {"allowed": cluster.authorizer.allows(_attributes(user, body))}
+def review(cluster: Cluster, kind: str, api_version: str, body: JsonMap, user: User) -> JsonMap:
+    """Return the review with its status filled; raises 400 for another kind."""
+    _check_kind(kind, api_version, body)
+    metadata: JsonMap = {**map_at(body, "metadata"), "creationTimestamp": None}
+    answer: JsonMap = {"kind": kind, "apiVersion": api_version, "metadata": metadata}
+    if "spec" in body:
+        answer["spec"] = body["spec"]
+    answer["status"] = _status(cluster, kind, body, user)
+    return answer
+
+
+def _status(cluster: Cluster, kind: str, body: JsonMap, user: User) -> JsonMap:
+    match kind:
+        case "TokenReview":
+            return _token_status(cluster, text_at(body, "spec", "token"), texts_at(body, "spec", "audiences"))
+        case "SelfSubjectReview":
+            return {"userInfo": _user(user)}
+        case "SelfSubjectAccessReview":
+            return {"allowed": cluster.authorizer.allows(_attributes(user, body))}
         case _:
             name, groups = text_at(body, "spec", "user"), texts_at(body, "spec", "groups")
             if not name and not groups:
                 raise bad_request('spec.user: Invalid value: "": at least one of user or group must be specified')
-            answer["status"] = {"allowed": cluster.authorizer.allows(_attributes(User(name, tuple(groups)), body))}
-    return answer
+            return {"allowed": cluster.authorizer.allows(_attributes(User(name, tuple(groups)), body))}
+
+
+def _token_status(cluster: Cluster, token: str, audiences: list[str]) -> JsonMap:
+    """Authenticate a token as the header of a request would be: the real server makes one up."""
+    if not token:
+        raise bad_request("token is required for TokenReview in authentication")
+    try:
+        if audiences and AUDIENCE not in audiences:
+            raise unauthorized()
+        found = cluster.authenticator.authenticate(None, f"Bearer {token}")
+    except ApiError:
+        return {"user": {}, "error": "invalid bearer token"}
+    return {"authenticated": True, "user": _user(found), "audiences": [AUDIENCE]}
+
+
+def _check_kind(kind: str, api_version: str, body: JsonMap) -> None:
+    wanted, found = (api_version, kind), (text_at(body, "apiVersion"), text_at(body, "kind"))
+    if found[0] not in {"", wanted[0]}:
+        why = f"the API version in the data ({found[0]}) does not match the expected API version ({wanted[0]})"
+        raise bad_request(why)
+    if found[1] not in {"", wanted[1]}:
+        raise bad_request(f'{found[1]} in version "v1" cannot be handled as a {kind}')
 
 
 def _user(user: User) -> JsonMap:

@@ -1,17 +1,13 @@
 """Who asks: client certificates, bootstrap tokens, and nobody.
 
-Promises: the users and groups that kube-apiserver derives from the same credentials; tokens are compared in constant
-time. Leaves the chain of a client certificate to TLS, which refuses a foreign one in the handshake; kube-apiserver
+Promises: the users and groups that kube-apiserver derives from the same credentials. Leaves bootstrap tokens to
+``tokens``, and the chain of a client certificate to TLS, which refuses a foreign one in the handshake; kube-apiserver
 answers 401.
-Source: k8s.io/apiserver/pkg/authentication/request/x509, plugin/pkg/auth/authenticator/token/bootstrap.
+Source: k8s.io/apiserver/pkg/authentication/request/{x509,bearertoken}.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hmac
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,15 +17,12 @@ from typing import Final
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.apiserver.problems import unauthorized
-from nodeattest_sandbox.apiserver.store import Key, Store
+from nodeattest_sandbox.apiserver.store import Store
+from nodeattest_sandbox.apiserver.tokens import bootstrap_user
 
 __all__ = ["ANONYMOUS", "Authenticator", "User"]
 
-_TOKEN: Final = re.compile(r"^([a-z0-9]{6})\.([a-z0-9]{16})$")
-_EXTRA_GROUP: Final = re.compile(r"\Asystem:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]\Z")
-_TOKEN_TYPE: Final = "bootstrap.kubernetes.io/token"  # noqa: S105 - the type of a Secret, not a secret
 _AUTHENTICATED: Final = "system:authenticated"
 
 
@@ -57,35 +50,18 @@ class Authenticator:
         """Return who asks; a certificate wins over a token; raises 401 for credentials that do not hold."""
         if certificate is not None:
             return self._by_certificate(certificate)
-        scheme, _, token = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
+        token = _bearer(authorization or "")
+        if not token:
             return ANONYMOUS
-        user = self.by_token(token.strip())
+        user = self.by_token(token)
         if user is None:
             raise unauthorized()
         return user
 
     def by_token(self, token: str) -> User | None:
         """Return the user of a bootstrap token, or None."""
-        found = _TOKEN.fullmatch(token)
-        if not found:
-            return None
-        token_id, secret = found.groups()
-        stored = self.store.get("/secrets", Key("kube-system", f"bootstrap-token-{token_id}"))
-        if stored is None or not self._token_holds(stored.value, token_id, secret):
-            return None
-        return _bootstrap_user(stored.value, token_id)
-
-    def _token_holds(self, secret: JsonMap, token_id: str, token_secret: str) -> bool:
-        expiration = _data(secret, "expiration")
-        return (
-            text_at(secret, "type") == _TOKEN_TYPE
-            and not text_at(secret, "metadata", "deletionTimestamp")
-            and hmac.compare_digest(_data(secret, "token-secret").encode(), token_secret.encode())
-            and _data(secret, "token-id") == token_id
-            and not (expiration and _expired(expiration, self.now()))
-            and _data(secret, "usage-bootstrap-authentication") == "true"
-        )
+        found = bootstrap_user(self.store, token, self.now())
+        return User(found[0], (*found[1], _AUTHENTICATED)) if found else None
 
     def _by_certificate(self, der: bytes) -> User:
         user, not_after = _read_certificate(der)
@@ -94,27 +70,10 @@ class Authenticator:
         return user
 
 
-def _bootstrap_user(secret: JsonMap, token_id: str) -> User | None:
-    extra = [group for group in _data(secret, "auth-extra-groups").split(",") if group]
-    if not all(_EXTRA_GROUP.match(group) for group in extra):
-        return None
-    groups = sorted({"system:bootstrappers", *extra})
-    return User(f"system:bootstrap:{token_id}", (*groups, _AUTHENTICATED))
-
-
-def _data(secret: JsonMap, key: str) -> str:
-    try:
-        return base64.b64decode(text_at(secret, "data", key), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return ""
-
-
-def _expired(expiration: str, now: datetime) -> bool:
-    try:
-        moment = datetime.fromisoformat(expiration)
-    except ValueError:
-        return True
-    return moment.tzinfo is None or now > moment
+def _bearer(authorization: str) -> str:
+    """Return the word after ``Bearer``, as k8s.io/apiserver's bearertoken cuts it: at each single blank."""
+    words = authorization.strip().split(" ")
+    return words[1] if words[0].lower() == "bearer" and len(words) > 1 else ""
 
 
 @lru_cache(maxsize=4096)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_controller.buckets import Buckets
+from nodeattest_kube.buckets import Buckets
 
 
 class Clock:

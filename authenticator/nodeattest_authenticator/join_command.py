@@ -1,0 +1,216 @@
+"""The command line of ``join``: its flags, and one frozen value out of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from nodeattest_authenticator import cold, settings
+from nodeattest_authenticator.clock import Clock, chance
+from nodeattest_authenticator.discovery import ways
+from nodeattest_authenticator.discovery.ways import Told, Way
+from nodeattest_authenticator.fields import FieldsError
+from nodeattest_authenticator.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_API_VERSIONS
+from nodeattest_authenticator.settings import Settings
+from nodeattest_authenticator.typed import (
+    absolute,
+    describe_provider_settings,
+    program_path,
+    provider_settings,
+    read,
+    wrong,
+)
+from nodeattest_providers.exchange import JsonObject, JsonValue
+
+__all__ = ["describe", "run"]
+
+_DEFAULT_KUBECONFIG: Final = "/etc/kubernetes/kubelet.conf"
+_DEFAULT_CA_FILE: Final = "/etc/kubernetes/pki/ca.crt"
+"""kubeadm's place; only where a kubelet configuration is written that names it."""
+_FLAGS: Final = {
+    "server ": "--server",
+    "certificateAuthority": "--ca-file",
+    "nodeName": "--node-name",
+    "providerID": "--provider-id",
+    "provider.name": "--provider",
+    "timeoutSeconds": "--timeout",
+    "expirationSeconds": "--expiration-seconds",
+    "tlsServerName": "--tls-server-name",
+    "serving.dnsNames": "--serving-dns-name",
+    "serving.ipAddresses": "--serving-ip-address",
+    "serving.file": "--serving-file",
+}
+"""What was typed for a field of the configuration, by the begin of the message about it."""
+_NOT_KNOWN_YET: Final[JsonObject] = {
+    "server": "https://discovery.invalid",
+    "certificateAuthority": "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n",
+}
+"""Stands for the cluster while everything else is checked; join puts what it discovers in its place (RFC 6761 §6.4)."""
+
+
+def describe(join: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    ways.describe(join)
+    join.add_argument(
+        "--provider", required=True, help="how the machine proves what it is, such as tpm, aws or composite"
+    )
+    join.add_argument("--node-name", metavar="NAME", help="the Node's name (the host name in lower case, as kubelet)")
+    source = join.add_mutually_exclusive_group()
+    source.add_argument(
+        "--provider-id",
+        metavar="ID",
+        help="the value that kubelet gets with --provider-id; a cloud's provider finds it",
+    )
+    source.add_argument("--provider-id-file", metavar="FILE", help="a file that holds it")
+    source.add_argument("--provider-id-command", metavar="COMMAND", help="a command that prints it (no shell)")
+    describe_provider_settings(join)
+    join.add_argument(
+        "--minimum-version",
+        type=int,
+        metavar="N",
+        help="oldest version of the provider's evidence that an older controller may get (any that the agent makes)",
+    )
+    join.add_argument("--expiration-seconds", type=int, metavar="N", help="lifetime to ask for (the signer decides)")
+    join.add_argument(
+        "--timeout",
+        type=int,
+        default=settings.DEFAULT_TIMEOUT,
+        metavar="SECONDS",
+        help="for the certificate (%(default)s)",
+    )
+    join.add_argument("--renew", action="store_true", help="attest anew even if the node's certificate is still valid")
+    join.add_argument("--no-wait", action="store_true", help="write the files only; kubelet asks for the certificate")
+    _describe_serving(join)
+    _describe_files(join)
+
+
+def _describe_serving(join: argparse.ArgumentParser) -> None:
+    join.add_argument("--serving", action="store_true", help="also get the certificate that kubelet serves")
+    join.add_argument(
+        "--serving-dns-name", action="append", metavar="NAME", help="a name in it, may be repeated (the node's name)"
+    )
+    join.add_argument(
+        "--serving-ip-address",
+        action="append",
+        metavar="IP",
+        help="an address in it, may be repeated (those from which the API server is reached)",
+    )
+    join.add_argument("--serving-file", metavar="FILE", help="where it goes (serving.pem in the cache directory)")
+
+
+def _describe_files(join: argparse.ArgumentParser) -> None:
+    join.add_argument("--kubeconfig", default=_DEFAULT_KUBECONFIG, metavar="FILE", help="for kubelet (%(default)s)")
+    join.add_argument("--replace-kubeconfig", action="store_true", help="also replace one that join did not write")
+    join.add_argument(
+        "--exec-api-version",
+        choices=EXEC_API_VERSIONS,
+        default=DEFAULT_EXEC_API_VERSION,
+        help="%(default)s; Kubernetes before 1.22 needs v1beta1",
+    )
+    join.add_argument(
+        "--kubelet-config", metavar="FILE", help="write kubelet's configuration, which the cluster keeps for its nodes"
+    )
+    join.add_argument(
+        "--kubelet-ca-file",
+        metavar="FILE",
+        help=f"write the cluster's CA certificates ({_DEFAULT_CA_FILE} with --kubelet-config)",
+    )
+    join.add_argument(
+        "--replace-kubelet-files", action="store_true", help="also replace such files that join did not write"
+    )
+
+
+def run(options: argparse.Namespace, program: str) -> bool:
+    """Join; returns whether a serving certificate is wanted now. Raises ``Failure``."""
+    from nodeattest_authenticator import status  # noqa: PLC0415 - cryptography is not for --help
+    from nodeattest_authenticator.join import JoinOptions, KubeletFiles, join  # noqa: PLC0415 - the same
+
+    if options.no_wait and (options.kubelet_config or options.kubelet_ca_file):
+        raise wrong("--no-wait gets no certificate, by which --kubelet-config and --kubelet-ca-file are written")
+    found = ways.parse(options, read)
+    ca_file = options.kubelet_ca_file or (_DEFAULT_CA_FILE if options.kubelet_config else None)
+    made = JoinOptions(
+        settings=_settings(options, found.way),
+        ways=found,
+        config=absolute(options.config),
+        cache_dir=absolute(options.cache_dir),
+        kubeconfig=absolute(options.kubeconfig),
+        exec_api_version=options.exec_api_version,
+        command=program_path(program),
+        kubelet=KubeletFiles(
+            ca_file=None if ca_file is None else absolute(ca_file),
+            config=None if options.kubelet_config is None else absolute(options.kubelet_config),
+            replace=options.replace_kubelet_files,
+        ),
+        wait=not options.no_wait,
+        replace_kubeconfig=options.replace_kubeconfig,
+        renew=options.renew,
+    )
+    for warning in (*found.warnings, *_readable_by_others(options)):
+        cold.tell(warning)
+    credential = join(made, clock=Clock(), chance=chance, tell=cold.tell)
+    until = f"; its certificate lasts until {status.moment(credential.credential.not_after)}" if credential else ""
+    sys.stdout.write(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}{until}\n")
+    if not made.settings.renewable:
+        cold.tell("the insecure provider renews nothing: join again before the certificate ends")
+    return made.wait and made.settings.serving is not None
+
+
+def _readable_by_others(options: argparse.Namespace) -> Iterator[str]:
+    for path in (options.token_file, options.discovery_token_file):
+        if path is not None and path != "-" and os.stat(path).st_mode & 0o077:  # noqa: PTH116 - strings throughout
+            yield f"{path} can be read by others than its owner: chmod 0600 {path}; delete it when the node has joined"
+
+
+def _settings(options: argparse.Namespace, way: Way) -> Settings:
+    """Build the configuration from what was typed, by way of its own parser: one set of rules."""
+    cluster = dict(_NOT_KNOWN_YET)
+    if isinstance(way, Told):
+        ca_pem = read(way.ca_file).decode("utf-8", "replace")
+        cluster = {"server": way.server, "certificateAuthority": ca_pem, "tlsServerName": way.tls_server_name}
+    provider: JsonObject = {
+        "name": options.provider,
+        "settings": provider_settings(options),
+        "minimumVersion": options.minimum_version,
+    }
+    document: JsonObject = {
+        "apiVersion": settings.API_VERSION,
+        "kind": settings.KIND,
+        "nodeName": options.node_name,
+        "provider": provider,
+        "providerID": _provider_id(options),
+        "timeoutSeconds": options.timeout,
+        "expirationSeconds": options.expiration_seconds,
+        "serving": _serving_section(options),
+    }
+    try:
+        return settings.parse(json.dumps(document | cluster).encode(), hostname=os.uname().nodename)
+    except FieldsError as error:
+        flag = next((flag for field, flag in _FLAGS.items() if str(error).startswith(field)), None)
+        raise wrong(f"{flag}: {error}" if flag else str(error)) from None
+
+
+def _serving_section(options: argparse.Namespace) -> JsonValue:
+    values: JsonObject = {
+        "dnsNames": options.serving_dns_name,
+        "ipAddresses": options.serving_ip_address,
+        "file": absolute(options.serving_file) if options.serving_file else None,
+    }
+    section: JsonObject = {name: value for name, value in values.items() if value is not None}
+    return section if section or options.serving else None
+
+
+def _provider_id(options: argparse.Namespace) -> JsonValue:
+    if options.provider_id is not None:
+        return {"value": options.provider_id}
+    if options.provider_id_file is not None:
+        return {"file": absolute(options.provider_id_file)}
+    if options.provider_id_command is not None:
+        words: list[JsonValue] = [*shlex.split(options.provider_id_command)]
+        return {"command": words}
+    return None

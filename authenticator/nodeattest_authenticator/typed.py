@@ -1,0 +1,83 @@
+"""What several commands take from the command line, and how they say that it was wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from typing import cast
+
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_providers.exchange import JsonObject, JsonValue
+
+__all__ = ["absolute", "describe_provider_settings", "program_path", "provider_settings", "read", "wrong"]
+
+
+def describe_provider_settings(command: argparse.ArgumentParser) -> None:
+    """Add the flags of a provider's settings."""
+    command.add_argument("--tcti", metavar="TCTI", help="how to reach the TPM, e.g. device:/dev/tpmrm0")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a provider setting (JSON, or a plain string); tpm.tcti is the setting tcti of the part tpm",
+    )
+
+
+def provider_settings(options: argparse.Namespace) -> JsonObject:
+    """Read a provider's settings; raises ``Failure``."""
+    made: JsonObject = {}
+    for word in cast("list[str]", options.set):
+        name, equals, text = word.partition("=")
+        if not name or not equals:
+            raise wrong("--set needs KEY=VALUE")
+        try:
+            value = cast("JsonValue", json.loads(text))
+        except ValueError:
+            value = text
+        _put(made, name.split("."), value)
+    if options.tcti is not None:
+        _put(made, ["tpm", "tcti"] if options.provider == "composite" else ["tcti"], options.tcti)
+    return made
+
+
+def _put(settings: JsonObject, path: list[str], value: JsonValue) -> None:
+    *parts, last = path
+    for part in parts:
+        inner = settings.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise wrong(f"--set {'.'.join(path)}: {part} was given a value of its own")
+        settings = inner
+    settings[last] = value
+
+
+def read(path: str) -> bytes:
+    """Read a file, or standard input for ``-``; raises ``Failure``."""
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read()
+        with open(path, "rb") as file:  # noqa: PTH123 - strings throughout, as in storage
+            return file.read()
+    except OSError as error:
+        raise wrong(f"{path}: {error.strerror}") from None
+
+
+def program_path(program: str) -> str:
+    """Find this program's file, for a kubeconfig; raises ``Failure``."""
+    found = shutil.which(program)
+    if found is None:
+        raise wrong(f"{program} is not on PATH, so kubelet could not run it")
+    return absolute(found)
+
+
+def absolute(path: str) -> str:
+    """Make a path absolute, because kubelet runs elsewhere."""
+    return os.path.abspath(path)  # noqa: PTH100 - strings throughout, as in storage
+
+
+def wrong(message: str) -> Failure:
+    """Say that something was typed wrongly."""
+    return Failure(Local.CONFIGURATION_INVALID, message, remedy="see --help", fate=Fate.USAGE)

@@ -1,0 +1,61 @@
+"""``nodeattest cluster-info show``."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing_tokens
+from nodeattest_cli.cluster_info.view import View, look
+from nodeattest_cli.connection import Connection, ask, cluster_options
+from nodeattest_cli.token.yamltext import to_yaml
+from nodeattest_controller.objects import text
+from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["show"]
+
+_UNSOUND: Final = 1
+
+
+@click.command()
+@click.option("-f", "--file", "path", metavar="FILE", help="The ConfigMap or its kubeconfig; - is standard input.")
+@click.option(
+    "-o", "--output", type=click.Choice(("text", "json", "yaml", "kubeconfig")), default="text", show_default=True
+)
+@cluster_options
+def show(*, path: str | None, output: str, kubeconfig: str | None, context: str | None) -> int:
+    """Show where machines find the cluster, which CAs they trust there, and who signed that.
+
+    Signatures are checked where the tokens may be read. -o kubeconfig prints the signed text as it is. Exit code 1 when
+    machines cannot use it: it is malformed, or a signature is wrong or missing.
+    """
+    if path is not None:
+        found, tokens = from_file(path), None
+    else:
+        found, tokens = ask(Connection(kubeconfig, context), _both)
+    if output == "kubeconfig":
+        click.echo(text(found, "data", KUBECONFIG_KEY), nl=False, color=True)  # to the byte
+        return 0
+    seen = look(found, tokens)
+    click.echo(_printed(seen, output), nl=False)
+    return 0 if seen.is_sound else _UNSOUND
+
+
+async def _both(client: ApiClient) -> tuple[JsonObject, tuple[BootstrapToken, ...] | None]:
+    return await from_cluster(client), await signing_tokens(client)
+
+
+def _printed(seen: View, output: str) -> str:
+    match output:
+        case "json":
+            return json.dumps(seen.to_json(), indent=2) + "\n"
+        case "yaml":
+            return to_yaml(seen.to_json())
+        case _:
+            return seen.to_text(datetime.now(UTC))

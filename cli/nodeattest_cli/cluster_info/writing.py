@@ -1,0 +1,80 @@
+"""Writing the ConfigMap cluster-info while others, such as a bootstrap signer, write it too.
+
+Promises: what another writer put there meanwhile is read and judged anew before it is replaced; one who writes again
+and again ends in the API server's refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import click
+
+from nodeattest_cli.cluster_info.publication import config_map, replacement, same_cluster
+from nodeattest_cli.errors import UserError
+from nodeattest_controller.objects import text
+from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, NAME, NAMESPACE, PATH
+from nodeattest_kube import paths
+from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["Publication", "uncrossed"]
+
+T = TypeVar("T")
+
+_ATTEMPTS: Final = 5
+
+
+class Publication:
+    """The kubeconfig that is to stand in cluster-info, and what stands there."""
+
+    def __init__(self, client: ApiClient, kubeconfig: str, *, replace: bool) -> None:
+        self._client = client
+        self._kubeconfig = kubeconfig
+        self._replace = replace
+        self._found: JsonObject | None = None
+
+    async def look(self) -> None:
+        """Read what stands there; another cluster's is refused unless it may be replaced."""
+        try:
+            self._found = await self._client.get(PATH)
+        except NotFound:
+            self._found = None
+        if self._found is not None and not self._replace and not self._is_there(self._found):
+            raise UserError(
+                "cluster-info names another server or other CAs, or cannot be read: see nodeattest cluster-info show, "
+                "and say --replace if it is to be replaced"
+            )
+
+    async def write(self) -> None:
+        """Create or replace it, as it was when it was looked at; what says the same stays, with its signatures."""
+        click.echo(self._intent())
+        await uncrossed(self._write, again=self.look)
+
+    def _intent(self) -> str:
+        if self._found is None:
+            return f'[bootstrap-token] Creating the "{NAME}" ConfigMap in the "{NAMESPACE}" namespace'
+        if self._is_there(self._found):
+            return f'[bootstrap-token] The "{NAME}" ConfigMap in the "{NAMESPACE}" namespace says this already'
+        return f'[bootstrap-token] Replacing the "{NAME}" ConfigMap in the "{NAMESPACE}" namespace'
+
+    async def _write(self) -> None:
+        if self._found is None:
+            await self._client.create(paths.core("configmaps", namespace=NAMESPACE), config_map(self._kubeconfig))
+        elif not self._is_there(self._found):
+            await self._client.merge_patch(PATH, replacement(self._found, self._kubeconfig))
+
+    def _is_there(self, found: JsonObject) -> bool:
+        return same_cluster(text(found, "data", KUBECONFIG_KEY), self._kubeconfig)
+
+
+async def uncrossed(write: Callable[[], Awaitable[T]], *, again: Callable[[], Awaitable[None]] | None = None) -> T:
+    """Write, and once more each time that somebody else wrote first; ``again`` reads anew."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return await write()
+        except (AlreadyExists, Conflict):
+            if again is not None:
+                await again()
+    return await write()

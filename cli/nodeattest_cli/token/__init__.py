@@ -1,0 +1,1 @@
+"""``nodeattest token``: bootstrap tokens, as ``kubeadm token`` manages them."""

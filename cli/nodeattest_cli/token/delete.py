@@ -1,0 +1,74 @@
+"""``nodeattest token delete``.
+
+Promises: every argument is tried; the exit code tells whether all of them are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from nodeattest_cli.connection import Connection, ask, cluster_options
+from nodeattest_cli.denials import told
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.token.given import given_text
+from nodeattest_cli.token.making import secret_path
+from nodeattest_discovery.token import parse_id
+from nodeattest_kube.client import ApiClient, ApiError, NotFound
+
+__all__ = ["delete"]
+
+_NOT_ALL: Final = 1
+
+
+@click.command()
+@click.argument("token", nargs=-1)
+@click.option("--ignore-not-found", is_flag=True, help="A token that does not exist counts as deleted.")
+@click.option("--dry-run", is_flag=True, help="See whether they exist, and delete nothing.")
+@cluster_options
+def delete(
+    *, token: tuple[str, ...], ignore_not_found: bool, dry_run: bool, kubeconfig: str | None, context: str | None
+) -> int:
+    """Delete bootstrap tokens.
+
+    TOKEN is a token's id, a whole token, or - for one on standard input. API servers take a deleted token for some
+    more seconds: they remember that it was good. Exit code 1 when one could not be deleted.
+    """
+    if not token:
+        raise UserError("expected a token, or its id: six lower-case letters or digits")
+    ids = [_id(word) for word in token]
+    missing = ask(
+        Connection(kubeconfig, context),
+        lambda client: _delete(client, ids, ignore_not_found=ignore_not_found, dry_run=dry_run),
+    )
+    return _NOT_ALL if missing else 0
+
+
+def _id(word: str) -> str:
+    with told("the token"):
+        return parse_id(given_text(word, None) or "")
+
+
+async def _delete(client: ApiClient, ids: Sequence[str], *, ignore_not_found: bool, dry_run: bool) -> int:
+    """Delete tokens one after the other; return how many could not be."""
+    failed = 0
+    for token_id in ids:
+        try:
+            if dry_run:
+                await client.get(secret_path(token_id))
+            else:
+                await client.delete(secret_path(token_id))
+        except NotFound:
+            if ignore_not_found:
+                click.echo(f'bootstrap token "{token_id}" not found')
+                continue
+            failed += 1
+            click.echo(f'nodeattest: there is no bootstrap token "{token_id}"', err=True)
+        except ApiError as error:
+            failed += 1
+            click.echo(f'nodeattest: bootstrap token "{token_id}" is not deleted: {error}', err=True)
+        else:
+            click.echo(f'bootstrap token "{token_id}" {"would be deleted" if dry_run else "deleted"}')
+    return failed

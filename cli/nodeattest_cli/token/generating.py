@@ -1,0 +1,15 @@
+"""``nodeattest token generate``: no cluster is asked, and no client of one imported."""
+
+from __future__ import annotations
+
+import click
+
+from nodeattest_discovery.token import generate
+
+__all__ = ["generate_token"]
+
+
+@click.command("generate")
+def generate_token() -> None:
+    """Print a random token, and create nothing."""
+    click.echo(generate().reveal())

@@ -1,0 +1,74 @@
+"""``nodeattest token list``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+import click
+
+from nodeattest_cli.connection import Connection, ask, cluster_options
+from nodeattest_cli.token.printing import FORMATS, printer
+from nodeattest_cli.token.view import TokenView, name_of, read, warnings
+from nodeattest_controller.objects import items
+from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied
+
+__all__ = ["list_tokens", "token_secrets"]
+
+
+@click.command("list")
+@click.option(
+    "-o",
+    "--output",
+    "--experimental-output",
+    default="text",
+    show_default=True,
+    metavar="FORMAT",
+    help=", ".join(FORMATS),
+)
+@click.option(
+    "--allow-missing-template-keys",
+    type=click.BOOL,
+    is_flag=False,
+    flag_value=True,
+    default=True,
+    show_default=True,
+    help="Whether a template may name a field that a token has not.",
+)
+@click.option("--dry-run", is_flag=True, help="Accepted as by kubeadm; listing writes nothing.")
+@cluster_options
+def list_tokens(
+    *, output: str, allow_missing_template_keys: bool, dry_run: bool, kubeconfig: str | None, context: str | None
+) -> None:
+    """List the bootstrap tokens of the cluster, secrets included.
+
+    A Secret that is no token is told on standard error, and the rest is listed.
+    """
+    del dry_run
+    shown = printer(output, missing_is_empty=allow_missing_template_keys)
+    secrets = ask(Connection(kubeconfig, context), token_secrets)
+    click.echo(shown(list(_readable(secrets)), datetime.now(UTC)), nl=False, color=True)
+
+
+async def token_secrets(client: ApiClient) -> list[JsonObject]:
+    """Read every Secret that says it is a bootstrap token."""
+    query = {"fieldSelector": f"type={SECRET_TYPE}"}
+    found: list[JsonObject] = []
+    async for page in client.pages(paths.core("secrets", namespace=NAMESPACE), query):
+        found += items(page, "items")
+    return found
+
+
+def _readable(secrets: Sequence[JsonObject]) -> Iterator[TokenView]:
+    """Yield the tokens, and tell of the others."""
+    for secret in secrets:
+        for warning in warnings(secret):
+            click.echo(f"nodeattest: {warning}", err=True)
+        try:
+            yield read(secret)
+        except Denied as denied:
+            click.echo(f"nodeattest: {name_of(secret)}: expected {denied.expected}, got {denied.got}", err=True)

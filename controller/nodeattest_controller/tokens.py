@@ -1,0 +1,161 @@
+"""The controllers ``bootstrap-signer`` and ``token-cleaner`` in the fleet: a pair a cluster, and what operators hear.
+
+Promises: what they do and what keeps them from it reaches the log (once a minute and cluster), the metrics, and, where
+a right is missing, an Event on the Cluster that names the manifest which grants it. No token's secret gets here.
+Leaves to others: the work (``nodeattest_discovery.controllers``), connections (``fleet``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from nodeattest_controller.events import EventRecorder
+from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.logs import fields
+from nodeattest_controller.management import Management
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.settings import Settings
+from nodeattest_controller.subjects import cluster_subject
+from nodeattest_discovery.controllers.cluster import TokenControllers
+from nodeattest_discovery.controllers.ground import Controller
+from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, Unreachable
+
+__all__ = ["EVENT_PERIOD", "LOG_PERIOD", "REASON", "REMEDY", "Reporter", "TokenDuty", "enabled_controllers"]
+
+_LOG: Final = logging.getLogger(__name__)
+LOG_PERIOD: Final = 60.0
+"""Seconds between two lines about one controller's trouble in one cluster."""
+EVENT_PERIOD: Final = 600.0
+"""Seconds between two Events about it."""
+LOOK_PERIOD: Final = 5.0
+"""Seconds between two looks at whether the watches are followed; nobody is asked for it."""
+REMEDY: Final = (
+    "apply manifests/workload-discovery in the workload cluster, or take these controllers from --controllers"
+)
+REASON: Final = "TokenControllerForbidden"
+
+
+class TokenDuty:
+    """Makes and runs the pair of each cluster."""
+
+    def __init__(
+        self,
+        management: Management,
+        enabled: frozenset[Controller],
+        *,
+        events: EventRecorder,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._management = management
+        self._enabled = enabled
+        self._events = events
+        self._metrics = metrics
+        self._clock = clock
+
+    def of(self, key: ClusterKey, client: ApiClient) -> TokenControllers | None:
+        """Make the pair of one cluster; None where none of them is enabled."""
+        if not self._enabled:
+            return None
+        return TokenControllers(client, self._enabled, observer=self._reporter(key))
+
+    async def run(self, key: ClusterKey, pair: TokenControllers) -> None:
+        """Serve one cluster until cancelled."""
+        reporter = self._reporter(key)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(pair.run())
+            while True:
+                await asyncio.sleep(LOOK_PERIOD)
+                if isinstance(pair.last_error, Forbidden):
+                    reporter.may_not_watch(pair.last_error)
+
+    def _reporter(self, key: ClusterKey) -> Reporter:
+        return Reporter(key, self._management, events=self._events, metrics=self._metrics, clock=self._clock)
+
+
+def enabled_controllers(settings: Settings) -> frozenset[Controller]:
+    """Read which of the pair run."""
+    return frozenset(controller for controller in Controller if settings.enabled(controller))
+
+
+class Reporter:
+    """Tells what the pair of one cluster does (``Observer``)."""
+
+    def __init__(
+        self,
+        key: ClusterKey,
+        management: Management,
+        *,
+        events: EventRecorder,
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._key = key
+        self._management = management
+        self._events = events
+        self._metrics = metrics
+        self._clock = clock
+        self._next: dict[tuple[str, str], float] = {}
+        """When something may be told again, by what is told and of whom; few entries, from closed sets."""
+
+    def signed(self, tokens: int, seconds: float) -> None:
+        """Count and log a signed cluster-info."""
+        self._metrics.token_write(Controller.SIGNER, "written")
+        self._metrics.signing_seconds(seconds)
+        _LOG.info("signed cluster-info", extra=fields(cluster=self._key, tokens=tokens, seconds=round(seconds, 4)))
+
+    def cleaned(self, name: str) -> None:
+        """Count and log a deleted token."""
+        self._metrics.token_write(Controller.CLEANER, "written")
+        _LOG.info("deleted an expired bootstrap token", extra=fields(cluster=self._key, secret=name))
+
+    def failed(self, controller: Controller, error: ApiError, delay: float) -> None:
+        """Count a failed write, and tell of it unless somebody else was merely faster."""
+        self._metrics.token_write(controller, _outcome(error))
+        if isinstance(error, Conflict):
+            return
+        what = "cannot sign cluster-info" if controller is Controller.SIGNER else "cannot delete an expired token"
+        if self._may_tell("log", controller, LOG_PERIOD):
+            remedy = REMEDY if isinstance(error, Forbidden) else ""
+            _LOG.warning(
+                what,
+                extra=fields(cluster=self._key, error=error.reason, message_=error.message, delay=delay, remedy=remedy),
+            )
+        if isinstance(error, Forbidden):
+            self._tell_on_cluster(controller, f"{controller} {what}: {error}")
+
+    def may_not_watch(self, error: Forbidden) -> None:
+        """Tell that what the pair needs may not even be read; the reflector has logged the server's answer."""
+        who = " and ".join(sorted(Controller))
+        if self._may_tell("log", "watch", LOG_PERIOD):
+            _LOG.warning("cannot follow tokens and cluster-info", extra=fields(cluster=self._key, remedy=REMEDY))
+        self._tell_on_cluster("watch", f"{who} cannot follow tokens and cluster-info: {error}")
+
+    def _tell_on_cluster(self, about: str, message: str) -> None:
+        cluster = self._management.cluster(self._key)
+        if cluster is None or not self._may_tell("event", about, EVENT_PERIOD):
+            return
+        self._events.record(cluster_subject(cluster), "Warning", REASON, f"{message}; {REMEDY}")
+
+    def _may_tell(self, where: str, about: str, period: float) -> bool:
+        now = self._clock()
+        if now < self._next.get((where, about), now):
+            return False
+        self._next[where, about] = now + period
+        return True
+
+
+def _outcome(error: ApiError) -> str:
+    match error:
+        case Conflict():
+            return "conflict"
+        case Forbidden():
+            return "forbidden"
+        case Unreachable():
+            return "unreachable"
+        case _:
+            return "refused"

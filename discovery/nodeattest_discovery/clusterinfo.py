@@ -1,0 +1,218 @@
+"""Cluster-info: where a cluster is and which CAs to trust, a kubeconfig in the ConfigMap ``kube-public/cluster-info``.
+
+Promises: ``parse`` takes a kubeconfig with exactly one cluster, https, at least one CA certificate, and no credential
+or other power in it; anything else is ``Denied``, which names what was expected and what came. ``build`` writes the
+bytes that kubeadm writes. Leaves to others: who signed it (``jws``), which of its CAs are trusted (``pins``).
+Source: companion proposals 000 and 001; client-go tools/clientcmd/api/v1; kubeadm phases/bootstraptoken/clusterinfo.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address
+from typing import Final, cast
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from nodeattest_discovery import kubeconfigs
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.exchange import JsonObject, JsonValue
+
+__all__ = [
+    "KUBECONFIG_KEY",
+    "MAX_KUBECONFIG",
+    "NAME",
+    "NAMESPACE",
+    "PATH",
+    "SIGNATURE_PREFIX",
+    "ClusterInfo",
+    "build",
+    "check_server",
+    "parse",
+    "parse_bundle",
+]
+
+NAMESPACE: Final = "kube-public"
+NAME: Final = "cluster-info"
+PATH: Final = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}"
+KUBECONFIG_KEY: Final = "kubeconfig"
+SIGNATURE_PREFIX: Final = "jws-kubeconfig-"
+"""Keys of the ConfigMap: this and the id of the token that signed."""
+MAX_KUBECONFIG: Final = 256 * 1024
+"""Bytes; a bundle of fifty CAs takes a hundred thousand."""
+_MAX_CAS: Final = 64
+_ROW_FIELDS: Final = frozenset({"cluster", "name"})
+_CLUSTER_FIELDS: Final = frozenset({"server", "certificate-authority-data", "tls-server-name", "extensions"})
+_LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
+"""A DNS name (RFC 1035 §2.3.4) or an IPv4 address; whatever else a resolver takes, Python's codec for names may not."""
+_MAX_HOST: Final = 253
+"""Characters of a DNS name (RFC 1035 §2.3.4)."""
+_SERVER: Final = re.compile(
+    r"https://(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/]+))(?::([1-9][0-9]{0,4}))?(?:/[A-Za-z0-9._~%+=,/-]*)?", re.ASCII
+)
+_MAX_PORT: Final = 65535
+_BLOCK: Final = re.compile(
+    rb"^-----BEGIN CERTIFICATE-----[ \t]*\r?\n[A-Za-z0-9+/=\s]+^-----END CERTIFICATE-----[ \t]*\r?$", re.MULTILINE
+)
+"""A certificate in PEM without headers: readers differ in what they make of any other block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInfo:
+    """Where a cluster is, and whom to believe that."""
+
+    server: str
+    """https URL, as it was written."""
+    ca_certificates: tuple[x509.Certificate, ...] = field(repr=False)
+    tls_server_name: str | None = None
+    """The name in the server's certificate, where it is not the URL's host."""
+
+    @property
+    def ca_pem(self) -> bytes:
+        """The CA bundle."""
+        return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in self.ca_certificates)
+
+
+def build(server: str, ca_pem: bytes) -> str:
+    """Write the kubeconfig, byte for byte as kubeadm does; raises ``Denied`` for what ``parse`` would refuse."""
+    check_server(server)
+    data = base64.b64encode(ca_pem).decode()
+    text = (
+        "apiVersion: v1\n"
+        "clusters:\n"
+        "- cluster:\n"
+        f"    certificate-authority-data: {data}\n"
+        f"    server: {server}\n"
+        '  name: ""\n'
+        "contexts: null\n"
+        'current-context: ""\n'
+        "kind: Config\n"
+        "users: null\n"
+    )
+    parse(text)
+    return text
+
+
+def parse(text: str) -> ClusterInfo:
+    """Read the kubeconfig of cluster-info; raises ``Denied``.
+
+    1. Strict YAML of a bounded size, apiVersion v1, kind Config, known fields only.
+    2. No users: cluster-info carries no credentials.
+    3. Exactly one cluster.
+    4. It has an https server, CA certificates in it, and nothing that skips verification or trusts others.
+    """
+    # 1
+    document = _document(text)
+    # 2
+    if document.get("users"):
+        raise _malformed("no users or credentials", "users")
+    # 3
+    clusters = document.get("clusters")
+    rows = clusters if isinstance(clusters, list) else []
+    if len(rows) != 1:
+        raise _malformed("exactly one cluster", str(len(rows)))
+    # 4
+    return _cluster(_row(rows[0]))
+
+
+def check_server(server: str) -> str:
+    """Return an API server's URL as it came: https, a host, no user, query, fragment or space; raises ``Denied``."""
+    found = _SERVER.fullmatch(server)
+    if found is None or not (_is_host(found[2]) if found[2] else _is_ipv6(found[1])) or int(found[3] or 1) > _MAX_PORT:
+        got = "https, but no such URL" if server.startswith("https://") else "another scheme, or none"
+        raise _malformed("server: https://host:port", got)
+    return server
+
+
+def parse_bundle(pem: bytes) -> tuple[x509.Certificate, ...]:
+    """Read a CA bundle: between 1 and 64 certificates that are CAs, and no other block; raises ``Denied``."""
+    try:
+        found = tuple(x509.load_pem_x509_certificates(pem))
+    except ValueError:
+        raise _malformed("certificate-authority-data: certificates in PEM", "something else") from None
+    if not len(found) == len(_BLOCK.findall(pem)) == pem.count(b"-----BEGIN"):
+        raise _malformed("certificate-authority-data: CERTIFICATE blocks without headers only", "another block")
+    if len(found) > _MAX_CAS:
+        raise _malformed(f"at most {_MAX_CAS} CA certificates", str(len(found)))
+    for certificate in found:
+        _check_ca(certificate)
+    return found
+
+
+def _document(text: str) -> JsonObject:
+    if len(text) > MAX_KUBECONFIG:
+        raise _malformed(f"a kubeconfig of at most {MAX_KUBECONFIG} characters", str(len(text)))
+    document = kubeconfigs.document(text, _malformed)
+    if not isinstance(document.get("contexts"), list | None) or not isinstance(
+        document.get("current-context"), str | None
+    ):
+        raise _malformed("contexts to be a list and current-context text", "something else")
+    return document
+
+
+def _row(row: JsonValue) -> JsonObject:
+    if not isinstance(row, dict) or not isinstance(row.get("cluster"), dict):
+        raise _malformed("clusters[].cluster to be an object", "something else")
+    kubeconfigs.only(row, _ROW_FIELDS, "clusters[].", _malformed)
+    if not isinstance(row.get("name"), str | None):
+        raise _malformed("clusters[].name to be text", "something else")
+    return cast("JsonObject", row["cluster"])
+
+
+def _cluster(cluster: JsonObject) -> ClusterInfo:
+    if cluster.get("insecure-skip-tls-verify") not in (None, False):
+        raise _malformed("a server that is verified", "insecure-skip-tls-verify")
+    allowed: JsonObject = {key: value for key, value in cluster.items() if value not in (None, "", False)}
+    kubeconfigs.only(allowed, _CLUSTER_FIELDS, "clusters[].cluster.", _malformed)
+    server, name = cluster.get("server"), cluster.get("tls-server-name") or None
+    if not isinstance(server, str):
+        raise _malformed("server: https://host:port", "no text")
+    if name is not None and not (isinstance(name, str) and (_is_host(name) or _is_ipv6(name))):
+        raise _malformed("tls-server-name: a DNS name or an address", "something else")
+    data = cluster.get("certificate-authority-data")
+    if not isinstance(data, str) or not data:
+        raise _malformed("certificate-authority-data", "none")
+    try:
+        pem = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise _malformed("certificate-authority-data in base64", "something else") from None
+    return ClusterInfo(server=check_server(server), ca_certificates=parse_bundle(pem), tls_server_name=name)
+
+
+def _is_host(text: str) -> bool:
+    return len(text) <= _MAX_HOST and _HOST.fullmatch(text) is not None
+
+
+def _is_ipv6(text: str) -> bool:
+    """Tell whether it is an address without a zone: a zone is one machine's own."""
+    try:
+        return IPv6Address(text).scope_id is None
+    except ValueError:
+        return False
+
+
+def _check_ca(certificate: x509.Certificate) -> None:
+    """Refuse a certificate that cannot have issued a server's: trusting a leaf is a mistake, or worse."""
+    try:
+        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+        certificate.public_key()
+    except x509.ExtensionNotFound:
+        raise _malformed("CA certificates", "one without basic constraints") from None
+    except Exception as error:  # noqa: BLE001 - cryptography raises what it likes on odd extensions and keys
+        raise _malformed("CA certificates", f"one that cannot be read ({type(error).__name__})") from None
+    if not constraints.ca:
+        raise _malformed("CA certificates", "one that is no CA")
+
+
+def _malformed(expected: str, got: str) -> Denied:
+    return Denied(
+        Reason.CLUSTER_INFO_MALFORMED,
+        expected=expected,
+        got=got,
+        remedy="look at it: nodeattest cluster-info show; write it anew: nodeattest cluster-info publish",
+    )

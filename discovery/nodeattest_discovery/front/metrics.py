@@ -1,0 +1,38 @@
+"""What a front counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+__all__ = ["Metrics"]
+
+
+class Metrics:
+    """Counters of one front, in a registry of its own; no label's value comes from a request."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._answers = Counter(
+            "nodeattest_discovery_requests",
+            "Answers by service and status.",
+            ("service", "code"),
+            registry=self._registry,
+        )
+        self._turned_away = Gauge(
+            "nodeattest_discovery_connections_turned_away", "Connections over a limit.", registry=self._registry
+        )
+
+    def answered(self, service: str, status: HTTPStatus) -> None:
+        """Count an answer."""
+        self._answers.labels(service, str(status.value)).inc()
+
+    def watch_turned_away(self, read: Callable[[], int]) -> None:
+        """Show how many connections were turned away."""
+        self._turned_away.set_function(read)
+
+    def render(self) -> bytes:
+        """Write the exposition."""
+        return generate_latest(self._registry)

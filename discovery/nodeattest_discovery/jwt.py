@@ -1,0 +1,227 @@
+"""Questions of proposal 000: short-lived JWTs under a bootstrap token's secret (HS256).
+
+Promises: ``parse`` makes of any bytes an ``Unproved`` or ``Denied``; ``verify`` makes of that a ``Question`` whose
+asker knew the token's secret within the last two minutes, and computes the same MAC whether the token exists or not.
+A JWT always has ``typ``, a signature of cluster-info (``jws``) never: one key makes both, and neither passes for the
+other. Leaves to others: which token a Secret is and what it may be used for (``secret``), what an asker gets. A JWT is
+shown to servers that are not verified yet, so whoever takes one may give no more than the reading of cluster-info.
+Source: companion proposal 000, "JWT authentication"; RFC 7515 §5.2, RFC 7519 §4.1 and §7.2, RFC 8725.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NoReturn, cast
+
+from nodeattest_discovery.jws import base64url
+from nodeattest_discovery.token import BootstrapToken, is_token_id
+from nodeattest_providers.checks import Check, Checks
+from nodeattest_providers.errors import Denied, Reason
+
+__all__ = ["LONGEST", "MAX_SIZE", "Question", "Unproved", "hs256", "mint", "parse", "verify"]
+
+MAX_SIZE: Final = 4096
+"""Bytes; ours take 180."""
+LIFETIME: Final = 60
+"""Seconds that ours are good for: half of what is taken, so that clocks may differ by nearly a minute."""
+LONGEST: Final = 120
+"""Seconds ahead that an expiration may lie (proposal 000)."""
+_PARTS: Final = 3
+_MAC: Final = 32
+"""Bytes of HMAC-SHA256."""
+_MAX_AUDIENCE: Final = 253
+_LATEST: Final = 2**53
+"""Seconds; the largest integer that every JSON reader reads alike (RFC 8259 §6)."""
+_MOST_DIGITS: Final = 16
+_HEADER: Final = frozenset({"alg", "kid", "typ"})
+_CLAIMS: Final = frozenset({"sub", "exp"})
+_OPTIONAL_CLAIMS: Final = frozenset({"iat", "aud"})
+_NOBODY: Final = BootstrapToken("000000", "0000000000000000")
+"""Whose MAC is computed where there is no token, so that this takes as long."""
+_REMEDY: Final = "check the token, and the clock of the machine that asks: a question is good for two minutes"
+
+Mac = Callable[[bytes, bytes], bytes]
+"""Key and message to a MAC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unproved:
+    """A well-formed JWT, of which nothing is proved yet."""
+
+    token_id: str
+    """Which token it claims to be made with."""
+    expires: int
+    """Seconds since the epoch."""
+    issued: int | None
+    audience: str | None
+    signed: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A JWT whose maker knew the token's secret."""
+
+    token_id: str
+    audience: str | None
+    checks: tuple[Check, ...] = field(repr=False)
+
+
+def hs256(key: bytes, message: bytes) -> bytes:
+    """Compute HMAC-SHA256."""
+    return hmac.digest(key, message, hashlib.sha256)
+
+
+def mint(token: BootstrapToken, now: float, *, audience: str | None = None) -> str:
+    """Write a JWT at ``now``, seconds since the epoch; ``audience`` is the cluster's identifier, where one is known."""
+    claims: dict[str, object] = {"sub": token.id, "iat": int(now), "exp": int(now) + LIFETIME}
+    if audience is not None:
+        claims["aud"] = audience
+    header = b'{"alg":"HS256","kid":"%b","typ":"JWT"}' % token.id.encode()
+    signed = f"{base64url(header)}.{base64url(json.dumps(claims, separators=(',', ':')).encode())}"
+    return f"{signed}.{base64url(hs256(token.secret.encode(), signed.encode()))}"
+
+
+def parse(text: bytes) -> Unproved:
+    """Read a JWT without believing it; raises ``Denied``.
+
+    1. Three parts of at most 4 KiB together, each base64url in its one spelling.
+    2. The header has exactly ``alg`` HS256, ``typ`` JWT and ``kid``, the id of a token: nothing else can be asked for.
+    3. The claims are ``sub``, the same id, ``exp``, and perhaps ``iat`` and ``aud``; times are whole seconds.
+    4. The signature is as long as the algorithm makes it.
+    """
+    # 1, RFC 7515 §5.2 (1) and (2)
+    parts = text.split(b".") if len(text) <= MAX_SIZE else []
+    if len(parts) != _PARTS:
+        raise _refused(f"three parts in at most {MAX_SIZE} bytes", f"{len(text)} bytes, {len(parts)} parts")
+    header, claims, signature = (_octets(part) for part in parts)
+    # 2, RFC 8725 §3.1 and §3.11: the algorithm is ours to choose, and the type keeps one kind from passing for another
+    members = _object(header, "header", _HEADER)
+    token_id = members["kid"]
+    if members["alg"] != "HS256" or members["typ"] != "JWT":
+        raise _refused("alg HS256 and typ JWT", "others")
+    if not isinstance(token_id, str) or not is_token_id(token_id):
+        raise _refused("kid to be the id of a token", "something else")
+    # 3, RFC 7519 §4.1
+    members = _object(claims, "claims", _CLAIMS, _OPTIONAL_CLAIMS)
+    if members["sub"] != token_id:
+        raise _refused("sub to be the kid", "another")
+    issued = _seconds(members["iat"], "iat") if "iat" in members else None
+    audience = _audience(members["aud"]) if "aud" in members else None
+    # 4
+    if len(signature) != _MAC:
+        raise _refused(f"a signature of {_MAC} bytes", f"{len(signature)}")
+    return Unproved(
+        token_id=token_id,
+        expires=_seconds(members["exp"], "exp"),
+        issued=issued,
+        audience=audience,
+        signed=text.rpartition(b".")[0],
+        signature=signature,
+    )
+
+
+def verify(
+    unproved: Unproved, token: BootstrapToken | None, *, now: float, audience: str | None = None, mac: Mac = hs256
+) -> Question:
+    """Prove a JWT by the token that its ``token_id`` names, None where there is none; raises ``Denied``.
+
+    1. The signature is the token's; without a token the same MAC is computed, of nobody's secret.
+    2. It has not expired. 3. It does not last longer than two minutes from now, nor in itself.
+    4. If it names an audience, that is this cluster's identifier, ``audience``.
+    """
+    checks = Checks()
+    known = token if token is not None and token.id == unproved.token_id and token.secret else None
+    # 1, RFC 7515 §5.2 (8)
+    key = (known or _NOBODY).secret.encode("utf-8", "surrogateescape")
+    genuine = hmac.compare_digest(mac(key, unproved.signed), unproved.signature) and known is not None
+    _require(checks, genuine, "signature", "RFC 7515 §5.2 (8)", "a MAC by the token's secret", "another, or no token")
+    # 2
+    left = unproved.expires - now
+    _require(checks, left > 0, "expiration", "RFC 7519 §4.1.4", "a time to come", f"{-left:.0f} s ago")
+    # 3
+    short = left <= LONGEST
+    _require(checks, short, "lifetime ahead", "proposal 000, JWT", f"at most {LONGEST} s", f"{left:.0f} s")
+    lasts = 0 if unproved.issued is None else unproved.expires - unproved.issued
+    sound = 0 <= lasts <= LONGEST
+    _require(checks, sound, "lifetime", "RFC 7519 §4.1.6", f"0 to {LONGEST} s from iat to exp", f"{lasts} s")
+    # 4
+    ours = unproved.audience is None or unproved.audience == audience
+    _require(checks, ours, "audience", "RFC 7519 §4.1.3", "this cluster's identifier, or none", "another's")
+    return Question(token_id=unproved.token_id, audience=unproved.audience, checks=checks.record())
+
+
+def _octets(part: bytes) -> bytes:
+    """Read base64url in its one spelling: no padding, no stray bits (RFC 4648 §3.5)."""
+    try:
+        data = base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        raise _refused("base64url", "other text") from None
+    if base64url(data).encode() != part:
+        raise _refused("base64url without padding, in its one spelling", "another spelling")
+    return data
+
+
+def _object(
+    data: bytes, what: str, required: frozenset[str], optional: frozenset[str] = frozenset()
+) -> dict[str, object]:
+    """Read an object of a closed schema."""
+    try:
+        found: object = json.loads(
+            data.decode(),
+            object_pairs_hook=_members,
+            parse_int=_integer,
+            parse_float=_no_number,
+            parse_constant=_no_number,
+        )
+    except (ValueError, RecursionError):
+        raise _refused(f"{what}: a JSON object, each member once, numbers whole", "something else") from None
+    members = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    if not required <= members.keys() <= required | optional:
+        expected = ", ".join(sorted(required)) + (f", perhaps {', '.join(sorted(optional))}" if optional else "")
+        raise _refused(f"{what}: exactly {expected}", f"{len(members)} members, or others")
+    return members
+
+
+def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a repeated member")  # RFC 7515 §4: readers differ in which of them counts
+    return members
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError("a number of too many digits")
+    return int(text)
+
+
+def _no_number(_: str) -> NoReturn:
+    raise ValueError("a number that is not whole")
+
+
+def _seconds(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LATEST:
+        raise _refused(f"{name} in whole seconds since 1970", "something else")
+    return value
+
+
+def _audience(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_AUDIENCE or not value.isprintable():
+        raise _refused(f"aud: one text of at most {_MAX_AUDIENCE} characters", "something else")
+    return value
+
+
+def _require(checks: Checks, passed: bool, name: str, section: str, expected: str, got: str) -> None:  # noqa: PLR0917 - six words of one row
+    reason = Reason.DISCOVERY_REQUEST_REFUSED
+    shown = expected if passed else got
+    checks.require(passed, name, section=section, reason=reason, expected=expected, got=shown, remedy=_REMEDY)
+
+
+def _refused(expected: str, got: str) -> Denied:
+    return Denied(Reason.DISCOVERY_REQUEST_REFUSED, expected=expected, got=got, remedy=_REMEDY)

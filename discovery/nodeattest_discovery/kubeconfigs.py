@@ -1,0 +1,42 @@
+"""What every kubeconfig of discovery has in common, be it cluster-info or a discovery file.
+
+Promises: strict YAML, apiVersion v1, kind Config, known fields only; the caller says in whose words others are refused.
+Source: client-go tools/clientcmd/api/v1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from nodeattest_discovery import strictyaml
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.exchange import JsonObject, JsonValue
+
+__all__ = ["Malformed", "document", "only"]
+
+Malformed = Callable[[str, str], Denied]
+"""Expected and got to the refusal."""
+
+_FIELDS: Final = frozenset(
+    {"apiVersion", "kind", "clusters", "contexts", "current-context", "users", "preferences", "extensions"}
+)
+
+
+def document(text: str, malformed: Malformed) -> JsonObject:
+    """Read a kubeconfig; raises what ``malformed`` makes."""
+    try:
+        found = strictyaml.parse_object(text)
+    except ValueError as error:
+        raise malformed("a kubeconfig in YAML", str(error)) from None
+    if found.get("apiVersion", "v1") != "v1" or found.get("kind", "Config") != "Config":
+        raise malformed("apiVersion v1 and kind Config", "others")
+    only(found, _FIELDS, "", malformed)
+    return found
+
+
+def only(found: Mapping[str, JsonValue], known: frozenset[str], where: str, malformed: Malformed) -> None:
+    """Refuse fields that are not known; ``where`` stands before the name of the first."""
+    unknown = sorted(found.keys() - known)
+    if unknown:
+        raise malformed(f"only {', '.join(sorted(known))}", ascii(where + unknown[0][:40])[1:-1])

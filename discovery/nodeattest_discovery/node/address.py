@@ -1,0 +1,79 @@
+"""Where a server listens: ``host:port`` as kubeadm takes it, or an https URL.
+
+Promises: text gives an address or ``Denied``; two spellings of one address are equal.
+Source: kubeadm app/util/endpoint.go (ParseHostPort); RFC 3986 §3.2.2 (brackets around IPv6).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from nodeattest_discovery.clusterinfo import PATH, check_server
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.identifiers import shown
+
+__all__ = ["Address", "parse_endpoint", "parse_server"]
+
+_HTTPS: Final = "https://"
+_HTTPS_PORT: Final = 443
+_PORT: Final = re.compile(r":[0-9]+\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server and the path before ``/api``."""
+
+    host: str
+    """Lower case, IPv6 without brackets."""
+    port: int
+    prefix: str = ""
+    """Begins with a slash and does not end with one; mostly empty."""
+
+    @property
+    def url(self) -> str:
+        """The one spelling."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{_HTTPS}{host}:{self.port}{self.prefix}"
+
+    @property
+    def cluster_info(self) -> str:
+        """Where it serves cluster-info, and how long it may take for that (``fetch.SECONDS``)."""
+        return f"{self.prefix}{PATH}?timeout=10s"
+
+
+def parse_endpoint(text: str) -> Address:
+    """Read a server that a person named, ``host:port`` or ``https://host[:port]``; raises ``Denied``.
+
+    A path is refused: cluster-info is asked for at the root, and whoever names another place means something else.
+    """
+    is_url = text.startswith(_HTTPS)
+    named = text.removeprefix(_HTTPS).removesuffix("/") if is_url else text
+    if "/" not in named and (is_url or _PORT.search(named)):
+        with suppress(Denied):
+            return parse_server(_HTTPS + named)
+    raise Denied(
+        Reason.DISCOVERY_ENDPOINT_MALFORMED,
+        expected="host:port, [IPv6]:port or https://host:port, without a path",
+        got=shown(text),
+        remedy="say host and port, such as 10.0.0.1:6443, as nodeattest token create --print-join-command does",
+    )
+
+
+def parse_server(url: str) -> Address:
+    """Read a server's URL as it stands in a kubeconfig, path and all; raises ``Denied``."""
+    parts = urlsplit(check_server(url))
+    host = parts.hostname or ""
+    return Address(_host(host), parts.port or _HTTPS_PORT, parts.path.rstrip("/"))
+
+
+def _host(text: str) -> str:
+    """Spell a host in one way: IP addresses as Python does, names in lower case."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return text.lower()

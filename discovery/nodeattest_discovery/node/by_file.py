@@ -1,0 +1,201 @@
+"""Discovery by file: a kubeconfig that somebody trusted put there, by path, https URL or standard input.
+
+Promises: the file is bounded in size and time and comes over https or from this machine; what it may not hold is
+refused before anything is asked; the server that it names proves itself by the file's own CA before it is believed,
+and only then may see a credential of the file, if the caller allows one at all. Commands in it are never run.
+Leaves to others: whether the file is the right one: whoever can write it chooses the cluster.
+Source: kubeadm discovery/file/file.go and discovery/https.
+"""
+
+from __future__ import annotations
+
+import http
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery.clusterinfo import ClusterInfo
+from nodeattest_discovery.node import ask, fetch, filed
+from nodeattest_discovery.node.address import Address, parse_server
+from nodeattest_discovery.node.configmap import Published
+from nodeattest_discovery.node.credential import (
+    BasicCredential,
+    ClientCertificate,
+    Credential,
+    TokenCredential,
+    authorization,
+    of_user,
+)
+from nodeattest_discovery.node.filed import Filed, InFile, malformed, not_allowed
+from nodeattest_discovery.node.found import Found
+from nodeattest_discovery.node.rounds import first_sound
+from nodeattest_discovery.node.surroundings import Patience, Surroundings
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.identifiers import shown
+
+__all__ = ["BasicCredential", "ClientCertificate", "Credential", "FileFound", "TokenCredential", "by_file"]
+
+_STDIN: Final = "-"
+_LIMIT: Final = fetch.LIMIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFound(Found):
+    """What a file tells: the cluster, and perhaps who the node shall be."""
+
+    credential: Credential | None = None
+    runs_authenticator: bool = False
+    """The file's user runs ``kubelet-authenticator``: a node that attests needs no other credential."""
+
+
+def by_file(
+    source: str, around: Surroundings, *, stdin: Callable[[], bytes], allow_credentials: bool = False
+) -> FileFound:
+    """Find the cluster that a file names: a path, an https URL, or ``-`` for standard input.
+
+    Raises ``Denied`` for what no waiting mends, ``Unavailable`` when the time is over. A server that may not be asked
+    (403) is enough, as in kubeadm: its certificate passed, and the file is what is trusted.
+
+    1. Read the file. 2. Take it apart. 3. Read what it names beside itself. 4. Ask the server that it names.
+    """
+    patience = around.patience()
+    # 1
+    data, folder = _read(source, patience, stdin)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise malformed("a kubeconfig in YAML", "bytes that are not UTF-8") from None
+    # 2
+    told = filed.parse(text, local=folder is not None, allow_credentials=allow_credentials)
+    # 3
+    base = folder or Path()
+    info = _cluster(told, base)
+    credential = of_user(told.user, lambda stored: _local(base / stored.path))
+    # 4
+    wanted = _Wanted(text, info, credential, told.user.runs_authenticator, patience)
+    return first_sound([parse_server(info.server)], wanted.confirmed, patience)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    text: str
+    info: ClusterInfo
+    credential: Credential | None
+    runs_authenticator: bool
+    patience: Patience
+
+    def confirmed(self, server: Address) -> FileFound:
+        """Ask the server over a verified connection; raises ``Unavailable`` or ``Denied``.
+
+        1. Its certificate passes under the file's CAs; without any, under those of this machine.
+        2. It serves cluster-info, or says that it may not.
+        3. The file's CAs stay; if there are none, those of cluster-info are taken.
+        """
+        # 1
+        held = self.info.ca_certificates
+        roots = ask.anchors(held, self.patience) if held else self.patience.around.public_roots
+        client = self.credential if isinstance(self.credential, ClientCertificate) else None
+        trust = fetch.Verified(ca_pem=roots, server_name=self.info.tls_server_name, client=client)
+        # 2
+        published, notes = self._published(server, trust)
+        told, more = _told(published)
+        notes += more
+        if told is not None and parse_server(told.server) != server:
+            notes += (f"the cluster names {told.server} as its server, not {server.url}, which the file names",)
+        # 3
+        certificates = held or (told.ca_certificates if told is not None else ())
+        if not certificates:
+            raise malformed("certificate-authority-data in the file or in cluster-info", "none")
+        info = ClusterInfo(
+            server=self.info.server, ca_certificates=certificates, tls_server_name=self.info.tls_server_name
+        )
+        return FileFound(
+            kubeconfig=self.text,
+            info=info,
+            ca_pem=info.ca_pem,
+            asked=server.url,
+            notes=notes,
+            credential=self.credential,
+            runs_authenticator=self.runs_authenticator,
+        )
+
+    def _published(self, server: Address, trust: fetch.Verified) -> tuple[Published | None, tuple[str, ...]]:
+        try:
+            shown_as = authorization(self.credential)
+            return ask.cluster_info(server, trust, self.patience, authorization=shown_as), ()
+        except ask.RefusedError as refused:
+            if refused.status != http.HTTPStatus.FORBIDDEN:
+                raise
+            return None, (
+                f"{server.url} does not let us read cluster-info; its certificate passed, so the file counts",
+            )
+
+
+def _told(published: Published | None) -> tuple[ClusterInfo | None, tuple[str, ...]]:
+    """Read cluster-info; one that is unsound changes nothing, since the file is what is trusted."""
+    if published is None:
+        return None, ()
+    try:
+        return clusterinfo.parse(published.kubeconfig or ""), ()
+    except Denied as denied:
+        return None, (f"cluster-info is not used: expected {denied.expected}, got {denied.got}",)
+
+
+def _cluster(told: Filed, base: Path) -> ClusterInfo:
+    pem = _local(base / told.ca.path) if isinstance(told.ca, InFile) else told.ca
+    certificates = clusterinfo.parse_bundle(pem) if pem is not None else ()
+    return ClusterInfo(server=told.server, ca_certificates=certificates, tls_server_name=told.tls_server_name)
+
+
+def _read(source: str, patience: Patience, stdin: Callable[[], bytes]) -> tuple[bytes, Path | None]:
+    """Return a file's bytes, and for a local file the folder to which its paths are relative."""
+    if source == _STDIN:
+        return _bounded(stdin()), None
+    if "://" in source:
+        address, path = _url(source)
+        return first_sound([address], lambda server: _download(server, path, patience), patience), None
+    return _local(Path(source)), Path(source).parent
+
+
+def _url(source: str) -> tuple[Address, str]:
+    """Take an https URL apart; it may hold a query, which is shown nowhere: it may be a permission."""
+    if not source.startswith("https://"):
+        raise not_allowed("a path, an https URL, or -", "a URL of another scheme", "serve the file over https")
+    parts = urlsplit(source)
+    address = parse_server(f"https://{parts.netloc}")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if parts.fragment or not path.isascii() or not path.isprintable() or " " in path:
+        raise not_allowed("an https URL", shown(source.partition("?")[0]), "write it as a browser would send it")
+    return address, path
+
+
+def _download(server: Address, path: str, patience: Patience) -> bytes:
+    trust = fetch.Verified(ca_pem=patience.around.public_roots)
+    answer = fetch.get(server, path, trust, patience, accept="*/*")
+    if http.HTTPStatus.MULTIPLE_CHOICES <= answer.status < http.HTTPStatus.BAD_REQUEST:
+        raise not_allowed("the file itself", "a redirect", "name the place where the file is")
+    if answer.status != http.HTTPStatus.OK:
+        remedy = "see that the file is there, and may be read"
+        detail = f"{server.url} gave no discovery file: HTTP status {answer.status}"
+        raise Unavailable(Reason.API_UNAVAILABLE, detail, remedy=remedy)
+    return answer.body
+
+
+def _local(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return _bounded(file.read(_LIMIT + 1))
+    except (OSError, ValueError) as error:
+        got = error.strerror if isinstance(error, OSError) else None
+        raise not_allowed(
+            f"a file to read at {shown(str(path))}", got or "no such name", "name a file that is there"
+        ) from None
+
+
+def _bounded(data: bytes) -> bytes:
+    if len(data) > _LIMIT:
+        raise malformed(f"at most {_LIMIT} bytes", "more")
+    return data

@@ -1,0 +1,129 @@
+"""Discovery by bootstrap token: cluster-info that the token signs, from a server that a pinned CA vouches for.
+
+Promises: the token itself is sent nowhere; the second connection trusts pinned certificates only, however many others
+stand beside them in a signed bundle (kubeadm trusts them all: whoever has a leaked token, but not the CA's key, can
+sign a bundle of the real CA and its own, and is believed). An answer is believed whole or not at all.
+Leaves to others: using what was found; asking the cluster whether the token may join.
+Source: kubeadm discovery/token/token.go; docs/adr/0017-pinned-certificates-only.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery.clusterinfo import ClusterInfo
+from nodeattest_discovery.node import ask, fetch
+from nodeattest_discovery.node.address import Address, parse_endpoint, parse_server
+from nodeattest_discovery.node.configmap import Published
+from nodeattest_discovery.node.found import Found
+from nodeattest_discovery.node.rounds import first_sound
+from nodeattest_discovery.node.surroundings import Patience, Surroundings
+from nodeattest_discovery.pins import CaPin, check_some, keep_pinned
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+
+__all__ = ["by_token"]
+
+_SECTION = "companion proposal 001, join"
+
+
+def by_token(
+    endpoints: Sequence[str], token: BootstrapToken, pins: frozenset[CaPin] | None, around: Surroundings
+) -> Found:
+    """Find the cluster that one of these servers (``host:port`` or https URL) belongs to.
+
+    ``pins=None`` leaves out whether the server is the cluster's own: an explicit wish of whoever calls. Raises
+    ``Denied`` for what no waiting mends, ``Unavailable`` when the time is over. What is final and what is asked again
+    is as in kubeadm: a wrong signature, a text that is no cluster-info, a CA that is not pinned and a second answer
+    that differs are final for the server that gave them; no answer, no permission, no signature of this token yet and
+    a certificate that does not pass are asked again, since clusters start, clocks are set, and signers take a moment.
+    """
+    servers = [parse_endpoint(endpoint) for endpoint in endpoints]
+    if not servers:
+        raise Denied(
+            Reason.DISCOVERY_ENDPOINT_MALFORMED,
+            expected="at least one API server",
+            got="none",
+            remedy="name one: host:port",
+        )
+    check_some(pins)
+    patience = around.patience()
+    return first_sound(servers, lambda server: _Question(server, token, pins, patience).found(), patience)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    server: Address
+    token: BootstrapToken
+    pins: frozenset[CaPin] | None
+    patience: Patience
+
+    def found(self) -> Found:
+        """Ask one server, and check what it says.
+
+        1. First look: unverified, and without credentials; it holds a signature of this token.
+        2. The signature is this token's over the exact text, which is a sound cluster-info.
+        3. CAs that are pinned themselves, and valid, are in it.
+        4. A server that one of these vouches for, at the same address, says the same, byte for byte.
+        """
+        checks = Checks()
+        # 1
+        text, signature = self._signed(ask.cluster_info(self.server, fetch.UNVERIFIED, self.patience))
+        # 2
+        checks.require(
+            jws.is_valid(signature, text.encode(), self.token),
+            "cluster-info is signed with this token",
+            section=_SECTION,
+            reason=Reason.CLUSTER_INFO_SIGNATURE_INVALID,
+            expected=f"a signature of the token {self.token.id} over cluster-info",
+            got="another signature",
+            remedy="compare the token's secret; if it is right, this is not the cluster, or the text was changed",
+        )
+        info = clusterinfo.parse(text)
+        if self.pins is None:
+            ask.anchors(info.ca_certificates, self.patience)
+            return self._as_found(text, info, (_unpinned(self.server),))
+        # 3
+        pinned = keep_pinned(info.ca_certificates, self.pins)
+        trust = fetch.Verified(ca_pem=ask.anchors(pinned, self.patience))
+        # 4
+        second = ask.cluster_info(self.server, trust, self.patience).kubeconfig
+        checks.require(
+            second == text,
+            "the verified server says the same",
+            section=_SECTION,
+            reason=Reason.CLUSTER_INFO_CHANGED,
+            expected="the first answer, byte for byte, over the verified connection",
+            got="another text" if second else "none",
+            remedy="try again if the cluster was being changed; else somebody answered in the cluster's place at first",
+        )
+        return self._as_found(text, info, _beside(len(info.ca_certificates) - len(pinned)))
+
+    def _signed(self, published: Published) -> tuple[str, str]:
+        """Return text and signature; raises ``Unavailable`` as long as the signer has not been there."""
+        signature = published.signatures.get(self.token.id)
+        if signature is None:
+            raise Unavailable(
+                Reason.CLUSTER_INFO_UNSIGNED,
+                f"{self.server.url} has no signature of the token {self.token.id}",
+                remedy="see that the token exists and may sign (nodeattest token list), and that a signer runs",
+            )
+        return published.text(), signature
+
+    def _as_found(self, text: str, info: ClusterInfo, notes: tuple[str, ...]) -> Found:
+        if parse_server(info.server) != self.server:
+            notes += (f"the cluster names {info.server} as its server, not {self.server.url}, which was asked",)
+        return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=self.server.url, notes=notes)
+
+
+def _unpinned(server: Address) -> str:
+    return f"no CA was pinned: whoever knows the token could have answered as {server.url} in the cluster's place"
+
+
+def _beside(count: int) -> tuple[str, ...]:
+    if not count:
+        return ()
+    return (f"{count} of the cluster's CAs not pinned: trusted, since the server that a pinned CA vouches for says so",)

@@ -1,0 +1,161 @@
+"""Refreshing what a joined node knows of its cluster: CAs are rotated, servers move.
+
+Promises: news comes over a connection that the presently trusted CAs vouch for, is believed only if it keeps at least
+one of them, and, where it changes CAs or server, only if the server that it names proves itself under a CA that was
+trusted before, still is, and vouches for the server that told the news. So whoever can write cluster-info, but has no
+key of the cluster's CA, cannot lead nodes to a server of his own, be it by adding first his CA and then his address: as
+long as the cluster's own server shows no certificate of that CA, it moves nobody. No credential is sent.
+Leaves to others: when to ask, and storing what is new. One round of questions, no waiting: the next refresh asks again.
+Source: docs/adr/0019; Kubernetes "Manual Rotation of CA Certificates" (old, then old and new, then new).
+"""
+
+from __future__ import annotations
+
+import http
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography import x509
+
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery.node import ask, fetch
+from nodeattest_discovery.node.address import Address, parse_server
+from nodeattest_discovery.node.found import Found
+from nodeattest_discovery.node.surroundings import Patience, Surroundings
+from nodeattest_discovery.pins import pin_of
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+
+__all__ = ["refresh"]
+
+_SECTION = "companion proposal 001, client caching and update"
+_NOT_FOR_US: Final = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND})
+
+
+def refresh(
+    servers: Sequence[str],
+    trusted_ca_pem: bytes,
+    known: str | None,
+    around: Surroundings,
+    *,
+    tls_server_name: str | None = None,
+    keeps_server: bool = False,
+) -> Found | None:
+    """Ask these servers (https URLs) in turn what is new; None if nothing is, or if the cluster does not tell.
+
+    ``known`` is the text of cluster-info as it was last seen, ``tls_server_name`` the name in the servers'
+    certificates where it is not their host. ``keeps_server``: only CAs are of interest; the server that news names is
+    not asked, since no way from here may lead there, and the one that tells must bear its own news out. Raises
+    ``Denied`` for news that cannot be believed and that no other server mends, ``Unavailable`` when no server answers.
+    """
+    patience = around.patience()
+    addresses = list(dict.fromkeys(parse_server(server) for server in servers))
+    trusted = clusterinfo.parse_bundle(trusted_ca_pem)
+    question = _Question(addresses, trusted, known, tls_server_name, keeps_server, patience)
+    refused: Denied | None = None
+    away = Unavailable(Reason.API_UNAVAILABLE, "no server is known", remedy="join again")
+    for address in addresses:
+        try:
+            return question.news(address)
+        except ask.RefusedError as error:
+            if error.status in _NOT_FOR_US:
+                around.tell(f"{error.detail}; what this node knows of its cluster stays as it is")
+                return None
+            away = error
+        except Unavailable as error:
+            away = error
+        except Denied as error:
+            around.tell(f"{address.url}: {error}")
+            refused = refused or error
+    raise refused or away
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    known_servers: Sequence[Address]
+    trusted: tuple[x509.Certificate, ...]
+    known: str | None
+    tls_server_name: str | None
+    keeps_server: bool
+    patience: Patience
+
+    def news(self, server: Address) -> Found | None:
+        """Ask one server, and check what is new.
+
+        1. It answers over a connection that the trusted CAs vouch for, with another text than the known one.
+        2. The text is a sound cluster-info.
+        3. It keeps at least one key of the trusted CAs.
+        4. If its CAs, its server or that server's name are not the known ones, the server proves itself under a CA that
+           was kept and vouches for the one that was asked, and says the same; or the one that was asked does.
+        """
+        # 1
+        trust = fetch.Verified(ca_pem=ask.anchors(self.trusted, self.patience), server_name=self.tls_server_name)
+        text = ask.cluster_info(server, trust, self.patience).kubeconfig or ""
+        if text == self.known:
+            return None
+        # 2
+        info = clusterinfo.parse(text)
+        # 3
+        checks = Checks()
+        pins = {pin_of(certificate) for certificate in self.trusted}
+        kept = tuple(certificate for certificate in info.ca_certificates if pin_of(certificate) in pins)
+        checks.require(
+            bool(kept),
+            "a trusted CA is kept",
+            section=_SECTION,
+            reason=Reason.CLUSTER_INFO_CHANGED,
+            expected="cluster-info with at least one of the CAs that this node trusts",
+            got="other CAs only",
+            remedy="publish old and new CAs together until every node has refreshed, or join the node again",
+        )
+        # 4
+        named = (parse_server(info.server), info.tls_server_name)
+        known = named[0] in self.known_servers and named[1] == self.tls_server_name
+        place, name = (server, self.tls_server_name) if self.keeps_server else named
+        if not (known or self.keeps_server):
+            self._confirm(place, name, text, self._vouching(kept, server), checks)
+        elif set(info.ca_certificates) != set(self.trusted):
+            self._confirm(place, name, text, kept, checks)
+        return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=server.url)
+
+    def _vouching(self, kept: tuple[x509.Certificate, ...], server: Address) -> tuple[x509.Certificate, ...]:
+        """Return the CAs by which the server that was asked can be verified: not one that only stands beside them."""
+        if len(kept) == 1 and len(self.trusted) == 1:
+            return kept
+        found = tuple(one for one in kept if self._vouches(one, server))
+        if not found:
+            raise Unavailable(
+                Reason.SERVER_NOT_TRUSTED,
+                f"none of the CAs that cluster-info keeps vouches for {server.url}, which tells it",
+                remedy="let the servers have certificates of a CA that stays, before cluster-info moves or drops one",
+            )
+        return found
+
+    def _vouches(self, authority: x509.Certificate, server: Address) -> bool:
+        try:
+            trust = fetch.Verified(ca_pem=ask.anchors((authority,), self.patience), server_name=self.tls_server_name)
+            ask.cluster_info(server, trust, self.patience)
+        except Unavailable as unavailable:
+            if unavailable.reason is not Reason.SERVER_NOT_TRUSTED:
+                raise
+            return False
+        return True
+
+    def _confirm(
+        self, place: Address, name: str | None, text: str, kept: tuple[x509.Certificate, ...], checks: Checks
+    ) -> None:
+        trust = fetch.Verified(ca_pem=ask.anchors(kept, self.patience), server_name=name)
+        try:
+            told = ask.cluster_info(place, trust, self.patience).kubeconfig
+        except ask.RefusedError as error:  # that another server may not be asked says nothing about this one
+            raise Unavailable(Reason.API_UNAVAILABLE, error.detail, remedy=error.remedy) from None
+        checks.require(
+            told == text,
+            "the server that is named says the same",
+            section=_SECTION,
+            reason=Reason.CLUSTER_INFO_CHANGED,
+            expected=f"the same cluster-info at {place.url}",
+            got="another text" if told else "none",
+            remedy="see that this server belongs to the cluster; wait until a change is complete",
+        )

@@ -1,0 +1,235 @@
+"""Bootstrap tokens as Secrets: reading them exactly as the control plane does, writing them so that all agree.
+
+Promises: three judgements that kube-controller-manager and kube-apiserver make of the same Secret, each with its own
+rules, because they differ: who signs (``signing_token``), who has expired (``expiry``), who may authenticate
+(``authenticating_groups``). They are total: a Secret of any content gives an answer. Leaves to others: reading and
+writing Secrets in a cluster.
+Source: k8s.io/cluster-bootstrap token/util/helpers.go and secrets; kubernetes pkg/controller/bootstrap;
+plugin/pkg/auth/authenticator/token/bootstrap.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final, cast
+
+from nodeattest_discovery import gotime
+from nodeattest_discovery.token import BOOTSTRAP_GROUP, BootstrapToken, is_token, is_token_id
+from nodeattest_providers.errors import Denied, Reason
+
+__all__ = [
+    "DEFAULT_GROUP",
+    "NAMESPACE",
+    "SECRET_TYPE",
+    "Expiry",
+    "TokenSecret",
+    "Usage",
+    "authenticating_groups",
+    "check_group",
+    "encode",
+    "expiry",
+    "is_token_secret",
+    "secret_name",
+    "signing_token",
+    "stored",
+    "text_of",
+    "usages_of",
+]
+
+NAMESPACE: Final = "kube-system"
+SECRET_TYPE: Final = "bootstrap.kubernetes.io/token"  # noqa: S105 - the type of a Secret, not a secret
+DEFAULT_GROUP: Final = "system:bootstrappers:kubeadm:default-node-token"
+"""kubeadm binds the rights of joining nodes to it."""
+_NAME_PREFIX: Final = "bootstrap-token-"
+_USAGE_PREFIX: Final = "usage-bootstrap-"
+_GROUP: Final = re.compile(r"system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]", re.ASCII)
+
+
+class Usage(StrEnum):
+    """What a token is good for."""
+
+    SIGNING = "signing"
+    AUTHENTICATION = "authentication"
+
+
+class Expiry(StrEnum):
+    """What the token cleaner makes of an expiration."""
+
+    NEVER = "never"
+    PENDING = "pending"
+    PAST = "past"
+    """Also an expiration that Go cannot read: such a token is deleted at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSecret:
+    """A token to be written."""
+
+    token: BootstrapToken
+    usages: frozenset[Usage] = frozenset(Usage)
+    groups: tuple[str, ...] = (DEFAULT_GROUP,)
+    """Extra groups of whoever authenticates with it."""
+    expires: datetime | None = None
+    """Aware; None: never."""
+    description: str = ""
+
+
+def secret_name(token_id: str) -> str:
+    """Name the Secret of a token."""
+    return _NAME_PREFIX + token_id
+
+
+def is_token_secret(secret: Mapping[str, object]) -> bool:
+    """Tell whether type and name are a token's; what it holds may be of any kind."""
+    name = _member(secret, "metadata", "name")
+    return secret.get("type") == SECRET_TYPE and isinstance(name, str) and name.startswith(_NAME_PREFIX)
+
+
+def check_group(group: str) -> str:
+    """Return an extra group as it came; raises ``Denied`` for what the API server would refuse the whole token for."""
+    if _GROUP.fullmatch(group) is None:
+        raise Denied(
+            Reason.TOKEN_MALFORMED,
+            expected=r"a group that matches \Asystem:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]\z",
+            got=ascii(group[:64]),
+            remedy="name groups below system:bootstrappers: only, in lower case",
+        )
+    return group
+
+
+def encode(secret: TokenSecret) -> dict[str, str]:
+    """Write ``data`` of the Secret, in base64; raises ``Denied`` for what no API server would take as a token.
+
+    1. At least one usage. 2. Groups are well-formed, and stand only where the token authenticates. 3. The description
+    is text. Groups keep their order, as kubeadm's do.
+    """
+    # 1
+    if not secret.usages:
+        raise _unusable("a usage: signing, authentication or both", "none")
+    # 2
+    groups = list(dict.fromkeys(check_group(group) for group in secret.groups))
+    if groups and Usage.AUTHENTICATION not in secret.usages:
+        raise _unusable("no groups for a token that does not authenticate", f"{len(groups)} groups")
+    values = {
+        "token-id": secret.token.id,
+        "token-secret": secret.token.secret,
+        "description": secret.description,
+        "expiration": _written(secret.expires) if secret.expires else "",
+        "auth-extra-groups": ",".join(groups),
+        **{_USAGE_PREFIX + usage: "true" for usage in sorted(secret.usages)},
+    }
+    # 3
+    try:
+        return {key: base64.b64encode(_bytes(value)).decode() for key, value in values.items() if value}
+    except UnicodeEncodeError:
+        raise _unusable("a description that is text", "half a character") from None
+
+
+def signing_token(secret: Mapping[str, object], now: datetime) -> BootstrapToken | None:
+    """Return the token that signs cluster-info, as the bootstrap signer decides; its secret may have any form.
+
+    1. Type, namespace-independent name and ``token-id`` agree. 2. The secret is not empty. 3. It has not expired.
+    4. ``usage-bootstrap-signing`` is exactly ``true``.
+    """
+    token = stored(secret)
+    if token is None or not token.secret:
+        return None
+    if expiry(secret, now)[0] is Expiry.PAST or not _has_usage(secret, Usage.SIGNING):
+        return None
+    return token
+
+
+def stored(secret: Mapping[str, object]) -> BootstrapToken | None:
+    """Return id and secret of a Secret whose type, name and ``token-id`` agree, whatever else stands in it."""
+    name = _member(secret, "metadata", "name")
+    if secret.get("type") != SECRET_TYPE or not isinstance(name, str) or not name.startswith(_NAME_PREFIX):
+        return None
+    token_id = name.removeprefix(_NAME_PREFIX)
+    if not is_token_id(token_id) or _value(secret, "token-id") != token_id:
+        return None
+    return BootstrapToken(token_id, _value(secret, "token-secret"))
+
+
+def expiry(secret: Mapping[str, object], now: datetime) -> tuple[Expiry, datetime | None]:
+    """Tell whether a token has expired, as the token cleaner decides, and when it does or did.
+
+    Nothing but type and expiration counts: a Secret whose name, id or usages are wrong is deleted, too; one of another
+    type never is.
+    """
+    text = _value(secret, "expiration")
+    if not text or secret.get("type") != SECRET_TYPE:
+        return Expiry.NEVER, None
+    moment = gotime.parse_rfc3339(text)
+    if moment is None or moment <= now:
+        return Expiry.PAST, moment
+    return Expiry.PENDING, moment
+
+
+def authenticating_groups(secret: Mapping[str, object], now: datetime) -> tuple[str, ...] | None:
+    """Return the groups of whoever authenticates with this token, sorted; None if nobody may.
+
+    The caller has compared the token's secret, which has the one form: an API server reads no other out of a header,
+    and three letters would be guessed from a single JWT. One bad group refuses the whole token; a Secret that is being
+    deleted counts as gone.
+    """
+    token = stored(secret)
+    if token is None or not is_token(token.reveal()) or _member(secret, "metadata", "deletionTimestamp") is not None:
+        return None
+    if expiry(secret, now)[0] is Expiry.PAST or not _has_usage(secret, Usage.AUTHENTICATION):
+        return None
+    text = _value(secret, "auth-extra-groups")
+    extra = text.split(",") if text else []
+    if any(_GROUP.fullmatch(group) is None for group in extra):
+        return None
+    return tuple(sorted({BOOTSTRAP_GROUP, *extra}))
+
+
+def usages_of(secret: Mapping[str, object]) -> tuple[Usage, ...]:
+    """List the usages of a stored token, sorted."""
+    return tuple(usage for usage in sorted(Usage) if _has_usage(secret, usage))
+
+
+def text_of(secret: Mapping[str, object], keys: Iterable[str]) -> tuple[str, ...]:
+    """Read entries of a stored token as text, empty where there is none."""
+    return tuple(_value(secret, key) for key in keys)
+
+
+def _written(moment: datetime) -> str:
+    """Write a time as Go does, in whole seconds; the year has four digits, which ``strftime`` does not see to."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
+
+
+def _bytes(text: str) -> bytes:
+    """Undo what Python does to arguments and values that are no UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _has_usage(secret: Mapping[str, object], usage: Usage) -> bool:
+    return _value(secret, _USAGE_PREFIX + usage) == "true"
+
+
+def _value(secret: Mapping[str, object], key: str) -> str:
+    """Read an entry of ``data`` as text, empty where there is none; bytes that are no UTF-8 stay no text."""
+    text = _member(secret, "data", key)
+    if not isinstance(text, str):
+        return ""
+    try:
+        return base64.b64decode(text, validate=True).decode("utf-8", "surrogateescape")
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def _member(secret: Mapping[str, object], name: str, key: str) -> object:
+    holder = secret.get(name)
+    return cast("dict[str, object]", holder).get(key) if isinstance(holder, dict) else None
+
+
+def _unusable(expected: str, got: str) -> Denied:
+    remedy = "choose usages and groups that belong together"
+    return Denied(Reason.TOKEN_MALFORMED, expected=expected, got=got, remedy=remedy)

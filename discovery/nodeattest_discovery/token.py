@@ -1,0 +1,106 @@
+"""Bootstrap tokens: ``<id>.<secret>``, six and sixteen characters of ``[a-z0-9]``.
+
+Promises: text gives a token or ``Denied``; a token never shows its secret, not even in its ``repr``. The id is public
+(it names the Secret and the user), the secret is 82.7 bits of entropy.
+Leaves to others: Secrets in a cluster (``secret``).
+Source: k8s.io/cluster-bootstrap token/api/types.go and token/util.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeattest_providers.errors import Denied, Reason
+
+__all__ = [
+    "BOOTSTRAP_GROUP",
+    "USER_PREFIX",
+    "BootstrapToken",
+    "generate",
+    "is_token",
+    "is_token_id",
+    "parse",
+    "parse_id",
+]
+
+USER_PREFIX: Final = "system:bootstrap:"
+"""The API server names a token's holder by this and the token's id."""
+BOOTSTRAP_GROUP: Final = "system:bootstrappers"
+"""The group of every token's holder."""
+
+_ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+_ID_LENGTH: Final = 6
+_SECRET_LENGTH: Final = 16
+_ID: Final = re.compile(rf"[a-z0-9]{{{_ID_LENGTH}}}", re.ASCII)
+_TOKEN: Final = re.compile(rf"([a-z0-9]{{{_ID_LENGTH}}})\.([a-z0-9]{{{_SECRET_LENGTH}}})", re.ASCII)
+# fullmatch throughout: Python's $ lets a line end in, which Go's \z does not.
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapToken:
+    """A token taken apart."""
+
+    id: str
+    secret: str = field(repr=False)
+
+    @property
+    def username(self) -> str:
+        """The holder, as the API server names it."""
+        return USER_PREFIX + self.id
+
+    def reveal(self) -> str:
+        """Write the token out, for its file, a header of a verified connection, or the person who asked for it."""
+        return f"{self.id}.{self.secret}"
+
+
+def parse(text: str) -> BootstrapToken:
+    """Read a token; raises ``Denied`` for everything else, white space around it included."""
+    found = _TOKEN.fullmatch(text)
+    if found is None:
+        raise Denied(
+            Reason.TOKEN_MALFORMED,
+            expected="six, a dot, and sixteen lower-case letters or digits",
+            got=_shape(text),
+            remedy="take the token from the bootstrap data, or make one with: nodeattest token create",
+        )
+    return BootstrapToken(found[1], found[2])
+
+
+def parse_id(text: str) -> str:
+    """Read the id out of an id or a whole token; raises ``Denied``."""
+    if is_token_id(text):
+        return text
+    if "." in text:
+        return parse(text).id
+    raise Denied(
+        Reason.TOKEN_MALFORMED,
+        expected="a token, or its id: six lower-case letters or digits",
+        got=_shape(text),
+        remedy="see the tokens with: nodeattest token list",
+    )
+
+
+def is_token(text: str) -> bool:
+    """Tell whether a text is a whole token."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def is_token_id(text: str) -> bool:
+    """Tell whether a text is the id of a token."""
+    return _ID.fullmatch(text) is not None
+
+
+def generate(choose: Callable[[str], str] = secrets.choice) -> BootstrapToken:
+    """Make a token; ``choose`` picks one character of a string, each equally likely."""
+    token_id = "".join(choose(_ALPHABET) for _ in range(_ID_LENGTH))
+    return BootstrapToken(token_id, "".join(choose(_ALPHABET) for _ in range(_SECRET_LENGTH)))
+
+
+def _shape(text: str) -> str:
+    """Describe what came without a character of it: it may be a secret with a slip of the pen."""
+    before, dot, after = text.partition(".")
+    return f"{len(before)} and {len(after)} characters around a dot" if dot else f"{len(text)} characters without a dot"

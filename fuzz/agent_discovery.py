@@ -1,0 +1,72 @@
+"""Targets of a node that discovered its cluster: kubelet's configuration, and the agent's own notes."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import yaml
+
+from fuzz.mutators.json_tree import JsonTree
+from fuzz.mutators.slips import Slips
+from fuzz.target import Target, require
+from nodeattest_authenticator.discovery import kubelet_config, record
+from nodeattest_authenticator.discovery.section import parse_discovery
+from nodeattest_authenticator.errors import Failure, Local
+from nodeattest_authenticator.fields import Fields, FieldsError, parse_object
+
+__all__ = ["TARGETS"]
+
+_LONGEST_MESSAGE: Final = 1024
+
+
+def _kubelet_configuration(data: bytes) -> bool:
+    """Read a configuration as it stands in a ConfigMap, and write what kubelet gets."""
+    text = data.decode("utf-8", "surrogateescape")
+    try:
+        read = kubelet_config.parse({"data": {"kubelet": text}})
+        made = kubelet_config.adjust(read, ca_file="/ca.crt")
+    except Failure as failure:
+        require(failure.reason == Local.KUBELET_CONFIGURATION_REFUSED, "a refusal for its own reason")
+        require(len(str(failure)) <= _LONGEST_MESSAGE, "a refusal of a few words")
+        return False
+    require(read == yaml.safe_load(text), "PyYAML reads the same")
+    written = kubelet_config.render(made)
+    require(json.loads(written) == made, "JSON is written")
+    require(yaml.safe_load(written) == made, "YAML readers read what JSON readers read")
+    require(made["rotateCertificates"] is False and made["serverTLSBootstrap"] is True, "the agent renews")
+    untouched = {"authentication", "rotateCertificates", "serverTLSBootstrap"}
+    require(all(made[key] == value for key, value in read.items() if key not in untouched), "the rest is as it was")
+    return True
+
+
+def _section(data: bytes) -> bool:
+    try:
+        read = parse_discovery(Fields(parse_object(data), "discovery."))
+    except FieldsError as error:
+        require(len(str(error)) <= _LONGEST_MESSAGE, "a refusal of a few words")
+        return False
+    again = parse_discovery(Fields(read.to_json(), "discovery."))
+    require(again == read, "what is written is read again")
+    require(
+        read.knowing(*reversed(read.servers)).servers == tuple(reversed(read.servers)), "servers change their order"
+    )
+    for old, new in zip(read.former, read.former[1:], strict=False):
+        after = read.after(old, new)
+        require(new not in after.former, "what is so now is not former")
+        require(parse_discovery(Fields(after.to_json(), "discovery.")) == after, "a step leaves a sound section")
+    return True
+
+
+def _record(data: bytes) -> bool:
+    try:
+        return record.parse(data).at >= 0
+    except FieldsError:
+        return False
+
+
+TARGETS: Final = (
+    Target("agent-kubelet-configuration", _kubelet_configuration, Slips(b"ab01-_:.,?{}[]&*!'\"#~= \nxeyYnN"), 2048),
+    Target("agent-discovery", _section, JsonTree(), 8192),
+    Target("agent-refresh", _record, JsonTree(), 512),
+)

@@ -1,0 +1,180 @@
+"""Targets of discovery's core: what a person types, what any token's Secret holds, what a stranger's server answers.
+
+Laws that need a second opinion ask one: PyYAML's own constructor, the sandbox's authenticator, which shares no code
+with ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Final
+
+import yaml
+
+from fuzz.keys import NOW
+from fuzz.laws import refused
+from fuzz.mutators.der_tree import DerTree
+from fuzz.mutators.json_tree import JsonTree
+from fuzz.mutators.pem_blocks import PemBlocks
+from fuzz.mutators.slips import Slips
+from fuzz.target import Target, require
+from nodeattest_discovery import clusterinfo, gotime, jws, pins, secret, strictyaml, token
+from nodeattest_discovery.secret import Expiry, Usage
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_kube.jsontypes import JsonObject, parse_json
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.pem import decode
+from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
+from nodeattest_sandbox.apiserver.tokens import groups_of
+
+__all__ = ["SIGNER", "TARGETS"]
+
+SIGNER: Final = BootstrapToken("abcdef", "0123456789abcdef")
+_LONGEST_MESSAGE: Final = 1024
+_CERTIFICATE: Final = "CERTIFICATE"
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _token(data: bytes) -> bool:
+    text = _text(data)
+    try:
+        token_id = token.parse_id(text)
+    except Denied as denied:
+        return _told(denied, Reason.TOKEN_MALFORMED)
+    require(token.is_token_id(token_id), "an id is an id")
+    if text == token_id:
+        return True
+    read = token.parse(text)
+    require(read.id == token_id and read.reveal() == text, "a token is written as it was read")
+    require(read.secret not in repr(read), "a token does not show its secret")
+    return True
+
+
+def _told(denied: Denied, *allowed: Reason) -> bool:
+    require(len(str(denied)) <= _LONGEST_MESSAGE and str(denied).isprintable(), "a refusal of one line")
+    return refused(denied, *allowed)
+
+
+def _pin(data: bytes) -> bool:
+    text = _text(data)
+    try:
+        pin = pins.parse(text)
+    except Denied as denied:
+        return _told(denied, Reason.CA_PIN_MALFORMED)
+    require(str(pin) == text.lower() and pins.parse(str(pin)) == pin, "a pin has one meaning, and one spelling of ours")
+    return True
+
+
+def _time(data: bytes) -> bool:
+    """Two readers agree whether a token has ended; to the microsecond, which is all that Python's clock has."""
+    text = _text(data)
+    moment = gotime.parse_rfc3339(text)
+    body = _stored({"expiration": text})
+    expiry, when = secret.expiry(body, NOW)
+    require(when == moment, "an expiration is read as a time")
+    require(not text or (expiry is Expiry.PAST) is (moment is None or moment <= NOW), "what is no time is over")
+    if moment != NOW:
+        others = groups_of(body, SIGNER.reveal(), NOW)
+        require((others is None) is (expiry is Expiry.PAST), "the sandbox reads times by the same rules")
+    return moment is not None
+
+
+def _stored(changes: dict[str, str]) -> JsonObject:
+    """Make a token's Secret; texts may be bytes that are no UTF-8."""
+    data = dict(secret.encode(secret.TokenSecret(token=SIGNER, groups=())))
+    data |= {key: base64.b64encode(text.encode("utf-8", "surrogateescape")).decode() for key, text in changes.items()}
+    return {"metadata": {"name": secret.secret_name(SIGNER.id)}, "type": secret.SECRET_TYPE, "data": {**data}}
+
+
+def _secret(data: bytes) -> bool:
+    """Judge an object; ``Denied`` is no answer here."""
+    try:
+        body = parse_json(data, max_values=1000)
+    except ValueError:
+        return False
+    found, signs, groups = secret.stored(body), secret.signing_token(body, NOW), secret.authenticating_groups(body, NOW)
+    past = secret.expiry(body, NOW)[0] is Expiry.PAST
+    require(signs is None or (signs == found and bool(signs.secret) and not past), "an empty secret signs nothing")
+    require(signs is None or Usage.SIGNING in secret.usages_of(body), "a token signs if it may")
+    require(groups is None or (found is not None and not past), "what has ended authenticates nobody")
+    require(groups is None or Usage.AUTHENTICATION in secret.usages_of(body), "a token authenticates if it may")
+    for group in groups or ():
+        require(group == token.BOOTSTRAP_GROUP or secret.check_group(group) == group, "bootstrappers, and no others")
+    if found is not None and text_at(map_at(body), "data", "token-secret") and _is_token(found):
+        require(groups_of(map_at(body), found.reveal(), NOW) == groups, "the sandbox authenticates the same")
+    return signs is not None or groups is not None
+
+
+def _is_token(found: BootstrapToken) -> bool:
+    try:
+        return token.parse(found.reveal()) == found
+    except Denied:
+        return False
+
+
+def _signature(data: bytes) -> bool:
+    """Read a signature off the first line, and its content off the rest."""
+    shown, _, content = data.partition(b"\n")
+    valid = jws.is_valid(_text(shown), content, SIGNER)
+    require(valid is (jws.sign(content, SIGNER).encode() == shown), "one text is the signature")
+    require(not jws.is_valid(_text(shown), content + b"\0", SIGNER) or not valid, "a signature is of one content")
+    return valid
+
+
+def _yaml(data: bytes) -> bool:
+    text = _text(data)
+    try:
+        read = strictyaml.parse_object(text)
+    except ValueError as error:
+        require(len(str(error)) <= _LONGEST_MESSAGE, "a refusal of a few words")
+        return False
+    require(read == yaml.safe_load(text), "PyYAML reads the same")
+    again = yaml.dump(json.loads(json.dumps(read)), Dumper=_Dumper, allow_unicode=True)
+    require(strictyaml.parse_object(again) == read, "what was read can be written and read again")
+    return True
+
+
+class _Dumper(yaml.SafeDumper):
+    """A writer without aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Write each value out."""
+        del data
+        return True
+
+
+def _cluster_info(data: bytes) -> bool:
+    try:
+        info = clusterinfo.parse(_text(data))
+    except Denied as denied:
+        return _told(denied, Reason.CLUSTER_INFO_MALFORMED)
+    require(clusterinfo.check_server(info.server).startswith("https://"), "HTTPS only")
+    require(bool(info.ca_certificates), "a CA at least")
+    blocks = decode(info.ca_pem, [_CERTIFICATE] * len(info.ca_certificates))
+    require(clusterinfo.parse_bundle(info.ca_pem) == info.ca_certificates, "a bundle of CAs is one")
+    again = clusterinfo.parse(clusterinfo.build(info.server, info.ca_pem))
+    require((again.server, again.ca_pem) == (info.server, info.ca_pem), "what was read can be written and read again")
+    first = pins.pin_of(info.ca_certificates[0])
+    kept = pins.keep_pinned(info.ca_certificates, [first])
+    require({pins.pin_of(each) for each in kept} == {first} and len(kept) <= len(blocks), "what is kept is pinned")
+    return True
+
+
+TARGETS: Final = (
+    Target("discovery-token", _token, Slips(b"0123456789abcxyzAZ.:\n \xd9"), 64),
+    Target("discovery-pin", _pin, Slips(b"0123456789abcdefABCDEFshSH:\n \xd9"), 128),
+    Target("discovery-time", _time, Slips(b"0123456789-+:.,TZtz \n\xd9"), 64),
+    Target("discovery-secret", _secret, JsonTree()),
+    Target("discovery-signature", _signature, None, 256),
+    Target("discovery-yaml", _yaml, Slips(b"ab0:,-?{}[]&*!|>'\"%@#\\~= \n\t"), 1024),
+    Target(
+        "discovery-cluster-info",
+        _cluster_info,
+        JsonTree({"certificate-authority-data": PemBlocks({_CERTIFICATE: DerTree()})}),
+        8192,
+    ),
+)

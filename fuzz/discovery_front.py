@@ -1,0 +1,103 @@
+"""Targets of the discovery front: JWTs and Authorization headers of strangers, TokenReviews of an API server."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from fuzz.discovery import SIGNER
+from fuzz.keys import NOW
+from fuzz.laws import refused
+from fuzz.mutators.json_tree import JsonTree
+from fuzz.target import Target, require
+from nodeattest_discovery import jws, jwt
+from nodeattest_discovery.front import tokenreview
+from nodeattest_discovery.front.proof import bearer, prove
+from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
+from nodeattest_discovery.token import is_token_id
+from nodeattest_providers.errors import Denied, Reason
+
+__all__ = ["MOMENT", "TARGETS"]
+
+MOMENT: Final = int(NOW.timestamp())
+"""Seconds since the epoch at which everything is judged."""
+_AUDIENCE: Final = "cluster-1"
+_STORED: Final = {
+    "metadata": {"name": secret_name(SIGNER.id)},
+    "type": SECRET_TYPE,
+    "data": encode(TokenSecret(token=SIGNER)),
+}
+_REASON: Final = Reason.DISCOVERY_REQUEST_REFUSED
+
+
+def _jwt(data: bytes) -> bool:
+    try:
+        unproved = jwt.parse(data)
+    except Denied as denied:
+        return refused(denied, _REASON)
+    require(is_token_id(unproved.token_id), "a kid is the id of a token")
+    spelt = unproved.signed + b"." + jws.base64url(unproved.signature).encode()
+    require(spelt == data, "a JWT has one spelling")
+    macs: list[bytes] = []
+
+    def mac(key: bytes, message: bytes) -> bytes:
+        macs.append(jwt.hs256(key, message))
+        return macs[-1]
+
+    try:
+        question = jwt.verify(unproved, SIGNER, now=MOMENT, audience=_AUDIENCE, mac=mac)
+    except Denied as denied:
+        require(len(macs) == 1, "one MAC, whatever is wrong")
+        return refused(denied, _REASON)
+    require(macs == [unproved.signature], "one MAC, and it is the signature")
+    require(0 < unproved.expires - MOMENT <= jwt.LONGEST, "good now, and for two minutes at most")
+    require(question.audience in {None, _AUDIENCE}, "no other cluster's")
+    return True
+
+
+def _signed(data: bytes) -> bool:
+    """Sign what stands before and behind the first line end as header and claims: a token holder may write anything."""
+    header, _, claims = data.partition(b"\n")
+    signed = f"{jws.base64url(header)}.{jws.base64url(claims)}"
+    mac = jws.base64url(jwt.hs256(SIGNER.secret.encode(), signed.encode()))
+    if not _jwt(f"{signed}.{mac}".encode()):
+        return False
+    members = json.loads(header)
+    require(members == {"alg": "HS256", "kid": SIGNER.id, "typ": "JWT"}, "no other header says yes")
+    require(set(json.loads(claims)) <= {"sub", "exp", "iat", "aud"}, "no other claim says yes")
+    return True
+
+
+def _authorization(data: bytes) -> bool:
+    """Read a header as aiohttp hands it over."""
+    try:
+        unproved = jwt.parse(bearer(data.decode("utf-8", "surrogateescape")))
+        token = prove(unproved, lambda token_id: _STORED if token_id == SIGNER.id else None, now=MOMENT)
+    except Denied as denied:
+        return refused(denied, _REASON)
+    require(token == SIGNER, "nobody is anybody else")
+    return True
+
+
+def _review(data: bytes) -> bool:
+    try:
+        review = tokenreview.parse(data)
+    except Denied as denied:
+        return refused(denied, _REASON)
+    require(bool(review.token), "a token to ask about")
+    nobody = json.loads(tokenreview.answer(review, None))
+    require(nobody["status"] == {"authenticated": False}, "nobody is nobody")
+    audience = review.audiences[0] if review.audiences else None
+    said = json.loads(tokenreview.answer(review, SIGNER.id, audience))
+    require(said["apiVersion"] == review.api_version, "an answer in the version of the question")
+    user = {"username": "nodeattest:discovery:abcdef", "groups": ["nodeattest:discovery"]}
+    require(said["status"]["user"] == user, "somebody who reads, whatever was asked")
+    return True
+
+
+TARGETS: Final = (
+    Target("discovery-jwt", _jwt),
+    Target("discovery-jwt-signed", _signed),
+    Target("discovery-authorization", _authorization),
+    Target("discovery-review", _review, JsonTree()),
+)

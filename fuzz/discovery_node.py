@@ -1,0 +1,89 @@
+"""Targets of discovery's node half: addresses, what a server answers, and the discovery file."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, cast
+
+from fuzz.laws import refused
+from fuzz.mutators.der_tree import DerTree
+from fuzz.mutators.json_tree import JsonTree
+from fuzz.mutators.pem_blocks import PemBlocks
+from fuzz.mutators.slips import Slips
+from fuzz.target import Target, require
+from nodeattest_discovery.node import configmap, credential, filed
+from nodeattest_discovery.node.address import parse_endpoint, parse_server
+from nodeattest_discovery.node.filed import Filed, InFile
+from nodeattest_providers.errors import Denied, Reason
+
+__all__ = ["TARGETS"]
+
+_CERTIFICATE: Final = "CERTIFICATE"
+_PORTS: Final = range(1, 1 << 16)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _endpoint(data: bytes) -> bool:
+    try:
+        address = parse_endpoint(_text(data))
+    except Denied as denied:
+        return refused(denied, Reason.DISCOVERY_ENDPOINT_MALFORMED)
+    require(address.port in _PORTS and not address.prefix, "host and port, and no path")
+    require(parse_endpoint(address.url) == address == parse_server(address.url), "one address has one spelling of ours")
+    require(address.url.isascii() and address.url.isprintable() and " " not in address.url, "fit for a request line")
+    return True
+
+
+def _configmap(data: bytes) -> bool:
+    try:
+        published = configmap.parse(data)
+    except Denied as denied:
+        return refused(denied, Reason.CLUSTER_INFO_MALFORMED)
+    document = cast("dict[str, dict[str, str] | None]", json.loads(data))
+    told = document.get("data") or {}
+    require(told.get("kubeconfig") == published.kubeconfig, "any reader of JSON reads the same")
+    require((published.kubeconfig or "").encode().decode() == (published.kubeconfig or ""), "what can be signed")
+    for token_id, signature in published.signatures.items():
+        require(told[f"jws-kubeconfig-{token_id}"] == signature, "a signature stands under its token's id")
+    return published.kubeconfig is not None
+
+
+def _file(data: bytes) -> bool:
+    text = _text(data)
+    strict, loose = _filed(text, trusted=False), _filed(text, trusted=True)
+    require(strict is None or strict == loose, "what is refused less is read alike")
+    if strict is not None:
+        require(strict.user == filed.User(), "no credential and no command from elsewhere")
+        require(not isinstance(strict.ca, InFile), "no file of this machine is read for a stranger")
+    if loose is None:
+        return False
+    parse_server(loose.server)
+    try:
+        found = credential.of_user(loose.user, lambda _: b"token\n")
+    except Denied as denied:
+        return refused(denied, Reason.CLUSTER_INFO_MALFORMED)
+    header = credential.authorization(found) or ""
+    require(header.isascii() and header.isprintable(), "fit for a header")
+    require("hunter2" not in repr((loose, found)), "a credential does not show")
+    return True
+
+
+def _filed(text: str, *, trusted: bool) -> Filed | None:
+    try:
+        return filed.parse(text, local=trusted, allow_credentials=trusted)
+    except Denied as denied:
+        require("hunter2" not in str(denied), "no refusal shows a credential")
+        refused(denied, Reason.CLUSTER_INFO_MALFORMED, Reason.DISCOVERY_FILE_NOT_ALLOWED)
+        return None
+
+
+TARGETS: Final = (
+    Target("discovery-endpoint", _endpoint, Slips(b"0123456789abz-.:[]/%@?# \n\xd9htps"), 300),
+    Target("discovery-configmap", _configmap, JsonTree(), 8192),
+    Target(
+        "discovery-file", _file, JsonTree({"certificate-authority-data": PemBlocks({_CERTIFICATE: DerTree()})}), 8192
+    ),
+)

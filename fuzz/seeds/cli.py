@@ -1,0 +1,70 @@
+"""Seeds of what ``nodeattest token`` and ``cluster-info`` read: Secrets, ConfigMaps, durations, templates."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from fuzz.discovery import SIGNER
+from fuzz.keys import authority, pem_of
+from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
+
+__all__ = ["seeds"]
+
+_DURATIONS: Final = (
+    "0",
+    "1h30m",
+    "300ms",
+    "-1h",
+    "+.5s",
+    "1.s",
+    "24h0m0s",
+    "2562047h47m16.854775807s",
+    "5",
+    "1d",
+    "12µs",
+)
+_JSONPATHS: Final = (
+    '{.token}{"\\n"}',
+    "{range .usages[*]}{@},{end}",
+    "{.deep.a.b[0:-1]}",
+    "{['token']}{.deep.*}",
+    "{..token}",
+    "{.usages[7]}",
+)
+_GO_TEMPLATES: Final = (
+    '{{.token}} {{.expires}}{{"\\n"}}',
+    "{{range .usages}}x{{.}}{{end}}",
+    "a {{- .deep -}} b",
+    "{{`x`}}",
+    "{{if .a}}",
+)
+
+
+def seeds() -> dict[str, list[bytes]]:
+    """Return seeds by target."""
+    content = clusterinfo.build("https://10.0.0.1:6443", pem_of(authority()))
+    signed = {"kubeconfig": content, "jws-kubeconfig-abcdef": jws.sign(content.encode(), SIGNER)}
+    foreign = {**signed, "jws-kubeconfig-zzzzzz": "x..y", "jws-kubeconfig-\x1b": "z"}
+    maps: tuple[dict[str, str], ...] = (signed, foreign, {"kubeconfig": content}, {"kubeconfig": "users: ["}, {})
+    return {
+        "cli-token-secret": [json.dumps(each).encode() for each in _secrets()],
+        "cli-cluster-info": [json.dumps({"kind": "ConfigMap", "data": data}).encode() for data in maps],
+        "cli-duration": [each.encode() for each in _DURATIONS],
+        "cli-template": [each.encode() for each in (*_JSONPATHS, *_GO_TEMPLATES)],
+    }
+
+
+def _secrets() -> list[dict[str, object]]:
+    data = encode(TokenSecret(token=SIGNER, description="a <b> & c\n\x1b[2J"))
+    changes: tuple[dict[str, str], ...] = (
+        {},
+        {"expiration": "MjAzMC0wMS0wMVQwMDowMDowMFo="},
+        {"expiration": "bmV2ZXI="},
+        {"auth-groups": "eA=="},
+        {"usage-bootstrap-other": "dHJ1ZQ=="},
+        {"description": "/w=="},
+    )
+    metadata = {"name": secret_name(SIGNER.id)}
+    return [{"metadata": metadata, "type": SECRET_TYPE, "data": {**data, **change}} for change in changes]

@@ -1,0 +1,74 @@
+"""Kubernetes' own programs beside a control plane: kube-controller-manager and kubeadm, to compare ourselves with.
+
+Promises: what is started ends with the block; no configuration of this machine's user is read.
+Source: kube-controller-manager and kubeadm, ``--help``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from nodeattest_sandbox.child import LOOPBACK, Process, StartFailed, wait
+from nodeattest_sandbox.process import ControlPlane, free_ports, listens
+
+__all__ = ["controller_manager", "kubeadm"]
+
+_LIMIT: Final = 60.0
+"""Seconds for one run of kubeadm."""
+_NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@contextmanager
+def controller_manager(plane: ControlPlane, assets: Path, controllers: Sequence[str]) -> Generator[Process]:
+    """Run kube-controller-manager with these controllers (such as ``bootstrapsigner``) for the length of the block."""
+    binary = _binary(assets, "kube-controller-manager")
+    (port,) = free_ports(1)
+    directory = plane.directory / f"controller-manager-{port}"
+    directory.mkdir()
+    flags = {
+        "kubeconfig": plane.client_kubeconfig("kube-controller-manager", ("system:masters",)),
+        "bind-address": LOOPBACK,
+        "secure-port": port,
+        "leader-elect": "false",
+        "controllers": ",".join(controllers),
+        "root-ca-file": plane.ca_certificate,
+        "service-account-private-key-file": plane.pki.account_key,
+        "cluster-signing-cert-file": plane.ca_certificate,
+        "cluster-signing-key-file": plane.ca_key,
+        "cert-dir": directory / "certificates",
+    }
+    pid_file = directory / "kube-controller-manager.pid"
+    leash = [sys.executable, "-m", "nodeattest_sandbox.leash", str(pid_file)]
+    command = [*leash, str(binary), *(f"--{name}={value}" for name, value in flags.items())]
+    process = Process("kube-controller-manager", command, directory, pid_file)
+    try:
+        wait(process, lambda: listens(port))
+        yield process
+    finally:
+        process.stop()
+
+
+def kubeadm(
+    assets: Path,
+    *words: str,
+    environment: Mapping[str, str] = _NO_VARIABLES,
+    limit: float = _LIMIT,
+) -> subprocess.CompletedProcess[str]:
+    """Run kubeadm to its end; raises ``subprocess.TimeoutExpired``."""
+    clean = {"PATH": os.defpath, "HOME": "/nonexistent", "NO_PROXY": LOOPBACK, **environment}
+    command = [str(_binary(assets, "kubeadm")), *words]
+    return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=limit, check=False)
+
+
+def _binary(assets: Path, name: str) -> Path:
+    binary = assets / name
+    if not binary.exists():
+        raise StartFailed(f"{name} is not in {assets}; KUBEBUILDER_ASSETS must name a folder that holds it")
+    return binary

@@ -1,0 +1,290 @@
+"""D9: whoever answers a node that looks for its cluster, or for news of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from cases import attacks, judged
+from catalogue import Row
+from discovery_cases import CASES, TOKEN, World, standing
+from lying_servers import QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
+
+from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery.jws import base64url
+from nodeattest_discovery.node.by_file import by_file
+from nodeattest_discovery.node.by_token import by_token
+from nodeattest_discovery.node.refresh import refresh
+from nodeattest_discovery.pins import CaPin
+from nodeattest_discovery.token import BootstrapToken
+
+REAL: Final = Ca("real")
+EVIL: Final = Ca("evil")
+PUBLIC: Final = Ca("public")
+WORLD: Final = World(REAL, EVIL)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The servers of an attack, which stand until it is over, and the node."""
+
+    stack: ExitStack
+    folder: Path
+    servers: list[LyingServer]
+
+    def stand(self, certificate: bytes, says: Reply | None = None) -> LyingServer:
+        server = self.stack.enter_context(LyingServer(certificate, says or status(404)))
+        self.servers.append(server)
+        return server
+
+    def join(self, *endpoints: str, pins: frozenset[CaPin] = frozenset({REAL.pin})) -> object:
+        return by_token(endpoints, TOKEN, pins, VirtualTime().surroundings(limit=12))
+
+    def read(self, source: str, *, stdin: str = "", allow_credentials: bool = False) -> object:
+        around = VirtualTime().surroundings(limit=12, public_roots=PUBLIC.pem)
+        return by_file(source, around, stdin=stdin.encode, allow_credentials=allow_credentials)
+
+    def file(self, content: object) -> str:
+        path = self.folder / "discovery.conf"
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return str(path)
+
+    def refresh(self, server: LyingServer) -> object:
+        return refresh([server.url], REAL.pem, "known", VirtualTime().surroundings())
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with ExitStack() as stack:
+        yield Scene(stack, tmp_path, [])
+
+
+Attack = Callable[[Scene], object]
+
+
+# The first look and the second
+
+
+def case(name: str) -> Attack:
+    def attack(scene: Scene) -> object:
+        server, other = scene.stack.enter_context(standing(CASES[name], WORLD))
+        scene.servers.extend((server, other))
+        return scene.join(server.endpoint)
+
+    return attack
+
+
+def answered(make: Callable[[LyingServer], Reply]) -> Attack:
+    """Let the cluster's own server give an answer."""
+
+    def attack(scene: Scene) -> object:
+        server = scene.stand(REAL.server())
+        server.says = make(server)
+        return scene.join(server.endpoint)
+
+    return attack
+
+
+def text(server: LyingServer, *authorities: Ca) -> str:
+    return WORLD.text(server, *authorities)
+
+
+def under(sign: Callable[[bytes], str]) -> Attack:
+    return answered(lambda server: signed(text(server), TOKEN, sign(text(server).encode())))
+
+
+def signed_text(change: Callable[[str], str]) -> Attack:
+    return answered(lambda server: signed(change(text(server)), TOKEN))
+
+
+def nameless(content: bytes) -> str:
+    return f"{base64url(json.dumps({'alg': 'none', 'kid': TOKEN.id}).encode())}..{base64url(content[:0])}"
+
+
+def of_a_node(scene: Scene) -> object:
+    server = scene.stand(REAL.server(["node-1"], []))
+    named = f"server: {server.url}\n    tls-server-name: node-1"
+    server.says = signed(text(server, REAL, EVIL).replace(f"server: {server.url}", named), TOKEN)
+    return scene.join(server.endpoint)
+
+
+def expired(scene: Scene) -> object:
+    ca = Ca("real", starts=-600, lasts=-300)
+    server = scene.stand(ca.server())
+    server.says = signed(text(server, ca), TOKEN)
+    return scene.join(server.endpoint, pins=frozenset({ca.pin}))
+
+
+def leaf(scene: Scene) -> object:
+    made = REAL.server()
+    server = scene.stand(made)
+    certificate = made[made.index(b"-----BEGIN CERT") :]
+    content = text(server).replace(_encoded(REAL.pem), _encoded(certificate))
+    server.says = signed(content, TOKEN)
+    return scene.join(server.endpoint)
+
+
+def _encoded(pem: bytes) -> str:
+    return base64.b64encode(pem).decode()
+
+
+def twice(server: LyingServer) -> Reply:
+    sound = signed(text(server), TOKEN)
+    return Reply(body=sound.body.replace(b'"kubeconfig"', b'"kubeconfig": "a", "kubeconfig"'))
+
+
+def redirected(scene: Scene) -> object:
+    evil = scene.stand(EVIL.server())
+    evil.says = signed(text(evil), TOKEN)
+    server = scene.stand(REAL.server(), Reply(status=302, headers={"Location": evil.url + clusterinfo.PATH}))
+    try:
+        return scene.join(server.endpoint)
+    finally:
+        assert evil.seen == []
+
+
+def evil_first(scene: Scene) -> object:
+    evil, good = scene.stand(EVIL.server()), scene.stand(REAL.server())
+    evil.says, good.says = signed(text(evil, REAL, EVIL), TOKEN), signed(text(good), TOKEN)
+    found = by_token([evil.endpoint, good.endpoint], TOKEN, frozenset({REAL.pin}), VirtualTime().surroundings(limit=12))
+    assert (found.asked, found.ca_pem) == (good.url, REAL.pem)
+    return found
+
+
+DISCOVERED: dict[str, Attack] = {
+    "D9-40": case("evil_bundle_plus_real"),
+    "D9-41": case("evil_first_then_real"),
+    "D9-42": case("evil_only"),
+    "D9-43": case("pinned_but_served_by_evil"),
+    "D9-44": case("second_fetch_differs"),
+    "D9-45": case("typ_header"),
+    "D9-46": case("swapped_header_order"),
+    "D9-47": under(lambda content: jws.sign(content, BootstrapToken(TOKEN.id, "fedcba9876543210"))),
+    "D9-48": under(lambda content: jws.sign(content, BootstrapToken("ffffff", TOKEN.secret))),
+    "D9-49": under(nameless),
+    "D9-50": under(lambda content: jws.sign(content.rstrip(), TOKEN)),
+    "D9-51": answered(lambda server: config_map({"kubeconfig": text(server)})),
+    "D9-52": of_a_node,
+    "D9-53": expired,
+    "D9-54": leaf,
+    "D9-55": signed_text(lambda told: told.replace("users: null", "users: [{name: a, user: {exec: {command: sh}}}]")),
+    "D9-56": signed_text(lambda told: told.replace("    server:", "    insecure-skip-tls-verify: true\n    server:")),
+    "D9-57": signed_text(
+        lambda told: told.replace("contexts:", "- cluster: {server: 'https://a:1'}\n  name: b\ncontexts:")
+    ),
+    "D9-58": answered(twice),
+    "D9-59": redirected,
+    "D9-60": answered(lambda _: Reply(body=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})),
+    "D9-61": answered(lambda _: Reply(raw=b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (3 << 20))),
+    "D9-62": evil_first,
+    "D9-63": lambda scene: scene.join(scene.stand(REAL.server()).endpoint, pins=frozenset()),
+    "D9-64": lambda scene: scene.join(scene.stand(REAL.server()).url + "/evil"),
+}
+
+
+@pytest.mark.parametrize(("row", "attack"), attacks(DISCOVERED))
+def test_a_server_that_lies_is_not_believed_and_sees_no_credential(scene: Scene, row: Row, attack: Attack) -> None:
+    assert judged(lambda: attack(scene)) == row.expected
+    assert all(server.headers <= QUIET for server in scene.servers)
+
+
+# Files
+
+
+def kubeconfig(server: str, *authorities: Ca, **user: object) -> dict[str, Any]:
+    data = _encoded(b"".join(ca.pem for ca in authorities))
+    return {
+        "clusters": [{"name": "", "cluster": {"server": server, "certificate-authority-data": data}}],
+        "users": [{"name": "node", "user": user}],
+        "contexts": [{"name": "main", "context": {"cluster": "", "user": "node"}}],
+        "current-context": "main",
+    }
+
+
+def filed(**user: object) -> Attack:
+    return lambda scene: scene.read(scene.file(kubeconfig(scene.stand(REAL.server()).url, REAL, **user)))
+
+
+def downgraded(scene: Scene) -> object:
+    files = scene.stand(PUBLIC.server(), Reply(status=302, headers={"Location": "http://127.0.0.1:1/x"}))
+    return scene.read(files.url + "/x")
+
+
+def reaching_out(scene: Scene) -> object:
+    config = kubeconfig(scene.stand(REAL.server()).url, REAL, tokenFile="/etc/hostname")
+    return scene.read("-", stdin=json.dumps(config), allow_credentials=True)
+
+
+def ambiguous(scene: Scene) -> object:
+    config = kubeconfig(scene.stand(REAL.server()).url, REAL)
+    config["clusters"].append({"name": "b", "cluster": {"server": scene.stand(EVIL.server()).url}})
+    config["contexts"] = [{"name": "main", "context": {"cluster": "b"}}]
+    return scene.read(scene.file(config))
+
+
+def moved_away(scene: Scene) -> object:
+    evil = scene.stand(EVIL.server(), status(403))
+    config = kubeconfig(evil.url, REAL, token="secret")
+    return scene.read(scene.file(config), allow_credentials=True)
+
+
+FILES: dict[str, Attack] = {
+    "D9-65": lambda scene: scene.read("http://127.0.0.1:1/discovery.conf"),
+    "D9-66": downgraded,
+    "D9-67": filed(token="secret"),
+    "D9-68": filed(exec={"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/sh"}),
+    "D9-69": reaching_out,
+    "D9-70": ambiguous,
+    "D9-71": moved_away,
+}
+
+
+@pytest.mark.parametrize(("row", "attack"), attacks(FILES))
+def test_a_file_gives_no_power_and_no_credential_away(scene: Scene, row: Row, attack: Attack) -> None:
+    assert judged(lambda: attack(scene)) == row.expected
+    assert all(server.headers <= QUIET for server in scene.servers)
+
+
+# News
+
+
+def news(make: Callable[[Scene, LyingServer], str], ca: Ca = REAL) -> Attack:
+    def attack(scene: Scene) -> object:
+        server = scene.stand(ca.server())
+        server.says = config_map({"kubeconfig": make(scene, server)})
+        return scene.refresh(server)
+
+    return attack
+
+
+def of_the_attacker(scene: Scene, _: LyingServer) -> str:
+    evil = scene.stand(EVIL.server())
+    told = text(evil, REAL, EVIL)
+    evil.says = config_map({"kubeconfig": told})
+    return told
+
+
+def of_another_server(scene: Scene, server: LyingServer) -> str:
+    other = scene.stand(REAL.server())
+    other.says = config_map({"kubeconfig": text(server)})
+    return text(other)
+
+
+NEWS: dict[str, Attack] = {
+    "D9-72": news(lambda _, server: text(server, EVIL)),
+    "D9-73": news(of_the_attacker),
+    "D9-74": news(of_another_server),
+    "D9-75": news(lambda _, server: text(server), EVIL),
+}
+
+
+@pytest.mark.parametrize(("row", "attack"), attacks(NEWS))
+def test_news_needs_a_ca_that_was_trusted_before(scene: Scene, row: Row, attack: Attack) -> None:
+    assert judged(lambda: attack(scene)) == row.expected
+    assert all(server.headers <= QUIET for server in scene.servers)

@@ -1,0 +1,201 @@
+"""kubelet's configuration, from the cluster to the node's disk, and the CA file that it names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from agent_cluster import FakeApi
+from discovered_cluster import KUBELET_CONFIG, Discoverer, give_kubelet_configuration, publish
+from test_credential import challenge_then_sign
+
+from nodeattest_authenticator.discovery import kubelet_config
+from nodeattest_authenticator.discovery.kubelet_files import MARK
+from nodeattest_authenticator.errors import Failure
+from nodeattest_discovery import strictyaml
+
+HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+TEXT = (
+    HEAD
+    + """authentication:
+  anonymous:
+    enabled: false
+  webhook:
+    cacheTTL: 0s
+    enabled: true
+  x509:
+    clientCAFile: /etc/kubernetes/pki/other.crt
+clusterDNS:
+- 10.96.0.10
+evictionHard:
+  memory.available: 100Mi
+  nodefs.available: 10%
+healthzPort: 10248
+logging:
+  flushFrequency: 0
+  options:
+    json:
+      infoBufferSize: "0"
+  verbosity: 0
+maxPods: 250
+memorySwap: {}
+registryPullQPS: -1
+rotateCertificates: true
+shutdownGracePeriod: 0s
+staticPodPath: /etc/kubernetes/manifests
+"""
+)
+"""As kubeadm 1.36 writes it, with what an operator may add."""
+
+
+@pytest.fixture
+def joiner(tmp_path: Path, api: FakeApi) -> Discoverer:
+    publish(api)
+    give_kubelet_configuration(api, TEXT)
+    joiner = Discoverer(tmp_path, api)
+    joiner.options |= {
+        "--kubelet-config": str(joiner.folder / "kubelet/config.yaml"),
+        "--kubelet-ca-file": str(joiner.folder / "pki/ca.crt"),
+    }
+    return joiner
+
+
+def written(joiner: Discoverer) -> dict[str, Any]:
+    return yaml.safe_load(joiner.folder.joinpath("kubelet/config.yaml").read_text())
+
+
+def test_kubelet_gets_the_clusters_configuration_with_what_attestation_needs(joiner: Discoverer) -> None:
+    done = joiner.join()
+    assert done.returncode == 0, done.stderr
+    expected = yaml.safe_load(TEXT) | {"rotateCertificates": False, "serverTLSBootstrap": True}
+    expected["authentication"]["x509"] = {"clientCAFile": str(joiner.folder / "pki/ca.crt")}
+    assert written(joiner) == expected
+    assert joiner.folder.joinpath("pki/ca.crt").read_bytes() == MARK + joiner.api.authority.pem
+    assert joiner.folder.joinpath("pki/ca.crt").stat().st_mode & 0o777 == 0o644
+    assert joiner.folder.joinpath("kubelet/config.yaml").stat().st_mode & 0o777 == 0o600
+
+
+def test_it_is_read_by_the_nodes_own_certificate(joiner: Discoverer) -> None:
+    assert joiner.join().returncode == 0
+    assert not any("configmaps" in path for path, _ in joiner.api.shown)
+    assert any(KUBELET_CONFIG in line for line in joiner.api.requests)
+
+
+def test_joining_again_writes_the_same(joiner: Discoverer) -> None:
+    assert joiner.join().returncode == 0
+    before = joiner.files()
+    assert joiner.join().returncode == 0
+    assert joiner.files() == before
+
+
+def test_with_our_serving_certificate_kubelet_asks_for_none(joiner: Discoverer) -> None:
+    joiner.challenged()
+    joiner.api.on_create = challenge_then_sign
+    done = joiner.join("--serving-ip-address", "10.0.0.7")
+    assert done.returncode == 0, done.stderr
+    document = written(joiner)
+    assert not document["serverTLSBootstrap"]
+    served = str(joiner.folder / "cache/serving.pem")
+    assert (document["tlsCertFile"], document["tlsPrivateKeyFile"]) == (served, served)
+
+
+def test_an_old_cluster_keeps_it_under_its_version(joiner: Discoverer) -> None:
+    joiner.api.readable.clear()
+    joiner.api.readable["/version"] = {"major": "1", "minor": "20+", "gitVersion": "v1.20.2"}
+    give_kubelet_configuration(joiner.api, TEXT, f"{KUBELET_CONFIG}-1.20")
+    done = joiner.join()
+    assert done.returncode == 0, done.stderr
+    assert written(joiner)["maxPods"] == 250
+
+
+@pytest.mark.parametrize("version", [{"major": "1", "minor": "24"}, {"major": "1", "minor": "x"}, {}])
+def test_a_cluster_without_one_is_told_what_to_do_and_kubelet_gets_no_kubeconfig(
+    joiner: Discoverer, version: dict[str, str]
+) -> None:
+    joiner.api.readable = {"/version": version}
+    done = joiner.join()
+    assert done.returncode == 1
+    assert "KubeletConfigurationRefused" in done.stderr
+    assert "leave --kubelet-config away" in done.stderr
+    assert not joiner.kubeconfig.exists()
+    assert joiner.join(kubelet_config=None, kubelet_ca_file=None).returncode == 0
+    assert joiner.api.posts() == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "one YAML mapping"),
+        ("- a\n", "one YAML mapping"),
+        ("kind: KubeletConfiguration\n", "got KubeletConfiguration of None"),
+        ("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeProxyConfiguration\n", "got KubeProxyConfiguration of"),
+        ("apiVersion: v1\nkind: KubeletConfiguration\n", "got KubeletConfiguration of v1"),
+        (HEAD + "maxPods: 0x10\n", "readers take for different things"),
+        (HEAD + "maxPods: 010\n", "readers take for different things"),
+        (HEAD + "maxPods: 1_0\n", "readers take for different things"),
+        (HEAD + "maxPods: 1e3\n", "readers take for different things"),
+        (HEAD + "maxPods: 12:30:45\n", "readers take for different things"),
+        (HEAD + "maxPods: 2026-01-01\n", "readers take for different things"),
+        (HEAD + "failSwapOn: yes\n", "readers take for different things"),
+        (HEAD + "failSwapOn: n\n", "readers take for different things"),
+        (HEAD + "kind: KubeletConfiguration\n", "a repeated key"),
+        (HEAD + "a: &x b\nc: *x\n", "a tag or an anchor"),
+        (HEAD + "---\n" + HEAD, "more or less than one document"),
+        (HEAD + "authentication: anonymous\n", "authentication to be a mapping"),
+        (HEAD + "authentication: {x509: [a]}\n", "x509 to be a mapping"),
+    ],
+)
+def test_what_is_no_kubelet_configuration_that_all_read_alike_is_refused(text: str, says: str) -> None:
+    with pytest.raises(Failure) as caught:
+        kubelet_config.adjust(kubelet_config.parse({"data": {"kubelet": text}}), ca_file="/ca.crt")
+    assert caught.value.reason == "KubeletConfigurationRefused"
+    assert says in caught.value.message
+
+
+@pytest.mark.parametrize("document", [{}, {"data": None}, {"data": {"kubelet": 1}}, {"data": {"kubeadm": TEXT}}])
+def test_a_config_map_without_it_is_refused(document: Any) -> None:  # noqa: ANN401 - whatever a server sends
+    with pytest.raises(Failure, match="key kubelet with text in it"):
+        kubelet_config.parse(document)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "110", "999999999999999999"])
+def test_plain_integers_are_numbers_where_they_are_wanted(text: str) -> None:
+    assert strictyaml.parse_object(f"a: {text}", numbers=True) == {"a": int(text)}
+    assert strictyaml.parse_object(f"a: '{text}'", numbers=True) == {"a": text}
+    with pytest.raises(ValueError, match="a number or a date"):
+        strictyaml.parse_object(f"a: {text}")
+
+
+@pytest.mark.parametrize("text", ["10.96.0.10", "100Mi", "5m0s", "10%", "fd00::1", "1.36.2", "yesterday", "~user"])
+def test_plain_text_stays_text_beside_numbers(text: str) -> None:
+    assert strictyaml.parse_object(f"a: {text}", numbers=True) == {"a": text}
+
+
+@pytest.mark.parametrize("name", ["pki/ca.crt", "kubelet/config.yaml"])
+def test_a_file_of_somebody_else_stays_and_nothing_is_asked(joiner: Discoverer, name: str) -> None:
+    file = joiner.folder / name
+    file.parent.mkdir()
+    file.write_text("mine\n")
+    done = joiner.join()
+    assert done.returncode == 2
+    assert "--replace-kubelet-files" in done.stderr
+    assert joiner.files() == {name: b"mine\n"}
+    assert joiner.api.connections == 0
+    assert joiner.join("--replace-kubelet-files").returncode == 0
+    assert file.read_text() != "mine\n"
+
+
+def test_the_ca_file_comes_alone_too(joiner: Discoverer) -> None:
+    assert joiner.join(kubelet_config=None).returncode == 0
+    assert joiner.folder.joinpath("pki/ca.crt").exists()
+    assert not joiner.folder.joinpath("kubelet").exists()
+
+
+def test_it_is_written_as_json_which_every_reader_of_yaml_reads_alike(joiner: Discoverer) -> None:
+    assert joiner.join().returncode == 0
+    data = joiner.folder.joinpath("kubelet/config.yaml").read_bytes()
+    assert data.startswith(MARK)
+    assert json.loads(data.removeprefix(MARK)) == written(joiner)

@@ -1,0 +1,123 @@
+"""The command line of join: which words name one cluster and one token, and what is said of all others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from agent_cluster import TOKEN, FakeApi
+from test_join import Joiner, in_process
+
+PIN = "sha256:4c98b015c6fbe20a237ba402c10f08a847294b6a06167e36fc2fb1417ce85ebf"
+SHORT = "abcdef.0123456789abcde"
+HASH = ["--discovery-token-ca-cert-hash", PIN]
+SERVER = ["--discovery-server", "127.0.0.1:1"]
+UNSAFE = "--discovery-token-unsafe-skip-ca-verification"
+
+
+@pytest.fixture
+def typed(tmp_path: Path, api: FakeApi) -> Joiner:
+    """A machine whose cluster has not been named."""
+    joiner = Joiner(tmp_path, api)
+    for name in ("--server", "--ca-file", "--token-file"):
+        joiner.options[name] = None
+    return joiner
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "which cluster? Give --discovery-server HOST:PORT with --token-file"),
+        (["--token", TOKEN], "which cluster?"),
+        (["127.0.0.1:1", "--token", TOKEN], "give --discovery-token-ca-cert-hash, or say --discovery-token-unsafe"),
+        (
+            ["127.0.0.1:1", "--token", TOKEN, *HASH, "--discovery-file", "f"],
+            "'127.0.0.1:1' and --discovery-file exclude",
+        ),
+        ([*SERVER, "--server", "https://127.0.0.1:1"], "--server and --discovery-server exclude each other"),
+        (["--discovery-file", "f", "--ca-file", "f"], "--ca-file and --discovery-file exclude each other"),
+        (["--server", "https://127.0.0.1:1", "--token", TOKEN], "--server needs --ca-file"),
+        (["--ca-file", "f", "--token", TOKEN], "--ca-file needs --server"),
+        (["--tls-server-name", "kubernetes"], "--tls-server-name needs --server"),
+        (["--server", "https://a", "--ca-file", "CA"], "no token: give --token-file"),
+        (["--server", "https://a", "--ca-file", "CA", "--discovery-timeout", "9"], "no meaning with --server"),
+        (["127.0.0.1", "--token", TOKEN, *HASH], "host:port"),
+        (["127.0.0.1:0", "--token", TOKEN, *HASH], "host:port"),
+        (["127.0.0.1:65536", "--token", TOKEN, *HASH], "host:port"),
+        (["fd00::1:6443", "--token", TOKEN, *HASH], "host:port"),
+        (["127.0.0.1:1/path", "--token", TOKEN, *HASH], "host:port"),
+        (["user@127.0.0.1:1", "--token", TOKEN, *HASH], "host:port"),
+        (["https://127.0.0.1:1", "--token", TOKEN, *HASH], "HOST:PORT, without https://"),
+        (["--token", TOKEN, *HASH], "no server to ask: give --discovery-server HOST:PORT"),
+        ([*SERVER, *HASH], "no token to check cluster-info with: give --discovery-token-file or --token-file"),
+        ([*SERVER, *HASH, "--tls-bootstrap-token", TOKEN], "no token to check cluster-info with"),
+        ([*SERVER, *HASH, "--token", SHORT], "--token: the bootstrap token has not the form"),
+        ([*SERVER, *HASH, "--discovery-token", SHORT], "--discovery-token: the bootstrap token has not the form"),
+        ([*SERVER, *HASH, "--token", TOKEN, "--tls-bootstrap-token", SHORT], "--tls-bootstrap-token: the bootstrap"),
+        ([*SERVER, *HASH, "--token", TOKEN.upper()], "has not the form"),
+        ([*SERVER, *HASH, "--token", TOKEN, "--token-file", "TOKEN"], "--token and --token-file exclude each other"),
+        (
+            [*SERVER, *HASH, "--discovery-token", TOKEN, "--discovery-token-file", "TOKEN"],
+            "--discovery-token and --discovery-token-file exclude each other",
+        ),
+        ([*SERVER, *HASH, "--discovery-token-file", "/nonexistent"], "/nonexistent: No such file"),
+        (
+            [*SERVER, *HASH, "--discovery-token-file", "-", "--token-file", "-"],
+            "--token-file and --discovery-token-file cannot both read standard input",
+        ),
+        (["--discovery-file", "-", "--token-file", "-"], "cannot both read standard input"),
+        ([*SERVER, *HASH, UNSAFE, "--token", TOKEN], "contradict each other"),
+        ([*SERVER, "--discovery-token-ca-cert-hash", "sha512:aa", "--token", TOKEN], "expected sha256: and 64"),
+        ([*SERVER, "--discovery-token-ca-cert-hash", "sha256:aa", "--token", TOKEN], "expected sha256: and 64"),
+        ([*SERVER, "--discovery-token-ca-cert-hash", PIN + "0", "--token", TOKEN], "expected sha256: and 64"),
+        ([*SERVER, "--discovery-token-ca-cert-hash", PIN[7:], "--token", TOKEN], "expected sha256: and 64"),
+        ([*SERVER, "--discovery-token-ca-cert-hash", "sha256:a:b", "--token", TOKEN], "expected sha256: and 64"),
+        ([*SERVER, *HASH, "--discovery-token-ca-cert-hash", "", "--token", TOKEN], "expected sha256: and 64"),
+        (
+            [*SERVER, *HASH, "--token", TOKEN, "--discovery-front", "http://a:1"],
+            "--discovery-front: expected host:port",
+        ),
+        ([*SERVER, *HASH, "--token", TOKEN, "--discovery-timeout", "0"], "--discovery-timeout: expected 1 to 3600"),
+        (["--discovery-file", "http://x/y"], "expected an https URL, a path or -, got a URL of scheme 'http'"),
+        (["--discovery-file", "file:///x"], "scheme 'file'"),
+        (
+            ["--discovery-file", "/nonexistent"],
+            "/nonexistent: No such file or directory; expected a file, an https URL",
+        ),
+        (["--discovery-file", "/"], "Is a directory"),
+        (["--discovery-file-allow-credentials"], "--discovery-file-allow-credentials needs --discovery-file"),
+        ([*SERVER, *HASH, "--token", TOKEN, "--no-wait", "--kubelet-config", "f"], "--no-wait gets no certificate"),
+        ([*SERVER, *HASH, "--token", TOKEN, "--unheard-of", "x"], "unrecognized arguments: --unheard-of"),
+        ([*SERVER, "--token", TOKEN, UNSAFE[:-5]], f"unrecognized arguments: {UNSAFE[:-5]}"),
+        ([*SERVER, *HASH, "--token", TOKEN, "--node-name", "Node_0"], "--node-name"),
+        ([*SERVER, *HASH, "--token", TOKEN, "--timeout", "0"], "--timeout"),
+        ([*SERVER, *HASH, "--token", TOKEN, "--provider", "tmp"], "provider"),
+    ],
+)
+def test_a_wrong_combination_is_one_message_and_nothing_is_written_or_sent(
+    typed: Joiner, tmp_path: Path, words: list[str], says: str
+) -> None:
+    places = {"CA": str(tmp_path / "ca.crt"), "TOKEN": str(tmp_path / "token")}
+    done = typed.join(*(places.get(word, word) for word in words))
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert SHORT not in done.stderr
+    assert typed.files() == {}
+    assert typed.api.connections == 0
+
+
+def test_kubeadms_words_may_stand_anywhere() -> None:
+    for words in (["127.0.0.1:1", "--token", TOKEN], ["--token", TOKEN, "127.0.0.1:1"]):
+        done = in_process(
+            "join", *words, "--provider", "insecure", "--discovery-token-ca-cert-hash", "x", "[fd00::1]:2"
+        )
+        assert "--discovery-token-ca-cert-hash: expected sha256:" in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--token", "--discovery-token", "--tls-bootstrap-token"])
+def test_a_token_among_the_words_is_warned_of(typed: Joiner, tmp_path: Path, flag: str) -> None:
+    words = ["--token-file", str(tmp_path / "token")] if flag != "--token" else []
+    said = typed.join(*SERVER, *HASH, *words, flag, TOKEN, "--discovery-timeout", "1").stderr
+    assert f"{flag}: a token on the command line can be read by every user of this machine" in said
+    assert TOKEN not in said

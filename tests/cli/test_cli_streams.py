@@ -1,0 +1,85 @@
+"""What goes in and out of the commands besides words: pipes, full disks, and what a terminal would obey."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nodeattest_cli.connection import Connection
+from nodeattest_cli.main import main
+from nodeattest_cli.token.jsonpath import compile_template
+from nodeattest_cli.token.printing import printer
+from nodeattest_cli.token.view import TokenView
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_sandbox.process import ControlPlane
+
+NASTY = "a\x1b[2J\x9b31m\u202eb\u2028c\x7f\U000e0001 <é&漢🎉> \xa0\r\nz"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def view(description: str) -> TokenView:
+    token = BootstrapToken("abcdef", "0123456789abcdef")
+    return TokenView(token=token, description=description, expires=None, usages=(), groups=())
+
+
+@pytest.mark.parametrize("output", ["text", "json", "json-list", "yaml", "jsonpath-as-json={.description}"])
+@pytest.mark.parametrize("description", [NASTY, NASTY + "\n"])
+def test_nothing_that_a_terminal_obeys_is_printed_as_it_is(output: str, description: str) -> None:
+    printed = printer(output)([view(description)], NOW)
+    assert all(one.isprintable() for one in printed.replace("\n", ""))
+    assert "é" in printed
+
+
+@pytest.mark.parametrize("output", ["json", "JSON", "yaml", "Yaml"])
+def test_escapes_mean_the_same_text(output: str) -> None:
+    printed = printer(output)([view(NASTY)], NOW)
+    found = json.loads(printed) if output.lower() == "json" else yaml.safe_load(printed)
+    assert found["description"] == NASTY
+
+
+def test_no_path_is_the_whole_object() -> None:
+    assert compile_template("{}").render({"b": 1, "a": "x"}) == '{"a":"x","b":1}'
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="not possible here: no device that is full")
+@pytest.mark.parametrize("words", [("token", "generate"), ("version",)])
+def test_a_full_disk_is_one_line_and_no_traceback(words: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "nodeattest_cli.main", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("nodeattest: No space left")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def pipe(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Path]:
+    """A pipe that gives a kubeconfig once."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    content = control_plane.admin_kubeconfig.read_bytes()
+    writer = threading.Thread(target=path.write_bytes, args=(content,), daemon=True)
+    writer.start()
+    yield path
+    writer.join(10)
+    assert not writer.is_alive()
+
+
+def test_a_kubeconfig_may_come_through_a_pipe(pipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["token", "create", "--dry-run", "--print-join-command", "--kubeconfig", str(pipe)]
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("kubeadm join ")
+
+
+def test_a_kubeconfig_is_read_once(pipe: Path) -> None:
+    connection = Connection(str(pipe), None)
+    assert connection.endpoint() is connection.endpoint()

@@ -1,0 +1,264 @@
+"""``cluster-info publish``: the ConfigMap, who may read it, a token; repeatable, and never over another cluster's."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+from pathlib import Path
+from typing import cast
+
+import pytest
+import yaml
+from cluster_info_tool import RBAC, ROLE, SECRETS, ClusterInfoTool
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from nodeattest_cli.cluster_info.writing import Publication, uncrossed
+from nodeattest_cli.errors import UserError
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery.token import generate
+from nodeattest_kube.client import ApiClient, Conflict
+from nodeattest_kube.kubeconfig import read_kubeconfig
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
+from nodeattest_sandbox.client import ApiRefusal
+
+GOLDEN = Path(__file__).parent / "kubeadm"
+
+
+def anonymous(tool: ClusterInfoTool) -> JsonMap:
+    return tool.plane.client(tool.plane.token_kubeconfig()).get(clusterinfo.PATH)
+
+
+def test_everybody_can_read_it_and_it_says_kubeadms_bytes(tool: ClusterInfoTool) -> None:
+    with pytest.raises(ApiRefusal):
+        anonymous(tool)
+    tool("publish")
+    text = text_at(anonymous(tool), "data", "kubeconfig")
+    golden = cast("JsonMap", yaml.safe_load((GOLDEN / "cluster-info.yaml").read_text()))
+    theirs = text_at(golden, "data", "kubeconfig")
+    data = base64.b64encode(tool.plane.ca_certificate.read_bytes()).decode()
+    wanted = re.sub("(authority-data: ).*", rf"\g<1>{data}", theirs)
+    assert text == wanted.replace("https://127.0.0.1:26443", tool.plane.server)
+    assert clusterinfo.parse(text).server == tool.plane.server
+
+
+def test_the_rights_are_kubeadms(tool: ClusterInfoTool) -> None:
+    tool("publish")
+    listed = cast("JsonMap", yaml.safe_load((GOLDEN / "kubepublic-rbac.yaml").read_text()))
+    for theirs in cast("list[JsonMap]", listed["items"]):
+        if text_at(theirs, "metadata", "name") != ROLE:
+            continue
+        ours = tool.client.get(f"{RBAC}/{text_at(theirs, 'kind').lower()}s/{ROLE}")
+        for field in ("rules", "roleRef", "subjects"):
+            assert ours.get(field) == theirs.get(field)
+
+
+def test_it_prints_what_kubeadm_prints(tool: ClusterInfoTool) -> None:
+    made = generate().reveal()
+    golden = (GOLDEN / "init-bootstrap-token.txt").read_text().splitlines()
+    wanted = [line for line in golden if "RBAC rules" not in line]
+    wanted[0] = wanted[0].replace("abcdef.0123456789abcdef", made)
+    assert tool("publish", "--token", made).splitlines() == wanted
+    assert tool.err.count("authenticates") == 1
+
+
+def test_a_token_is_made_unless_it_is_said_to_be_empty(tool: ClusterInfoTool) -> None:
+    tool("publish", "--token", "")
+    assert tool.tokens() == set()
+    assert tool.err == ""
+    printed = tool("publish")
+    (made,) = tool.tokens()
+    assert f"Using token: {made}." in printed
+    hidden = tool("publish", "--skip-token-print")
+    assert "Using token: <value withheld>" in hidden
+    assert len(tool.tokens()) == 2
+
+
+def test_the_token_has_its_time_to_live(tool: ClusterInfoTool) -> None:
+    made = generate()
+    tool("publish", "--token", made.reveal(), "--token-ttl", "0")
+    stored = map_at(tool.client.get(f"{SECRETS}/bootstrap-token-{made.id}"), "data")
+    assert "expiration" not in stored
+    assert "--token-ttl: expected a time to come" in refused(tool, "--token-ttl=-1h")
+    assert "--token-ttl: expected a duration" in refused(tool, "--token-ttl=1d")
+
+
+def refused(tool: ClusterInfoTool, *words: str) -> str:
+    before = tool.tokens()
+    assert tool("publish", *words, code=2) == ""
+    assert tool.tokens() == before
+    assert tool.err.count("\n") == 1
+    return tool.err
+
+
+def test_publishing_again_changes_nothing(tool: ClusterInfoTool) -> None:
+    made = generate().reveal()
+    tool("publish", "--token", made)
+    before = tool.object()
+    assert "says this already" in tool("publish", "--token", made)
+    assert "stays as it is" in tool.err
+    assert tool.object() == before
+
+
+def test_another_writing_of_the_same_stays_with_its_signatures(tool: ClusterInfoTool) -> None:
+    tool("publish", "--token", "")
+    older = text_at(tool.object(), "data", "kubeconfig").replace("users: null", "preferences: {}\nusers: null")
+    tool.client.patch(clusterinfo.PATH, {"data": {"kubeconfig": older, "jws-kubeconfig-abcdef": "x..y"}})
+    tool("publish", "--token", "")
+    assert map_at(tool.object(), "data") == {"kubeconfig": older, "jws-kubeconfig-abcdef": "x..y"}
+
+
+@pytest.mark.parametrize("found", ["", "users: [", "server"])
+def test_another_clusters_is_replaced_only_if_that_is_said(tool: ClusterInfoTool, found: str) -> None:
+    tool("publish", "--token", "")
+    ours = text_at(tool.object(), "data", "kubeconfig")
+    other = ours.replace("https://127.0.0.1", "https://10.9.8.7") if found == "server" else found
+    patch: JsonMap = {"kubeconfig": other, "jws-kubeconfig-abcdef": "x..y", "mine": "kept"}
+    tool.client.patch(clusterinfo.PATH, {"data": patch})
+    assert "--replace" in refused(tool)
+    assert text_at(tool.object(), "data", "kubeconfig") == other
+    assert 'Replacing the "cluster-info" ConfigMap' in tool("publish", "--token", "", "--replace")
+    assert map_at(tool.object(), "data") == {"kubeconfig": ours, "mine": "kept"}
+
+
+def test_what_a_signer_wrote_meanwhile_is_read_again_and_replaced(tool: ClusterInfoTool) -> None:
+    tool("publish", "--token", "")
+    ours = tool.kubeconfig()
+    patch: JsonMap = {"kubeconfig": ours.replace("https://127.0.0.1", "https://10.9.8.7"), "mine": "kept"}
+    tool.client.patch(clusterinfo.PATH, {"data": patch})
+
+    async def crossed() -> None:
+        async with ApiClient(read_kubeconfig(tool.plane.admin_kubeconfig)) as client:
+            publication = Publication(client, ours, replace=True)
+            await publication.look()
+            tool.client.patch(clusterinfo.PATH, {"data": {"jws-kubeconfig-abcdef": "x..y"}})
+            await publication.write()
+
+    asyncio.run(crossed())
+    assert tool.data() == {"kubeconfig": ours, "mine": "kept"}
+
+
+def test_another_clusters_that_came_meanwhile_is_not_replaced(tool: ClusterInfoTool) -> None:
+    tool("publish", "--token", "")
+    ours = tool.kubeconfig()
+    other: JsonMap = {
+        "metadata": {"name": "cluster-info", "namespace": "kube-public"},
+        "data": {"kubeconfig": ours.replace("https://127.0.0.1", "https://10.9.8.7")},
+    }
+    tool.client.delete(clusterinfo.PATH)
+
+    async def crossed() -> None:
+        async with ApiClient(read_kubeconfig(tool.plane.admin_kubeconfig)) as client:
+            publication = Publication(client, ours, replace=False)
+            await publication.look()
+            tool.client.create(clusterinfo.PATH.rpartition("/")[0], other)
+            with pytest.raises(UserError, match="--replace"):
+                await publication.write()
+
+    asyncio.run(crossed())
+    assert tool.data() == other["data"]
+
+
+async def test_who_writes_before_us_each_time_is_told_in_the_end() -> None:
+    async def crossed() -> None:
+        attempts.append("")
+        raise Conflict(409, "Conflict", "the object has been modified")
+
+    attempts: list[str] = []
+    with pytest.raises(Conflict):
+        await uncrossed(crossed)
+    assert len(attempts) == 5
+
+
+def test_a_token_of_that_id_with_another_secret_is_another_token(tool: ClusterInfoTool) -> None:
+    tool("publish", "--token", "aaaaaa.0123456789abcdef")
+    assert "is another one" in refused(tool, "--token", "aaaaaa.0123456789abcdee")
+
+
+def test_rights_that_somebody_widened_are_put_right(tool: ClusterInfoTool) -> None:
+    tool("publish", "--token", "")
+    wide: JsonMap = {"rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list"]}]}
+    tool.client.patch(f"{RBAC}/roles/{ROLE}", wide)
+    tool("publish", "--token", "")
+    (rule,) = cast("list[JsonMap]", tool.client.get(f"{RBAC}/roles/{ROLE}")["rules"])
+    assert (rule["verbs"], rule["resourceNames"]) == (["get"], ["cluster-info"])
+
+
+def test_without_anonymous_readers_nobody_gets_a_right(tool: ClusterInfoTool) -> None:
+    tool("publish", "--token", "", "--no-anonymous")
+    with pytest.raises(ApiRefusal):
+        anonymous(tool)
+    with pytest.raises(ApiRefusal):
+        tool.client.get(f"{RBAC}/roles/{ROLE}")
+    assert tool.err == ""
+
+
+def test_a_right_that_an_earlier_run_gave_is_told(tool: ClusterInfoTool) -> None:
+    tool("publish", "--token", "")
+    tool("publish", "--token", "", "--no-anonymous")
+    assert "still lets everybody read cluster-info" in tool.err
+    assert f"kubectl delete rolebinding --namespace kube-public {ROLE}" in tool.err
+    assert anonymous(tool)
+
+
+def test_an_empty_server_is_no_server(tool: ClusterInfoTool) -> None:
+    tool("publish", "--token", "", "--server", "", code=2)
+    assert tool.err == "nodeattest: --server: expected https://host:port, got ''\n"
+
+
+def test_several_cas_are_published_as_one_bundle(tool: ClusterInfoTool, tmp_path: Path) -> None:
+    first = tool.plane.ca_certificate.read_text()
+    (tmp_path / "a.crt").write_text(first.rstrip("\n"))
+    (tmp_path / "b.crt").write_text(first)
+    tool("publish", "--token", "", "--ca-file", str(tmp_path / "a.crt"), "--ca-file", str(tmp_path / "b.crt"))
+    info = clusterinfo.parse(text_at(tool.object(), "data", "kubeconfig"))
+    assert len(info.ca_certificates) == 2
+    tool("publish", "--token", "", "--server", "https://10.1.2.3:6443", "--replace")
+    assert clusterinfo.parse(text_at(tool.object(), "data", "kubeconfig")).server == "https://10.1.2.3:6443"
+
+
+def test_a_private_key_is_never_published(tool: ClusterInfoTool, tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
+    )
+    both = tmp_path / "both.pem"
+    both.write_bytes(tool.plane.ca_certificate.read_bytes() + key)
+    assert "EC PRIVATE KEY" in refused(tool, "--ca-file", str(both))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--server", "http://10.0.0.1:6443"], "https://host:port"),
+        (["--server", "https://a?b"], "https://host:port"),
+        (["--ca-file", "/nonexistent/ca"], "No such file"),
+        (["--ca-file", __file__], "certificates in PEM"),
+        (["--token", "bad"], "six, a dot, and sixteen"),
+    ],
+)
+def test_what_no_machine_could_use_is_not_published(tool: ClusterInfoTool, words: list[str], says: str) -> None:
+    assert says in refused(tool, *words)
+    with pytest.raises(ApiRefusal):
+        tool.object()
+
+
+def test_a_leaf_is_no_ca_to_publish(tool: ClusterInfoTool) -> None:
+    assert "no CA" in refused(tool, "--ca-file", str(tool.plane.pki.server_certificate))
+
+
+def test_whoever_may_write_the_config_map_need_not_make_namespaces(tool: ClusterInfoTool) -> None:
+    name, api = "tests:publisher", "rbac.authorization.k8s.io"
+    rules: list[JsonMap] = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create"]}]
+    subjects: list[JsonMap] = [{"apiGroup": api, "kind": "User", "name": "publisher"}]
+    reference: JsonMap = {"apiGroup": api, "kind": "Role", "name": name}
+    tool.client.create(f"{RBAC}/roles", {"metadata": {"name": name}, "rules": [*rules]})
+    binding: JsonMap = {"metadata": {"name": name}, "roleRef": reference, "subjects": [*subjects]}
+    tool.client.create(f"{RBAC}/rolebindings", binding)
+    try:
+        access = ("--kubeconfig", str(tool.plane.client_kubeconfig("publisher")))
+        tool.run("publish", "--token", "", "--no-anonymous", *access)
+        assert clusterinfo.parse(tool.kubeconfig()).server == tool.plane.server
+    finally:
+        tool.client.delete(f"{RBAC}/rolebindings/{name}")
+        tool.client.delete(f"{RBAC}/roles/{name}")

@@ -1,0 +1,403 @@
+"""``nodeattest token`` on an API server: what it prints, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from nodeattest_authenticator.discovery import ways
+from nodeattest_cli.main import main
+from nodeattest_controller.objects import moment
+from nodeattest_discovery.token import generate
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
+from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.process import ControlPlane
+
+SECRETS = "/api/v1/namespaces/kube-system/secrets"
+DEFAULT_GROUP = "system:bootstrappers:kubeadm:default-node-token"
+GOLDEN = (Path(__file__).parent / "kubeadm" / "token-cmds.txt").read_text(encoding="utf-8")
+TOKEN = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
+
+
+AGENT = ["--print-join-command", "--join-with", "kubelet-authenticator", "--provider"]
+
+
+class Tool:
+    """The command, on one control plane that has no tokens at first."""
+
+    def __init__(self, plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> None:
+        self.plane = plane
+        self.client: Client = plane.client()
+        self.code, self.out, self.err = 0, "", ""
+        self._capsys = capsys
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """Run ``nodeattest token …`` and return standard output."""
+        self.code = main(["token", *words, "--kubeconfig", str(self.plane.admin_kubeconfig)])
+        self.out, self.err = self._capsys.readouterr()
+        assert self.code == code, self.err
+        return self.out
+
+    def refuse(self, *words: str) -> str:
+        """Run it, see that it wrote nothing, and return what it said."""
+        before = self.names()
+        assert self(*words, code=2) == ""
+        assert self.err.count("\n") == 1
+        assert self.names() == before
+        return self.err
+
+    def names(self) -> list[str]:
+        """Name the token Secrets."""
+        found = self.client.list(SECRETS, fieldSelector="type=bootstrap.kubernetes.io/token")
+        return sorted(text_at(one, "metadata", "name") for one in found)
+
+    def data(self, token_id: str) -> dict[str, str]:
+        """Read a token's Secret."""
+        stored = map_at(self.client.get(f"{SECRETS}/bootstrap-token-{token_id}"), "data")
+        return {key: base64.b64decode(str(value)).decode() for key, value in stored.items()}
+
+    def put(self, name: str, **data: str) -> None:
+        """Create a Secret of the type by hand."""
+        encoded: JsonMap = {key.replace("_", "-"): base64.b64encode(one.encode()).decode() for key, one in data.items()}
+        body: JsonMap = {"metadata": {"name": name}, "type": "bootstrap.kubernetes.io/token", "data": encoded}
+        self.client.create(SECRETS, body)
+
+    def clear(self) -> None:
+        """Delete every token."""
+        for name in self.names():
+            self.client.delete(f"{SECRETS}/{name}")
+
+
+@pytest.fixture
+def token(control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> Iterator[Tool]:
+    tool = Tool(control_plane, capsys)
+    tool.clear()
+    yield tool
+    tool.clear()
+
+
+def test_a_token_is_made_with_kubeadms_defaults_and_a_warning(token: Tool) -> None:
+    printed = token("create").rstrip("\n")
+    assert TOKEN.fullmatch(printed)
+    data = token.data(printed[:6])
+    ends = moment(data.pop("expiration"))
+    assert ends is not None
+    assert abs(ends - datetime.now(UTC) - timedelta(hours=24)) < timedelta(seconds=30)
+    assert data == {
+        "token-id": printed[:6],
+        "token-secret": printed[7:],
+        "auth-extra-groups": DEFAULT_GROUP,
+        "usage-bootstrap-authentication": "true",
+        "usage-bootstrap-signing": "true",
+    }
+    assert token.err.count("authenticates") == 1
+    assert printed[7:] not in token.err
+
+
+def test_a_token_of_ours_authenticates_with_its_groups(token: Tool) -> None:
+    made = generate().reveal()
+    token("create", made, "--groups", "system:bootstrappers:foo,system:bootstrappers:bar", "--usages", "authentication")
+    token.plane.await_token(made)
+    token.plane.client(token.plane.token_kubeconfig(made)).get("/api")
+    entries = [entry for entry in token.plane.requests() if entry.user == f"system:bootstrap:{made[:6]}"]
+    assert entries
+    wanted = {"system:bootstrappers", "system:bootstrappers:foo", "system:bootstrappers:bar", "system:authenticated"}
+    assert set(entries[-1].groups) == wanted
+
+
+def test_for_ever_is_said_and_not_guessed(token: Tool) -> None:
+    token("create", "aaaaaa.0123456789abcdef", "--ttl", "0", "--description", "hi there")
+    assert "expiration" not in token.data("aaaaaa")
+    assert token.data("aaaaaa")["description"] == "hi there"
+    assert "for ever" in token.err
+    for ttl in ("-1h", "-300ms"):
+        assert "expected a time to come" in token.refuse("create", f"--ttl={ttl}")
+
+
+@pytest.mark.parametrize("ttl", ["5", "1d", "soon", "", "9999999h"])
+def test_what_is_no_duration_is_refused(token: Tool, ttl: str) -> None:
+    assert "--ttl: expected a duration" in token.refuse("create", "--ttl", ttl)
+
+
+def test_a_token_that_only_signs_needs_no_words_about_groups_and_no_warning(token: Tool) -> None:
+    token("create", "cccccc.0123456789abcdef", "--usages", "signing")
+    assert token.err == ""
+    assert token.data("cccccc").keys() == {"token-id", "token-secret", "expiration", "usage-bootstrap-signing"}
+    token("create", "bbbbbb.0123456789abcdef", "--ttl", "2h", "--usages", "signing", "--groups", "")
+    assert "auth-extra-groups" not in token.data("bbbbbb")
+
+
+def test_no_groups_are_none_for_a_token_that_authenticates_too(token: Tool) -> None:
+    token("create", "bbbbbb.0123456789abcdef", "--groups", "")
+    assert "auth-extra-groups" not in token.data("bbbbbb")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["AAAAAA.0123456789abcdef"], "six, a dot, and sixteen"),
+        (["ffffff.0123456789abcde"], "6 and 15 characters"),
+        (["ffffff.0123456789abcdef\n"], "17 characters"),
+        (["--usages", "foo,signing"], "expected signing or authentication, got 'foo'"),
+        (["--usages", ""], "got none"),
+        (["--groups", "notvalid"], "system:bootstrappers:"),
+        (["--groups", "system:masters"], "system:bootstrappers:"),
+        (["--usages", "signing", "--groups", "system:bootstrappers:a"], "no groups"),
+        (["--certificate-key", "xx"], "cannot use --certificate-key without --print-join-command"),
+        (["--certificate-key", "x; reboot", "--print-join-command"], "64 hexadecimal digits"),
+        (["--print-join-command", "-o", "json"], "no -o"),
+        (["--print-join-command", "--provider", "tpm"], "--join-with kubelet-authenticator"),
+        (["--print-join-command", "--join-with", "kubelet-authenticator"], "say --provider"),
+        (["--join-with", "kubelet-authenticator"], "belongs to --print-join-command"),
+        (["--join-with", "kubelet-authenticator", "--provider", "tpm"], "belongs to --print-join-command"),
+        ([*AGENT, "a; reboot"], "expected a name"),
+        ([*AGENT, "tpm", "--certificate-key", "00" * 32], "only kubeadm"),
+        (["-o", "wide"], "expected one of go-template"),
+        (["-o", "jsonpath={.token"], "a { without its }"),
+        (["-o", "jsonpath-file=/nonexistent/x"], "No such file"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_before_anything_is_written(token: Tool, words: list[str], says: str) -> None:
+    assert says in token.refuse("create", *words)
+
+
+def test_no_refusal_shows_a_character_of_the_secret(token: Tool) -> None:
+    assert "0123" not in token.refuse("create", "ffffff.0123456789abcde")
+
+
+def test_an_id_is_given_once(token: Tool) -> None:
+    token("create", "aaaaaa.0123456789abcdef")
+    assert 'a token with id "aaaaaa" already exists' in token.refuse("create", "aaaaaa.0123456789abcdee")
+
+
+def test_a_token_need_not_stand_in_the_process_list(
+    token: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("dddddd.0123456789abcdef\n")
+    assert token("create", "--token-file", str(file)) == "dddddd.0123456789abcdef\n"
+    for words, content in ((["-"], b"eeeeee.0123456789abcdef\n"), (["--token-file", "-"], b"ffffff.0123456789abcdef")):
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+        assert token("create", *words).encode().rstrip() == content.rstrip()
+    assert "got both" in token.refuse("create", "gggggg.0123456789abcdef", "--token-file", str(file))
+    file.write_text("")
+    assert "got nothing" in token.refuse("create", "--token-file", str(file))
+
+
+def test_a_dry_run_asks_the_server_and_writes_nothing(token: Tool) -> None:
+    assert token("create", "aaaaaa.0123456789abcdef", "--dry-run") == "aaaaaa.0123456789abcdef\n"
+    assert "would create" in token.err
+    assert token.names() == []
+    token("create", "aaaaaa.0123456789abcdef")
+    assert "already exists" in token.refuse("create", "aaaaaa.0123456789abcdef", "--dry-run")
+    assert token("delete", "aaaaaa", "--dry-run") == 'bootstrap token "aaaaaa" would be deleted\n'
+    assert token.names() == ["bootstrap-token-aaaaaa"]
+
+
+CONFIGURATION = """\
+apiVersion: kubeadm.k8s.io/{version}
+kind: InitConfiguration
+bootstrapTokens:
+- token: aaaaaa.0123456789abcdef
+  description: one
+  ttl: 1h0m0s
+  usages: [signing]
+- token: bbbbbb.0123456789abcdef
+  groups: ["system:bootstrappers:a"]
+  ttl: "0"
+---
+apiVersion: kubeadm.k8s.io/{version}
+kind: ClusterConfiguration
+"""
+
+
+@pytest.mark.parametrize("version", ["v1beta2", "v1beta3", "v1beta4"])
+def test_a_kubeadm_configuration_lists_several(token: Tool, tmp_path: Path, version: str) -> None:
+    file = tmp_path / "kubeadm.yaml"
+    file.write_text(CONFIGURATION.format(version=version))
+    assert token("create", "--config", str(file)) == "aaaaaa.0123456789abcdef\nbbbbbb.0123456789abcdef\n"
+    assert token.err.count("authenticates") == 1
+    first, second = token.data("aaaaaa"), token.data("bbbbbb")
+    assert first["description"] == "one"
+    assert "expiration" in first
+    assert "usage-bootstrap-authentication" not in first
+    assert second["auth-extra-groups"] == "system:bootstrappers:a"
+    assert "expiration" not in second
+
+
+def test_a_configuration_without_tokens_makes_one(token: Tool, tmp_path: Path) -> None:
+    file = tmp_path / "kubeadm.yaml"
+    file.write_text("apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\n")
+    made = token("create", "--config", str(file)).rstrip()
+    assert token.data(made[:6])["auth-extra-groups"] == DEFAULT_GROUP
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("x", "bootstrapTokens[0]: expected an object"),
+        ("{token: bad}", "six, a dot, and sixteen"),
+        ("{ttl: -1h}", "expected a time to come"),
+        ("{ttl: 5}", "put it in quotes"),
+        ("{usages: signing}", "a list of texts"),
+        ("{usages: [1]}", "a list of texts"),
+        ("{usages: [sign]}", "expected signing or authentication"),
+        ("{expires: 2030-01-01T00:00:00Z}", "say ttl instead"),
+        ("{tokens: x}", "expected description, expires, groups, token, ttl, usages, got tokens"),
+    ],
+)
+def test_a_configuration_is_understood_whole_or_refused(token: Tool, tmp_path: Path, entry: str, says: str) -> None:
+    file = tmp_path / "kubeadm.yaml"
+    head = "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nbootstrapTokens:\n"
+    file.write_text(f"{head}- {entry}\n")
+    assert says in token.refuse("create", "--config", str(file))
+    file.write_text(f"{head}- {{}}\n")
+    for words in (["--ttl", "1h"], ["aaaaaa.0123456789abcdef"], ["--groups", ""]):
+        assert "cannot be mixed" in token.refuse("create", "--config", str(file), *words)
+
+
+@pytest.mark.parametrize(
+    "head", ["apiVersion: kubeadm.k8s.io/v1beta1\nkind: InitConfiguration", "kind: Secret", "a: ["]
+)
+def test_what_is_no_kubeadm_configuration_is_refused(token: Tool, tmp_path: Path, head: str) -> None:
+    (tmp_path / "file").write_text(head)
+    assert "expected" in token.refuse("create", "--config", str(tmp_path / "file"))
+
+
+def test_the_join_command_is_kubeadms(token: Tool) -> None:
+    host = token.plane.server.removeprefix("https://")
+    key = "0011223344556677889900112233445566778899001122334455667788990011"
+    golden = [line for line in GOLDEN.splitlines() if line.startswith("kubeadm join ")]
+    printed = [
+        token("create", "hhhhhh.0123456789abcdef", "--print-join-command"),
+        token("create", "iiiiii.0123456789abcdef", "--print-join-command", "--certificate-key", key),
+    ]
+    for ours, theirs in zip(printed, golden, strict=True):
+        pin = re.search(r"sha256:[0-9a-f]{64}", ours)
+        assert pin is not None
+        assert ours == re.sub(r"sha256:[0-9a-f]{64}", pin[0], theirs).replace("127.0.0.1:26443", host) + "\n"
+    assert token.err.count("authenticates") == 1
+
+
+def test_the_agents_join_command_pins_too(token: Tool) -> None:
+    made = token("create", "--print-join-command", "--join-with", "kubelet-authenticator", "--provider", "tpm")
+    host = token.plane.server.removeprefix("https://")
+    assert re.fullmatch(
+        rf"kubelet-authenticator join {re.escape(host)} --token {TOKEN.pattern} "
+        r"--discovery-token-ca-cert-hash sha256:[0-9a-f]{64} --provider tpm\n",
+        made,
+    )
+    parser = argparse.ArgumentParser()
+    ways.describe(parser)
+    options = parser.parse_args(made.split()[2:-2])
+    way = ways.parse(options, read=lambda _: b"").way
+    assert isinstance(way, ways.ByToken)
+    assert way.pins
+    assert way.token.reveal() in made
+
+
+def test_listing_prints_kubeadms_json_and_yaml(token: Tool) -> None:
+    token("create", "aaaaaa.0123456789abcdef", "--ttl", "0", "--description", "hi there")
+    groups = "system:bootstrappers:foo,system:bootstrappers:bar"
+    token("create", "dddddd.0123456789abcdef", "--usages", "authentication", "--groups", groups, "--ttl", "0")
+    in_json = golden("kubeadm token list -o json")
+    (first,) = re.findall(r'^{\n[^{]*"aaaaaa.*?^}\n', in_json, re.DOTALL | re.MULTILINE)
+    assert token("list", "-o", "json").startswith(first)
+    wanted = [one for one in golden("kubeadm token list -o yaml").split("---\n") if "aaaaaa" in one or "dddddd" in one]
+    wanted[1] = re.sub("expires: .*\n", "", wanted[1])
+    assert token("list", "-o", "yaml") == "---\n".join(wanted)
+    assert [one["token"][:6] for one in yaml.safe_load_all(token("list", "-o", "yaml"))] == ["aaaaaa", "dddddd"]
+    assert token("list", "-o", "jsonpath={.token}") == "aaaaaa.0123456789abcdefdddddd.0123456789abcdef"
+    assert token("list", "-o", "jsonpath-as-json={.token}").startswith('[\n    "aaaaaa.0123456789abcdef"\n]\n')
+    printed = token("list", "-o", 'go-template={{.token}} {{.expires}}{{"\\n"}}')
+    assert printed == "aaaaaa.0123456789abcdef <no value>\ndddddd.0123456789abcdef <no value>\n"
+    listed = json.loads(token("list", "-o", "json-list"))
+    assert [one["token"][:6] for one in listed["items"]] == ["aaaaaa", "dddddd"]
+    assert token.err == ""
+
+
+def test_what_was_made_is_printed_as_it_is_listed(token: Tool) -> None:
+    for output in ("json", "yaml", "json-list", "jsonpath={.usages}", "go-template={{.groups}}"):
+        made = token("create", "aaaaaa.0123456789abcdef", "--ttl", "0", "-o", output)
+        assert token("list", "-o", output) == made
+        token("delete", "aaaaaa")
+
+
+def golden(command: str) -> str:
+    """Return what kubeadm printed."""
+    return GOLDEN.partition(f"$ {command}\n")[2].partition("rc=")[0]
+
+
+def test_the_table_is_kubeadms_and_aligned(token: Tool) -> None:
+    assert token("list") == ""
+    token("create", "aaaaaa.0123456789abcdef", "--ttl", "0", "--description", "hi there")
+    token("create", "gggggg.0123456789abcdef", "--ttl", "1h")
+    head, first, second = token("list").splitlines()
+    theirs = golden("kubeadm token list").splitlines()
+    assert head == theirs[0]
+    assert first.split("   ")[0] == "aaaaaa.0123456789abcdef"
+    assert re.sub(" {3,}", "|", first) == re.sub(" {3,}", "|", theirs[2])
+    expires = head.index("EXPIRES")
+    assert first[expires:].startswith("<never> ")
+    assert re.match(r"20\d\d-", second[expires:])
+    assert second[head.index("TTL") :].startswith("59m ")
+
+
+def test_what_is_no_token_is_told_and_the_rest_is_listed(token: Tool) -> None:
+    token.put("bootstrap-token-badbad", token_id="badbad", token_secret="short")
+    token.put("bootstrap-token-nodate", token_id="nodate", token_secret="0123456789abcdef", expiration="never")
+    token.put("not-a-token", token_id="nonono", token_secret="0123456789abcdef")
+    token.put(
+        "bootstrap-token-groups",
+        token_id="groups",
+        token_secret="0123456789abcdef",
+        auth_groups="system:bootstrappers:a",
+    )
+    token.put("bootstrap-token-nasty0", token_id="nasty0", token_secret="0123456789abcdef", description="a\x1b[2J\nb")
+    listed = token("list").splitlines()
+    assert [line[:6] for line in listed] == ["TOKEN ", "groups", "nasty0"]
+    assert "a\\x1b[2J\\nb" in listed[2]
+    said = token.err.splitlines()
+    assert len(said) == 4
+    assert all(any(name in line for line in said) for name in ("badbad", "nodate", "not-a-token"))
+    assert any("bootstrap-token-groups: the key auth-groups is read by nobody" in line for line in said)
+    assert "short" not in token.err
+
+
+def test_every_argument_of_a_deletion_is_tried(token: Tool) -> None:
+    token("create", "bbbbbb.0123456789abcdef")
+    printed = token("delete", "cccccc", "bbbbbb.0123456789abcdef", code=1)
+    assert printed == 'bootstrap token "bbbbbb" deleted\n'
+    assert token.err == 'nodeattest: there is no bootstrap token "cccccc"\n'
+    assert token.names() == []
+    assert token("delete", "cccccc", "--ignore-not-found") == 'bootstrap token "cccccc" not found\n'
+
+
+def test_what_names_no_token_is_refused_before_anything_is_deleted(token: Tool) -> None:
+    token("create", "bbbbbb.0123456789abcdef")
+    for words in ([], ["bad"], ["bbbbbb", "bad"], ["bbbbbb.0123"], ["../x"]):
+        assert "expected" in token.refuse("delete", *words)
+
+
+def test_a_generated_token_needs_no_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    made = {main(["token", "generate"]) or capsys.readouterr().out.rstrip("\n") for _ in range(20)}
+    assert len(made) == 20
+    assert all(TOKEN.fullmatch(str(one)) for one in made)
+
+
+def test_whoever_may_not_list_is_told_so_in_one_line(token: Tool, capsys: pytest.CaptureFixture[str]) -> None:
+    nobody = token.plane.client_kubeconfig("nobody-of-tokens")
+    with pytest.raises(ApiRefusal):
+        token.plane.client(nobody).list(SECRETS)
+    assert main(["token", "list", "--kubeconfig", str(nobody)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

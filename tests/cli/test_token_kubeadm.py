@@ -1,0 +1,155 @@
+"""``nodeattest token`` beside kubeadm on one API server: the same words, and each takes what the other made."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_info_tool import SECRETS, ClusterInfoTool
+
+from nodeattest_cli.main import main
+from nodeattest_discovery.token import generate
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, texts_at
+from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.upstream import kubeadm
+
+pytestmark = pytest.mark.conformance
+
+
+class Pair:
+    """Both commands, on one control plane that has no tokens at first."""
+
+    def __init__(self, plane: ControlPlane, assets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.plane = plane
+        self.assets = assets
+        self._access = ["--kubeconfig", str(plane.admin_kubeconfig)]
+        self._capsys = capsys
+
+    def ours(self, *words: str, code: int = 0) -> str:
+        done = main(["token", *words, *self._access])
+        said = self._capsys.readouterr()
+        assert done == code, said.err
+        return said.out
+
+    def theirs(self, *words: str, code: int = 0) -> str:
+        done = kubeadm(self.assets, "token", *words, *self._access)
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    def data(self, token_id: str) -> dict[str, object]:
+        """Read a token's Secret without the time at which it ends."""
+        found = map_at(self.plane.client().get(f"{SECRETS}/bootstrap-token-{token_id}"), "data")
+        return {key: base64.b64decode(str(value)).decode() for key, value in found.items() if key != "expiration"}
+
+
+@pytest.fixture
+def pair(real_control_plane: ControlPlane, assets: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Pair]:
+    tool = ClusterInfoTool(real_control_plane, capsys)
+    tool.clear()
+    yield Pair(real_control_plane, assets, capsys)
+    tool.clear()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--ttl", "0"],
+        ["--ttl", "1h30m", "--description", "hi there"],
+        ["--usages", "authentication", "--groups", "system:bootstrappers:foo,system:bootstrappers:bar"],
+        [
+            "--usages",
+            "signing,authentication",
+            "--groups",
+            "system:bootstrappers:foo",
+            "--groups=system:bootstrappers:b",
+        ],
+    ],
+)
+def test_the_same_words_make_the_same_secret(pair: Pair, words: list[str]) -> None:
+    first, second = generate(), generate()
+    assert pair.ours("create", first.reveal(), *words) == f"{first.reveal()}\n"
+    assert pair.theirs("create", second.reveal(), *words) == f"{second.reveal()}\n"
+    ours, theirs = pair.data(first.id), pair.data(second.id)
+    for data in (ours, theirs):
+        data.pop("token-id")
+        data.pop("token-secret")
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "form", ["text", "json", "yaml", "jsonpath={.token}", 'go-template={{.token}} {{.expires}}{{"\\n"}}']
+)
+def test_each_lists_what_both_made_in_the_same_words(pair: Pair, form: str) -> None:
+    pair.ours("create", "aaaaaa.0123456789abcdef", "--description", 'a "<b>" & c')
+    pair.theirs("create", "bbbbbb.0123456789abcdef", "--usages", "authentication", "--ttl", "72h")
+    assert pair.ours("list", "-o", form) == pair.theirs("list", "-o", form).replace("v1alpha1", "v1alpha3")
+
+
+def test_tokens_without_an_end_are_listed_in_the_same_words_and_our_columns_stand(pair: Pair) -> None:
+    pair.ours("create", "aaaaaa.0123456789abcdef", "--ttl", "0")
+    ours, theirs = pair.ours("list"), pair.theirs("list")
+    assert re.sub(" {2,}", "  ", ours) == re.sub(" {2,}", "  ", theirs)
+    assert [line.index("<never>") for line in ours.splitlines()[1:]] == [ours.index("EXPIRES")]
+
+
+def test_each_deletes_what_the_other_made(pair: Pair) -> None:
+    pair.ours("create", "aaaaaa.0123456789abcdef")
+    pair.theirs("create", "bbbbbb.0123456789abcdef")
+    said = [pair.theirs("delete", "aaaaaa"), pair.ours("delete", "bbbbbb.0123456789abcdef")]
+    assert said == [f'bootstrap token "{token}" deleted\n' for token in ("aaaaaa", "bbbbbb")]
+    assert pair.ours("list") == pair.theirs("list") == ""
+
+
+def test_each_refuses_an_id_that_the_other_gave(pair: Pair) -> None:
+    pair.ours("create", "aaaaaa.0123456789abcdef")
+    pair.theirs("create", "aaaaaa.0123456789abcdef", code=1)
+    pair.theirs("create", "bbbbbb.0123456789abcdef")
+    pair.ours("create", "bbbbbb.0123456789abcdef", code=2)
+
+
+def test_the_join_commands_are_the_same(pair: Pair) -> None:
+    key = "00" * 32
+    for words in ([], ["--certificate-key", key]):
+        first, second = generate().reveal(), generate().reveal()
+        ours = pair.ours("create", first, "--print-join-command", *words)
+        theirs = pair.theirs("create", second, "--print-join-command", *words)
+        assert " ".join(ours.split()) == " ".join(theirs.replace(second, first).split())
+
+
+def test_a_tokens_holder_is_who_its_secret_says(pair: Pair) -> None:
+    made = generate()
+    pair.ours("create", made.reveal(), "--groups", "system:bootstrappers:foo")
+    pair.plane.await_token(made.reveal())
+    review: JsonMap = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": {"token": made.reveal()},
+    }
+    answer = pair.plane.client().create("/apis/authentication.k8s.io/v1/tokenreviews", review)
+    user = map_at(answer, "status", "user")
+    assert user["username"] == f"system:bootstrap:{made.id}"
+    assert set(texts_at(user, "groups")) >= {"system:bootstrappers", "system:bootstrappers:foo"}
+
+
+def test_cluster_info_is_kubeadms_but_for_what_older_ones_write_besides(
+    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool = ClusterInfoTool(pair.plane, capsys)
+    config = tmp_path / "init.yaml"
+    # A version is named so that kubeadm does not look for one on the internet.
+    config.write_text(
+        "apiVersion: kubeadm.k8s.io/v1beta2\nkind: ClusterConfiguration\nkubernetesVersion: v1.20.2\n", encoding="ascii"
+    )
+    access = ["--kubeconfig", str(pair.plane.admin_kubeconfig), "--config", str(config)]
+    done = kubeadm(pair.assets, "init", "phase", "bootstrap-token", *access)
+    assert done.returncode == 0, done.stderr
+    theirs = tool.kubeconfig()
+    assert "says this already" in tool("publish", "--token", "")
+    assert tool.kubeconfig() == theirs
+    tool.client.delete("/api/v1/namespaces/kube-public/configmaps/cluster-info")
+    tool("publish", "--token", "")
+    assert tool.kubeconfig() == theirs.replace("preferences: {}\n", "")

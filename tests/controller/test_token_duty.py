@@ -1,0 +1,141 @@
+"""What operators hear of the token controllers: once a minute, counted always, a missing right with its remedy."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from nodeattest_controller.events import EventRecorder, Subject
+from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.logs import JsonFormatter
+from nodeattest_controller.management import Management
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.settings import Settings
+from nodeattest_controller.tokens import EVENT_PERIOD, LOG_PERIOD, REASON, REMEDY, Reporter, enabled_controllers
+from nodeattest_discovery.controllers.ground import Controller
+from nodeattest_kube.client import ApiError, Conflict, Forbidden, Unreachable
+from nodeattest_kube.jsontypes import JsonObject
+
+KEY = ClusterKey("fleet/blue")
+CLUSTER: JsonObject = {
+    "apiVersion": "cluster.x-k8s.io/v1beta1",
+    "metadata": {"namespace": "fleet", "name": "blue", "uid": "u-1"},
+}
+
+
+@dataclass
+class Inventory:
+    """A management cluster with one Cluster."""
+
+    def cluster(self, key: ClusterKey) -> JsonObject | None:
+        return CLUSTER if key == KEY else None
+
+
+@dataclass
+class Recorded:
+    """Keeps Events."""
+
+    events: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+
+    def record(self, subject: Subject, kind: str, reason: str, message: str) -> None:
+        assert subject.name == "blue"
+        self.events.append((kind, reason, message))
+
+
+class Desk:
+    """A reporter and all that it tells."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.recorded = Recorded()
+        self.metrics = Metrics()
+        self.reporter = Reporter(
+            KEY,
+            cast("Management", Inventory()),
+            events=cast("EventRecorder", self.recorded),
+            metrics=self.metrics,
+            clock=lambda: self.seconds,
+        )
+
+    def count(self, controller: Controller, outcome: str) -> float:
+        labels = {"controller": str(controller), "outcome": outcome}
+        return self.metrics.registry.get_sample_value("nodeattest_token_writes_total", labels) or 0.0
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Return the lines of the log so far, as they are written."""
+    caplog.set_level(logging.INFO)
+    return lambda: [JsonFormatter().format(record) for record in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (Conflict(409, "Conflict", "changed"), "conflict"),
+        (Forbidden(403, "Forbidden", "no"), "forbidden"),
+        (Unreachable("no route"), "unreachable"),
+        (ApiError(500, "InternalError", "sorry"), "refused"),
+    ],
+)
+def test_a_failed_write_is_counted_by_its_kind(error: ApiError, outcome: str) -> None:
+    desk = Desk()
+    for controller in Controller:
+        desk.reporter.failed(controller, error, 1.0)
+        assert desk.count(controller, outcome) == 1
+
+
+def test_trouble_is_logged_once_a_minute_and_counted_each_time(logged: Callable[[], list[str]]) -> None:
+    desk = Desk()
+    for _ in range(10):
+        desk.reporter.failed(Controller.SIGNER, ApiError(500, "InternalError", "sorry"), 1.0)
+    desk.reporter.failed(Controller.CLEANER, ApiError(500, "InternalError", "sorry"), 1.0)
+    first, second = logged()
+    assert "cannot sign cluster-info" in first
+    assert "cannot delete an expired token" in second
+    desk.seconds += LOG_PERIOD
+    desk.reporter.failed(Controller.SIGNER, ApiError(500, "InternalError", "sorry"), 1.0)
+    assert len(logged()) == 3
+    assert desk.count(Controller.SIGNER, "refused") == 11
+    assert not desk.recorded.events
+
+
+def test_a_lost_race_is_no_trouble(logged: Callable[[], list[str]]) -> None:
+    desk = Desk()
+    desk.reporter.failed(Controller.SIGNER, Conflict(409, "Conflict", "changed"), 0.25)
+    assert not logged()
+    assert not desk.recorded.events
+
+
+def test_a_missing_right_is_told_on_the_cluster_once_in_ten_minutes(logged: Callable[[], list[str]]) -> None:
+    desk = Desk()
+    refusal = Forbidden(403, "Forbidden", "may not update configmaps")
+    for _ in range(3):
+        desk.reporter.failed(Controller.SIGNER, refusal, 1.0)
+        desk.reporter.may_not_watch(refusal)
+    assert [(kind, reason) for kind, reason, _ in desk.recorded.events] == [("Warning", REASON)] * 2
+    assert all("may not update configmaps" in message and REMEDY in message for *_, message in desk.recorded.events)
+    assert all(REMEDY in line for line in logged())
+    desk.seconds += EVENT_PERIOD
+    desk.reporter.may_not_watch(refusal)
+    assert len(desk.recorded.events) == 3
+
+
+def test_done_work_is_logged_and_counted(logged: Callable[[], list[str]]) -> None:
+    desk = Desk()
+    desk.reporter.signed(3, 0.004)
+    desk.reporter.cleaned("bootstrap-token-abcdef")
+    assert [desk.count(controller, "written") for controller in Controller] == [1, 1]
+    signed, cleaned = logged()
+    assert '"tokens":3' in signed
+    assert "bootstrap-token-abcdef" in cleaned
+
+
+def test_settings_say_which_of_the_pair_run() -> None:
+    assert enabled_controllers(Settings(identity="a")) == frozenset()
+    both = Settings(identity="a", controllers=("*", "bootstrap-signer", "token-cleaner"))
+    assert enabled_controllers(both) == frozenset(Controller)

@@ -1,0 +1,203 @@
+"""A front in this process, over real TLS on loopback, and a client that can say anything to it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ipaddress
+import ssl
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from jwt_kit import NOW, TOKEN
+
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery.front.listener import Handler, Listener
+from nodeattest_discovery.front.metrics import Metrics
+from nodeattest_discovery.front.service import DiscoveryService
+from nodeattest_discovery.front.settings import Address, Limits
+from nodeattest_discovery.front.tls import ServingCertificate
+from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_sandbox.certificates import builder, usage
+
+__all__ = [
+    "LOOPBACK", "Answer", "Authority", "KnownCluster", "ask", "front", "get", "listening", "secret_object", "service",
+]  # fmt: skip
+
+LOOPBACK: Final = "127.0.0.1"
+_LIMIT: Final = 20.0
+"""Seconds for one exchange."""
+
+
+class Authority:
+    """A CA that certifies servers of this machine, and clients."""
+
+    def __init__(self, name: str = "a cluster") -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        unsigned = builder(self.name, self.name, self.key.public_key()).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        )
+        identifier = x509.SubjectKeyIdentifier.from_public_key(self.key.public_key())
+        unsigned = unsigned.add_extension(usage(signing=True), critical=True).add_extension(identifier, critical=False)
+        self.certificate = unsigned.sign(self.key, hashes.SHA256())
+        self.pem = self.certificate.public_bytes(Encoding.PEM)
+
+    def certify(self, directory: Path, name: str = "server", *, client: bool = False) -> tuple[Path, Path]:
+        """Write a certificate and its key."""
+        directory.mkdir(exist_ok=True)
+        key = ec.generate_private_key(ec.SECP256R1())
+        purpose = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
+        names = [x509.IPAddress(ipaddress.ip_address(LOOPBACK)), x509.DNSName("localhost")]
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        unsigned = builder(subject, self.name, key.public_key()).add_extension(usage(signing=False), critical=True)
+        unsigned = unsigned.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        unsigned = unsigned.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        signed = unsigned.add_extension(issuer_key, critical=False).sign(self.key, hashes.SHA256())
+        certificate, private = directory / f"{name}.crt", directory / f"{name}.key"
+        private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        certificate.write_bytes(signed.public_bytes(Encoding.PEM))
+        return certificate, private
+
+
+def secret_object(token: BootstrapToken = TOKEN, **changes: str | None) -> JsonObject:
+    """Make the Secret of a token; ``changes`` replace entries, with ``_`` for ``-``, or leave them out."""
+    expires = datetime.fromtimestamp(NOW, UTC) + timedelta(hours=1)
+    data: JsonObject = {**encode(TokenSecret(token=token, expires=expires))}
+    for name, value in changes.items():
+        data[name.replace("_", "-")] = None if value is None else base64.b64encode(value.encode()).decode()
+    kept: JsonObject = {name: value for name, value in data.items() if value is not None}
+    metadata: JsonObject = {"name": secret_name(token.id), "namespace": "kube-system", "uid": "1"}
+    return {"metadata": metadata, "type": SECRET_TYPE, "data": kept}
+
+
+@dataclass
+class KnownCluster:
+    """What a front knows of its cluster, without one."""
+
+    secrets: dict[str, JsonObject] = field(default_factory=lambda: {TOKEN.id: secret_object()})
+    config_map: JsonObject | None = None
+    away: str | None = None
+    asked: list[str] = field(default_factory=list[str])
+
+    @classmethod
+    def of(cls, authority: Authority, server: str = "https://10.0.0.1:6443") -> KnownCluster:
+        """Make a cluster that has cluster-info."""
+        kubeconfig = clusterinfo.build(server, authority.pem)
+        metadata: JsonObject = {"name": "cluster-info", "namespace": "kube-public", "uid": "2", "resourceVersion": "7"}
+        return cls(config_map={"metadata": metadata, "data": {"kubeconfig": kubeconfig}})
+
+    def token(self, token_id: str, /) -> JsonObject | None:
+        self.asked.append(token_id)
+        return self.secrets.get(token_id)
+
+    def cluster_info(self) -> JsonObject | None:
+        return self.config_map
+
+    def trouble(self) -> str | None:
+        return self.away
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer as it came."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self.headers if key.lower() == name.lower()]
+
+
+def service(
+    known: KnownCluster,
+    *,
+    limits: Limits | None = None,
+    audience: str | None = None,
+    metrics: Metrics | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
+) -> DiscoveryService:
+    """Make the service at the time of the JWTs of ``jwt_kit``."""
+    return DiscoveryService(
+        known,
+        limits=limits or Limits(),
+        audience=audience,
+        metrics=metrics or Metrics(),
+        now=lambda: NOW,
+        clock=clock,
+    )
+
+
+@asynccontextmanager
+async def listening(
+    handler: Handler,
+    directory: Path,
+    authority: Authority,
+    *,
+    limits: Limits | None = None,
+    client_ca: Path | None = None,
+    most_body: int = 0,
+) -> AsyncGenerator[Listener]:
+    """Listen on loopback."""
+    certificate, key = authority.certify(directory)
+    tls = ServingCertificate(certificate, key, client_ca)
+    listener = Listener(handler, Address(LOOPBACK, 0), tls.context, limits or Limits(), most_body=most_body)
+    await listener.start()
+    try:
+        yield listener
+    finally:
+        await listener.stop()
+
+
+@asynccontextmanager
+async def front(
+    known: KnownCluster,
+    directory: Path,
+    authority: Authority,
+    *,
+    limits: Limits | None = None,
+    audience: str | None = None,
+) -> AsyncGenerator[int]:
+    """Run a front and give its port."""
+    made = service(known, limits=limits, audience=audience)
+    async with listening(made.handle, directory, authority, limits=limits) as listener:
+        yield listener.port
+
+
+async def ask(port: int, request: bytes, authority: Authority, client: tuple[Path, Path] | None = None) -> Answer:
+    """Send bytes and read the answer to its end."""
+    context = ssl.create_default_context(cadata=authority.pem.decode())
+    if client is not None:
+        context.load_cert_chain(*client)
+    async with asyncio.timeout(_LIMIT):
+        reader, writer = await asyncio.open_connection(LOOPBACK, port, ssl=context)
+        writer.write(request)
+        try:
+            answer = await reader.read()
+        finally:
+            writer.close()
+    if not answer:
+        raise ConnectionError("the connection ended without an answer")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    return Answer(int(first.split()[1]), headers, body)
+
+
+def get(*authorization: bytes, path: str = clusterinfo.PATH, more: bytes = b"") -> bytes:
+    """Write a GET with these Authorization headers."""
+    lines = b"".join(b"Authorization: %b\r\n" % value for value in authorization)
+    return b"GET %b HTTP/1.1\r\nHost: front\r\n%b%b\r\n" % (path.encode(), lines, more)

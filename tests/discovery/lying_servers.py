@@ -1,0 +1,278 @@
+"""API servers that say what a test tells them, over real TLS under any certificate; every header is recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery.node.surroundings import Surroundings
+from nodeattest_discovery.pins import CaPin, pin_of
+from nodeattest_discovery.token import BootstrapToken
+
+CLUSTER_INFO = f"{clusterinfo.PATH}?timeout=10s"
+QUIET = {"host", "accept", "user-agent"}
+"""The headers that a question for cluster-info may have."""
+
+
+class Ca:
+    """A certification authority in memory, whose validity and place under another a test chooses."""
+
+    def __init__(
+        self, name: str = "kubernetes", *, starts: float = -300, lasts: float = 86400, above: Ca | None = None
+    ) -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.certificate = self._certify(above or self, starts, lasts)
+
+    def renew(self) -> None:
+        """Get a new certificate for the same key."""
+        self.certificate = self._certify(self, -300, 2 * 86400)
+
+    def _certify(self, by: Ca, starts: float, lasts: float) -> x509.Certificate:
+        builder = _builder(self.name, by.name, self.key.public_key(), starts, lasts)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        return builder.sign(by.key, hashes.SHA256())
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    @property
+    def pin(self) -> CaPin:
+        return pin_of(self.certificate)
+
+    def server(
+        self,
+        names: Sequence[str] = (),
+        addresses: Sequence[str] = ("127.0.0.1",),
+        *,
+        starts: float = -300,
+        lasts: float = 86400,
+        besides: Iterable[bytes] = (),
+    ) -> bytes:
+        """Make a server's certificate and key, in PEM, with intermediate certificates if told."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")])
+        held = [*map(x509.DNSName, names), *(x509.IPAddress(ip_address(one)) for one in addresses)]
+        made = (
+            _builder(subject, self.name, key.public_key(), starts, lasts)
+            .add_extension(x509.SubjectAlternativeName(held), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return private + made.public_bytes(Encoding.PEM) + b"".join(besides)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a server answers."""
+
+    body: bytes = b""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
+    raw: bytes | None = None
+    """These bytes instead of all that, and then the end of the connection."""
+    ends: bool = False
+    """Whether TLS says that this is the end."""
+    slowly: float = 0.0
+    """Seconds before each byte of the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A question that a server got."""
+
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    """Names in lower case."""
+
+    @property
+    def names(self) -> set[str]:
+        return {name for name, _ in self.headers}
+
+
+Says = Callable[[int], Reply]
+"""Tells the reply to the first (0), second, ... question."""
+
+
+def script(*replies: Reply) -> Says:
+    """Say these in turn, the last one for ever."""
+    return lambda number: replies[min(number, len(replies) - 1)]
+
+
+class LyingServer:
+    """One server on loopback, for the length of a block."""
+
+    def __init__(self, certificate: bytes, says: Says | Reply, *, host: str = "127.0.0.1") -> None:
+        """``says`` may be set later: many answers name the server's own port."""
+        self.says = says
+        self.seen: list[Seen] = []
+        self.context = context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "server.pem")
+            file.write_bytes(certificate)
+            context.load_cert_chain(file)
+        self._server = _Server(host, self, context)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+
+    @property
+    def port(self) -> int:
+        return self._server.server_port
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.endpoint}"
+
+    @property
+    def paths(self) -> list[str]:
+        return [seen.path for seen in self.seen]
+
+    @property
+    def headers(self) -> set[str]:
+        """Every header that it ever saw."""
+        return {name for seen in self.seen for name in seen.names}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def reply(self, seen: Seen) -> Reply:
+        self.seen.append(seen)
+        return self.says if isinstance(self.says, Reply) else self.says(len(self.seen) - 1)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, host: str, told: LyingServer, context: ssl.SSLContext) -> None:
+        self.told = told
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, 0), _Handler)
+        self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Keep still: a client that does not like a certificate goes away."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 20
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, _Server)
+        headers = tuple((name.lower(), value) for name, value in self.headers.items())
+        reply = self.server.told.reply(Seen(self.path, headers))
+        if reply.raw is not None:
+            self.wfile.write(reply.raw)
+            self.close_connection = True
+            if reply.ends and isinstance(self.connection, ssl.SSLSocket):
+                with contextlib.suppress(OSError):  # the other side may just go
+                    self.connection.unwrap()
+            return
+        self.send_response_only(reply.status)
+        for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if not reply.slowly:
+            self.wfile.write(reply.body)
+            return
+        for byte in reply.body:
+            time.sleep(reply.slowly)
+            self.wfile.write(bytes([byte]))
+            self.wfile.flush()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Keep still."""
+
+
+def config_map(data: Mapping[str, str], **changes: object) -> Reply:
+    """Answer with the ConfigMap cluster-info, as an API server does."""
+    document = {
+        "kind": "ConfigMap",
+        "apiVersion": "v1",
+        "metadata": {"name": "cluster-info", "namespace": "kube-public", "uid": "1", "resourceVersion": "7"},
+        "data": dict(data),
+    }
+    return Reply(body=json.dumps(document | changes).encode())
+
+
+def signed(text: str, token: BootstrapToken, signature: str | None = None) -> Reply:
+    """Answer with cluster-info and a token's signature: its own, unless another is given."""
+    key = clusterinfo.SIGNATURE_PREFIX + token.id
+    return config_map({"kubeconfig": text, key: signature or jws.sign(text.encode(), token)})
+
+
+def status(code: int, reason: str = "") -> Reply:
+    """Answer as an API server refuses."""
+    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code}
+    return Reply(body=json.dumps(body).encode(), status=code)
+
+
+@dataclass(slots=True)
+class VirtualTime:
+    """Minutes that take no time."""
+
+    moment: float = 0.0
+    told: list[str] = field(default_factory=list[str])
+    ahead: float = 0.0
+    """By how much the wall clock is wrong."""
+
+    def sleep(self, seconds: float) -> None:
+        self.moment += seconds
+
+    def surroundings(self, limit: float = 300.0, public_roots: bytes | None = None) -> Surroundings:
+        return Surroundings(
+            monotonic=lambda: self.moment,
+            sleep=self.sleep,
+            now=lambda: time.time() + self.ahead,
+            tell=self.told.append,
+            limit=limit,
+            public_roots=public_roots,
+        )
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, starts: float, lasts: float
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return x509.CertificateBuilder(
+        subject_name=subject,
+        issuer_name=issuer,
+        public_key=key,
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now + timedelta(seconds=starts),
+        not_valid_after=now + timedelta(seconds=lasts),
+    )

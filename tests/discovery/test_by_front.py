@@ -1,0 +1,325 @@
+"""Discovery by a front: which answers are believed, what the front gets to see, and what the cluster must bear out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, script, signed, status
+
+from nodeattest_discovery import clusterinfo, jws, jwt
+from nodeattest_discovery.node.by_front import by_front
+from nodeattest_discovery.node.found import Found
+from nodeattest_discovery.pins import CaPin
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+
+TOKEN = BootstrapToken("abcdef", "0123456789abcdef")
+REAL, EVIL = Ca(), Ca("evil")
+PINS = frozenset({REAL.pin})
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A front under a stranger's certificate, and the cluster's own server."""
+
+    front: LyingServer
+    cluster: LyingServer
+
+    @property
+    def text(self) -> str:
+        return clusterinfo.build(self.cluster.url, REAL.pem)
+
+    def find(self, pins: frozenset[CaPin] | None = PINS, time: VirtualTime | None = None) -> Found:
+        return by_front(self.front.endpoint, TOKEN, pins, (time or VirtualTime()).surroundings(limit=12))
+
+    def reason(self, pins: frozenset[CaPin] | None = PINS) -> tuple[type[Exception], Reason] | None:
+        try:
+            self.find(pins)
+        except (Denied, Unavailable) as error:
+            kind = Denied if isinstance(error, Denied) else Unavailable
+            return (kind, error.reason) if TOKEN.secret not in str(error) else None
+        return None
+
+
+@contextmanager
+def standing(certificate: bytes | None = None) -> Generator[Scene]:
+    nothing = status(404)
+    with (
+        LyingServer(EVIL.server(), nothing) as front,
+        LyingServer(certificate or REAL.server(), nothing) as cluster,
+    ):
+        scene = Scene(front, cluster)
+        front.says, cluster.says = answer(scene.text), config_map({"kubeconfig": scene.text})
+        yield scene
+
+
+@pytest.fixture
+def scene() -> Generator[Scene]:
+    with standing() as made:
+        yield made
+
+
+def answer(text: str, token: BootstrapToken = TOKEN, **changes: object) -> Reply:
+    return sign(config_map({"kubeconfig": text}, **changes).body, token)
+
+
+def sign(body: bytes, token: BootstrapToken = TOKEN) -> Reply:
+    return Reply(body=body, headers={"X-Kubernetes-JWS": jws.sign(body, token)})
+
+
+def raw(body: bytes, *headers: str, first: str = "HTTP/1.1 200 OK") -> Reply:
+    lines = [first, f"Content-Length: {len(body)}", *headers, "", ""]
+    return Reply(raw="\r\n".join(lines).encode() + body)
+
+
+def test_a_signed_answer_that_the_cluster_bears_out_is_found(scene: Scene) -> None:
+    found = scene.find()
+    assert found == Found(kubeconfig=scene.text, info=found.info, ca_pem=REAL.pem, asked=scene.cluster.url)
+    assert scene.front.paths == [CLUSTER_INFO]
+    assert scene.cluster.paths == [CLUSTER_INFO]
+
+
+def test_the_front_sees_a_jwt_and_the_cluster_no_credential_at_all(scene: Scene) -> None:
+    scene.find()
+    (seen,) = scene.front.seen
+    assert seen.names == {*QUIET, "authorization"}
+    scheme, _, question = dict(seen.headers)["authorization"].partition(" ")
+    proved = jwt.verify(jwt.parse(question.encode()), TOKEN, now=VirtualTime().surroundings().now())
+    assert (scheme, proved.token_id) == ("Bearer", TOKEN.id)
+    assert TOKEN.secret not in str(seen)
+    assert scene.cluster.headers == QUIET
+
+
+BODY = config_map({"kubeconfig": clusterinfo.build("https://10.0.0.1:6443", REAL.pem)}).body
+OTHER = BootstrapToken("abcdef", "fedcba9876543210")
+WRONG, UNSIGNED = Reason.CLUSTER_INFO_SIGNATURE_INVALID, Reason.CLUSTER_INFO_UNSIGNED
+LATER, SHAPE = Reason.API_UNAVAILABLE, Reason.CLUSTER_INFO_MALFORMED
+
+
+def typed(body: bytes) -> str:
+    """Sign with ``typ`` in the header, as a JWT's is."""
+    header = jws.base64url(b'{"alg":"HS256","kid":"abcdef","typ":"JWT"}')
+    mac = jwt.hs256(TOKEN.secret.encode(), f"{header}.{jws.base64url(body)}".encode())
+    return f"{header}..{jws.base64url(mac)}"
+
+
+PRESSED = gzip.compress(BODY)
+GZIPPED = Reply(body=PRESSED, headers={"X-Kubernetes-JWS": jws.sign(PRESSED, TOKEN), "Content-Encoding": "gzip"})
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "reason"),
+    [
+        pytest.param(status(401), Unavailable, LATER, id="401"),
+        pytest.param(status(403), Unavailable, LATER, id="403"),
+        pytest.param(status(404), Unavailable, LATER, id="404"),
+        pytest.param(status(429), Unavailable, LATER, id="429"),
+        pytest.param(status(503), Unavailable, LATER, id="503"),
+        pytest.param(
+            Reply(status=302, headers={"Location": "https://127.0.0.1:1/"}), Unavailable, LATER, id="redirect"
+        ),
+        pytest.param(
+            Reply(body=BODY, status=201, headers={"X-Kubernetes-JWS": jws.sign(BODY, TOKEN)}),
+            Unavailable,
+            LATER,
+            id="201",
+        ),
+        pytest.param(Reply(raw=b""), Unavailable, LATER, id="nothing"),
+        pytest.param(Reply(raw=b"hello"), Unavailable, LATER, id="no HTTP"),
+        pytest.param(GZIPPED, Unavailable, LATER, id="gzip"),
+        pytest.param(sign(BODY + b" " * (1 << 20)), Unavailable, LATER, id="more than 1 MiB"),
+        pytest.param(raw(BODY[:-9] + b"", f"X-Kubernetes-JWS: {jws.sign(BODY, TOKEN)}"), Denied, WRONG, id="cut"),
+        pytest.param(Reply(body=BODY), Unavailable, UNSIGNED, id="unsigned"),
+        pytest.param(Reply(body=BODY, headers={"X-Kubernetes-JWS": ""}), Denied, WRONG, id="an empty signature"),
+        pytest.param(
+            raw(BODY, *[f"X-Kubernetes-JWS: {jws.sign(BODY, TOKEN)}"] * 2), Denied, WRONG, id="two signatures"
+        ),
+        pytest.param(
+            raw(BODY, "X-Kubernetes-JWS: x", f"x-kubernetes-jws: {jws.sign(BODY, TOKEN)}"),
+            Denied,
+            WRONG,
+            id="one of two",
+        ),
+        pytest.param(sign(BODY, OTHER), Denied, WRONG, id="another secret"),
+        pytest.param(sign(BODY, BootstrapToken("fedcba", TOKEN.secret)), Denied, WRONG, id="another kid"),
+        pytest.param(Reply(body=BODY, headers={"X-Kubernetes-JWS": typed(BODY)}), Denied, WRONG, id="typ"),
+        pytest.param(
+            Reply(body=BODY, headers={"X-Kubernetes-JWS": jws.sign(BODY, TOKEN).replace("..", ".", 1)}),
+            Denied,
+            WRONG,
+            id="one dot",
+        ),
+        pytest.param(
+            Reply(
+                body=BODY, headers={"X-Kubernetes-JWS": jws.sign(BODY, TOKEN).replace("..", f".{jws.base64url(BODY)}.")}
+            ),
+            Denied,
+            WRONG,
+            id="attached",
+        ),
+        pytest.param(
+            Reply(body=BODY, headers={"X-Kubernetes-JWS": jws.sign(BODY, TOKEN) + "="}), Denied, WRONG, id="padded"
+        ),
+        pytest.param(
+            Reply(body=BODY, headers={"X-Kubernetes-JWS": jws.sign(BODY, TOKEN) + "\u00e9"}),
+            Denied,
+            WRONG,
+            id="odd text",
+        ),
+        pytest.param(sign(BODY.replace(b"kube-public", b"kube-system")), Denied, SHAPE, id="another namespace"),
+        pytest.param(sign(BODY.replace(b'"cluster-info"', b'"cluster-inf0"')), Denied, SHAPE, id="another name"),
+        pytest.param(sign(BODY.replace(b"ConfigMap", b"Secret")), Denied, SHAPE, id="another kind"),
+        pytest.param(sign(b"{}"), Denied, SHAPE, id="no object"),
+        pytest.param(sign(b"\xff\xfe"), Denied, SHAPE, id="no text"),
+        pytest.param(sign(b"[" * 100_000), Denied, SHAPE, id="deeply nested"),
+        pytest.param(answer(""), Denied, SHAPE, id="no kubeconfig"),
+        pytest.param(answer("kind: Config\n"), Denied, SHAPE, id="no cluster"),
+        pytest.param(
+            answer(clusterinfo.build("https://10.0.0.1", EVIL.pem)), Denied, Reason.CA_NOT_PINNED, id="unpinned"
+        ),
+    ],
+)
+def test_an_answer_with_one_thing_spoilt_is_not_believed(
+    reply: Reply, kind: type[Exception], reason: Reason, scene: Scene
+) -> None:
+    scene.front.says = reply
+    assert scene.reason() == (kind, reason)
+    assert not scene.cluster.seen
+
+
+def test_credentials_in_the_kubeconfig_are_refused(scene: Scene) -> None:
+    scene.front.says = answer(scene.text.replace("users: null", "users: [{name: a, user: {token: b}}]"))
+    assert scene.reason() == (Denied, SHAPE)
+
+
+def test_a_front_that_is_away_is_unavailable_and_asked_once() -> None:
+    with standing() as scene:
+        pass
+    time = VirtualTime()
+    with pytest.raises(Unavailable):
+        scene.find(time=time)
+    assert time.moment == 0
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "reason"),
+    [
+        (config_map({"kubeconfig": "# another\n"}), Denied, Reason.CLUSTER_INFO_CHANGED),
+        (config_map({}), Denied, Reason.CLUSTER_INFO_CHANGED),
+        (status(404), Unavailable, LATER),
+        (status(500), Unavailable, LATER),
+    ],
+)
+def test_what_the_cluster_does_not_bear_out_is_not_believed(
+    reply: Reply, kind: type[Exception], reason: Reason, scene: Scene
+) -> None:
+    scene.cluster.says = reply
+    assert scene.reason() == (kind, reason)
+
+
+def test_a_server_that_no_pinned_ca_vouches_for_is_not_the_cluster() -> None:
+    with standing(EVIL.server()) as scene:
+        both = clusterinfo.build(scene.cluster.url, REAL.pem + EVIL.pem)
+        scene.front.says, scene.cluster.says = answer(both), config_map({"kubeconfig": both})
+        assert scene.reason() == (Unavailable, Reason.SERVER_NOT_TRUSTED)
+        assert not scene.cluster.seen
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_where_the_cluster_tells_nobody_only_pinned_cas_are_found(code: int, scene: Scene) -> None:
+    scene.front.says = answer(clusterinfo.build(scene.cluster.url, EVIL.pem + REAL.pem))
+    scene.cluster.says = status(code)
+    found = scene.find()
+    assert (found.ca_pem, found.info.ca_certificates) == (REAL.pem, (REAL.certificate,))
+    assert "only the pinned CAs" in found.notes[0]
+
+
+def test_a_bundle_that_the_cluster_bears_out_is_found_whole(scene: Scene) -> None:
+    both = clusterinfo.build(scene.cluster.url, REAL.pem + EVIL.pem)
+    scene.front.says, scene.cluster.says = answer(both), config_map({"kubeconfig": both})
+    assert scene.find().ca_pem == REAL.pem + EVIL.pem
+
+
+def test_without_pins_the_signature_alone_counts_and_a_person_is_told(scene: Scene) -> None:
+    found = scene.find(pins=None)
+    assert (found.kubeconfig, found.ca_pem) == (scene.text, REAL.pem)
+    assert "no CA was pinned" in found.notes[0]
+    assert not scene.cluster.seen
+
+
+def test_no_pin_at_all_and_an_odd_address_are_refused_before_anything_is_sent(scene: Scene) -> None:
+    assert scene.reason(frozenset()) == (Denied, Reason.CA_PIN_MALFORMED)
+    for address in ("http://front:80", "front", "https://front/path", "https://user@front"):
+        with pytest.raises(Denied):
+            by_front(address, TOKEN, PINS, VirtualTime().surroundings())
+    assert not scene.front.seen
+
+
+def test_an_api_server_that_takes_the_jwt_but_does_not_sign_is_no_front(scene: Scene) -> None:
+    scene.front.says = signed(scene.text, TOKEN)
+    assert scene.reason() == (Unavailable, UNSIGNED)
+
+
+def test_an_old_answer_counts_while_the_token_lives_and_the_cluster_still_bears_it_out(scene: Scene) -> None:
+    recorded = answer(scene.text)
+    scene.front.says = script(recorded)
+    assert scene.find().kubeconfig == scene.text
+    now = clusterinfo.build(scene.cluster.url, REAL.pem + EVIL.pem)
+    scene.cluster.says = config_map({"kubeconfig": now})
+    assert scene.reason() == (Denied, Reason.CLUSTER_INFO_CHANGED)
+
+
+def test_the_answer_is_read_as_it_was_signed_not_as_it_could_be_written(scene: Scene) -> None:
+    assert isinstance(scene.front.says, Reply)
+    body = json.dumps(json.loads(scene.front.says.body), indent=2).encode()
+    scene.front.says = Reply(body=body, headers=scene.front.says.headers)
+    assert scene.reason() == (Denied, WRONG)
+
+
+def test_a_known_server_bears_the_answer_out_and_the_one_that_it_names_is_not_asked(scene: Scene) -> None:
+    with LyingServer(REAL.server(), status(404)) as named, LyingServer(REAL.server(), status(503)) as away:
+        text = clusterinfo.build(named.url, REAL.pem)
+        scene.front.says, scene.cluster.says = answer(text), config_map({"kubeconfig": text})
+        around = VirtualTime().surroundings()
+        known = [away.endpoint, scene.cluster.endpoint]
+        found = by_front(scene.front.endpoint, TOKEN, PINS, around, servers=known)
+        assert (found.asked, found.info.server) == (scene.cluster.url, named.url)
+        assert named.url in found.notes[0]
+        assert not named.seen
+        assert scene.cluster.headers | away.headers == QUIET
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_where_a_known_server_tells_nobody_it_is_the_one_that_is_found(scene: Scene, code: int) -> None:
+    with LyingServer(REAL.server(), status(404)) as named:
+        text = clusterinfo.build(named.url, REAL.pem).replace("    server:", "    tls-server-name: other\n    server:")
+        scene.front.says, scene.cluster.says = answer(text), status(code)
+        around = VirtualTime().surroundings()
+        found = by_front(scene.front.endpoint, TOKEN, PINS, around, servers=[scene.cluster.endpoint])
+        assert (found.asked, found.info.server, found.info.tls_server_name) == (*[scene.cluster.url] * 2, None)
+        assert any(named.url in note for note in found.notes)
+
+
+@pytest.mark.parametrize("code", [200, 401])
+def test_a_leaked_token_and_any_certificate_of_the_ca_do_not_make_a_cluster_where_its_server_is_known(
+    scene: Scene, code: int
+) -> None:
+    """The answer chooses the server and the name by which it is verified, unless a person names a server."""
+    with LyingServer(REAL.server(["some-webhook.example"], []), Reply()) as other:
+        text = clusterinfo.build(other.url, REAL.pem + EVIL.pem).replace(
+            "    server:", "    tls-server-name: some-webhook.example\n    server:"
+        )
+        scene.front.says = answer(text)
+        other.says = config_map({"kubeconfig": text}) if code == 200 else status(code)
+        around = VirtualTime().surroundings()
+        assert by_front(scene.front.endpoint, TOKEN, PINS, around).asked == other.url
+        other.seen.clear()
+        with pytest.raises(Denied) as refused:
+            by_front(scene.front.endpoint, TOKEN, PINS, around, servers=[scene.cluster.endpoint])
+        assert refused.value.reason is Reason.CLUSTER_INFO_CHANGED
+        assert not other.seen

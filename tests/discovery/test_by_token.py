@@ -1,0 +1,280 @@
+"""Discovery by token: which servers are believed, and what they get to see; the peer is kubeadm itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from discovery_cases import CASES, TOKEN, World, standing
+from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, script, signed, status
+
+from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery.node.by_token import by_token
+from nodeattest_discovery.node.found import Found
+from nodeattest_discovery.pins import CaPin
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_sandbox.upstream import kubeadm
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World()
+
+
+def find(
+    *servers: LyingServer | str, pins: frozenset[CaPin] | None, time: VirtualTime | None = None, limit: float = 12
+) -> Found:
+    endpoints = [server if isinstance(server, str) else server.endpoint for server in servers]
+    return by_token(endpoints, TOKEN, pins, (time or VirtualTime()).surroundings(limit=limit))
+
+
+def reason(action: Callable[[], object]) -> Reason | None:
+    try:
+        action()
+    except (Denied, Unavailable) as error:
+        return error.reason
+    return None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_server_meets_its_verdict_and_sees_no_credential(name: str, world: World) -> None:
+    with standing(CASES[name], world) as (server, other):
+        assert reason(lambda: find(server, pins=frozenset({world.real.pin}))) == CASES[name].ours
+        assert set(server.paths) == {CLUSTER_INFO}
+        assert server.headers <= QUIET
+        assert not other.seen
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", CASES)
+def test_kubeadm_gives_the_verdict_that_the_table_says(name: str, world: World, assets: Path, tmp_path: Path) -> None:
+    with standing(CASES[name], world) as (server, other):
+        discovery = {
+            "bootstrapToken": {
+                "token": TOKEN.reveal(),
+                "apiServerEndpoint": server.endpoint,
+                "caCertHashes": [str(world.real.pin)],
+            },
+            "timeout": "3s",
+        }
+        document = {"apiVersion": "kubeadm.k8s.io/v1beta2", "kind": "JoinConfiguration", "discovery": discovery}
+        (tmp_path / "join.json").write_text(json.dumps(document))
+        words = ["join", "phase", "preflight", "--config", str(tmp_path / "join.json"), "--ignore-preflight-errors=all"]
+        done = kubeadm(assets, *words)
+        asked = [seen for seen in (*server.seen, *other.seen) if "/kubeadm-config" in seen.path]
+        assert bool(asked) == CASES[name].kubeadm_joins, done.stderr
+        assert all(("authorization", f"Bearer {TOKEN.reveal()}") in seen.headers for seen in asked)
+
+
+# What a server is asked, and how often
+
+
+def test_what_is_found_is_the_exact_text_and_the_whole_bundle(world: World) -> None:
+    with LyingServer(world.real.server(), status(404)) as server:
+        text = world.text(server, world.evil, world.real)
+        server.says = signed(text, TOKEN)
+        found = find(server, pins=frozenset({world.real.pin}))
+    assert (found.kubeconfig, found.asked, found.info.server) == (text, server.url, server.url)
+    assert found.ca_pem == world.evil.pem + world.real.pem
+    assert "not pinned" in found.notes[0]
+    assert len(server.seen) == 2
+
+
+def test_a_cluster_that_is_elsewhere_is_noted(world: World) -> None:
+    with standing(CASES["server_elsewhere"], world) as (server, other):
+        notes = find(server, pins=frozenset({world.real.pin})).notes
+    assert len(notes) == 1
+    assert other.url in notes[0]
+    assert server.url in notes[0]
+
+
+def test_without_pins_there_is_one_question_and_a_warning(world: World) -> None:
+    with standing(CASES["good"], world) as (server, _):
+        found = find(server, pins=None)
+        assert server.paths == [CLUSTER_INFO]
+    assert "no CA was pinned" in found.notes[0]
+
+
+def test_one_of_several_pins_is_enough(world: World) -> None:
+    with standing(CASES["good"], world) as (server, _):
+        find(server, pins=frozenset({world.evil.pin, world.real.pin}))
+
+
+def test_a_pinned_intermediate_is_an_anchor_as_in_go() -> None:
+    root = Ca("root")
+    middle = Ca("middle", above=root)
+    with LyingServer(middle.server(), status(404)) as server:
+        server.says = signed(clusterinfo.build(server.url, middle.pem + root.pem), TOKEN)
+        find(server, pins=frozenset({middle.pin}))
+
+
+def test_an_intermediate_may_come_with_the_servers_certificate() -> None:
+    root = Ca("root")
+    middle = Ca("middle", above=root)
+    with LyingServer(middle.server(besides=[middle.pem]), status(404)) as server:
+        server.says = signed(clusterinfo.build(server.url, root.pem), TOKEN)
+        find(server, pins=frozenset({root.pin}))
+
+
+def test_it_waits_for_the_signer_at_once_and_every_five_seconds(world: World) -> None:
+    time = VirtualTime()
+    with LyingServer(world.real.server(), status(404)) as server:
+        text = world.text(server)
+        unsigned = config_map({"kubeconfig": text, "jws-kubeconfig-ffffff": "x"})
+        server.says = script(status(404), status(403), unsigned, signed(text, TOKEN))
+        find(server, pins=frozenset({world.real.pin}), time=time, limit=300)
+    assert time.moment == 15
+    assert len(server.seen) == 5
+
+
+def test_five_minutes_without_a_signature_are_the_end(world: World) -> None:
+    time = VirtualTime()
+    with LyingServer(world.real.server(), config_map({"kubeconfig": "x"})) as server:
+        pins = frozenset({world.real.pin})
+        assert reason(lambda: find(server, pins=pins, time=time, limit=300)) == Reason.CLUSTER_INFO_UNSIGNED
+    assert 290 < time.moment <= 300
+    assert len(server.seen) == 60
+
+
+# Several servers
+
+
+@pytest.mark.parametrize("evil", [name for name, case in CASES.items() if case.ours])
+@pytest.mark.parametrize("first", [True, False])
+def test_an_evil_server_neither_wins_nor_keeps_a_good_one_from_being_found(
+    world: World, evil: str, *, first: bool
+) -> None:
+    with standing(CASES[evil], world) as (bad, _), standing(CASES["good"], world) as (good, _):
+        order = (bad, good) if first else (good, bad)
+        found = find(*order, pins=frozenset({world.real.pin}))
+        assert found.asked == good.url
+        assert bool(bad.seen) == first
+        assert bad.headers <= QUIET
+
+
+def test_a_refused_server_is_not_asked_again_while_another_comes_up(world: World) -> None:
+    with standing(CASES["bad_sig"], world) as (bad, _), LyingServer(world.real.server(), status(404)) as late:
+        late.says = script(status(503), status(503), signed(world.text(late), TOKEN))
+        time = VirtualTime()
+        assert find(bad, late, pins=frozenset({world.real.pin}), time=time).asked == late.url
+        assert len(bad.seen) == 1
+        assert any(bad.url in line and "SignatureInvalid" in line for line in time.told)
+
+
+def test_when_all_are_refused_the_first_refusal_is_told_at_once(world: World) -> None:
+    with standing(CASES["evil_only"], world) as (one, _), standing(CASES["bad_sig"], world) as (two, _):
+        time = VirtualTime()
+        pins = frozenset({world.real.pin})
+        assert reason(lambda: find(one, two, pins=pins, time=time)) == Reason.CA_NOT_PINNED
+        assert time.moment == 0
+
+
+def test_a_server_that_is_away_is_passed_over(world: World) -> None:
+    with LyingServer(world.real.server(), status(404)) as gone:
+        endpoint = gone.endpoint
+    with standing(CASES["good"], world) as (good, _):
+        assert find(endpoint, good, pins=frozenset({world.real.pin})).asked == good.url
+
+
+# What nobody is asked for
+
+
+@pytest.mark.parametrize("endpoints", [[], ["127.0.0.1"], ["https://127.0.0.1:1/path"], ["127.0.0.1:1", ""]])
+def test_endpoints_are_read_before_any_is_asked(world: World, endpoints: list[str]) -> None:
+    pins = frozenset({world.real.pin})
+    assert reason(lambda: find(*endpoints, pins=pins)) == Reason.DISCOVERY_ENDPOINT_MALFORMED
+
+
+def test_no_pins_at_all_are_not_the_wish_to_do_without(world: World) -> None:
+    with standing(CASES["good"], world) as (server, _):
+        assert reason(lambda: find(server, pins=frozenset())) == Reason.CA_PIN_MALFORMED
+        assert server.seen == []
+
+
+# Other servers that must not be believed
+
+
+def test_a_name_that_the_signed_text_brings_along_does_not_count_for_the_second_question(world: World) -> None:
+    # Somebody has the token, and a certificate of the cluster's CA for a name of his own: any node has one.
+    line = "server: https://127.0.0.1:1\n    tls-server-name: node-1\n"
+    with LyingServer(world.real.server(["node-1"], []), status(404)) as server:
+        text = clusterinfo.build("https://127.0.0.1:1", world.real.pem).replace("server: https://127.0.0.1:1\n", line)
+        assert clusterinfo.parse(text).tls_server_name == "node-1"
+        server.says = signed(text, TOKEN)
+        assert reason(lambda: find(server, pins=frozenset({world.real.pin}))) == Reason.SERVER_NOT_TRUSTED
+
+
+@pytest.mark.parametrize("starts_and_lasts", [(-600, -300), (300, 600)])
+def test_a_pinned_ca_must_be_valid(starts_and_lasts: tuple[float, float]) -> None:
+    starts, lasts = starts_and_lasts
+    ca = Ca("real", starts=starts, lasts=lasts)
+    with LyingServer(ca.server(), status(404)) as server:
+        server.says = signed(clusterinfo.build(server.url, ca.pem), TOKEN)
+        time = VirtualTime()
+        assert reason(lambda: find(server, pins=frozenset({ca.pin}), time=time)) == Reason.SERVER_NOT_TRUSTED
+        assert any("clock" in line or "no CA is valid" in line for line in time.told)
+        assert len(server.seen) == 3
+        assert reason(lambda: find(server, pins=None)) == Reason.SERVER_NOT_TRUSTED
+
+
+def spoilt(text: str) -> Callable[[World, LyingServer], Reply]:
+    return lambda world, server: signed(world.text(server).replace("users: null\n", text), TOKEN)
+
+
+def edited(old: str, new: str) -> Callable[[World, LyingServer], Reply]:
+    return lambda world, server: signed(world.text(server).replace(old, new), TOKEN)
+
+
+def by_another_token(world: World, server: LyingServer) -> Reply:
+    text = world.text(server)
+    other = BootstrapToken("ffffff", TOKEN.secret)
+    return config_map({"kubeconfig": text, "jws-kubeconfig-abcdef": jws.sign(text.encode(), other)})
+
+
+def over_a_shorter_text(world: World, server: LyingServer) -> Reply:
+    text = world.text(server)
+    return config_map({"kubeconfig": text, "jws-kubeconfig-abcdef": jws.sign(text.rstrip().encode(), TOKEN)})
+
+
+TAMPERED: dict[str, tuple[Callable[[World, LyingServer], Reply], Reason]] = {
+    "a user": (spoilt("users: [{name: a, user: {token: b}}]\n"), Reason.CLUSTER_INFO_MALFORMED),
+    "no verification": (
+        edited("    server:", "    insecure-skip-tls-verify: true\n    server:"),
+        Reason.CLUSTER_INFO_MALFORMED,
+    ),
+    "plain http": (edited("server: https", "server: http"), Reason.CLUSTER_INFO_MALFORMED),
+    "a repeated key": (edited("kind: Config", "kind: Config\nkind: Config"), Reason.CLUSTER_INFO_MALFORMED),
+    "two clusters": (
+        edited("contexts:", "- cluster: {server: 'https://a:1'}\n  name: b\ncontexts:"),
+        Reason.CLUSTER_INFO_MALFORMED,
+    ),
+    "an empty signature": (
+        lambda world, server: config_map({"kubeconfig": world.text(server), "jws-kubeconfig-abcdef": ""}),
+        Reason.CLUSTER_INFO_SIGNATURE_INVALID,
+    ),
+    "a signature of another id": (by_another_token, Reason.CLUSTER_INFO_SIGNATURE_INVALID),
+    "a signature over a shorter text": (over_a_shorter_text, Reason.CLUSTER_INFO_SIGNATURE_INVALID),
+    "an empty kubeconfig": (
+        lambda _, __: config_map({"kubeconfig": "", "jws-kubeconfig-abcdef": jws.sign(b"", TOKEN)}),
+        Reason.CLUSTER_INFO_MALFORMED,
+    ),
+    "another object": (
+        lambda world, server: config_map({"kubeconfig": world.text(server)}, metadata={"name": "other"}),
+        Reason.API_UNAVAILABLE,
+    ),
+    "no JSON": (lambda _, __: Reply(body=b"<html>"), Reason.API_UNAVAILABLE),
+    "a redirect": (lambda _, server: Reply(status=302, headers={"Location": server.url}), Reason.API_UNAVAILABLE),
+}
+
+
+@pytest.mark.parametrize("case", TAMPERED)
+def test_tampering_is_refused(world: World, case: str) -> None:
+    make, expected = TAMPERED[case]
+    with LyingServer(world.real.server(), status(404)) as server:
+        server.says = make(world, server)
+        assert reason(lambda: find(server, pins=frozenset({world.real.pin}))) == expected
+        assert set(server.paths) == {CLUSTER_INFO}
+        assert server.headers <= QUIET

@@ -1,0 +1,144 @@
+"""The token controllers beside kube-controller-manager's: the same Secrets, the same fate, the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from odd_secrets import OddSecret, odd_secrets
+from token_world import KUBECONFIG, SECRETS, TokenCluster, eventually, signature, working
+
+from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
+from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.upstream import controller_manager
+
+pytestmark = pytest.mark.conformance
+THEIRS = ("bootstrapsigner", "tokencleaner")
+SETTLED = 2.0
+"""Seconds without a change after which nothing more is expected."""
+
+
+@pytest.fixture
+def cluster(real_control_plane: ControlPlane) -> Iterator[TokenCluster]:
+    made = TokenCluster(real_control_plane)
+    made.clean()
+    yield made
+    made.clean()
+
+
+def odd_ones(cluster: TokenCluster) -> list[OddSecret]:
+    """Return those whose fate is known for the Go that these binaries were built with."""
+    version = text_at(cluster.admin.get("/version"), "goVersion")
+    return [odd for odd in odd_secrets("t") if odd.holds_with(version)]
+
+
+def fill(cluster: TokenCluster) -> None:
+    """Publish cluster-info with stale signatures in it, and create one Secret an oddity."""
+    stale = {"jws-kubeconfig-": "x", "jws-kubeconfig-not-a-token": "x", "jws-kubeconfig-t00000": "x"}
+    cluster.publish({"kubeconfig": KUBECONFIG, "note": "kept", **stale})
+    for odd in odd_ones(cluster):
+        cluster.admin.create(SECRETS, odd.body)
+
+
+def fate(cluster: TokenCluster) -> tuple[dict[str, object], frozenset[str]]:
+    """Return cluster-info's data and the numbers of the Secrets that are left."""
+    names = {text_at(map_at(secret, "metadata"), "name") for secret in cluster.secrets()}
+    return dict(cluster.info()), frozenset(name for name in names if name.startswith("bootstrap-token-t"))
+
+
+async def settled(cluster: TokenCluster) -> tuple[dict[str, object], frozenset[str]]:
+    """Wait until nothing changes any more."""
+    before, quiet = fate(cluster), 0.0
+    while quiet < SETTLED:
+        await asyncio.sleep(0.25)
+        now = fate(cluster)
+        quiet = quiet + 0.25 if now == before else 0.0
+        before = now
+    return before
+
+
+async def test_odd_secrets_have_the_same_fate_and_the_same_bytes(cluster: TokenCluster, assets: Path) -> None:
+    fill(cluster)
+    with controller_manager(cluster.plane, assets, THEIRS):
+        await eventually(lambda: len(cluster.signed_ids()) > 20, "kube-controller-manager's signatures")
+        theirs = await settled(cluster)
+    cluster.clean()
+    fill(cluster)
+    async with working(cluster.kubeconfig()):
+        await eventually(lambda: len(cluster.signed_ids()) > 20, "our signatures")
+        ours = await settled(cluster)
+    assert ours[1] == theirs[1]
+    assert sorted(ours[0].items()) == sorted(theirs[0].items())
+    signed = {key for key in ours[0] if key.startswith("jws-")}
+    assert signed == {f"jws-kubeconfig-{odd.id}" for odd in odd_ones(cluster) if odd.signed}
+    assert ours[1] == {odd.name for odd in odd_ones(cluster) if not odd.cleaned}
+
+
+async def test_neither_writes_what_the_other_has_left(cluster: TokenCluster, assets: Path) -> None:
+    fill(cluster)
+    async with working(cluster.kubeconfig()):
+        await settled(cluster)
+        before = len(cluster.plane.requests())
+        with controller_manager(cluster.plane, assets, THEIRS):
+            await asyncio.sleep(SETTLED * 2)
+            assert not writes_since(cluster, before)
+
+
+async def test_both_at_once_settle_without_a_storm(cluster: TokenCluster, assets: Path) -> None:
+    cluster.publish()
+    with controller_manager(cluster.plane, assets, THEIRS):
+        async with working(cluster.kubeconfig()) as told:
+            before = len(cluster.plane.requests())
+            tokens = [cluster.add(f"s{number:05d}") for number in range(20)]
+            await eventually(lambda: len(cluster.signed_ids()) == 20)
+            for token in tokens[::2]:
+                cluster.remove(token.id)
+            cluster.edit(kubeconfig="anew\n")
+            await eventually(lambda: len(cluster.signed_ids()) == 10)
+            await settled(cluster)
+            done = len(writes_since(cluster, before))
+            await asyncio.sleep(SETTLED)
+            assert len(writes_since(cluster, before)) == done
+    # Of both, a change has one successful write at most; others lose the race once.
+    assert done <= 3 * 31
+    assert cluster.info()["jws-kubeconfig-s00001"] == signature(tokens[1], "anew\n")
+    assert told.signings or done
+
+
+async def test_where_the_kubeconfig_is_gone_only_ours_takes_stale_signatures(
+    cluster: TokenCluster, assets: Path
+) -> None:
+    cluster.publish({"note": "no kubeconfig", "jws-kubeconfig-t00000": "stale"})
+    cluster.add("t00000")
+    with controller_manager(cluster.plane, assets, THEIRS):
+        await asyncio.sleep(SETTLED)
+        assert cluster.signed_ids() == {"t00000"}
+        before = len(cluster.plane.requests())
+        async with working(cluster.kubeconfig()):
+            await eventually(lambda: cluster.info() == {"note": "no kubeconfig"})
+            await asyncio.sleep(SETTLED)
+        assert len(writes_since(cluster, before)) == 1
+
+
+async def test_a_secret_of_the_type_under_another_name_is_left_alone_by_ours_only(
+    cluster: TokenCluster, assets: Path
+) -> None:
+    cluster.add("t00001", name="other-t00001", expiration="2020-01-01T00:00:00Z")
+    async with working(cluster.kubeconfig()):
+        await asyncio.sleep(SETTLED)
+        assert cluster.has("other-t00001")
+    with controller_manager(cluster.plane, assets, THEIRS):
+        await eventually(lambda: not cluster.has("other-t00001"))
+
+
+def writes_since(cluster: TokenCluster, count: int) -> list[str]:
+    """Return who wrote tokens or cluster-info since a number of requests, tests apart."""
+    return [
+        f"{entry.user} {entry.verb} {entry.name}"
+        for entry in cluster.plane.requests()[count:]
+        if entry.verb in {"update", "patch", "delete", "create"}
+        and entry.resource in {"secrets", "configmaps"}
+        and entry.user != "admin"
+    ]

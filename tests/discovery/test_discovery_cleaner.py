@@ -1,0 +1,146 @@
+"""The token cleaner on live API servers: what it deletes, when, and what it never does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from token_world import CLEANER, TokenCluster, VirtualTime, eventually, working
+
+from nodeattest_discovery.controllers.ground import RECHECK, Ground
+from nodeattest_sandbox.process import ControlPlane
+
+START = datetime(2020, 6, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def cluster(control_plane: ControlPlane) -> Iterator[TokenCluster]:
+    made = TokenCluster(control_plane)
+    made.clean()
+    yield made
+    made.clean()
+
+
+async def breathe() -> None:
+    """Let the controllers do what they can."""
+    await asyncio.sleep(0.3)
+
+
+async def test_an_expired_token_is_deleted_and_no_other(cluster: TokenCluster) -> None:
+    cluster.add("cln001", expiration="2020-01-01T00:00:00Z")
+    cluster.add("cln002", expiration="2999-01-01T00:00:00Z")
+    cluster.add("cln003")
+    async with working(cluster.kubeconfig(), enabled=CLEANER) as told:
+        await eventually(lambda: told.names)
+        await breathe()
+    assert told.names == ["bootstrap-token-cln001"]
+    assert [(entry.verb, entry.name) for entry in cluster.writes()] == [("delete", "bootstrap-token-cln001")]
+    assert [cluster.has(f"bootstrap-token-cln00{number}") for number in (1, 2, 3)] == [False, True, True]
+
+
+@pytest.mark.parametrize("text", ["never", "2030-01-01", "1893456000", "2030-01-01 00:00:00Z", "2030-02-30T00:00:00Z"])
+async def test_an_expiration_that_nobody_can_read_has_passed(cluster: TokenCluster, text: str) -> None:
+    async with working(cluster.kubeconfig(), enabled=CLEANER):
+        cluster.add("cln004", expiration=text)
+        await eventually(lambda: not cluster.has("bootstrap-token-cln004"))
+
+
+async def test_what_is_no_token_by_type_and_name_is_never_deleted(cluster: TokenCluster) -> None:
+    past = "2020-01-01T00:00:00Z"
+    cluster.add("cln005", kind="Opaque", expiration=past)
+    cluster.add("cln006", name="other-cln006", expiration=past)
+    cluster.add("cln007", name="other-bootstrap-token-cln007", kind="Opaque", expiration=past)
+    async with working(cluster.kubeconfig(), enabled=CLEANER) as told:
+        cluster.add("cln008", expiration=past)
+        await eventually(lambda: told.names)
+        await breathe()
+    assert told.names == ["bootstrap-token-cln008"]
+    assert len(cluster.writes()) == 1
+
+
+async def test_a_token_goes_at_its_moment_and_not_before(cluster: TokenCluster) -> None:
+    time = VirtualTime(START)
+    cluster.add("cln010", expiration="2020-06-01T00:30:00Z")
+    async with working(cluster.kubeconfig(), enabled=CLEANER, ground=time.ground) as told:
+        for _ in range(29):
+            time.advance(60)
+            await asyncio.sleep(0.01)
+        time.advance(59.9)
+        await breathe()
+        assert not cluster.writes()
+        time.advance(0.1)
+        await eventually(lambda: told.names == ["bootstrap-token-cln010"])
+
+
+async def test_a_clock_that_jumps_forward_is_followed_soon(cluster: TokenCluster) -> None:
+    time = VirtualTime(START)
+    cluster.add("cln011", expiration="2020-06-02T00:00:00Z")
+    async with working(cluster.kubeconfig(), enabled=CLEANER, ground=time.ground) as told:
+        time.jump(25 * 3600)
+        time.advance(RECHECK)
+        await eventually(lambda: told.names == ["bootstrap-token-cln011"])
+
+
+async def test_a_clock_that_jumps_back_deletes_nothing_early(cluster: TokenCluster) -> None:
+    time = VirtualTime(START)
+    cluster.add("cln012", expiration="2020-06-01T00:00:50Z")
+    async with working(cluster.kubeconfig(), enabled=CLEANER, ground=time.ground) as told:
+        time.jump(-3600)
+        time.advance(50)
+        await breathe()
+        assert not cluster.writes()
+        for _ in range(61):
+            time.advance(60)
+            await asyncio.sleep(0.01)
+        await eventually(lambda: told.names == ["bootstrap-token-cln012"])
+
+
+async def test_a_clock_that_is_ahead_of_the_api_server_s_deletes_nothing_that_is_good_there(
+    cluster: TokenCluster,
+) -> None:
+    wrong = Ground(now=lambda: datetime.now(UTC) + timedelta(days=2))
+    in_a_day = datetime.now(UTC) + timedelta(days=1)
+    cluster.add("cln020", expiration=in_a_day.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    cluster.add("cln021", expiration="2020-01-01T00:00:00Z")
+    async with working(cluster.kubeconfig(), enabled=CLEANER, ground=wrong) as told:
+        await eventually(lambda: told.failures and told.names)
+        await breathe()
+    assert told.names == ["bootstrap-token-cln021"]
+    assert [error.reason for _, error in told.failures] == ["ClocksDiffer"]
+    assert len(cluster.writes()) == 1
+
+
+async def test_a_prolonged_token_stays_and_a_shortened_one_goes(cluster: TokenCluster) -> None:
+    time = VirtualTime(START)
+    cluster.add("cln013", expiration="2020-06-01T00:00:30Z")
+    cluster.add("cln014", expiration="2021-01-01T00:00:00Z")
+    async with working(cluster.kubeconfig(), enabled=CLEANER, ground=time.ground) as told:
+        cluster.prolong("cln013", "2020-06-01T00:02:00Z")
+        cluster.prolong("cln014", "2020-05-01T00:00:00Z")
+        await eventually(lambda: told.names == ["bootstrap-token-cln014"])
+        time.advance(45)
+        await breathe()
+        assert cluster.has("bootstrap-token-cln013")
+
+
+async def test_a_token_that_a_finalizer_holds_is_asked_to_go_once(cluster: TokenCluster) -> None:
+    time = VirtualTime(START)
+    cluster.add("cln015", expiration="2020-01-01T00:00:00Z", finalizer="tests.example/hold")
+    async with working(cluster.kubeconfig(), enabled=CLEANER, ground=time.ground) as told:
+        await eventually(lambda: told.names)
+        await asyncio.sleep(1.0)  # the watch tells that it is being deleted
+        for _ in range(5):
+            time.advance(RECHECK)
+            await asyncio.sleep(0.05)
+        assert len(cluster.writes()) == 1
+    cluster.release("cln015")
+
+
+async def test_hundreds_that_expire_together_all_go(cluster: TokenCluster) -> None:
+    for number in range(150):
+        cluster.add(f"clm{number:03d}", expiration="2020-01-01T00:00:00Z")
+    async with working(cluster.kubeconfig(), enabled=CLEANER) as told:
+        await eventually(lambda: len(told.names) == 150)
+    assert len(cluster.writes()) == 150

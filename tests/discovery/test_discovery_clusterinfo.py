@@ -1,0 +1,422 @@
+"""Cluster-info: written as kubeadm writes it, and read only if it says where and whom to trust."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+import yaml
+from core_kit import (
+    CA,
+    KEY_PEM,
+    OTHER_CA,
+    SERVER,
+    Spoil,
+    certificate,
+    cluster_of,
+    golden,
+    kubeconfig,
+    pem,
+    row_of,
+    rows_of,
+    spoilt,
+    written,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery.clusterinfo import MAX_KUBECONFIG
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.exchange import JsonObject, JsonValue
+
+SERVERS = [
+    "https://10.0.0.1:6443",
+    "https://127.0.0.1:1",
+    "https://api.example.com:65535",
+    "https://api.example.com",
+    "https://api.example.com./",
+    "https://api-1.internal_zone:443",
+    "https://[fd00::1]:6443",
+    "https://[::ffff:10.0.0.1]",
+    "https://rancher.example.com/k8s/clusters/c-m-x1",
+]
+NO_SERVERS = [
+    "",
+    "https:",
+    "https://",
+    "https:///",
+    "https://:6443",
+    "10.0.0.1:6443",
+    "//10.0.0.1:6443",
+    "http://10.0.0.1:6443",
+    "HTTPS://10.0.0.1:6443",
+    "httpss://10.0.0.1",
+    "https:/10.0.0.1",
+    "file:///etc/kubernetes/admin.conf",
+    "unix:///run/x.sock",
+    "https://10.0.0.1:0",
+    "https://10.0.0.1:65536",
+    "https://10.0.0.1:99999999999999999999",
+    "https://10.0.0.1:06443",
+    "https://10.0.0.1:",
+    "https://10.0.0.1:+1",
+    "https://10.0.0.1:1_0",
+    "https://10.0.0.1:\u0661",
+    "https://10.0.0.1:6443:6443",
+    "https://admin@10.0.0.1:6443",
+    "https://admin:secret@10.0.0.1:6443",
+    "https://@10.0.0.1",
+    "https://10.0.0.1:6443?x=y",
+    "https://10.0.0.1:6443/?",
+    "https://10.0.0.1:6443#x",
+    "https://10.0.0.1:6443/a b",
+    "https://10.0.0.1:6443/a:",
+    "https://10.0.0.1:6443\n",
+    " https://10.0.0.1:6443",
+    "https://10.0.0.1:6443\t",
+    "https://10.0.0.1\r\nHost: x",
+    "https://10.0.0.1\\@evil",
+    "https://10.0.0.1%00.evil",
+    "https://$(id):6443",
+    "https://`id`:6443",
+    "https://a;b:6443",
+    "https://a,b:6443",
+    "https://a..b:6443",
+    "https://.a:6443",
+    "https://-a:6443",
+    "https://a-:6443",
+    f"https://{'a' * 64}:6443",
+    f"https://{'.'.join(['a' * 63] * 4)}:6443",
+    "https://[::1",
+    "https://::1:6443",
+    "https://[::1]6443",
+    "https://[10.0.0.1]:6443",
+    "https://[v1.x]:6443",
+    "https://[fe80::1%25eth0]:6443",
+    "https://[1:2:3]:6443",
+    "https://[::1]x:6443",
+    "https://b\xfccher.example:6443",
+    "https://\uff11\uff10.0.0.1:6443",
+    "https://a\u3002b:6443",
+]
+NO_BUNDLES = {
+    "nothing": (b"", "certificates in PEM"),
+    "text": (b"no PEM\n", "certificates in PEM"),
+    "DER": (base64.b64decode(b"".join(pem(CA).splitlines()[1:-1])), "certificates in PEM"),
+    "a key": (KEY_PEM, "certificates in PEM"),
+    "a key beside the CA": (pem(CA) + KEY_PEM, "CERTIFICATE blocks"),
+    "a key before the CA": (KEY_PEM + pem(CA), "CERTIFICATE blocks"),
+    "another label": (pem(CA).replace(b"CERTIFICATE", b"X509 CERTIFICATE"), "CERTIFICATE blocks"),
+    "headers": (pem(CA).replace(b"-----\nM", b"-----\nProc-Type: 4\n\nM", 1), "CERTIFICATE blocks"),
+    "indented": (b"".join(b"  " + line + b"\n" for line in pem(CA).splitlines()), "CERTIFICATE blocks"),
+    "half a second one": (pem(CA) + b"-----BEGIN CERTIFICATE-----\nAAAA\n", "CERTIFICATE blocks"),
+    "an unequal end": (pem(CA).replace(b"END CERT", b"END CART"), "certificates in PEM"),
+    "spoilt base64": (pem(CA).replace(b"MII", b"M%I"), "certificates in PEM"),
+    "spoilt DER": (pem(CA).replace(b"MII", b"MIJ", 1), "certificates in PEM"),
+    "a leaf": (pem(certificate(ca=False)), "CA certificates"),
+    "no basic constraints": (pem(certificate(ca=None)), "CA certificates"),
+    "a leaf behind the CA": (pem(CA, certificate(ca=False)), "CA certificates"),
+    "sixty-five CAs": (pem(CA) * 65, "at most 64"),
+}
+
+
+def denied(text: str) -> Denied:
+    with pytest.raises(Denied) as raised:
+        clusterinfo.parse(text)
+    return raised.value
+
+
+def test_the_text_that_kubeadm_wrote_is_written_byte_for_byte() -> None:
+    text = golden()["kubeconfig"]
+    cluster = yaml.safe_load(text)["clusters"][0]["cluster"]
+    ca_pem = base64.b64decode(cluster["certificate-authority-data"])
+    assert clusterinfo.build("https://127.0.0.1:26443", ca_pem) == text
+    info = clusterinfo.parse(text)
+    assert (info.server, info.ca_pem, info.tls_server_name) == ("https://127.0.0.1:26443", ca_pem, None)
+
+
+def test_the_sound_document_is_read() -> None:
+    info = clusterinfo.parse(written(kubeconfig()))
+    assert (info.server, info.ca_certificates) == (SERVER, (CA,))
+
+
+HARMLESS: dict[str, Spoil] = {
+    "preferences": lambda document: document.update(preferences={}),
+    "empty lists": lambda document: document.update(contexts=[], users=[]),
+    "no version": lambda document: document.pop("apiVersion"),
+    "a name": lambda document: row_of(document).update(name="kubernetes"),
+    "verification": lambda document: cluster_of(document).update({"insecure-skip-tls-verify": False}),
+    "empty texts": lambda document: cluster_of(document).update({"proxy-url": "", "certificate-authority": ""}),
+    "a TLS name": lambda document: cluster_of(document).update({"tls-server-name": "api.internal"}),
+    "an address for a TLS name": lambda document: cluster_of(document).update({"tls-server-name": "::1"}),
+    "extensions": lambda document: cluster_of(document).update(
+        {"extensions": [{"name": "x", "extension": {"a": "b"}}]}
+    ),
+}
+
+
+@pytest.mark.parametrize("spoil", HARMLESS.values(), ids=HARMLESS)
+def test_what_older_and_other_writers_add_does_no_harm(spoil: Spoil) -> None:
+    assert clusterinfo.parse(spoilt(spoil)).server == SERVER
+
+
+TAMPERED: dict[str, tuple[Spoil, str]] = {
+    "another version": (lambda document: document.update(apiVersion="v2"), "apiVersion v1"),
+    "no version in the version": (lambda document: document.update(apiVersion=None), "apiVersion v1"),
+    "another kind": (lambda document: document.update(kind="ConfigMap"), "kind Config"),
+    "an unknown field": (lambda document: document.update(x="y"), "only"),
+    "a field in another case": (lambda document: document.update(Users=[]), "only"),
+    "a user with a token": (
+        lambda document: document.update(users=[{"name": "a", "user": {"token": "abcdef.0123456789abcdef"}}]),
+        "no users",
+    ),
+    "a user with exec": (
+        lambda document: document.update(users=[{"name": "a", "user": {"exec": {"command": "/bin/sh"}}}]),
+        "no users",
+    ),
+    "a user with a client certificate": (
+        lambda document: document.update(users=[{"name": "a", "user": {"client-certificate": "/x"}}]),
+        "no users",
+    ),
+    "an empty user": (lambda document: document.update(users=[{}]), "no users"),
+    "users that are no list": (lambda document: document.update(users={"a": "b"}), "no users"),
+    "contexts that are no list": (lambda document: document.update(contexts="a"), "contexts"),
+    "a current context that is no text": (lambda document: document.update({"current-context": ["a"]}), "contexts"),
+    "no clusters": (lambda document: document.update(clusters=[]), "exactly one cluster"),
+    "clusters that are null": (lambda document: document.update(clusters=None), "exactly one cluster"),
+    "clusters that are no list": (lambda document: document.update(clusters={"a": "b"}), "exactly one cluster"),
+    "two clusters": (
+        lambda document: document.update(clusters=[*rows_of(document), *rows_of(kubeconfig(server="https://evil"))]),
+        "exactly one cluster",
+    ),
+    "the same cluster twice": (
+        lambda document: document.update(clusters=[*rows_of(document), *rows_of(document)]),
+        "exactly one cluster",
+    ),
+    "a cluster that is text": (lambda document: document.update(clusters=["a"]), "clusters[].cluster"),
+    "a row without a cluster": (lambda document: row_of(document).pop("cluster"), "clusters[].cluster"),
+    "a cluster that is a list": (lambda document: row_of(document).update(cluster=[]), "clusters[].cluster"),
+    "a user in the cluster's row": (lambda document: row_of(document).update(user={"token": "x"}), "only"),
+    "a name that is no text": (lambda document: row_of(document).update(name=["a"]), "clusters[].name"),
+    "no server": (lambda document: cluster_of(document).pop("server"), "server"),
+    "a server that is null": (lambda document: cluster_of(document).update(server=None), "server"),
+    "a server that is a list": (lambda document: cluster_of(document).update(server=[SERVER]), "server"),
+    "a server over http": (lambda document: cluster_of(document).update(server="http://10.0.0.1:6443"), "https"),
+    "a server that is not verified": (
+        lambda document: cluster_of(document).update({"insecure-skip-tls-verify": True}),
+        "verified",
+    ),
+    "a server that is not verified, in text": (
+        lambda document: cluster_of(document).update({"insecure-skip-tls-verify": "true"}),
+        "verified",
+    ),
+    "a server that is not verified, in another case": (
+        lambda document: cluster_of(document).update({"Insecure-Skip-TLS-Verify": True}),
+        "only",
+    ),
+    "a proxy": (lambda document: cluster_of(document).update({"proxy-url": "http://evil:3128"}), "only"),
+    "a CA in a file": (
+        lambda document: cluster_of(document).update({"certificate-authority": "/etc/ssl/ca.pem"}),
+        "only",
+    ),
+    "compression": (lambda document: cluster_of(document).update({"disable-compression": True}), "only"),
+    "an unknown field of the cluster": (lambda document: cluster_of(document).update(x=["y"]), "only"),
+    "an unknown field of an empty list": (lambda document: cluster_of(document).update(x=[]), "only"),
+    "a TLS name that is a list": (
+        lambda document: cluster_of(document).update({"tls-server-name": ["a"]}),
+        "tls-server-name",
+    ),
+    "a TLS name that is a URL": (
+        lambda document: cluster_of(document).update({"tls-server-name": SERVER}),
+        "tls-server-name",
+    ),
+    "a TLS name with NUL": (
+        lambda document: cluster_of(document).update({"tls-server-name": "a\0b"}),
+        "tls-server-name",
+    ),
+    "a TLS name of empty labels": (
+        lambda document: cluster_of(document).update({"tls-server-name": "a..b"}),
+        "tls-server-name",
+    ),
+    "a TLS name with a zone": (
+        lambda document: cluster_of(document).update({"tls-server-name": "fe80::1%eth0"}),
+        "tls-server-name",
+    ),
+    "a wildcard for a TLS name": (
+        lambda document: cluster_of(document).update({"tls-server-name": "*"}),
+        "tls-server-name",
+    ),
+    "no CA": (lambda document: cluster_of(document).pop("certificate-authority-data"), "certificate-authority-data"),
+    "an empty CA": (
+        lambda document: cluster_of(document).update({"certificate-authority-data": ""}),
+        "certificate-authority-data",
+    ),
+    "a CA that is a list": (
+        lambda document: cluster_of(document).update({"certificate-authority-data": ["x"]}),
+        "certificate-authority-data",
+    ),
+    "a CA that is no base64": (
+        lambda document: cluster_of(document).update({"certificate-authority-data": pem(CA).decode()}),
+        "base64",
+    ),
+    "a CA in base64 with a blank": (
+        lambda document: cluster_of(document).update(
+            {"certificate-authority-data": " " + base64.b64encode(pem(CA)).decode()}
+        ),
+        "base64",
+    ),
+    "a CA in base64 of other letters": (
+        lambda document: cluster_of(document).update({"certificate-authority-data": "\u0410" * 4}),
+        "base64",
+    ),
+    "a CA in base64url": (
+        lambda document: cluster_of(document).update({"certificate-authority-data": "_-__"}),
+        "base64",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spoil", "expected"), TAMPERED.values(), ids=TAMPERED)
+def test_one_spoilt_field_is_denied_for_that_field(spoil: Spoil, expected: str) -> None:
+    refusal = denied(spoilt(spoil))
+    assert refusal.reason is Reason.CLUSTER_INFO_MALFORMED
+    assert expected in refusal.expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        "- a: b",
+        "{",
+        "a: &x b\nc: *x\n",
+        "apiVersion: v1\napiVersion: v1\n",
+        "apiVersion: !!str v1\n",
+        "--- {}\n--- {}\n",
+        "a: b\0\n",
+        "a: \ud800\n",
+        'a: "\\UFFFFFFFF"\n',
+        "#" * (MAX_KUBECONFIG + 1),
+    ],
+    ids=lambda text: ascii(text)[:30],
+)
+def test_what_is_no_strict_yaml_of_a_bounded_size_is_denied(text: str) -> None:
+    assert denied(text).reason is Reason.CLUSTER_INFO_MALFORMED
+
+
+def test_a_credential_in_it_does_not_reach_the_message() -> None:
+    secret = "abcdef.0123456789abcdef"
+    for text in (
+        spoilt(lambda document: document.update(users=[{"name": secret, "user": {"token": secret}}])),
+        spoilt(lambda document: cluster_of(document).update(server=f"https://x:{secret}@10.0.0.1")),
+        f"users: [{{token: {secret}, token: {secret}}}]",
+        f"users: '{secret}",
+    ):
+        refusal = denied(text)
+        assert secret not in f"{refusal} {refusal.got} {refusal.expected} {refusal!r}"
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_server_is_an_https_url_as_it_was_written(server: str) -> None:
+    assert clusterinfo.check_server(server) == server
+    assert clusterinfo.parse(clusterinfo.build(server, pem(CA))).server == server
+
+
+@pytest.mark.parametrize("server", NO_SERVERS, ids=[ascii(server)[:40] for server in NO_SERVERS])
+def test_any_other_server_is_denied(server: str) -> None:
+    for refuses in (
+        lambda: clusterinfo.check_server(server),
+        lambda: clusterinfo.build(server, pem(CA)),
+        lambda: clusterinfo.parse(written(kubeconfig(server=server))),
+    ):
+        with pytest.raises(Denied) as raised:
+            refuses()
+        assert raised.value.reason is Reason.CLUSTER_INFO_MALFORMED
+
+
+@pytest.mark.parametrize(("bundle", "expected"), NO_BUNDLES.values(), ids=NO_BUNDLES)
+def test_a_bundle_of_anything_but_cas_is_denied(bundle: bytes, expected: str) -> None:
+    for refuses in (
+        lambda: clusterinfo.parse_bundle(bundle),
+        lambda: clusterinfo.build(SERVER, bundle),
+    ):
+        with pytest.raises(Denied) as raised:
+            refuses()
+        assert raised.value.reason is Reason.CLUSTER_INFO_MALFORMED
+        assert expected in raised.value.expected or not bundle
+
+
+@pytest.mark.parametrize(
+    "bundle",
+    [
+        pem(CA),
+        pem(CA, OTHER_CA),
+        pem(CA) * 64,
+        b"# the cluster's CA\n" + pem(CA) + b"\n\n# the next one\n" + pem(OTHER_CA) + b"\n",
+        pem(CA).replace(b"\n", b"\r\n"),
+        pem(CA).rstrip(b"\n"),
+    ],
+    ids=["one", "two", "sixty-four", "comments", "CR LF", "no line end"],
+)
+def test_a_bundle_of_cas_is_read_however_it_is_laid_out(bundle: bytes) -> None:
+    text = clusterinfo.build(SERVER, bundle)
+    assert clusterinfo.parse(text).ca_certificates == clusterinfo.parse_bundle(bundle)
+    assert base64.b64decode(yaml.safe_load(text)["clusters"][0]["cluster"]["certificate-authority-data"]) == bundle
+
+
+def test_nothing_is_built_that_would_not_be_read() -> None:
+    with pytest.raises(Denied) as raised:
+        clusterinfo.build(SERVER, b"#" * MAX_KUBECONFIG + b"\n" + pem(CA))
+    assert str(MAX_KUBECONFIG) in raised.value.expected
+
+
+servers = st.from_regex(
+    r"https://([A-Za-z0-9_.-]{1,9}|\[[0-9a-f:.]{2,9}\])(:[0-9]{0,5})?(/[!-~]{0,5})?", fullmatch=True
+)
+
+
+@given(servers)
+def test_what_is_built_is_read_as_it_was_meant(server: str) -> None:
+    try:
+        text = clusterinfo.build(server, pem(CA, OTHER_CA))
+    except Denied:
+        with pytest.raises(Denied):
+            clusterinfo.check_server(server)
+        return
+    info = clusterinfo.parse(text)
+    assert (info.server, info.ca_certificates) == (server, (CA, OTHER_CA))
+    assert yaml.safe_load(text)["clusters"][0]["cluster"]["server"] == server
+
+
+scalars: st.SearchStrategy[JsonValue] = st.none() | st.booleans() | st.text(max_size=5) | st.just(SERVER)
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+)
+
+
+@given(
+    st.sampled_from(["apiVersion", "kind", "clusters", "contexts", "current-context", "users", "preferences", "x"]),
+    st.sampled_from(
+        ["server", "certificate-authority-data", "tls-server-name", "insecure-skip-tls-verify", "proxy-url"]
+    ),
+    anything,
+    anything,
+)
+def test_whatever_stands_in_a_field_there_is_a_value_or_a_refusal(
+    field: str, member: str, value: JsonValue, inner: JsonValue
+) -> None:
+    def spoil(document: JsonObject) -> None:
+        cluster_of(document)[member] = inner
+        document[field] = value
+
+    try:
+        info = clusterinfo.parse(spoilt(spoil))
+    except Denied:
+        return
+    assert info.server.startswith("https://")
+    assert info.ca_certificates == (CA,)
+    assert json.dumps(info.tls_server_name)

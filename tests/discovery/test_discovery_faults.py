@@ -1,0 +1,223 @@
+"""The token controllers when the API server, the way to it or somebody else gets between them and their write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from gate import Call, Gate
+from token_world import CLEANER, SIGNER, TokenCluster, eventually, signature, working
+
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery.controllers.ground import Controller
+from nodeattest_kube.client import Conflict, Forbidden, Unreachable
+from nodeattest_sandbox.process import ControlPlane
+
+
+@pytest.fixture
+def cluster(control_plane: ControlPlane) -> Iterator[TokenCluster]:
+    made = TokenCluster(control_plane)
+    made.clean()
+    yield made
+    made.clean()
+
+
+@pytest.fixture
+def gate(control_plane: ControlPlane) -> Iterator[Gate]:
+    with Gate(control_plane) as made:
+        yield made
+
+
+class Times:
+    """Says yes so many times, to calls of one method."""
+
+    def __init__(self, method: str, count: int) -> None:
+        self._method = method
+        self.left = count
+
+    def __call__(self, call: Call) -> bool:
+        if call.method != self._method or self.left <= 0:
+            return False
+        self.left -= 1
+        return True
+
+
+@pytest.mark.parametrize("code", [500, 503, 429, 403, 404])  # 404: a load balancer without a back end
+async def test_a_refused_write_of_signatures_is_made_again(cluster: TokenCluster, gate: Gate, code: int) -> None:
+    hit = Times("PUT", 3)
+    gate.refused = lambda call: code if hit(call) else None
+    cluster.publish()
+    token = cluster.add("flt001")
+    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
+    async with working(path, enabled=SIGNER) as told:
+        await eventually(lambda: cluster.info().get("jws-kubeconfig-flt001") == signature(token))
+        await eventually(lambda: told.signings)
+    assert [(controller, error.status) for controller, error in told.failures] == [(Controller.SIGNER, code)] * 3
+
+
+async def test_a_lost_race_for_cluster_info_is_run_again_on_what_stands_there_now(
+    cluster: TokenCluster, gate: Gate
+) -> None:
+    hit = Times("PUT", 1)
+
+    def overtake(call: Call) -> bool:
+        if hit(call):
+            cluster.edit(note="written in between")
+        return True
+
+    gate.before = overtake
+    cluster.publish()
+    cluster.add("flt002")
+    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
+    async with working(path, enabled=SIGNER) as told:
+        await eventually(lambda: cluster.signed_ids() == {"flt002"})
+    assert cluster.info()["note"] == "written in between"
+    assert [type(error) for _, error in told.failures] == [Conflict]
+    assert [entry.code for entry in cluster.writes()] == [409, 200]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_write_whose_answer_is_lost_is_looked_up_before_it_is_made_again(
+    cluster: TokenCluster, gate: Gate, moment: str
+) -> None:
+    hit = Times("PUT", 2)  # the HTTP client itself asks twice
+
+    def passes(call: Call) -> bool:
+        return not hit(call)
+
+    if moment == "before":
+        gate.before = passes
+    else:
+        gate.after = passes
+    cluster.publish()
+    cluster.add("flt003")
+    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
+    async with working(path, enabled=SIGNER) as told:
+        await eventually(lambda: told.failures)
+        await eventually(lambda: cluster.signed_ids() == {"flt003"})
+        await eventually(lambda: [call for call in gate.calls if call.path == clusterinfo.PATH and not call.is_write])
+        await asyncio.sleep(0.5)
+    assert isinstance(told.failures[0][1], Unreachable)
+    assert [entry.code for entry in cluster.writes()].count(200) == 1
+
+
+async def test_a_write_that_hangs_is_given_up_and_made_again(cluster: TokenCluster, gate: Gate) -> None:
+    hit, hanging = Times("PUT", 1), [True]
+    held: set[int] = set()
+
+    def is_held(call: Call) -> bool:
+        if hit(call):
+            held.add(id(call))
+        return id(call) in held and hanging[0]
+
+    gate.held = is_held
+    cluster.publish()
+    cluster.add("flt004")
+    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
+    async with working(path, enabled=SIGNER, request_timeout=1.0) as told:
+        await eventually(lambda: cluster.signed_ids() == {"flt004"})
+        hanging[0] = False
+    assert isinstance(told.failures[0][1], Unreachable)
+
+
+@pytest.mark.parametrize("code", [500, 403])
+async def test_a_refused_delete_is_made_again(cluster: TokenCluster, gate: Gate, code: int) -> None:
+    hit = Times("DELETE", 2)
+    gate.refused = lambda call: code if hit(call) else None
+    cluster.add("flt005", expiration="2020-01-01T00:00:00Z")
+    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
+    async with working(path, enabled=CLEANER) as told:
+        await eventually(lambda: told.names == ["bootstrap-token-flt005"])
+    assert not cluster.has("bootstrap-token-flt005")
+    assert [(controller, error.status) for controller, error in told.failures] == [(Controller.CLEANER, code)] * 2
+
+
+@pytest.mark.parametrize("what", ["made anew", "prolonged"])
+async def test_a_token_that_changed_between_judgement_and_delete_is_judged_anew(
+    cluster: TokenCluster, gate: Gate, what: str
+) -> None:
+    hit = Times("DELETE", 1)
+
+    def change(call: Call) -> bool:
+        if hit(call) and what == "made anew":
+            cluster.remove("flt006")
+            cluster.add("flt006", expiration="2999-01-01T00:00:00Z")
+        elif hit.left == 0 and call.method == "DELETE":
+            cluster.prolong("flt006", "2999-01-01T00:00:00Z")
+        return True
+
+    gate.before = change
+    cluster.add("flt006", expiration="2020-01-01T00:00:00Z")
+    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
+    async with working(path, enabled=CLEANER) as told:
+        await eventually(lambda: [entry.code for entry in cluster.writes()] == [409])
+        await asyncio.sleep(0.5)
+        assert len(cluster.writes()) == 1
+    assert cluster.has("bootstrap-token-flt006")
+    assert not told.names
+    assert not told.failures
+
+
+async def test_an_api_server_that_hung_is_served_again(cluster: TokenCluster) -> None:
+    cluster.publish()
+    with ExitStack() as stack:
+        async with working(cluster.kubeconfig(), request_timeout=1.0):
+            cluster.add("flt007")
+            await eventually(lambda: cluster.signed_ids() == {"flt007"})
+            cluster.plane.freeze()
+            stack.callback(cluster.plane.resume)
+            await asyncio.sleep(1.5)
+            cluster.plane.resume()
+            cluster.add("flt008", expiration="2020-01-01T00:00:00Z")
+            cluster.add("flt009")
+            await eventually(lambda: cluster.signed_ids() == {"flt007", "flt009"}, seconds=60)
+            await eventually(lambda: not cluster.has("bootstrap-token-flt008"), seconds=60)
+
+
+async def test_history_that_the_server_forgot_costs_no_change(cluster: TokenCluster, gate: Gate) -> None:
+    cluster.publish()
+    cluster.add("flt010")
+    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
+    async with working(path):
+        await eventually(lambda: cluster.signed_ids() == {"flt010"})
+        away = [True]
+        gate.refused = lambda _: 503 if away else None
+        gate.break_connections()
+        cluster.remove("flt010")
+        cluster.add("flt011")
+        cluster.add("flt012", expiration="2020-01-01T00:00:00Z")
+        await asyncio.to_thread(cluster.plane.expire_history)
+        before = len(cluster.requests())
+        away.clear()
+        await eventually(lambda: cluster.signed_ids() == {"flt011"}, seconds=90)
+        await eventually(lambda: not cluster.has("bootstrap-token-flt012"))
+    assert "list" in {entry.verb for entry in cluster.requests()[before:]}
+
+
+async def test_rights_that_come_late_are_used_when_they_are_there(cluster: TokenCluster, gate: Gate) -> None:
+    allowed: list[bool] = []
+    gate.refused = lambda call: None if allowed or not call.is_write else 403
+    cluster.publish()
+    cluster.add("flt014")
+    cluster.add("flt015", expiration="2020-01-01T00:00:00Z")
+    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
+    async with working(path) as told:
+        await eventually(lambda: {who for who, error in told.failures if isinstance(error, Forbidden)} == {*Controller})
+        allowed.append(True)
+        await eventually(lambda: cluster.signed_ids() == {"flt014"})
+        await eventually(lambda: not cluster.has("bootstrap-token-flt015"))
+
+
+async def test_two_signers_at_once_settle(cluster: TokenCluster) -> None:
+    cluster.publish()
+    async with working(cluster.kubeconfig()), working(cluster.kubeconfig()):
+        for number in range(10):
+            cluster.add(f"flt1{number:02d}")
+        await eventually(lambda: len(cluster.signed_ids()) == 10)
+        await asyncio.sleep(0.5)
+        settled = len(cluster.writes())
+        await asyncio.sleep(1.0)
+        assert len(cluster.writes()) == settled
+    assert settled <= 2 * 10 + 4

@@ -1,0 +1,293 @@
+"""The front over real TLS: one signed answer for whoever proves a token, and the same bytes for everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+from pathlib import Path
+
+import pytest
+from front_kit import LOOPBACK, Answer, Authority, KnownCluster, ask, front, get, listening, secret_object, service
+from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt
+
+from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery.front.metrics import Metrics
+from nodeattest_discovery.front.proof import prove
+from nodeattest_discovery.front.settings import Limits
+from nodeattest_discovery.jwt import hs256, mint, parse
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied
+
+OTHER = BootstrapToken("fedcba", "fedcba9876543210")
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture
+def known(authority: Authority) -> KnownCluster:
+    return KnownCluster.of(authority)
+
+
+def bearer(token: BootstrapToken = TOKEN) -> bytes:
+    return b"Bearer " + mint(token, NOW).encode()
+
+
+async def test_whoever_proves_a_token_gets_cluster_info_signed_with_it(
+    known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    async with front(known, tmp_path, authority) as port:
+        answer = await ask(port, get(bearer()), authority)
+    assert answer.status == 200
+    assert answer.all("X-Kubernetes-JWS") == [jws.sign(answer.body, TOKEN)]
+    assert answer.all("Content-Type") == ["application/json"]
+    assert answer.all("Connection") == ["close"]
+    assert not answer.all("Content-Encoding")
+    shown = json.loads(answer.body)
+    assert (shown["kind"], shown["metadata"]["name"], shown["metadata"]["namespace"]) == (
+        "ConfigMap",
+        "cluster-info",
+        "kube-public",
+    )
+    assert known.config_map is not None
+    assert shown["data"] == known.config_map["data"]
+
+
+async def test_a_client_that_takes_gzip_gets_the_signed_bytes_all_the_same(
+    known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    async with front(known, tmp_path, authority) as port:
+        answer = await ask(port, get(bearer(), more=b"Accept-Encoding: gzip, br\r\n"), authority)
+    assert answer.all("X-Kubernetes-JWS") == [jws.sign(answer.body, TOKEN)]
+
+
+REFUSED = {
+    "no proof": (get(), secret_object()),
+    "another scheme": (get(b"Basic " + bearer().split()[1]), secret_object()),
+    "the token itself": (get(b"Bearer " + TOKEN.reveal().encode()), secret_object()),
+    "unknown token": (get(bearer(OTHER)), secret_object()),
+    "wrong signature": (get(b"Bearer " + jwt(secret="0123456789abcdee")), secret_object()),
+    "expired proof": (get(b"Bearer " + jwt(claims=CLAIMS | {"iat": NOW - 60, "exp": NOW})), secret_object()),
+    "no typ": (get(b"Bearer " + jwt({"alg": "HS256", "kid": TOKEN.id})), secret_object()),
+    "alg none": (get(b"Bearer " + jwt(HEADER | {"alg": "none"})), secret_object()),
+    "another audience": (get(b"Bearer " + jwt(claims=CLAIMS | {"aud": "x"})), secret_object()),
+    "expired token": (get(bearer()), secret_object(expiration="2020-01-01T00:00:00Z")),
+    "odd expiration": (get(bearer()), secret_object(expiration="never")),
+    "no signing": (get(bearer()), secret_object(usage_bootstrap_signing=None)),
+    "no authentication": (get(bearer()), secret_object(usage_bootstrap_authentication="True")),
+    "bad groups": (get(bearer()), secret_object(auth_extra_groups="system:masters")),
+    "another id in it": (get(bearer()), secret_object(token_id="fedcba")),
+    "no secret in it": (get(b"Bearer " + jwt(secret="")), secret_object(token_secret=None)),
+    "a secret that can be guessed": (get(b"Bearer " + jwt(secret="abc")), secret_object(token_secret="abc")),
+    "a secret in upper case": (get(b"Bearer " + jwt(secret="A" * 16)), secret_object(token_secret="A" * 16)),
+    "another type": (get(bearer()), {**secret_object(), "type": "Opaque"}),
+    "nonsense": (get(b"Bearer \xff\xfe.."), secret_object()),
+}
+
+
+@pytest.mark.parametrize(("request_", "secret"), REFUSED.values(), ids=REFUSED)
+async def test_every_refusal_is_the_same_bytes(
+    request_: bytes, secret: JsonObject, known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    known.secrets = {TOKEN.id: secret}
+    async with front(known, tmp_path, authority) as port:
+        refused = await ask(port, request_, authority)
+        usual = await ask(port, get(), authority)
+    assert refused.status == 401
+    assert undated(refused) == undated(usual)
+    assert not refused.all("X-Kubernetes-JWS")
+    assert refused.all("WWW-Authenticate") == ["Bearer"]
+
+
+def undated(answer: Answer) -> tuple[int, list[tuple[str, str]], bytes]:
+    return answer.status, [pair for pair in answer.headers if pair[0] != "Date"], answer.body
+
+
+async def test_a_token_that_is_being_deleted_proves_nothing(
+    known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    metadata = known.secrets[TOKEN.id]["metadata"]
+    assert isinstance(metadata, dict)
+    metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    async with front(known, tmp_path, authority) as port:
+        assert (await ask(port, get(bearer()), authority)).status == 401
+
+
+@pytest.mark.parametrize(
+    ("token", "secret"),
+    [
+        (TOKEN, secret_object()),
+        (TOKEN, None),
+        (OTHER, secret_object(OTHER)),
+        (TOKEN, secret_object(expiration="2020-01-01T00:00:00Z")),
+        (TOKEN, secret_object(usage_bootstrap_signing=None)),
+        (TOKEN, secret_object(usage_bootstrap_authentication=None)),
+        (TOKEN, secret_object(token_secret="0123456789abcdee")),
+    ],
+)
+def test_as_much_is_computed_whatever_is_wrong(token: BootstrapToken, secret: JsonObject | None) -> None:
+    macs: list[bytes] = []
+    looked_up: list[str] = []
+
+    def mac(key: bytes, message: bytes) -> bytes:
+        macs.append(message)
+        return hs256(key, message)
+
+    def look_up(token_id: str) -> JsonObject | None:
+        looked_up.append(token_id)
+        return secret
+
+    text = mint(token, NOW).encode()
+    with contextlib.suppress(Denied):
+        prove(parse(text), look_up, now=NOW, mac=mac)
+    assert (macs, looked_up) == ([text.rpartition(b".")[0]], [token.id])
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        pytest.param(get(bearer(), bearer()), 400, id="two proofs"),
+        pytest.param(get(bearer(), b"Basic eA=="), 400, id="a proof and a password"),
+        pytest.param(get(b"Bearer " + b"a" * 4096), 400, id="4 KiB"),
+        pytest.param(get(b"Bearer " + b"a" * 9000), 400, id="9 KiB"),
+        pytest.param(get(bearer(), more=b"Content-Length: 1\r\n") + b"x", 400, id="a body"),
+        pytest.param(get(bearer(), more=b"Transfer-Encoding: chunked\r\n") + b"0\r\n\r\n", 400, id="chunks"),
+        pytest.param(
+            get(bearer(), more=b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n") + b"0\r\n\r\n", 400, id="both"
+        ),
+        pytest.param(get(bearer(), more=b"X: y\r\n folded\r\n"), 400, id="a folded header"),
+        pytest.param(get(bearer(), more=b"Host: other\r\n"), 400, id="two hosts"),
+        pytest.param(get(bearer(), more=b"X: y\r\n" * 200), 400, id="two hundred headers"),
+        pytest.param(get(bearer()).replace(b"GET", b"HEAD"), 405, id="HEAD"),
+        pytest.param(get(bearer()).replace(b"GET", b"POST"), 405, id="POST"),
+        pytest.param(get(bearer()).replace(b"GET", b"DELETE"), 405, id="DELETE"),
+        pytest.param(get(bearer()).replace(b"GET", b"OPTIONS"), 405, id="OPTIONS"),
+        pytest.param(get(bearer(), path="/"), 404, id="root"),
+        pytest.param(get(bearer(), path="/" + clusterinfo.PATH), 404, id="two slashes"),
+        pytest.param(get(bearer(), path=clusterinfo.PATH + "/"), 404, id="a slash more"),
+        pytest.param(get(bearer(), path="/x/.." + clusterinfo.PATH), 404, id="dots"),
+        pytest.param(get(bearer(), path=clusterinfo.PATH.replace("-", "%2d")), 404, id="escaped"),
+        pytest.param(get(bearer(), path="https://front" + clusterinfo.PATH), 404, id="absolute form"),
+        pytest.param(get(bearer(), path="/api/v1/namespaces/kube-system/secrets"), 404, id="Secrets"),
+        pytest.param(get(bearer(), path=clusterinfo.PATH + "?timeout=10s"), 200, id="a time limit in the query"),
+    ],
+)
+async def test_anything_but_the_one_question_is_refused(
+    request_: bytes, status: int, known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    async with front(known, tmp_path, authority) as port:
+        answer = await ask(port, request_, authority)
+    assert answer.status == status
+    if status == 405:
+        assert answer.all("Allow") == ["GET"]
+
+
+async def test_a_second_request_on_a_connection_is_not_answered(
+    known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    async with front(known, tmp_path, authority) as port:
+        answer = await ask(port, get() + get(bearer()), authority)
+    assert answer.status == 401
+    assert b"HTTP/1.1" not in answer.body
+
+
+async def test_while_the_cluster_is_not_known_well_enough_nothing_is_answered(
+    known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    known.away = "the API server is away"
+    async with front(known, tmp_path, authority) as port:
+        answer = await ask(port, get(bearer()), authority)
+    assert (answer.status, answer.all("Retry-After")) == (503, ["5"])
+    assert known.asked == []
+
+
+@pytest.mark.parametrize("config_map", [None, {"metadata": {}}, {"metadata": {}, "data": {"other": "x"}}])
+async def test_without_cluster_info_a_proved_asker_is_told_so(
+    config_map: JsonObject | None, known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    known.config_map = config_map
+    async with front(known, tmp_path, authority) as port:
+        assert (await ask(port, get(bearer()), authority)).status == 404
+        assert (await ask(port, get(), authority)).status == 401
+
+
+async def test_a_client_over_its_limit_waits_and_a_forwarded_address_is_not_believed(
+    known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    async with front(known, tmp_path, authority, limits=Limits(client_burst=2, client_rate=1.0)) as port:
+        forwarded = [b"X-Forwarded-For: 192.0.2.%d\r\nForwarded: for=192.0.2.9\r\n" % number for number in range(3)]
+        answers = [await ask(port, get(bearer(), more=more), authority) for more in forwarded]
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    assert answers[2].all("Retry-After") == ["1"]
+
+
+async def test_a_tokens_limit_is_used_up_only_by_whoever_proves_it(
+    known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    forged = get(b"Bearer " + jwt(secret="0123456789abcdee"))
+    async with front(known, tmp_path, authority, limits=Limits(token_burst=1, token_rate=0.001)) as port:
+        answers = [await ask(port, request, authority) for request in (forged, forged, get(bearer()), get(bearer()))]
+    assert [answer.status for answer in answers] == [401, 401, 200, 429]
+
+
+async def test_connections_are_bounded_and_end_however_slowly_they_speak(
+    known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    limits = Limits(connections_of_client=2, connection_seconds=0.5)
+    handler = service(known).handle
+    context = ssl.create_default_context(cadata=authority.pem.decode())
+    async with listening(handler, tmp_path, authority, limits=limits) as listener:
+        silent = await asyncio.open_connection(LOOPBACK, listener.port)
+        slow = await asyncio.open_connection(LOOPBACK, listener.port, ssl=context)
+        slow[1].write(b"GET / HTTP/1.1\r\nHost: ")
+        with pytest.raises(OSError):  # noqa: PT011 - a reset or an end, as it comes
+            await asyncio.open_connection(LOOPBACK, listener.port, ssl=context)
+        assert listener.turned_away == 1
+        assert await slow[0].read() == b""
+        assert (await ask(listener.port, get(bearer()), authority)).status == 200
+        for _, writer in (silent, slow):
+            writer.close()
+
+
+async def test_the_log_names_token_client_and_decision_and_never_the_proof(
+    known: KnownCluster, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    async with front(known, tmp_path, authority) as port:
+        await ask(port, get(bearer()), authority)
+        await ask(port, get(b"Bearer " + jwt(secret="0123456789abcdee")), authority)
+        await ask(port, get(b"Bearer \x00" + bearer()), authority)
+        await ask(port, get(), authority)
+    assert f"answered {LOOPBACK}, token abcdef: 200" in caplog.text
+    assert "expected Authorization: Bearer <JWT>, got none" in caplog.text
+    assert f"refused {LOOPBACK}, token abcdef: expected a MAC by the token's secret" in caplog.text
+    for part in (*mint(TOKEN, NOW).split("."), TOKEN.secret, jwt(secret="0123456789abcdee").decode()):
+        assert part not in caplog.text
+
+
+async def test_a_bug_is_an_error_of_the_server_and_in_the_log(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(_request: object, _client: str) -> None:
+        raise ZeroDivisionError
+
+    async with listening(broken, tmp_path, authority) as listener:  # pyright: ignore[reportArgumentType] - broken
+        assert (await ask(listener.port, get(), authority)).status == 500
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_answers_are_counted_by_status(known: KnownCluster, authority: Authority, tmp_path: Path) -> None:
+    metrics = Metrics()
+    async with listening(service(known, metrics=metrics).handle, tmp_path, authority) as listener:
+        for request in (get(bearer()), get(), get()):
+            await ask(listener.port, request, authority)
+    shown = metrics.render().decode()
+    assert 'nodeattest_discovery_requests_total{code="200",service="discovery"} 1.0' in shown
+    assert 'nodeattest_discovery_requests_total{code="401",service="discovery"} 2.0' in shown

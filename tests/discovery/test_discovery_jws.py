@@ -1,0 +1,146 @@
+"""Signatures of cluster-info: the bytes of kube-controller-manager, by its own vectors and by itself."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from pathlib import Path
+
+import pytest
+from core_kit import golden
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_discovery import clusterinfo, jws, token
+from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.upstream import controller_manager
+
+LIMIT = 20.0
+"""Seconds until kube-controller-manager must have signed."""
+
+
+CONTENT = b"Hello from the other side. I must have called a thousand times."
+JOSHUA = BootstrapToken("joshua", "my voice is my passcode")
+OF_JOSHUA = "eyJhbGciOiJIUzI1NiIsImtpZCI6Impvc2h1YSJ9.."
+SIGNATURE = OF_JOSHUA + "VShe2taLd-YTrmWuRkcL_8QTNDHYxQIEBsAYYiIj1_8"
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "signature"),
+    [
+        # k8s.io/cluster-bootstrap token/jws/jws_test.go
+        (CONTENT, JOSHUA, SIGNATURE),
+        (b"", JOSHUA, OF_JOSHUA + "7Ui1ALizW4jXphVUB7xUqC9vLYLL9RZeOFfVLoB7Tgk"),
+        (CONTENT, BootstrapToken("joshua", ""), OF_JOSHUA + "UfkqvDGiIFxrMnFseDj9LYJOLNrvjW8aHhF71mvvAs8"),
+        # kubernetes pkg/controller/bootstrap/bootstrapsigner_test.go
+        (
+            b"payload",
+            BootstrapToken("abc123", "tokenSecret"),
+            "eyJhbGciOiJIUzI1NiIsImtpZCI6ImFiYzEyMyJ9..QSxpUG7Q542CirTI2ECPSZjvBOJURUW5a7XqFpNI958",
+        ),
+    ],
+    ids=["content", "no content", "no secret", "signer"],
+)
+def test_kubernetes_own_vectors_come_out_byte_for_byte(content: bytes, key: BootstrapToken, signature: str) -> None:
+    assert jws.sign(content, key) == signature
+    assert jws.is_valid(signature, content, key)
+
+
+def test_the_signature_of_a_real_cluster_comes_out_byte_for_byte() -> None:
+    data = golden()
+    made = token.parse("abcdef.0123456789abcdef")
+    assert jws.sign(data["kubeconfig"].encode(), made) == data["jws-kubeconfig-abcdef"]
+
+
+def rewritten(header: bytes, *, signed: bytes | None = None) -> str:
+    """Sign soundly under another header, or show a header that is not the one that was signed."""
+    shown = jws.base64url(header)
+    inside = f"{jws.base64url(header if signed is None else signed)}.{jws.base64url(CONTENT)}".encode()
+    return f"{shown}..{jws.base64url(hmac.digest(JOSHUA.secret.encode(), inside, hashlib.sha256))}"
+
+
+HEADER, MAC = SIGNATURE.split("..")
+FORGED = {
+    "nothing": "",
+    "dots": "..",
+    "text after it": SIGNATURE + "foo",
+    "a line end": SIGNATURE + "\n",
+    "a blank": " " + SIGNATURE,
+    "padding of the signature": SIGNATURE + "=",
+    "padding of the header": f"{HEADER}=..{MAC}",
+    "the standard alphabet": SIGNATURE.replace("-", "+").replace("_", "/"),
+    "another last character of the same bytes": SIGNATURE[:-1] + "9",
+    "a payload inside": f"{HEADER}.{jws.base64url(CONTENT)}.{MAC}",
+    "one dot": f"{HEADER}.{MAC}",
+    "three dots": f"{HEADER}...{MAC}",
+    "half a signature": SIGNATURE[: -len(MAC) // 2],
+    "no signature": f"{HEADER}..",
+    "algorithm none": jws.base64url(b'{"alg":"none","kid":"joshua"}') + "..",
+    "algorithm none under a sound MAC": rewritten(b'{"alg":"none","kid":"joshua"}'),
+    "typ": rewritten(b'{"alg":"HS256","kid":"joshua","typ":"JWT"}'),
+    "another order": rewritten(b'{"kid":"joshua","alg":"HS256"}'),
+    "white space": rewritten(b'{"alg": "HS256", "kid": "joshua"}'),
+    "another kid": rewritten(b'{"alg":"HS256","kid":"joshub"}'),
+    "another kid over this one's MAC": rewritten(
+        b'{"alg":"HS256","kid":"joshub"}', signed=b'{"alg":"HS256","kid":"joshua"}'
+    ),
+    "two kids": rewritten(b'{"alg":"HS256","kid":"joshua","kid":"joshua"}'),
+    "b64 false": rewritten(b'{"alg":"HS256","b64":false,"crit":["b64"],"kid":"joshua"}'),
+    "half a character": "\ud800",
+    "an escaped byte": SIGNATURE + "\udcff",
+    "other letters": SIGNATURE.replace("e", "\u0435"),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED)
+def test_no_other_text_is_a_signature(forged: str) -> None:
+    assert not jws.is_valid(forged, CONTENT, JOSHUA)
+
+
+@pytest.mark.parametrize("content", [b"", CONTENT[:-1], CONTENT + b"\n", CONTENT.replace(b"other", b"outer")])
+def test_no_other_content_is_signed(content: bytes) -> None:
+    assert not jws.is_valid(SIGNATURE, content, JOSHUA)
+
+
+def test_no_other_token_signs_the_same() -> None:
+    assert not jws.is_valid(SIGNATURE, CONTENT, BootstrapToken("joshua", "my voice is my passcodf"))
+    assert not jws.is_valid(SIGNATURE, CONTENT, BootstrapToken("joshub", JOSHUA.secret))
+
+
+@given(st.binary(), st.from_regex(r"[a-z0-9]{6}\.[a-z0-9]{16}", fullmatch=True), st.text())
+def test_a_signature_holds_for_what_was_signed_and_any_text_has_an_answer(
+    content: bytes, text: str, other: str
+) -> None:
+    key = token.parse(text)
+    signature = jws.sign(content, key)
+    assert jws.is_valid(signature, content, key)
+    assert jws.is_valid(other, content, key) is (other == signature)
+
+
+@pytest.mark.conformance
+def test_kube_controller_manager_signs_what_we_build_with_the_bytes_that_we_compute(
+    real_control_plane: ControlPlane, assets: Path
+) -> None:
+    plane, made = real_control_plane, token.generate()
+    admin = plane.client()
+    metadata: JsonMap = {"name": secret_name(made.id)}
+    secret: JsonMap = {"metadata": metadata, "type": SECRET_TYPE, "data": {**encode(TokenSecret(token=made))}}
+    admin.create("/api/v1/namespaces/kube-system/secrets", secret)
+    kubeconfig = clusterinfo.build(plane.server, plane.ca_certificate.read_bytes())
+    body: JsonMap = {"metadata": {"name": clusterinfo.NAME}, "data": {clusterinfo.KUBECONFIG_KEY: kubeconfig}}
+    admin.create(f"/api/v1/namespaces/{clusterinfo.NAMESPACE}/configmaps", body)
+    try:
+        with controller_manager(plane, assets, ["bootstrapsigner"]):
+            end, signature = time.monotonic() + LIMIT, ""
+            while not signature and time.monotonic() < end:
+                found = admin.get(clusterinfo.PATH)
+                signature = text_at(found, "data", clusterinfo.SIGNATURE_PREFIX + made.id)
+                time.sleep(0.05)
+    finally:
+        admin.send("DELETE", clusterinfo.PATH)
+        admin.send("DELETE", f"/api/v1/namespaces/kube-system/secrets/{secret_name(made.id)}")
+    assert signature == jws.sign(kubeconfig.encode(), made)

@@ -1,0 +1,210 @@
+"""JWTs of proposal 000: what we write others read, and of what others write only the one good form is taken."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from datetime import UTC, datetime
+
+import jwt as pyjwt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from joserfc import jwt as joserfc_jwt
+from joserfc.jwk import OctKey
+from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt, spell
+
+from nodeattest_discovery import jws
+from nodeattest_discovery.jwt import LONGEST, MAX_SIZE, hs256, mint, parse, verify
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_providers.errors import Denied, Reason
+
+
+def verdict(text: bytes, *, token: BootstrapToken | None = TOKEN, now: float = NOW, audience: str | None = None) -> str:
+    """Return the id that was proved, or the reason of the refusal."""
+    try:
+        return verify(parse(text), token, now=now, audience=audience).token_id
+    except Denied as denied:
+        return denied.reason if TOKEN.secret not in str(denied) else "a refusal that shows the secret"
+
+
+def test_what_we_mint_is_proved_and_has_these_very_bytes() -> None:
+    minted = mint(TOKEN, NOW + 0.9)
+    header, claims, _ = minted.split(".")
+    assert header == jws.base64url(b'{"alg":"HS256","kid":"abcdef","typ":"JWT"}')
+    assert claims == jws.base64url(b'{"sub":"abcdef","iat":1800000000,"exp":1800000060}')
+    assert verdict(minted.encode()) == TOKEN.id
+
+
+def test_a_proof_tells_what_was_checked() -> None:
+    question = verify(parse(mint(TOKEN, NOW).encode()), TOKEN, now=NOW)
+    assert [check.name for check in question.checks] == [
+        "signature",
+        "expiration",
+        "lifetime ahead",
+        "lifetime",
+        "audience",
+    ]
+    assert TOKEN.secret not in repr(question)
+
+
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
+def test_other_libraries_read_what_we_mint() -> None:
+    now = int(datetime.now(UTC).timestamp())
+    minted = mint(TOKEN, now, audience="cluster-1")
+    read = pyjwt.decode(minted, TOKEN.secret, algorithms=["HS256"], audience="cluster-1")
+    assert read == {"sub": TOKEN.id, "iat": now, "exp": now + 60, "aud": "cluster-1"}
+    key = OctKey.import_key(TOKEN.secret)
+    assert joserfc_jwt.decode(minted, key, algorithms=["HS256"]).claims == read
+
+
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
+def test_we_read_what_other_libraries_mint() -> None:
+    header = {"alg": "HS256", "kid": TOKEN.id, "typ": "JWT"}
+    claims = {"sub": TOKEN.id, "exp": NOW + 60}
+    theirs = pyjwt.encode(claims, TOKEN.secret, algorithm="HS256", headers={"kid": TOKEN.id})
+    assert verdict(theirs.encode()) == TOKEN.id
+    assert verdict(joserfc_jwt.encode(header, claims, OctKey.import_key(TOKEN.secret)).encode()) == TOKEN.id
+
+
+@pytest.mark.parametrize(
+    ("header", "claims"),
+    [
+        pytest.param(HEADER | {"alg": "none"}, CLAIMS, id="alg none"),
+        pytest.param(HEADER | {"alg": "hs256"}, CLAIMS, id="alg in lower case"),
+        pytest.param(HEADER | {"alg": "RS256"}, CLAIMS, id="alg of a public key"),
+        pytest.param(HEADER | {"alg": ["HS256"]}, CLAIMS, id="alg no text"),
+        pytest.param({"alg": "HS256", "kid": TOKEN.id}, CLAIMS, id="no typ"),
+        pytest.param(HEADER | {"typ": "jwt"}, CLAIMS, id="another typ"),
+        pytest.param(HEADER | {"typ": "JOSE"}, CLAIMS, id="typ of a JWS"),
+        pytest.param({"alg": "HS256", "typ": "JWT"}, CLAIMS, id="no kid"),
+        pytest.param(HEADER | {"kid": "ABCDEF"}, CLAIMS | {"sub": "ABCDEF"}, id="kid in upper case"),
+        pytest.param(HEADER | {"kid": "abcdef\n"}, CLAIMS | {"sub": "abcdef\n"}, id="kid and a line end"),
+        pytest.param(HEADER | {"kid": "../../x"}, CLAIMS | {"sub": "../../x"}, id="kid a path"),
+        pytest.param(HEADER | {"kid": 123456}, CLAIMS | {"sub": 123456}, id="kid a number"),
+        pytest.param(HEADER | {"kid": None}, CLAIMS | {"sub": None}, id="kid null"),
+        pytest.param(HEADER | {"crit": ["exp"]}, CLAIMS, id="crit"),
+        pytest.param(HEADER | {"b64": False}, CLAIMS, id="b64"),
+        pytest.param(HEADER | {"jwk": {"kty": "oct", "k": "AA"}}, CLAIMS, id="jwk"),
+        pytest.param(HEADER | {"jku": "https://evil.example"}, CLAIMS, id="jku"),
+        pytest.param(HEADER | {"x5u": "https://evil.example"}, CLAIMS, id="x5u"),
+        pytest.param(HEADER | {"cty": "JWT"}, CLAIMS, id="cty"),
+        pytest.param(b'{"alg":"none","alg":"HS256","kid":"abcdef","typ":"JWT"}', CLAIMS, id="alg twice"),
+        pytest.param([HEADER], CLAIMS, id="header a list"),
+        pytest.param(b"{" * 1000, CLAIMS, id="header without end"),
+        pytest.param(b"[" * 2500, CLAIMS, id="header deeply nested"),
+        pytest.param(b'\xff\xfe{\x00"\x00', CLAIMS, id="header in UTF-16"),
+        pytest.param(HEADER, CLAIMS | {"sub": "fedcba"}, id="sub another id"),
+        pytest.param(HEADER, {"exp": NOW + 60}, id="no sub"),
+        pytest.param(HEADER, {"sub": TOKEN.id}, id="no exp"),
+        pytest.param(HEADER, CLAIMS | {"exp": str(NOW + 60)}, id="exp text"),
+        pytest.param(HEADER, CLAIMS | {"exp": True}, id="exp a boolean"),
+        pytest.param(HEADER, CLAIMS | {"exp": NOW + 60.5}, id="exp a fraction"),
+        pytest.param(HEADER, b'{"sub":"abcdef","exp":1.8e9}', id="exp in exponents"),
+        pytest.param(HEADER, b'{"sub":"abcdef","exp":NaN}', id="exp NaN"),
+        pytest.param(HEADER, b'{"sub":"abcdef","exp":Infinity}', id="exp infinite"),
+        pytest.param(HEADER, b'{"sub":"abcdef","exp":' + b"9" * 3000 + b"}", id="exp of three thousand digits"),
+        pytest.param(HEADER, CLAIMS | {"exp": 2**53 + 1}, id="exp beyond what JSON holds"),
+        pytest.param(HEADER, CLAIMS | {"exp": -1}, id="exp before time"),
+        pytest.param(HEADER, CLAIMS | {"exp": NOW}, id="expired this very second"),
+        pytest.param(HEADER, CLAIMS | {"exp": NOW - 3600, "iat": NOW - 3700}, id="expired long ago"),
+        pytest.param(HEADER, {"sub": TOKEN.id, "exp": NOW + LONGEST + 1}, id="exp too far ahead"),
+        pytest.param(HEADER, CLAIMS | {"iat": NOW + 61}, id="issued after it expires"),
+        pytest.param(HEADER, CLAIMS | {"iat": NOW - 100}, id="lasts too long"),
+        pytest.param(HEADER, CLAIMS | {"iat": None}, id="iat null"),
+        pytest.param(HEADER, CLAIMS | {"iat": False}, id="iat a boolean"),
+        pytest.param(HEADER, CLAIMS | {"aud": "another"}, id="another audience"),
+        pytest.param(HEADER, CLAIMS | {"aud": ["cluster-1", "another"]}, id="several audiences"),
+        pytest.param(HEADER, CLAIMS | {"aud": ""}, id="an empty audience"),
+        pytest.param(HEADER, CLAIMS | {"nbf": NOW + 50}, id="a claim that we do not know"),
+        pytest.param(HEADER, b'{"sub":"abcdef","exp":1,"exp":1800000060}', id="exp twice"),
+        pytest.param(HEADER, b'{"sub":"abcdef","exp":1800000060} ,', id="text behind the claims"),
+    ],
+)
+def test_a_jwt_with_one_thing_spoilt_is_refused_though_its_signature_is_right(header: object, claims: object) -> None:
+    assert verdict(jwt(header, claims), audience="cluster-1") == Reason.DISCOVERY_REQUEST_REFUSED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b".",
+        b"..",
+        jwt()[:-1],
+        jwt() + b"=",
+        jwt() + b"\n",
+        b" " + jwt(),
+        jwt() + b".",
+        jwt().replace(b".", b"..", 1),
+        jwt().rpartition(b".")[0] + b".",
+        jwt().rpartition(b".")[0],
+        jwt().replace(b".", b"+.", 1),
+        jwt(digest="sha384"),
+        jwt(digest="sha512"),
+        jwt(secret="0123456789abcdee"),
+        jwt(secret=""),
+        b"\xff" * 64,
+        jwt(HEADER, spell(CLAIMS) + b" " * MAX_SIZE),
+        jws.sign(spell(CLAIMS), TOKEN).encode(),
+    ],
+)
+def test_what_is_no_jwt_of_the_token_is_refused(text: bytes) -> None:
+    assert verdict(text) == Reason.DISCOVERY_REQUEST_REFUSED
+
+
+def test_stray_bits_at_the_end_of_the_signature_make_another_text_not_a_second_spelling() -> None:
+    text = jwt()
+    last = bytes([text[-1] + 1])
+    assert verdict(text[:-1] + last) == Reason.DISCOVERY_REQUEST_REFUSED
+
+
+def test_clocks_may_differ_by_less_than_a_minute() -> None:
+    assert verdict(mint(TOKEN, NOW + 60).encode()) == TOKEN.id
+    assert verdict(mint(TOKEN, NOW - 59).encode()) == TOKEN.id
+    assert verdict(mint(TOKEN, NOW + 61).encode()) == Reason.DISCOVERY_REQUEST_REFUSED
+    assert verdict(mint(TOKEN, NOW - 60).encode()) == Reason.DISCOVERY_REQUEST_REFUSED
+
+
+def test_an_audience_is_the_clusters_or_none() -> None:
+    assert verdict(mint(TOKEN, NOW, audience="cluster-1").encode(), audience="cluster-1") == TOKEN.id
+    assert verdict(mint(TOKEN, NOW).encode(), audience="cluster-1") == TOKEN.id
+    assert verdict(mint(TOKEN, NOW, audience="cluster-1").encode()) == Reason.DISCOVERY_REQUEST_REFUSED
+
+
+@pytest.mark.parametrize(
+    "token", [None, BootstrapToken("fedcba", TOKEN.secret), BootstrapToken(TOKEN.id, "another-secret--"), TOKEN]
+)
+def test_as_many_macs_are_computed_for_a_token_that_nobody_has(token: BootstrapToken | None) -> None:
+    computed: list[int] = []
+
+    def counted(key: bytes, message: bytes) -> bytes:
+        computed.append(len(key))
+        return hs256(key, message)
+
+    with nullcontext() if token is TOKEN else pytest.raises(Denied, match="got another, or no token"):
+        verify(parse(jwt()), token, now=NOW, mac=counted)
+    assert computed == [16]
+
+
+def test_nobody_has_the_secret_that_stands_in_for_an_unknown_tokens() -> None:
+    made = jwt(HEADER | {"kid": "000000"}, CLAIMS | {"sub": "000000"}, secret="0" * 16)
+    assert verdict(made, token=None) == Reason.DISCOVERY_REQUEST_REFUSED
+    assert verdict(made, token=BootstrapToken("000000", "")) == Reason.DISCOVERY_REQUEST_REFUSED
+
+
+@given(st.binary(max_size=300) | st.text(max_size=100).map(str.encode))
+def test_any_bytes_are_refused_and_no_other_exception_comes_out(data: bytes) -> None:
+    assert verdict(data) == Reason.DISCOVERY_REQUEST_REFUSED
+    assert verdict(jwt(data, CLAIMS)) == Reason.DISCOVERY_REQUEST_REFUSED
+    assert verdict(jwt(HEADER, data)) == Reason.DISCOVERY_REQUEST_REFUSED
+
+
+@given(st.integers(0, len(jwt()) - 1), st.integers(1, 255))
+def test_every_byte_counts(at: int, change: int) -> None:
+    text = bytearray(jwt())
+    text[at] ^= change
+    assert verdict(bytes(text)) == Reason.DISCOVERY_REQUEST_REFUSED
+
+
+def test_a_minted_jwt_shows_no_secret() -> None:
+    assert TOKEN.secret not in repr(parse(mint(TOKEN, NOW).encode()))

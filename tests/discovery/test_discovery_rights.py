@@ -1,0 +1,198 @@
+"""The shipped rights of the token controllers: enough for all that they do, and for nothing else."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from collections.abc import Iterator
+from typing import Final, NamedTuple, cast
+from urllib.parse import urlsplit
+
+import pytest
+from token_rights import GROUPS, USER, apply, shipped, withdraw
+from token_world import BOTH, SIGNER, TokenCluster, eventually, working
+
+from nodeattest_discovery.clusterinfo import PATH
+from nodeattest_kube.client import Forbidden
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.process import ControlPlane
+
+FLOW: Final = "/apis/flowcontrol.apiserver.k8s.io"
+LIMIT: Final = 30.0
+"""Seconds until a server must act by what was just applied."""
+
+
+class Call(NamedTuple):
+    """What may be asked of an API server."""
+
+    verb: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+    group: str = ""
+
+
+SIGNER_CALLS: Final = (
+    Call("list", "secrets", "kube-system"),
+    Call("watch", "secrets", "kube-system"),
+    *(Call(verb, "configmaps", "kube-public", "cluster-info") for verb in ("get", "list", "watch", "update")),
+)
+CLEANER_CALLS: Final = (
+    Call("list", "secrets", "kube-system"),
+    Call("watch", "secrets", "kube-system"),
+    Call("delete", "secrets", "kube-system", "bootstrap-token-abcdef"),
+)
+NOBODYS_CALLS: Final = (
+    *(
+        Call(verb, "secrets", "kube-system", "bootstrap-token-abcdef")
+        for verb in ("get", "create", "update", "patch", "deletecollection")
+    ),
+    *(Call(verb, "secrets", namespace) for verb in ("list", "watch", "delete") for namespace in ("", "default")),
+    *(Call(verb, "configmaps", "kube-public", "cluster-info") for verb in ("create", "patch", "delete")),
+    *(Call(verb, "configmaps", "kube-public", "another") for verb in ("get", "update")),
+    *(Call(verb, "configmaps", "kube-public") for verb in ("list", "watch", "create", "deletecollection")),
+    *(Call(verb, "configmaps", "kube-system", "cluster-info") for verb in ("get", "update")),
+    Call("create", "events", "kube-system"),
+    Call("create", "serviceaccounts/token", "kube-system"),
+    Call("get", "nodes"),
+    Call("list", "pods", "kube-system"),
+    Call("impersonate", "users"),
+    Call("list", "certificatesigningrequests", group="certificates.k8s.io"),
+    Call("approve", "signers", group="certificates.k8s.io"),
+    *(Call(verb, "roles", "kube-system", group="rbac.authorization.k8s.io") for verb in ("create", "bind", "escalate")),
+    Call("create", "rolebindings", "kube-system", group="rbac.authorization.k8s.io"),
+)
+
+
+@pytest.fixture
+def cluster(control_plane: ControlPlane) -> Iterator[TokenCluster]:
+    made = TokenCluster(control_plane, USER, GROUPS)
+    made.clean()
+    yield made
+    made.clean()
+
+
+def may(client: Client, call: Call) -> bool:
+    resource, _, subresource = call.resource.partition("/")
+    attributes: JsonMap = {"verb": call.verb, "resource": resource, "subresource": subresource, "group": call.group}
+    attributes |= {"namespace": call.namespace, "name": call.name}
+    body: JsonMap = {"spec": {"resourceAttributes": attributes}}
+    answer = client.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+    return cast("JsonMap", answer["status"])["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    ("role", "calls"), [("nodeattest:bootstrap-signer", SIGNER_CALLS), ("nodeattest:token-cleaner", CLEANER_CALLS)]
+)
+async def test_a_role_allows_its_controller_s_calls_and_none_besides(
+    cluster: TokenCluster, role: str, calls: tuple[Call, ...]
+) -> None:
+    applied = apply(cluster.admin, shipped("workload-discovery", role))
+    try:
+        client = cluster.plane.client(cluster.kubeconfig())
+        await eventually(lambda: may(client, calls[0]))
+        everything = {*SIGNER_CALLS, *CLEANER_CALLS, *NOBODYS_CALLS}
+        assert {call for call in everything if may(client, call)} == set(calls)
+    finally:
+        withdraw(cluster.admin, applied)
+
+
+async def test_with_the_shipped_rights_tokens_are_signed_and_cleaned(cluster: TokenCluster) -> None:
+    applied = apply(cluster.admin, shipped("workload-discovery"))
+    try:
+        cluster.publish()
+        async with working(cluster.kubeconfig(), enabled=BOTH) as told:
+            cluster.add("rgt001")
+            cluster.add("rgt002", expiration="2020-01-01T00:00:00Z")
+            await eventually(lambda: cluster.signed_ids() == {"rgt001"})
+            await eventually(lambda: not cluster.has("bootstrap-token-rgt002"))
+        assert not told.failures
+    finally:
+        withdraw(cluster.admin, applied)
+
+
+async def test_without_the_cleaner_s_role_nothing_is_deleted_and_the_signer_works(cluster: TokenCluster) -> None:
+    applied = apply(cluster.admin, shipped("workload-discovery", "nodeattest:bootstrap-signer"))
+    try:
+        cluster.publish()
+        cluster.add("rgt003", expiration="2020-01-01T00:00:00Z")
+        cluster.add("rgt004")
+        async with working(cluster.kubeconfig(), enabled=BOTH) as told:
+            await eventually(lambda: cluster.signed_ids() == {"rgt004"})
+            await eventually(lambda: told.failures)
+        assert {type(error) for _, error in told.failures} == {Forbidden}
+        assert cluster.has("bootstrap-token-rgt003")
+    finally:
+        withdraw(cluster.admin, applied)
+
+
+async def test_the_signer_s_rights_suffice_after_a_lost_race(cluster: TokenCluster) -> None:
+    applied = apply(cluster.admin, shipped("workload-discovery", "nodeattest:bootstrap-signer"))
+    try:
+        cluster.publish()
+        async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
+            for number in range(15):
+                cluster.add(f"rgt1{number:02d}")
+                cluster.edit(note=str(number))
+            await eventually(lambda: len(cluster.signed_ids()) == 15)
+        assert Forbidden not in {type(error) for _, error in told.failures}
+    finally:
+        withdraw(cluster.admin, applied)
+
+
+def anonymous(plane: ControlPlane, path: str) -> http.client.HTTPResponse:
+    """GET without credentials."""
+    where = urlsplit(plane.server)
+    tls = ssl.create_default_context(cafile=str(plane.ca_certificate))
+    connection = http.client.HTTPSConnection(where.hostname or "", where.port, timeout=10, context=tls)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        return answer
+    finally:
+        connection.close()
+
+
+async def test_with_the_reader_role_anybody_reads_cluster_info_and_nothing_else(cluster: TokenCluster) -> None:
+    plane = cluster.plane
+    cluster.publish()
+    assert anonymous(plane, PATH).status == 403
+    applied = apply(cluster.admin, shipped("cluster-info-reader"))
+    try:
+        await eventually(lambda: anonymous(plane, PATH).status == 200)
+        for path in (PATH.rpartition("/")[0], f"{PATH}x", "/api/v1/namespaces/kube-system/secrets"):
+            assert anonymous(plane, path).status == 403
+        reader = plane.client(cluster.kubeconfig())
+        assert not may(reader, Call("get", "configmaps", "kube-public", "cluster-info")), "it is for the anonymous"
+    finally:
+        withdraw(cluster.admin, applied)
+
+
+@pytest.mark.conformance
+def test_a_real_server_puts_anonymous_reads_of_cluster_info_on_a_level_of_their_own(
+    real_control_plane: ControlPlane,
+) -> None:
+    admin = real_control_plane.client()
+    served = {text_at(one, "version") for one in maps_at(admin.get(FLOW), "versions")}
+    base = "cluster-info-limit" if "v1" in served else "cluster-info-limit-v1beta1"
+    collections = {"PriorityLevelConfiguration": "prioritylevelconfigurations", "FlowSchema": "flowschemas"}
+    paths: list[str] = []
+    try:
+        for made in shipped(base):
+            version = text_at(made, "apiVersion").rpartition("/")[2]
+            assert version in served
+            path = f"{FLOW}/{version}/{collections[text_at(made, 'kind')]}"
+            stored = admin.create(path, made)
+            paths.append(f"{path}/{text_at(stored, 'metadata', 'name')}")
+        uid = text_at(admin.get(paths[-1]), "metadata", "uid")
+        end = time.monotonic() + LIMIT
+        while anonymous(real_control_plane, PATH).headers["X-Kubernetes-PF-FlowSchema-UID"] != uid:
+            assert time.monotonic() < end, "the flow schema is not in force"
+            time.sleep(0.1)
+        elsewhere = anonymous(real_control_plane, "/api/v1/namespaces/kube-system/configmaps")
+        assert elsewhere.headers["X-Kubernetes-PF-FlowSchema-UID"] != uid
+    finally:
+        withdraw(admin, paths[::-1])

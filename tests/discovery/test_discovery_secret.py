@@ -1,0 +1,231 @@
+"""Bootstrap tokens as Secrets: judged as the control plane judges them, written so that all of it agrees."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta, timezone
+from typing import cast
+
+import pytest
+from core_kit import NOW
+from hypothesis import given
+from hypothesis import strategies as st
+from odd_secrets import OddSecret, odd_secrets
+
+from nodeattest_discovery import secret, token
+from nodeattest_discovery.secret import Expiry, TokenSecret, Usage
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_providers.errors import Denied, Reason
+
+TOKEN = BootstrapToken("abcdef", "0123456789abcdef")
+ODD = odd_secrets("u")
+GROUP = "system:bootstrappers:a"
+
+
+def stored(data: Mapping[str, str], **metadata: str) -> dict[str, object]:
+    return {"metadata": {"name": "bootstrap-token-abcdef", **metadata}, "type": secret.SECRET_TYPE, "data": dict(data)}
+
+
+def known(odd: OddSecret) -> tuple[str, ...] | None:
+    """Judge as the API server does, which compares the secret first."""
+    try:
+        shown = token.parse(odd.token)
+    except Denied:
+        return None
+    found = secret.stored(odd.body)
+    return secret.authenticating_groups(odd.body, NOW) if found == shown else None
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd.description)
+def test_an_odd_secret_is_judged_as_kubernetes_judges_it(odd: OddSecret) -> None:
+    signs = secret.signing_token(odd.body, NOW)
+    assert (signs is not None) is odd.signed
+    assert signs is None or signs.id == odd.id
+    assert (secret.expiry(odd.body, NOW)[0] is Expiry.PAST) is odd.cleaned
+    assert known(odd) == odd.groups
+
+
+def test_the_table_holds_each_verdict() -> None:
+    verdicts = {(odd.signed, odd.cleaned, odd.groups is not None) for odd in ODD}
+    both, nothing = (True, False, True), (False, False, False)
+    assert verdicts == {both, (True, False, False), (False, False, True), (False, True, False), nothing}
+
+
+def test_a_token_expires_at_its_very_moment() -> None:
+    body = stored(secret.encode(TokenSecret(token=TOKEN, expires=NOW)))
+    just_before = NOW - timedelta(microseconds=1)
+    assert secret.expiry(body, just_before) == (Expiry.PENDING, NOW)
+    assert secret.signing_token(body, just_before) == TOKEN
+    assert secret.expiry(body, NOW) == (Expiry.PAST, NOW)
+    assert secret.signing_token(body, NOW) is None
+    assert secret.authenticating_groups(body, NOW) is None
+
+
+def test_a_secret_that_is_being_deleted_still_signs_and_authenticates_nobody() -> None:
+    body = stored(secret.encode(TokenSecret(token=TOKEN)), deletionTimestamp="2026-01-01T00:00:00Z")
+    assert secret.authenticating_groups(body, NOW) is None
+    assert secret.signing_token(body, NOW) == TOKEN
+
+
+def test_bytes_that_are_no_utf8_stay_what_they_are() -> None:
+    body = stored(secret.encode(TokenSecret(token=TOKEN)))
+    cast("dict[str, str]", body["data"])["token-secret"] = base64.b64encode(b"\xff\xfe\xed\xa0\x80").decode()
+    found = secret.signing_token(body, NOW)
+    assert found is not None
+    assert found.secret.encode("utf-8", "surrogateescape") == b"\xff\xfe\xed\xa0\x80"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"metadata": None, "type": None, "data": None},
+        {"metadata": [], "type": [], "data": []},
+        {"metadata": {"name": 7}, "type": secret.SECRET_TYPE, "data": {"token-id": 7}},
+        {"metadata": {"name": "bootstrap-token-"}, "type": secret.SECRET_TYPE, "data": {"token-id": ""}},
+        {
+            "metadata": {"name": "bootstrap-token-abcdef\n"},
+            "type": secret.SECRET_TYPE,
+            "data": {"token-id": "YWJjZGVmCg=="},
+        },
+        {"metadata": {"name": "bootstrap-token-abcdef"}, "type": secret.SECRET_TYPE, "data": {"token-id": "no base64"}},
+        {
+            "metadata": {"name": "bootstrap-token-abcdef"},
+            "type": f"{secret.SECRET_TYPE}\n",
+            "data": {"token-id": "YWJjZGVm"},
+        },
+    ],
+    ids=str,
+)
+def test_whatever_is_no_token_signs_nothing_and_is_nobody(body: dict[str, object]) -> None:
+    assert secret.stored(body) is None
+    assert secret.signing_token(body, NOW) is None
+    assert secret.authenticating_groups(body, NOW) is None
+    assert secret.expiry(body, NOW) == (Expiry.NEVER, None)
+
+
+def test_the_data_of_a_token_are_those_that_kubeadm_writes() -> None:
+    # kubeadm init with 1.36.2: kube-system/bootstrap-token-abcdef
+    written = secret.encode(
+        TokenSecret(
+            token=TOKEN,
+            expires=datetime(2026, 11, 21, 11, 0, 8, tzinfo=UTC),
+            description="the default kubeadm bootstrap token",
+        )
+    )
+    assert written == {
+        "auth-extra-groups": "c3lzdGVtOmJvb3RzdHJhcHBlcnM6a3ViZWFkbTpkZWZhdWx0LW5vZGUtdG9rZW4=",
+        "description": "dGhlIGRlZmF1bHQga3ViZWFkbSBib290c3RyYXAgdG9rZW4=",
+        "expiration": "MjAyNi0xMS0yMVQxMTowMDowOFo=",
+        "token-id": "YWJjZGVm",
+        "token-secret": "MDEyMzQ1Njc4OWFiY2RlZg==",
+        "usage-bootstrap-authentication": "dHJ1ZQ==",
+        "usage-bootstrap-signing": "dHJ1ZQ==",
+    }
+
+
+def test_groups_keep_their_order_and_stand_once() -> None:
+    groups = ("system:bootstrappers:b", "system:bootstrappers:a", "system:bootstrappers:b")
+    body = stored(secret.encode(TokenSecret(token=TOKEN, groups=groups)))
+    assert secret.text_of(body, ["auth-extra-groups"]) == ("system:bootstrappers:b,system:bootstrappers:a",)
+    assert secret.authenticating_groups(body, NOW) == ("system:bootstrappers", *sorted(set(groups)))
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        "",
+        "system:masters",
+        "system:bootstrappers",
+        "system:bootstrappers:",
+        "system:bootstrappers:A",
+        "system:bootstrappers:a-",
+        "system:bootstrappers:a\n",
+        " system:bootstrappers:a",
+        "system:bootstrappers:a,system:masters",
+        "system:bootstrappers:\u0663",
+        "system:bootstrappers:" + "a" * 257,
+    ],
+)
+def test_a_group_that_would_cost_the_token_its_life_is_not_written(group: str) -> None:
+    with pytest.raises(Denied) as raised:
+        secret.encode(TokenSecret(token=TOKEN, groups=(group,)))
+    assert raised.value.reason is Reason.TOKEN_MALFORMED
+
+
+@pytest.mark.parametrize(
+    "unusable",
+    [
+        TokenSecret(token=TOKEN, usages=frozenset()),
+        TokenSecret(token=TOKEN, usages=frozenset({Usage.SIGNING})),
+        TokenSecret(token=TOKEN, description="\ud800"),
+    ],
+    ids=["no usage", "groups of a token that only signs", "half a character"],
+)
+def test_what_no_control_plane_can_use_is_not_written(unusable: TokenSecret) -> None:
+    with pytest.raises(Denied) as raised:
+        secret.encode(unusable)
+    assert raised.value.reason is Reason.TOKEN_MALFORMED
+
+
+def test_a_description_keeps_the_bytes_of_the_command_line() -> None:
+    argument = b"caf\xe9".decode("utf-8", "surrogateescape")
+    data = secret.encode(TokenSecret(token=TOKEN, description=argument))
+    assert base64.b64decode(data["description"]) == b"caf\xe9"
+
+
+tokens = st.builds(
+    BootstrapToken, st.from_regex(r"[a-z0-9]{6}", fullmatch=True), st.from_regex(r"[a-z0-9]{16}", fullmatch=True)
+)
+groups_of = st.lists(st.from_regex(r"system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]", fullmatch=True), max_size=4)
+expirations = st.none() | st.datetimes(
+    datetime(1, 1, 2),  # noqa: DTZ001 - bounds have no zone
+    datetime(9999, 12, 30),  # noqa: DTZ001
+    timezones=st.integers(-14, 14).map(lambda hours: timezone(timedelta(hours=hours))),
+)
+secrets = st.builds(
+    TokenSecret,
+    token=tokens,
+    usages=st.sets(st.sampled_from(Usage), min_size=1).map(frozenset),
+    groups=groups_of.map(tuple),
+    expires=expirations,
+    description=st.text(),
+)
+
+
+@given(secrets)
+def test_what_is_written_is_judged_as_it_was_meant(wanted: TokenSecret) -> None:
+    try:
+        data = secret.encode(wanted)
+    except Denied:
+        assert wanted.groups
+        assert Usage.AUTHENTICATION not in wanted.usages
+        return
+    body: dict[str, object] = {
+        "metadata": {"name": secret.secret_name(wanted.token.id)},
+        "type": secret.SECRET_TYPE,
+        "data": data,
+    }
+    lives = wanted.expires is None or wanted.expires.replace(microsecond=0) > NOW
+    assert secret.stored(body) == wanted.token
+    assert secret.usages_of(body) == tuple(sorted(wanted.usages))
+    assert (secret.expiry(body, NOW)[0] is not Expiry.PAST) is lives
+    assert secret.signing_token(body, NOW) == (wanted.token if lives and Usage.SIGNING in wanted.usages else None)
+    expected = tuple(sorted({"system:bootstrappers", *wanted.groups}))
+    allowed = lives and Usage.AUTHENTICATION in wanted.usages
+    assert secret.authenticating_groups(body, NOW) == (expected if allowed else None)
+
+
+leaves = st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from([secret.SECRET_TYPE, "dHJ1ZQ=="])
+members = st.sampled_from(["name", "token-id", "token-secret", "expiration"])
+objects = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(members, inner))
+
+
+@given(st.dictionaries(st.sampled_from(["metadata", "type", "data", "x"]), objects))
+def test_every_object_has_an_answer(body: dict[str, object]) -> None:
+    found = secret.signing_token(body, NOW)
+    assert found is None or found.secret
+    secret.authenticating_groups(body, NOW)
+    secret.expiry(body, NOW)
+    secret.usages_of(body)

@@ -1,0 +1,175 @@
+"""The bootstrap signer on live API servers: what it writes, when, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from token_world import CLEANER, KUBECONFIG, SIGNER, TokenCluster, VirtualTime, eventually, signature, working
+
+from nodeattest_discovery.controllers.ground import RECHECK
+from nodeattest_sandbox.process import ControlPlane
+
+
+@pytest.fixture
+def cluster(control_plane: ControlPlane) -> Iterator[TokenCluster]:
+    made = TokenCluster(control_plane)
+    made.clean()
+    yield made
+    made.clean()
+
+
+async def test_a_token_s_signature_comes_and_goes_with_it_one_write_each(cluster: TokenCluster) -> None:
+    cluster.publish()
+    async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
+        token = cluster.add("sgn001")
+        await eventually(lambda: cluster.signed_ids() == {"sgn001"}, "the signature")
+        assert cluster.info()["jws-kubeconfig-sgn001"] == signature(token)
+        assert cluster.info()["kubeconfig"] == KUBECONFIG
+        cluster.remove("sgn001")
+        await eventually(lambda: not cluster.signed_ids(), "the signature's end")
+        await eventually(lambda: len(told.signings) == 2)
+    assert told.signings == [1, 0]
+    assert [(entry.verb, entry.name, entry.code) for entry in cluster.writes()] == [("update", "cluster-info", 200)] * 2
+    assert {entry.verb for entry in cluster.requests()} <= {"list", "watch", "update"}
+
+
+async def test_what_is_as_it_must_be_is_never_written(cluster: TokenCluster) -> None:
+    token = cluster.add("sgn002")
+    cluster.publish({"kubeconfig": KUBECONFIG, "jws-kubeconfig-sgn002": signature(token)})
+    async with working(cluster.kubeconfig(), enabled=SIGNER):
+        cluster.add("sgn003", usage_bootstrap_signing="false")
+        cluster.edit(other="value")
+        last = cluster.add("sgn004")
+        await eventually(lambda: "sgn004" in cluster.signed_ids())
+        assert cluster.info()["jws-kubeconfig-sgn004"] == signature(last)
+    assert len(cluster.writes()) == 1
+
+
+async def test_nobody_is_asked_while_nothing_changes(cluster: TokenCluster) -> None:
+    cluster.publish()
+    cluster.add("sgn005", expiration="2999-01-01T00:00:00Z")
+    async with working(cluster.kubeconfig(), enabled=SIGNER | CLEANER):
+        await eventually(lambda: "sgn005" in cluster.signed_ids())
+        before = len(cluster.requests())
+        await asyncio.sleep(1.0)
+        assert len(cluster.requests()) == before
+
+
+async def test_a_changed_kubeconfig_is_signed_anew_as_the_exact_string(cluster: TokenCluster) -> None:
+    cluster.publish()
+    token = cluster.add("sgn006")
+    other = "no: kubeconfig\r\n\t at all\n\n"
+    async with working(cluster.kubeconfig(), enabled=SIGNER):
+        await eventually(lambda: "sgn006" in cluster.signed_ids())
+        cluster.edit(kubeconfig=other)
+        await eventually(lambda: cluster.info()["jws-kubeconfig-sgn006"] == signature(token, other))
+    assert cluster.info()["kubeconfig"] == other
+
+
+async def test_signatures_of_nobody_go_and_everything_else_stays(cluster: TokenCluster) -> None:
+    strange = {"jws-kubeconfig-": "x", "jws-kubeconfig-not-a-token": "x", "jws-kubeconfig-zzzzzz": "x"}
+    kept = {"jws-other": "y", "jws-kubeconfig": "y", "note": "y"}
+    cluster.publish(
+        {"kubeconfig": KUBECONFIG, **strange, **kept}, labels={"a": "b"}, annotations={"tests.example/note": "kept"}
+    )
+    cluster.add("sgn007")
+    async with working(cluster.kubeconfig(), enabled=SIGNER):
+        await eventually(lambda: cluster.signed_ids() == {"sgn007"})
+    found = cluster.admin.get("/api/v1/namespaces/kube-public/configmaps/cluster-info")
+    assert {key: cluster.info()[key] for key in kept} == kept
+    assert found["metadata"]["labels"] == {"a": "b"}  # pyright: ignore[reportArgumentType, reportCallIssue, reportIndexIssue, reportOptionalSubscript]
+    assert "tests.example/note" in str(found["metadata"])
+
+
+async def test_without_a_kubeconfig_no_signature_stays(cluster: TokenCluster) -> None:
+    cluster.publish()
+    cluster.add("sgn008")
+    async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
+        await eventually(lambda: cluster.signed_ids() == {"sgn008"})
+        cluster.edit(kubeconfig=None, note="still here")
+        await eventually(lambda: not cluster.signed_ids())
+        await eventually(lambda: told.signings == [1, 0])
+        assert cluster.info() == {"note": "still here"}
+
+
+async def test_signatures_that_stand_are_not_taken_away_before_the_tokens_are_known(cluster: TokenCluster) -> None:
+    tokens = [cluster.add(f"sgn1{number:02d}") for number in range(5)]
+    cluster.publish({"kubeconfig": KUBECONFIG, **{f"jws-kubeconfig-{token.id}": signature(token) for token in tokens}})
+    async with working(cluster.kubeconfig(), enabled=SIGNER):
+        cluster.remove("sgn100")
+        await eventually(lambda: len(cluster.signed_ids()) == 4)
+    assert len(cluster.writes()) == 1
+
+
+async def test_a_hundred_tokens_at_once_take_few_writes(cluster: TokenCluster) -> None:
+    cluster.publish()
+    for number in range(100):
+        cluster.add(f"sgm{number:03d}")
+    async with working(cluster.kubeconfig(), enabled=SIGNER):
+        await eventually(lambda: len(cluster.signed_ids()) == 100)
+        assert len(cluster.writes()) == 1
+
+
+async def test_cluster_info_that_is_made_anew_is_signed_anew(cluster: TokenCluster) -> None:
+    cluster.publish()
+    cluster.add("sgn009")
+    async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
+        await eventually(lambda: "sgn009" in cluster.signed_ids())
+        cluster.admin.send("DELETE", "/api/v1/namespaces/kube-public/configmaps/cluster-info")
+        cluster.publish()
+        await eventually(lambda: "sgn009" in cluster.signed_ids())
+    assert not told.failures
+
+
+async def test_a_signature_that_a_person_removed_comes_back(cluster: TokenCluster) -> None:
+    cluster.publish()
+    token = cluster.add("sgn010")
+    async with working(cluster.kubeconfig(), enabled=SIGNER):
+        for spoilt in (None, "somebody's", None):
+            await eventually(lambda: cluster.info().get("jws-kubeconfig-sgn010") == signature(token))
+            cluster.admin.patch(
+                "/api/v1/namespaces/kube-public/configmaps/cluster-info", {"data": {"jws-kubeconfig-sgn010": spoilt}}
+            )
+        await eventually(lambda: cluster.info().get("jws-kubeconfig-sgn010") == signature(token))
+
+
+async def test_a_token_s_end_takes_its_signature_at_that_moment_without_the_cleaner(cluster: TokenCluster) -> None:
+    time = VirtualTime(datetime(2026, 6, 1, tzinfo=UTC))
+    cluster.publish()
+    cluster.add("sgn011", expiration="2026-06-01T12:00:00Z")
+    cluster.add("sgn012", expiration="2026-06-01T13:00:00Z")
+    async with working(cluster.kubeconfig(), enabled=SIGNER, ground=time.ground) as told:
+        await eventually(lambda: cluster.signed_ids() == {"sgn011", "sgn012"})
+        await pass_hours(time, 11.9)
+        assert len(told.signings) == 1
+        await pass_hours(time, 0.1)
+        await eventually(lambda: cluster.signed_ids() == {"sgn012"})
+        await pass_hours(time, 1)
+        await eventually(lambda: not cluster.signed_ids())
+    assert cluster.has("bootstrap-token-sgn011")
+    assert len(cluster.writes()) == 3
+
+
+async def test_a_clock_that_jumps_past_a_token_s_end_takes_its_signature_soon(cluster: TokenCluster) -> None:
+    time = VirtualTime(datetime(2026, 6, 1, tzinfo=UTC))
+    cluster.publish()
+    cluster.add("sgn013", expiration="2026-06-01T12:00:00Z")
+    async with working(cluster.kubeconfig(), enabled=SIGNER, ground=time.ground):
+        await eventually(lambda: cluster.signed_ids() == {"sgn013"})
+        time.jump(13 * 3600)
+        time.advance(RECHECK)
+        await eventually(lambda: not cluster.signed_ids())
+        time.jump(-13 * 3600)
+        cluster.edit(note="an event")
+        await eventually(lambda: cluster.signed_ids() == {"sgn013"})
+
+
+async def pass_hours(time: VirtualTime, hours: float) -> None:
+    """Let time pass in steps in which the controllers can set their next timer."""
+    for _ in range(round(hours * 60)):
+        time.advance(60)
+        for _turn in range(4):
+            await asyncio.sleep(0)

@@ -1,0 +1,254 @@
+"""YAML of strangers: what is accepted is what PyYAML reads; the rest is refused without a word of it, and in time."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Self, cast
+
+import pytest
+import yaml
+from core_kit import golden
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_discovery.strictyaml import parse_object
+from nodeattest_providers.exchange import JsonObject, JsonValue
+
+LINES_A_CHARACTER = 200
+"""Of Python: twenty for one in a long word, 140 for one that is a value; brackets read ahead of would take 450."""
+
+REFUSED = {
+    "nothing": "",
+    "a comment": "# a: b",
+    "a list": "- a",
+    "a scalar": "a",
+    "null": "null",
+    "two documents": "a: b\n---\nc: d\n",
+    "an empty second document": "a: b\n---\n",
+    "two documents of one text each": "--- {a: b}\n--- {a: b}\n",
+    "a repeated key": "a: b\na: b\n",
+    "a repeated key in brackets": "{a: b, a: c}",
+    "a repeated key in another spelling": '{a: b, "a": c}',
+    "a repeated key by escape": '{a: b, "\\x61": c}',
+    "a repeated key deep inside": "a:\n- b: {c: d, c: e}\n",
+    "an anchor": "a: &x b\n",
+    "an anchor of a list": "a: &x [b]\n",
+    "an anchor of all": "&x {a: b}\n",
+    "an anchor of a key": "&x a: b\n",
+    "an alias": "a: &x b\nc: *x\n",
+    "an alias of nothing": "a: *x\n",
+    "an alias in itself": "a: &x [*x]\n",
+    "a merge": "<<: {a: b}\n",
+    "a merge of an alias": "a: &x {b: c}\nd: {<<: *x}\n",
+    "a tag": "a: !!str b\n",
+    "a tag of Python's": "a: !!python/object/apply:os.system [true]\n",
+    "a tag of nobody's": "a: !x b\n",
+    "a tag without a name": "a: ! b\n",
+    "a tag of all": "!!map {a: b}\n",
+    "a tag by a handle": "%TAG !x! tag:yaml.org,2002:\n---\na: !x!str b\n",
+    "a key that is null": "~: b\n",
+    "a key that is a truth": "true: b\n",
+    "a key that is a number": "7: b\n",
+    "a key that is a list": "? [a]\n: b\n",
+    "a key that is a mapping": "{{a: b}: c}",
+    "a number": "a: 7\n",
+    "a fraction": "a: 7.5\n",
+    "infinity": "a: .inf\n",
+    "no number": "a: .nan\n",
+    "a number with underscores": "a: 0_1\n",
+    "a number of base sixty": "a: 12:30\n",
+    "a date": "a: 2026-01-01\n",
+    "a time": "a: 2026-01-01T00:00:00Z\n",
+    "an equals sign": "a: =\n",
+    "a set": "? a\n? b\n--- x",
+    "NUL": "a: b\0\n",
+    "a control character": "a: b\x07\n",
+    "a byte order mark inside": "a: \ufeff\ufffe\n",
+    "half a character": "a: \ud800\n",
+    "half a character by escape": 'a: "\\ud800"\n',
+    "both halves by escape": 'a: "\\ud83d\\ude00"\n',
+    "half a character in a key": '"\\udfff": b\n',
+    "a character beyond the last": 'a: "\\UFFFFFFFF"\n',
+    "a character just beyond the last": 'a: "\\U00110000"\n',
+    "an unknown escape": 'a: "\\q"\n',
+    "an unknown directive's version": "%YAML 2.0\n---\na: b\n",
+    "a version of many digits": f"%YAML {'1' * 5000}.1\n---\na: b\n",
+    "an open bracket": "[",
+    "an open quote": "a: 'b\n",
+    "a tab for indentation": "a:\n\tb: c\n",
+    "brackets of seventeen levels": "a: " + "[" * 17 + "]" * 17,
+    "mappings of eighteen levels": "{a: " * 18 + "b" + "}" * 18,
+    "lines of eighteen levels": "".join(" " * level + "a:\n" for level in range(18)),
+    "more values than a kubeconfig has": "a: [" + "b," * 4096 + "]",
+    "lists of eighteen levels": "a:\n " + "- " * 18 + "b\n",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
+def test_anything_else_is_refused_without_a_word_of_it(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\A[A-Za-z0-9 ,]+\Z") as raised:
+        parse_object(text)
+    assert type(raised.value).__mro__[-4:-1] == (ValueError, Exception, BaseException)
+
+
+def test_a_secret_in_bad_yaml_does_not_reach_the_message() -> None:
+    with pytest.raises(ValueError, match=r"no YAML at line [0-9]") as raised:
+        parse_object("a: b\ntoken: 'abcdef.0123456789abcdef\n  x: \"\n")
+    assert "abcdef" not in repr(raised.value)
+    assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: b", {"a": "b"}),
+        ("\ufeffa: b", {"a": "b"}),
+        ("---\na: b\n...\n", {"a": "b"}),
+        ("%YAML 1.1\n---\na: b\n", {"a": "b"}),
+        ("a: b\r\nc: d\r\n", {"a": "b", "c": "d"}),
+        ("a: |\n  b\n  c\n", {"a": "b\nc\n"}),
+        ("a: >-\n  b\n  c\n", {"a": "b c"}),
+        ("? a\n: b\n", {"a": "b"}),
+        ("a:\nb: ~\nc: null\n", {"a": None, "b": None, "c": None}),
+        ("a: yes\nb: Off\nc: y\nd: 'true'\n", {"a": True, "b": False, "c": "y", "d": "true"}),
+        ('{"a": [true, false, null, "x"], "b": {}}', {"a": [True, False, None, "x"], "b": {}}),
+        ('a: "7"\nb: "\\u00e9\\t"\n', {"a": "7", "b": "é\t"}),
+        ("a: 09\nb: 1.2.3\nc: v1\n", {"a": "09", "b": "1.2.3", "c": "v1"}),
+        ("{}", {}),
+        ("a: " + "[" * 16 + "]" * 16, {"a": json.loads("[" * 16 + "]" * 16)}),
+    ],
+    ids=lambda value: ascii(value)[:40] if isinstance(value, str) else "",
+)
+def test_what_a_kubeconfig_may_hold_is_read(text: str, expected: JsonObject) -> None:
+    assert parse_object(text) == expected == yaml.safe_load(text)
+
+
+def test_the_kubeconfig_of_a_real_cluster_is_read() -> None:
+    text = golden()["kubeconfig"]
+    assert parse_object(text) == yaml.safe_load(text)
+
+
+plain = st.text(st.characters(exclude_categories=["Cs"], max_codepoint=0xFFFF))
+"""JSON escapes characters of other planes in two halves, which YAML does not join."""
+keys = st.text(st.characters(exclude_categories=["Cs"], max_codepoint=0xFFFF), max_size=99)
+"""A key ends within 1024 characters (YAML 1.1 §9.2.2), escapes included."""
+values = st.recursive(
+    st.none() | st.booleans() | plain,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(keys, values, max_size=3))
+def test_what_json_writes_is_read_as_it_was(document: JsonObject) -> None:
+    assert parse_object(json.dumps(document)) == document
+
+
+@given(st.dictionaries(keys, values, max_size=3))
+def test_what_pyyaml_writes_is_read_as_it_was(document: JsonObject) -> None:
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: object) -> bool:
+            del data
+            return True
+
+    assert parse_object(yaml.dump(document, Dumper=Dumper)) == document
+
+
+@given(
+    st.lists(
+        st.sampled_from([*"ab:,-?{}[]&*!|>'\"%@#\n ~=<7.", "true", "a: b", "- ", "\n  ", "---", "...", "\ufeff", "\\"])
+    )
+)
+def test_what_is_accepted_is_what_pyyaml_reads(parts: list[str]) -> None:
+    text = "".join(parts)
+    try:
+        read = parse_object(text)
+    except ValueError:
+        return
+    assert read == yaml.safe_load(text)
+    assert list(read) == list(cast("dict[str, JsonValue]", yaml.safe_load(text)))
+
+
+@given(st.text())
+def test_every_text_has_an_answer(text: str) -> None:
+    try:
+        parse_object(text)
+    except ValueError:
+        return
+
+
+BOMBS: dict[str, Callable[[int], str]] = {
+    "open brackets": lambda size: "[" * size,
+    "open braces": lambda size: "{" * size,
+    "brackets and commas": lambda size: "a: [" + "," * size,
+    "a wide list": lambda size: "a: [" + "b," * (size // 2) + "]",
+    "a wide mapping": lambda size: "a: {" + ",".join(f"k{number}: v" for number in range(size // 8)) + "}",
+    "many lines": lambda size: "".join(f"k{number}: v\n" for number in range(size // 8)),
+    "one line again and again": lambda size: "a: b\n" * (size // 5),
+    "deeper and deeper": lambda size: "".join(" " * level + "a:\n" for level in range(int(size**0.5))),
+    "dashes": lambda size: "- " * (size // 2),
+    "questions": lambda size: "? " * (size // 2),
+    "colons": lambda size: ": " * (size // 2),
+    "keys in keys": lambda size: "a: " * (size // 3),
+    "a long word": lambda size: "a: " + "b" * size,
+    "a word of many lines": lambda size: "a: b" + "\n b" * (size // 3),
+    "a quoted word of many lines": lambda size: 'a: "' + "b\n " * (size // 3) + '"',
+    "escapes": lambda size: 'a: "' + "\\n" * (size // 2) + '"',
+    "quotes": lambda size: "a: '" + "''" * (size // 2) + "'",
+    "a block of lines": lambda size: "a: |\n" + " b\n" * (size // 3),
+    "empty lines": lambda size: "\n" * size,
+    "empty lines in brackets": lambda size: "a: [" + "\n" * size,
+    "blanks": lambda size: "a:" + " " * size,
+    "a comment": lambda size: "#" * size,
+    "comments": lambda size: "#\n" * (size // 2),
+    "tags": lambda size: "a: " + "!" * size,
+    "anchors": lambda size: "a: &" + "b" * size,
+    "directives": lambda size: "%X\n" * (size // 3),
+    "documents": lambda size: "--- a\n" * (size // 6),
+    "laughs": lambda size: "a: &a [b]\n" + "".join(f"k{number}: [*a, *a]\n" for number in range(size // 15)),
+    "keys that may be": lambda size: "a: [" + "b\n," * (size // 3),
+    "quotes that may be keys": lambda size: "a: [" + "'b' " * (size // 4),
+}
+
+
+@dataclass
+class Lines:
+    """Counts the lines of Python that run."""
+
+    count: int = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: object, /) -> Self:
+        del frame, argument
+        self.count += event == "line"
+        return self
+
+
+def work(text: str) -> int:
+    """Count the lines of Python that reading a text takes, PyYAML's included."""
+    lines, before = Lines(), sys.gettrace()
+    sys.settrace(lines)
+    try:
+        parse_object(text)
+    except ValueError:
+        pass
+    finally:
+        sys.settrace(before)
+    return lines.count
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_reading_takes_work_in_proportion_to_the_text(bomb: Callable[[int], str]) -> None:
+    small, large = bomb(4096), bomb(16384)
+    assert work(large) <= max(5 * work(small), 2000)
+    assert work(large) <= LINES_A_CHARACTER * len(large)
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_a_quarter_of_a_mebibyte_has_an_answer(bomb: Callable[[int], str]) -> None:
+    with suppress(ValueError):
+        parse_object(bomb(256 * 1024))

@@ -1,0 +1,204 @@
+"""The TokenReview webhook: a JWT's holder may read cluster-info and is nobody of Kubernetes' own."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from front_kit import Authority, KnownCluster, ask, listening, secret_object
+from jwt_kit import CLAIMS, NOW, TOKEN, jwt
+
+from nodeattest_discovery.front import tokenreview
+from nodeattest_discovery.front.listener import Listener
+from nodeattest_discovery.front.metrics import Metrics
+from nodeattest_discovery.front.settings import Address, FrontSettings, SettingsError, WebhookSettings, parse_address
+from nodeattest_discovery.front.webhook import PATH, TokenReviewService
+from nodeattest_discovery.jwt import mint
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason
+
+V1 = "authentication.k8s.io/v1"
+NOBODY = {"authenticated": False}
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture
+def known(authority: Authority) -> KnownCluster:
+    return KnownCluster.of(authority)
+
+
+@pytest.fixture
+async def webhook(known: KnownCluster, authority: Authority, tmp_path: Path) -> AsyncGenerator[Listener]:
+    service = TokenReviewService(known, audience="cluster-1", metrics=Metrics(), now=lambda: NOW)
+    async with listening(service.handle, tmp_path, authority, most_body=tokenreview.MAX_BODY) as listener:
+        yield listener
+
+
+def review(token: str | None = None, *, version: str = V1, audiences: object = None) -> bytes:
+    spec: dict[str, object] = {"token": mint(TOKEN, NOW) if token is None else token}
+    if audiences is not None:
+        spec["audiences"] = audiences
+    return json.dumps(
+        {"kind": "TokenReview", "apiVersion": version, "metadata": {"creationTimestamp": None}, "spec": spec}
+    ).encode()
+
+
+def post(body: bytes, path: str = PATH + "?timeout=30s", method: str = "POST") -> bytes:
+    head = f"{method} {path} HTTP/1.1\r\nHost: webhook\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def status(webhook: Listener, authority: Authority, body: bytes) -> JsonObject:
+    answer = await ask(webhook.port, post(body), authority)
+    assert answer.status == 200
+    document = json.loads(answer.body)
+    assert (document["kind"], document["apiVersion"]) == ("TokenReview", json.loads(body)["apiVersion"])
+    return cast("JsonObject", document["status"])
+
+
+@pytest.mark.parametrize("version", [V1, "authentication.k8s.io/v1beta1"])
+async def test_whoever_proves_a_token_is_a_reader_of_cluster_info_and_nothing_of_system(
+    version: str, webhook: Listener, authority: Authority
+) -> None:
+    said = await status(webhook, authority, review(version=version))
+    user = {"username": "nodeattest:discovery:abcdef", "groups": ["nodeattest:discovery"]}
+    assert said == {"authenticated": True, "user": user}
+    assert "system:" not in json.dumps(said)
+
+
+async def test_the_groups_of_a_tokens_secret_are_not_its_jwts(
+    known: KnownCluster, webhook: Listener, authority: Authority
+) -> None:
+    known.secrets[TOKEN.id] = secret_object(auth_extra_groups="system:bootstrappers:kubeadm:default-node-token")
+    assert "system:" not in json.dumps(await status(webhook, authority, review()))
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        TOKEN.reveal(),
+        "eyJhbGciOiJSUzI1NiJ9.e30.AA",
+        jwt(secret="0123456789abcdee").decode(),
+        jwt(claims=CLAIMS | {"exp": NOW}).decode(),
+        jwt(claims=CLAIMS | {"aud": "cluster-2"}).decode(),
+        jwt({"alg": "HS256", "kid": TOKEN.id}).decode(),
+        "\u00e9",
+        "x" * 5000,
+    ],
+)
+async def test_any_other_bearers_token_is_nobodys(token: str, webhook: Listener, authority: Authority) -> None:
+    assert await status(webhook, authority, review(token)) == NOBODY
+
+
+async def test_a_token_without_a_usage_is_nobodys(known: KnownCluster, webhook: Listener, authority: Authority) -> None:
+    known.secrets[TOKEN.id] = secret_object(usage_bootstrap_authentication=None)
+    assert await status(webhook, authority, review()) == NOBODY
+
+
+@pytest.mark.parametrize(
+    ("claimed", "wanted", "answered"),
+    [
+        (None, None, ()),
+        (None, ["https://kubernetes.default.svc"], ()),
+        ("cluster-1", None, ()),
+        ("cluster-1", ["other", "cluster-1"], ["cluster-1"]),
+        ("cluster-1", ["other"], None),
+    ],
+)
+async def test_an_audience_is_answered_for_when_it_is_asked_for_and_the_tokens_own(
+    claimed: str | None, wanted: object, answered: object, webhook: Listener, authority: Authority
+) -> None:
+    body = review(mint(TOKEN, NOW, audience=claimed), audiences=wanted)
+    said = await status(webhook, authority, body)
+    if answered is None:
+        assert said == NOBODY
+    else:
+        assert said["authenticated"] is True
+        assert said.get("audiences", ()) == answered
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (post(b"{}"), 400),
+        (post(b""), 400),
+        (post(b"[" * 10_000), 400),
+        (post(review(version="authentication.k8s.io/v2")), 400),
+        (post(review().replace(b"TokenReview", b"Token")), 400),
+        (post(review("")), 400),
+        (post(review(audiences="x")), 400),
+        (post(review(audiences=[1])), 400),
+        (post(review(audiences=["x"] * 65)), 400),
+        (post(b" " * (tokenreview.MAX_BODY + 1)), 413),
+        (post(review(), path="/"), 404),
+        (post(b"", method="GET"), 405),
+    ],
+)
+async def test_what_is_no_token_review_is_refused(
+    request_: bytes, code: int, webhook: Listener, authority: Authority
+) -> None:
+    assert (await ask(webhook.port, request_, authority)).status == code
+
+
+async def test_while_the_cluster_is_not_known_well_enough_nobody_is_reviewed(
+    known: KnownCluster, webhook: Listener, authority: Authority
+) -> None:
+    known.away = "the API server is away"
+    assert (await ask(webhook.port, post(review()), authority)).status == 503
+
+
+async def test_where_a_client_ca_is_given_only_its_clients_may_ask(
+    known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    service = TokenReviewService(known, audience=None, metrics=Metrics(), now=lambda: NOW)
+    clients, strangers = Authority("clients"), Authority("strangers")
+    (tmp_path / "clients.pem").write_bytes(clients.pem)
+    apiserver = clients.certify(tmp_path, "apiserver", client=True)
+    stranger = strangers.certify(tmp_path, "stranger", client=True)
+    a_server = clients.certify(tmp_path, "a-server")
+    async with listening(service.handle, tmp_path, authority, client_ca=tmp_path / "clients.pem") as listener:
+        assert (await ask(listener.port, post(review()), authority, apiserver)).status == 200
+        for shown in (None, stranger, a_server):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await ask(listener.port, post(review()), authority, shown)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "192.0.2.1", "::", "localhost"])  # noqa: S104 - to be refused
+def test_without_a_client_ca_only_this_machine_may_ask(host: str) -> None:
+    address = Address("127.0.0.1", 0)
+    with pytest.raises(SettingsError, match="client CA"):
+        FrontSettings(
+            address=address, certificate=Path(), key=Path(), webhook=WebhookSettings(address=Address(host, 9444))
+        )
+    FrontSettings(address=address, certificate=Path(), key=Path(), webhook=WebhookSettings(address=address))
+
+
+@pytest.mark.parametrize("text", ["", "9443", "host", "host:", "host:x", "host:65536", "::1:443", "host:\u0664"])
+def test_an_address_is_a_host_and_a_port(text: str) -> None:
+    with pytest.raises(SettingsError, match="host:port"):
+        parse_address(text, "--bind-address")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [(":9443", Address("", 9443)), ("[::1]:1", Address("::1", 1)), ("127.0.0.1:0", Address("127.0.0.1", 0))],
+)
+def test_an_address_is_read(text: str, address: Address) -> None:
+    assert parse_address(text, "--bind-address") == address
+
+
+def test_a_name_is_made_of_the_id_of_a_token_only() -> None:
+    parsed = tokenreview.parse(review())
+    with pytest.raises(ValueError, match="no id"):
+        tokenreview.answer(parsed, "system:masters")
+    with pytest.raises(Denied) as denied:
+        tokenreview.parse(b"{}")
+    assert denied.value.reason is Reason.DISCOVERY_REQUEST_REFUSED

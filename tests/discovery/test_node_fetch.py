@@ -1,0 +1,226 @@
+"""The node half's one question: what goes out, what may come back, and how long either may take."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from lying_servers import QUIET, Ca, LyingServer, Reply, status
+
+from nodeattest_discovery.node import fetch
+from nodeattest_discovery.node.address import Address, parse_server
+from nodeattest_discovery.node.ask import cluster_info
+from nodeattest_discovery.node.surroundings import Surroundings
+from nodeattest_providers.errors import Reason, Unavailable
+
+CA = Ca()
+HELLO = Reply(body=b"hello")
+
+
+def ask(address: Address, trust: fetch.Verified | None = fetch.UNVERIFIED, limit: float = 10.0) -> fetch.Answer:
+    return fetch.get(address, "/path", trust, Surroundings(limit=limit).patience())
+
+
+def refused(address: Address, trust: fetch.Verified | None = fetch.UNVERIFIED, limit: float = 10.0) -> Unavailable:
+    with pytest.raises(Unavailable) as caught:
+        ask(address, trust, limit)
+    return caught.value
+
+
+def of(server: LyingServer) -> Address:
+    return parse_server(server.url)
+
+
+def test_a_question_has_three_headers_and_names_the_port() -> None:
+    with LyingServer(CA.server(), HELLO) as server:
+        answer = ask(of(server), fetch.Verified(ca_pem=CA.pem))
+        assert (answer.status, answer.body) == (200, b"hello")
+        assert server.seen[0].names == QUIET
+        assert dict(server.seen[0].headers)["host"] == server.endpoint
+        assert server.seen[0].path == "/path"
+
+
+def test_whatever_its_status_an_answer_is_an_answer() -> None:
+    with LyingServer(CA.server(), status(403)) as server:
+        assert ask(of(server)).status == 403
+
+
+def test_headers_come_back_as_often_as_they_were_sent() -> None:
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-A: 1\r\nx-a: 2\r\n\r\n"
+    with LyingServer(CA.server(), Reply(raw=raw)) as server:
+        assert [value for name, value in ask(of(server)).headers if name == "x-a"] == ["1", "2"]
+
+
+def test_no_proxy_and_no_authority_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    authorities = tmp_path / "ca.pem"
+    authorities.write_bytes(CA.pem)
+    for name in ("http_proxy", "https_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authorities))
+    with LyingServer(CA.server(), HELLO) as server:
+        assert ask(of(server), fetch.Verified(ca_pem=CA.pem)).body == b"hello"
+        assert refused(of(server), fetch.Verified(ca_pem=None)).reason == Reason.SERVER_NOT_TRUSTED
+        assert len(server.seen) == 1
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="not possible here: no IPv6")
+def test_ipv6_is_spoken_with_brackets() -> None:
+    with LyingServer(CA.server((), ["::1"]), HELLO, host="::1") as server:
+        address = Address("::1", server.port)
+        assert ask(address, fetch.Verified(ca_pem=CA.pem)).body == b"hello"
+        assert dict(server.seen[0].headers)["host"] == f"[::1]:{server.port}"
+
+
+# Who may answer
+
+
+CERTIFICATES: dict[str, Callable[[], bytes]] = {
+    "another CA's": lambda: Ca().server(),
+    "for another address": lambda: CA.server((), ["127.0.0.2"]),
+    "for a name only": lambda: CA.server(["localhost"], []),
+    "expired": lambda: CA.server(starts=-600, lasts=-300),
+    "not valid yet": lambda: CA.server(starts=300),
+    "from an intermediate that is not sent": lambda: Ca("middle", above=CA).server(),
+}
+
+
+@pytest.mark.parametrize("case", CERTIFICATES)
+def test_a_certificate_that_does_not_pass_ends_the_connection_before_anything_is_asked(case: str) -> None:
+    with LyingServer(CERTIFICATES[case](), HELLO) as server:
+        found = refused(of(server), fetch.Verified(ca_pem=CA.pem))
+        assert found.reason == Reason.SERVER_NOT_TRUSTED
+        assert server.url in found.detail
+        assert server.seen == []
+
+
+def test_another_name_may_be_expected() -> None:
+    with LyingServer(CA.server(["kubernetes"], []), HELLO) as server:
+        assert ask(of(server), fetch.Verified(ca_pem=CA.pem, server_name="kubernetes")).body == b"hello"
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("trust", [fetch.UNVERIFIED, fetch.Verified(ca_pem=CA.pem)])
+def test_tls_before_1_2_is_not_spoken(trust: fetch.Verified | None) -> None:
+    with LyingServer(CA.server(), HELLO) as server:
+        server.context.maximum_version = ssl.TLSVersion.TLSv1_1
+        assert refused(of(server), trust).reason == Reason.API_UNAVAILABLE
+
+
+# What may come back
+
+
+ANSWERS: dict[str, Reply] = {
+    "compressed": Reply(body=b"x", headers={"Content-Encoding": "gzip"}),
+    "compressed twice": Reply(body=b"x", headers={"Content-Encoding": "identity, gzip"}),
+    "too large": Reply(body=b"x" * (fetch.LIMIT + 1)),
+    "too large, it says": Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\nx"),
+    "cut off": Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nx"),
+    "cut off, and the end of TLS": Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nx", ends=True),
+    "cut off in a chunk": Reply(raw=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nx"),
+    "no length, and no end of TLS": Reply(raw=b"HTTP/1.1 200 OK\r\n\r\nx"),
+    "no HTTP": Reply(raw=b"SSH-2.0-OpenSSH_9.2\r\n"),
+    "nothing": Reply(raw=b""),
+    "endless headers": Reply(raw=b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 50_000),
+    "one endless header": Reply(raw=b"HTTP/1.1 200 OK\r\nA: " + b"b" * 200_000),
+    "endless continuation": Reply(raw=b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000),
+    "a length that is none": Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\nx"),
+    "a chunk that is none": Reply(raw=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_an_answer_that_may_not_come_is_unavailable(case: str) -> None:
+    with LyingServer(CA.server(), ANSWERS[case]) as server:
+        assert refused(of(server)).reason == Reason.API_UNAVAILABLE
+
+
+@pytest.mark.parametrize("case", ["too large", "endless continuation"])
+def test_reading_ends_where_the_limit_is(case: str) -> None:
+    with LyingServer(CA.server(), ANSWERS[case]) as server:
+        assert f"more than {fetch.LIMIT}" in refused(of(server)).detail
+
+
+def test_the_largest_answer_comes_whole() -> None:
+    with LyingServer(CA.server(), Reply(body=b"x" * fetch.LIMIT)) as server:
+        assert len(ask(of(server)).body) == fetch.LIMIT
+
+
+def test_an_answer_may_end_with_the_connection_if_tls_says_so() -> None:
+    with LyingServer(CA.server(), Reply(raw=b"HTTP/1.1 200 OK\r\n\r\nwhole", ends=True)) as server:
+        assert ask(of(server)).body == b"whole"
+
+
+def test_a_credential_is_never_shown_to_an_unverified_server() -> None:
+    with LyingServer(CA.server(), status(403)) as server:
+        with pytest.raises(Unavailable):
+            cluster_info(of(server), fetch.UNVERIFIED, Surroundings().patience(), authorization="Bearer a")
+        assert server.headers == QUIET
+
+
+# How long it may take
+
+
+@contextmanager
+def silent(says: bytes) -> Generator[Address]:
+    """Accept connections, say this, and then nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        held: list[socket.socket] = []
+
+        def accept() -> None:
+            try:
+                while True:
+                    held.append(listener.accept()[0])
+                    held[-1].sendall(says)
+            except OSError:
+                return
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield Address("127.0.0.1", listener.getsockname()[1])
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for one in held:
+                one.close()
+
+
+def test_a_server_that_never_shakes_hands_is_left_in_time() -> None:
+    with silent(b"") as address:
+        assert "no whole answer" in refused(address, limit=0.3).detail
+
+
+def test_no_tls_is_no_server_of_ours() -> None:
+    with silent(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
+        assert "TLS failed" in refused(address).detail
+
+
+def test_a_dripping_answer_does_not_stretch_the_time() -> None:
+    # Each byte comes within any time-out of one read; only the whole exchange's end stops it.
+    with LyingServer(CA.server(), Reply(body=b"x" * 500, slowly=0.02)) as server:
+        begin = time.monotonic()
+        assert "no whole answer" in refused(of(server), limit=0.5).detail
+        assert time.monotonic() - begin < 5
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Address("127.0.0.1", listener.getsockname()[1])
+    assert refused(address).reason == Reason.API_UNAVAILABLE
+
+
+def test_a_name_that_nobody_has_is_unavailable() -> None:
+    assert refused(Address("nobody.invalid", 443)).reason == Reason.API_UNAVAILABLE
+
+
+@pytest.mark.parametrize("name", ["a\0b", "." * 300, "a..b", "ä" * 70, "a" * 64], ids=len)
+def test_an_impossible_name_is_unavailable_and_no_bug(name: str) -> None:
+    with LyingServer(CA.server(), HELLO) as server:
+        refused(of(server), fetch.Verified(ca_pem=CA.pem, server_name=name))
+        assert server.seen == []

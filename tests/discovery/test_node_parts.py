@@ -1,0 +1,157 @@
+"""Addresses, the ConfigMap, and time: the small parts of the node half."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lying_servers import VirtualTime
+
+from nodeattest_discovery.node import configmap
+from nodeattest_discovery.node.address import Address, parse_endpoint, parse_server
+from nodeattest_providers.errors import Denied, Reason
+
+ENDPOINTS = {
+    "127.0.0.1:6443": Address("127.0.0.1", 6443),
+    "api.example:6443": Address("api.example", 6443),
+    "API.example:6443": Address("api.example", 6443),
+    "[::1]:6443": Address("::1", 6443),
+    "[FD00:0::1]:6443": Address("fd00::1", 6443),
+    "https://127.0.0.1:6443": Address("127.0.0.1", 6443),
+    "https://127.0.0.1:6443/": Address("127.0.0.1", 6443),
+    "https://api.example": Address("api.example", 443),
+    "https://[::1]": Address("::1", 443),
+    "a:1": Address("a", 1),
+    "a:65535": Address("a", 65535),
+}
+NO_ENDPOINTS = [
+    "",
+    ":",
+    ":6443",
+    "127.0.0.1",
+    "127.0.0.1:",
+    "127.0.0.1:0",
+    "127.0.0.1:65536",
+    "127.0.0.1:100000",
+    "127.0.0.1:6443/",
+    "127.0.0.1:6443\n",
+    " 127.0.0.1:6443",
+    "127.0.0.1:+1",
+    "127.0.0.1:\uff16",
+    "http://127.0.0.1:6443",
+    "HTTPS://127.0.0.1:6443",
+    "https://127.0.0.1:6443/path",
+    "https://127.0.0.1:6443//",
+    "https://127.0.0.1:6443?a",
+    "https://a@127.0.0.1:6443",
+    "https://https://a:1",
+    "https://",
+    "a@b:1",
+    "a b:1",
+    "a" * 64 + ":1",
+    "ä:1",
+    "::1:6443",
+    "https://::1",
+    "[127.0.0.1]:6443",
+    "[::1%eth0]:6443",
+    "[a]:6443",
+    "[::1]",
+    "-a:1",
+    "a..b:1",
+]
+
+
+@pytest.mark.parametrize("text", ENDPOINTS)
+def test_an_endpoint_is_host_and_port_or_an_https_url(text: str) -> None:
+    assert parse_endpoint(text) == ENDPOINTS[text]
+
+
+@pytest.mark.parametrize("text", NO_ENDPOINTS)
+def test_everything_else_is_no_endpoint(text: str) -> None:
+    with pytest.raises(Denied) as caught:
+        parse_endpoint(text)
+    assert caught.value.reason == Reason.DISCOVERY_ENDPOINT_MALFORMED
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_an_endpoint_or_denied(text: str) -> None:
+    try:
+        address = parse_endpoint(text)
+    except Denied:
+        return
+    assert parse_endpoint(address.url) == address
+    assert parse_server(address.url) == address
+
+
+def test_a_servers_url_keeps_its_path() -> None:
+    address = parse_server("https://Api.Example/k8s/clusters/c-1/")
+    assert address == Address("api.example", 443, "/k8s/clusters/c-1")
+    assert address.url == "https://api.example:443/k8s/clusters/c-1"
+    assert address.cluster_info == (
+        "/k8s/clusters/c-1/api/v1/namespaces/kube-public/configmaps/cluster-info?timeout=10s"
+    )
+
+
+def info(**changes: object) -> dict[str, Any]:
+    data = {"kubeconfig": "text", "jws-kubeconfig-abcdef": "h..s", "other": "x"}
+    metadata = {"name": "cluster-info", "namespace": "kube-public", "generation": 3}
+    return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata, "data": data} | changes
+
+
+def test_the_configmap_gives_text_and_signatures() -> None:
+    found = configmap.parse(json.dumps(info()).encode())
+    assert (found.kubeconfig, found.signatures) == ("text", {"abcdef": "h..s"})
+    assert "text" not in repr(found)
+
+
+def test_a_configmap_without_data_has_neither() -> None:
+    found = configmap.parse(json.dumps(info(data=None)).encode())
+    assert (found.kubeconfig, found.signatures) == (None, {})
+
+
+OTHERS: dict[str, bytes] = {
+    "nothing": b"",
+    "no object": b"[]",
+    "a number": b"1",
+    "UTF-16": json.dumps(info()).encode("utf-16"),
+    "a byte order mark": b"\xef\xbb\xbf" + json.dumps(info()).encode(),
+    "NaN": json.dumps(info(x=float("nan"))).encode(),
+    "deep": b"[" * 100_000,
+    "large": json.dumps(info(x="x" * 2**20)).encode(),
+    "two documents": json.dumps(info()).encode() * 2,
+    "another kind": json.dumps(info(kind="Secret")).encode(),
+    "another version": json.dumps(info(apiVersion="v2")).encode(),
+    "another name": json.dumps(info(metadata={"name": "other", "namespace": "kube-public"})).encode(),
+    "another namespace": json.dumps(info(metadata={"name": "cluster-info", "namespace": "default"})).encode(),
+    "no metadata": json.dumps(info(metadata=None)).encode(),
+    "a list of metadata": json.dumps(info(metadata=[])).encode(),
+    "data that is no text": json.dumps(info(data={"kubeconfig": 1})).encode(),
+    "data that is a list": json.dumps(info(data=[])).encode(),
+    "half a character": json.dumps(info(data={"kubeconfig": "\ud800"})).encode(),
+    "data twice": b'{"data":{},' + json.dumps(info()).encode()[1:],
+    "an entry twice": json.dumps(info()).encode().replace(b'"other"', b'"kubeconfig"'),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_another_answer_is_no_configmap(case: str) -> None:
+    with pytest.raises(Denied) as caught:
+        configmap.parse(OTHERS[case])
+    assert caught.value.reason == Reason.CLUSTER_INFO_MALFORMED
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_configmap_or_denied(body: bytes) -> None:
+    with pytest.raises(Denied):
+        configmap.parse(body)
+
+
+def test_patience_ends_where_it_was_said() -> None:
+    time = VirtualTime()
+    patience = time.surroundings(limit=12).patience()
+    assert [patience.pause(), patience.pause(), patience.pause()] == [True, True, False]
+    assert patience.left == 2
+    assert time.moment == 10

@@ -1,0 +1,240 @@
+"""Refresh: which news a joined node believes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from lying_servers import QUIET, Ca, LyingServer, Reply, Says, VirtualTime, config_map, script, status
+
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery.node.found import Found
+from nodeattest_discovery.node.refresh import refresh
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+
+OLD, NEW, EVIL = Ca("old"), Ca("new"), Ca("evil")
+
+
+class Servers:
+    """Servers that stand until the test ends."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.stack = stack
+        self.time = VirtualTime()
+
+    def stand(self, ca: Ca, says: Says | Reply | None = None) -> LyingServer:
+        return self.stack.enter_context(LyingServer(ca.server(), says or status(404)))
+
+    def ask(self, *servers: LyingServer, trusted: tuple[Ca, ...] = (OLD,), known: str | None = "known") -> Found | None:
+        pem = b"".join(ca.pem for ca in trusted)
+        return refresh([server.url for server in servers], pem, known, self.time.surroundings())
+
+    def reason(self, *servers: LyingServer, trusted: tuple[Ca, ...] = (OLD,)) -> Reason:
+        with pytest.raises((Denied, Unavailable)) as caught:
+            self.ask(*servers, trusted=trusted)
+        assert isinstance(caught.value, Denied | Unavailable)
+        return caught.value.reason
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    with ExitStack() as stack:
+        yield Servers(stack)
+
+
+def text(server: LyingServer, *authorities: Ca) -> str:
+    return clusterinfo.build(server.url, b"".join(ca.pem for ca in authorities))
+
+
+def published(content: str) -> Reply:
+    return config_map({"kubeconfig": content})
+
+
+def test_nothing_new_is_none_after_one_quiet_question(servers: Servers) -> None:
+    server = servers.stand(OLD)
+    server.says = published(text(server, OLD))
+    assert servers.ask(server, known=text(server, OLD)) is None
+    assert len(server.seen) == 1
+    assert server.headers <= QUIET
+
+
+def test_the_same_cluster_in_other_words_needs_no_second_question(servers: Servers) -> None:
+    server = servers.stand(OLD)
+    server.says = published(text(server, OLD))
+    found = servers.ask(server)
+    assert found is not None
+    assert found.kubeconfig == text(server, OLD)
+    assert found.ca_pem == OLD.pem
+    assert len(server.seen) == 1
+
+
+def test_a_rotation_is_followed_from_old_to_both_to_new(servers: Servers) -> None:
+    before, after = servers.stand(OLD), servers.stand(NEW)
+    before.says = published(text(before, OLD, NEW))
+    both = servers.ask(before)
+    assert both is not None
+    assert both.ca_pem == OLD.pem + NEW.pem
+    after.says = published(text(after, NEW))
+    done = servers.ask(after, trusted=(OLD, NEW), known=both.kubeconfig)
+    assert done is not None
+    assert done.ca_pem == NEW.pem
+    assert before.headers | after.headers <= QUIET
+
+
+def test_a_renewed_certificate_of_the_same_key_is_the_same_ca(servers: Servers) -> None:
+    ca = Ca("renewed")
+    short = ca.certificate
+    server = servers.stand(ca)
+    ca.renew()
+    assert ca.certificate != short
+    server.says = published(text(server, ca))
+    pem = short.public_bytes(Encoding.PEM)
+    found = refresh([server.url], pem, None, servers.time.surroundings())
+    assert found is not None
+    assert found.ca_pem == ca.pem
+
+
+def test_a_server_that_moved_is_found(servers: Servers) -> None:
+    here, there = servers.stand(OLD), servers.stand(OLD)
+    here.says = there.says = published(text(there, OLD))
+    found = servers.ask(here)
+    assert found is not None
+    assert found.info.server == there.url
+    assert (len(here.seen), len(there.seen)) == (1, 1)
+    assert there.headers <= QUIET
+
+
+@pytest.mark.parametrize("code", [401, 403, 404])
+def test_a_cluster_that_does_not_tell_changes_nothing_and_the_person_is_told(servers: Servers, code: int) -> None:
+    assert servers.ask(servers.stand(OLD, status(code))) is None
+    assert any(str(code) in line for line in servers.time.told)
+
+
+def test_the_next_server_is_asked_when_one_is_away(servers: Servers) -> None:
+    away, here = servers.stand(OLD, status(503)), servers.stand(OLD)
+    here.says = published(text(here, OLD))
+    found = servers.ask(away, here)
+    assert found is not None
+    assert found.asked == here.url
+    assert servers.time.moment == 0
+
+
+def test_a_server_that_lies_does_not_keep_the_others_from_telling(servers: Servers) -> None:
+    lies, here = servers.stand(OLD), servers.stand(OLD)
+    lies.says = published(text(lies, EVIL))
+    here.says = published(text(here, OLD))
+    found = servers.ask(lies, here)
+    assert found is not None
+    assert found.asked == here.url
+
+
+def test_a_node_that_keeps_its_server_follows_cas_though_the_named_one_is_out_of_reach(servers: Servers) -> None:
+    """A person's way to the cluster, or a discovery file's, need not be the one that cluster-info names."""
+    here = servers.stand(OLD)
+    with LyingServer(OLD.server(), status(404)) as gone:
+        here.says = published(text(gone, OLD, NEW))
+    around = servers.time.surroundings()
+    found = refresh([here.url], OLD.pem, "known", around, keeps_server=True)
+    assert found is not None
+    assert found.ca_pem == OLD.pem + NEW.pem
+    assert here.headers <= QUIET
+    with pytest.raises(Unavailable):
+        refresh([here.url], OLD.pem, "known", around)
+
+
+def test_a_node_that_keeps_its_server_lets_that_one_bear_out_which_cas_stay(servers: Servers) -> None:
+    here, moved = servers.stand(OLD), servers.stand(NEW)
+    here.says = moved.says = published(text(here, NEW))
+    around = servers.time.surroundings()
+    with pytest.raises(Unavailable) as refused:
+        refresh([here.url], OLD.pem + NEW.pem, "known", around, keeps_server=True)
+    assert refused.value.reason is Reason.SERVER_NOT_TRUSTED
+    assert refresh([moved.url], OLD.pem + NEW.pem, "known", around, keeps_server=True) is not None
+
+
+# What must not be believed
+
+
+def replaced(servers: Servers) -> LyingServer:
+    server = servers.stand(OLD)
+    server.says = published(text(server, NEW))
+    return server
+
+
+def moved_to_a_stranger(servers: Servers) -> LyingServer:
+    """Cluster-info was overwritten by somebody who has no key of the cluster's CA: his CA beside it, and his server."""
+    here, evil = servers.stand(OLD), servers.stand(EVIL)
+    here.says = evil.says = published(text(evil, OLD, EVIL))
+    return here
+
+
+def moved_to_a_server_that_says_otherwise(servers: Servers) -> LyingServer:
+    here, there = servers.stand(OLD), servers.stand(OLD)
+    here.says, there.says = published(text(there, OLD)), published(text(here, OLD))
+    return here
+
+
+def moved_to_nobody(servers: Servers) -> LyingServer:
+    here = servers.stand(OLD)
+    with LyingServer(OLD.server(), status(404)) as gone:
+        here.says = published(text(gone, OLD))
+    return here
+
+
+def moved_to_a_server_without_it(servers: Servers) -> LyingServer:
+    here, there = servers.stand(OLD), servers.stand(OLD, status(403))
+    here.says = published(text(there, OLD))
+    return here
+
+
+def rotated_before_it_was_told(servers: Servers) -> LyingServer:
+    """The bundle is both, but the named server shows the new CA's certificate already."""
+    here, there = servers.stand(OLD), servers.stand(NEW)
+    here.says = there.says = published(text(there, OLD, NEW))
+    return here
+
+
+def stranger(servers: Servers) -> LyingServer:
+    server = servers.stand(EVIL)
+    server.says = published(text(server, OLD))
+    return server
+
+
+def with_a_user(servers: Servers) -> LyingServer:
+    server = servers.stand(OLD)
+    user = "users:\n- name: a\n  user: {token: b}\n"
+    server.says = published(text(server, OLD).replace("users: null\n", user))
+    return server
+
+
+def flapping(servers: Servers) -> LyingServer:
+    server = servers.stand(OLD)
+    server.says = script(published(text(server, OLD, NEW)), published(text(server, OLD)))
+    return server
+
+
+DISBELIEVED: list[tuple[Callable[[Servers], LyingServer], Reason]] = [
+    (replaced, Reason.CLUSTER_INFO_CHANGED),
+    (moved_to_a_stranger, Reason.SERVER_NOT_TRUSTED),
+    (moved_to_a_server_that_says_otherwise, Reason.CLUSTER_INFO_CHANGED),
+    (moved_to_nobody, Reason.API_UNAVAILABLE),
+    (moved_to_a_server_without_it, Reason.API_UNAVAILABLE),
+    (rotated_before_it_was_told, Reason.SERVER_NOT_TRUSTED),
+    (stranger, Reason.SERVER_NOT_TRUSTED),
+    (with_a_user, Reason.CLUSTER_INFO_MALFORMED),
+    (flapping, Reason.CLUSTER_INFO_CHANGED),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), DISBELIEVED)
+def test_news_that_is_not_believed(servers: Servers, make: Callable[[Servers], LyingServer], reason: Reason) -> None:
+    server = make(servers)
+    assert servers.reason(server) == reason
+    assert server.headers <= QUIET
+
+
+def test_a_node_without_a_valid_ca_waits_for_its_clock(servers: Servers) -> None:
+    expired = Ca("expired", starts=-600, lasts=-300)
+    assert servers.reason(servers.stand(OLD), trusted=(expired,)) == Reason.SERVER_NOT_TRUSTED

@@ -1,0 +1,91 @@
+"""Whose certificate passes for an API server's: the cluster's CA signs others', too, for kubelets and by name only."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from contextlib import suppress
+from functools import partial
+
+import pytest
+from certified import CLIENT, LOOPBACK, certified
+from cryptography import x509
+from lying_servers import Ca, LyingServer, Reply, VirtualTime, config_map
+
+from nodeattest_authenticator.api import Login, client_context
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery.node import fetch
+from nodeattest_discovery.node.address import Address
+from nodeattest_discovery.node.refresh import refresh
+from nodeattest_providers.errors import Reason, Unavailable
+
+REAL, EVIL = Ca(), Ca("evil")
+of_real = partial(certified, ca=REAL)
+
+
+def outcome(certificate: bytes, host: str = "127.0.0.1", name: str | None = None) -> Reason | None:
+    with LyingServer(certificate, Reply(body=b"{}")) as server:
+        patience = VirtualTime().surroundings().patience()
+        try:
+            fetch.get(Address(host, server.port), "/", fetch.Verified(ca_pem=REAL.pem, server_name=name), patience)
+        except Unavailable as unavailable:
+            assert not server.seen
+            return unavailable.reason
+    return None
+
+
+@pytest.mark.parametrize(
+    ("certificate", "host"),
+    [
+        pytest.param(of_real("localhost"), "localhost", id="the name in the subject only"),
+        pytest.param(of_real("localhost", LOOPBACK), "localhost", id="the name in the subject, an address besides"),
+        pytest.param(of_real("127.0.0.1"), "127.0.0.1", id="the address in the subject only"),
+        pytest.param(of_real("x", x509.DNSName("127.0.0.1")), "127.0.0.1", id="the address as a DNS name"),
+        pytest.param(of_real("x", x509.DNSName("*")), "localhost", id="a wildcard alone"),
+        pytest.param(of_real("x", LOOPBACK, usage=CLIENT), "127.0.0.1", id="a client's"),
+        pytest.param(certified("x", LOOPBACK, ca=EVIL), "127.0.0.1", id="another CA's"),
+        pytest.param(of_real("system:node:a", LOOPBACK, group="system:nodes"), "127.0.0.1", id="a kubelet's"),
+        pytest.param(of_real("a", LOOPBACK, group="system:nodes"), "127.0.0.1", id="a node's by its group"),
+        pytest.param(of_real("system:node:a", LOOPBACK), "127.0.0.1", id="a node's by its name"),
+    ],
+)
+def test_a_certificate_of_the_right_ca_that_is_no_api_servers_does_not_pass(certificate: bytes, host: str) -> None:
+    assert outcome(certificate, host) is Reason.SERVER_NOT_TRUSTED
+
+
+def test_an_api_servers_certificate_passes() -> None:
+    assert outcome(of_real("kube-apiserver", LOOPBACK)) is None
+    assert outcome(of_real("kube-apiserver", x509.DNSName("localhost")), "localhost") is None
+    assert outcome(of_real("kube-apiserver", x509.DNSName("api.example")), name="api.example") is None
+    assert outcome(of_real("k3s", LOOPBACK, group="k3s")) is None
+
+
+def agents(certificate: bytes, ca: Ca, host: str) -> bool:
+    """Tell whether the agent's own requests would go there."""
+    context = client_context(ca.pem, Login(username="x"))
+    with (
+        LyingServer(certificate, Reply()) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) as plain,
+        suppress(ssl.SSLCertVerificationError),
+        context.wrap_socket(plain, server_hostname=host) as peer,
+    ):
+        return peer.version() is not None
+    return False
+
+
+def test_the_agent_trusts_whom_discovery_trusts() -> None:
+    intermediate = Ca("kubernetes", above=Ca("root"))
+    assert agents(of_real("kube-apiserver", LOOPBACK), REAL, "127.0.0.1")
+    assert agents(intermediate.server(), intermediate, "127.0.0.1")
+    assert not agents(of_real("localhost", LOOPBACK), REAL, "localhost")
+    assert not agents(certified("x", LOOPBACK, ca=EVIL), REAL, "127.0.0.1")
+
+
+def test_a_server_moves_under_the_new_ca_once_servers_show_it() -> None:
+    new = Ca("new")
+    with LyingServer(new.server(), Reply()) as here, LyingServer(new.server(), Reply()) as there:
+        text = clusterinfo.build(there.url, new.pem)
+        here.says = there.says = config_map({"kubeconfig": text})
+        found = refresh([here.url], REAL.pem + new.pem, "known", VirtualTime().surroundings())
+        assert found is not None
+        assert found.info.server == there.url

@@ -1,0 +1,144 @@
+"""From an operator's ``cluster-info publish`` to a node that follows its cluster: every part a process, no kubeadm."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+from world import BIN, Agent, World, eventually
+
+from nodeattest_discovery import clusterinfo, token
+from nodeattest_discovery.pins import pin_of
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.pki import ClusterPki
+
+KUBE_SYSTEM = "/api/v1/namespaces/kube-system/configmaps"
+RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system"
+CONFIGURATION = """apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+maxPods: 77
+"""
+
+
+@pytest.fixture(scope="module")
+def discoverable(world: World) -> Iterator[World]:
+    """A world whose workload cluster can be discovered, and keeps a configuration for its kubelets."""
+    world.set_policy(authorizedAttestors=["insecure"])
+    keep_kubelet_configuration(world)
+    with world.controller("--controllers=*,bootstrap-signer,token-cleaner", log="signing.log") as running:
+        world.await_service(running)
+        operate(world, "cluster-info", "publish", "--token", "")
+        yield world
+    world.workload_admin.send("DELETE", clusterinfo.PATH)
+
+
+def keep_kubelet_configuration(world: World) -> None:
+    """Do as kubeadm does (phases/kubelet, ``kubeadm:kubelet-config``)."""
+    name = "kubelet-config"
+    rule: JsonMap = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["get"]}
+    group: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}
+    role: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    admin = world.workload_admin
+    admin.create(KUBE_SYSTEM, {"metadata": {"name": name}, "data": {"kubelet": CONFIGURATION}})
+    admin.create(f"{RBAC}/roles", {"metadata": {"name": name}, "rules": [rule]})
+    admin.create(f"{RBAC}/rolebindings", {"metadata": {"name": name}, "subjects": [group], "roleRef": role})
+
+
+def operate(world: World, *words: str) -> None:
+    """Type what an operator types."""
+    command = [BIN / "nodeattest", *words, "--kubeconfig", str(world.workload.admin_kubeconfig)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def new_token(world: World) -> str:
+    """Make a token, and wait until a controller has signed with it and the API server knows it."""
+    made = token.generate()
+    operate(world, "token", "create", made.reveal())
+    await_signature(world, made.id)
+    return world.workload.await_token(made.reveal())
+
+
+def await_signature(world: World, token_id: str) -> None:
+    def signed() -> bool:
+        try:
+            found = world.workload_admin.get(clusterinfo.PATH)
+        except ApiRefusal:
+            return False
+        return bool(text_at(found, "data", clusterinfo.SIGNATURE_PREFIX + token_id))
+
+    eventually(signed, what="the signature")
+
+
+def discover(world: World, agent: Agent, made: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Join with nothing but an address, a token and a pin."""
+    agent.directory.mkdir(parents=True, exist_ok=True)
+    token_file = agent.directory / "token"
+    token_file.write_text(made)
+    token_file.chmod(0o600)
+    ca = x509.load_pem_x509_certificate(world.workload.ca_certificate.read_bytes())
+    return agent.run(
+        *("join", world.workload.server.removeprefix("https://"), "--token-file", str(token_file)),
+        *("--discovery-token-ca-cert-hash", str(pin_of(ca)), "--discovery-timeout", "30"),
+        *("--provider", "insecure", "--provider-id", agent.provider_id, "--node-name", agent.node_name),
+        *("--kubeconfig", str(agent.kubeconfig), *agent.files(), *flags),
+    )
+
+
+def test_a_machine_that_knows_an_address_a_token_and_a_pin_becomes_a_node(discoverable: World) -> None:
+    world, made = discoverable, new_token(discoverable)
+    world.machine("found-0")
+    agent = world.agent("found-0", "insecure")
+    config, ca_file = agent.directory / "kubelet.yaml", agent.directory / "ca.crt"
+    joined = discover(world, agent, made, "--kubelet-config", str(config), "--kubelet-ca-file", str(ca_file))
+    assert joined.returncode == 0, joined.stderr
+    document = yaml.safe_load(config.read_text())
+    assert (document["maxPods"], document["rotateCertificates"], document["serverTLSBootstrap"]) == (77, False, True)
+    assert document["authentication"]["x509"]["clientCAFile"] == str(ca_file)
+    assert ca_file.read_bytes().endswith(world.workload.ca_certificate.read_bytes())
+    assert text_at(world.ledger("found-0"), "spec", "nodeName") == "found-0"
+
+
+def test_a_node_takes_up_the_second_ca_that_an_operator_publishes(discoverable: World, tmp_path: Path) -> None:
+    world, made = discoverable, new_token(discoverable)
+    world.machine("found-1")
+    agent = world.agent("found-1", "insecure")
+    assert discover(world, agent, made).returncode == 0
+    assert agent.run("refresh", *agent.files()).stdout == "nothing changed\n"
+    second = ClusterPki.make(tmp_path / "second", "second").ca_certificate
+    first = world.workload.ca_certificate
+    authorities = ["--ca-file", str(first), "--ca-file", str(second)]
+    operate(world, "cluster-info", "publish", "--token", "", "--replace", *authorities)
+    refreshed = agent.run("refresh", *agent.files())
+    assert refreshed.returncode == 0, refreshed.stderr
+    assert "the node trusts the CA sha256:" in refreshed.stdout
+    cluster = json.loads(agent.kubeconfig.read_bytes())["clusters"][0]["cluster"]
+    bundle = base64.b64decode(cluster["certificate-authority-data"])
+    assert bundle == first.read_bytes() + second.read_bytes()
+    spec = {"cluster": cluster, "interactive": False}
+    info = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "spec": spec}
+    answered = agent.run("credential", *agent.files(), exec_info=json.dumps(info))
+    assert answered.returncode == 0, answered.stderr
+
+
+def test_a_token_without_the_right_pin_gets_nothing(discoverable: World) -> None:
+    world, made = discoverable, new_token(discoverable)
+    agent = world.agent("found-2", "insecure")
+    flags = ["--discovery-token-ca-cert-hash", "sha256:" + "0" * 64]
+    agent.directory.mkdir(parents=True, exist_ok=True)
+    (agent.directory / "token").write_text(made)
+    done = agent.run(
+        *("join", world.workload.server.removeprefix("https://"), "--token-file", str(agent.directory / "token")),
+        *("--provider", "insecure", "--provider-id", "sandbox://found-2", "--discovery-timeout", "5", *flags),
+        *("--kubeconfig", str(agent.kubeconfig), *agent.files()),
+    )
+    assert done.returncode == 1
+    assert "CANotPinned" in done.stderr
+    assert world.requests_of("found-2") == []

@@ -1,0 +1,131 @@
+"""The discovery front as a process, before a sandbox and a real control plane, with the rights of its manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from front_process import SECRETS, Cluster, FrontProcess, eventually, quick, write_certificate
+from lying_servers import Ca
+
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery.node.by_front import by_front
+from nodeattest_discovery.node.found import Found
+from nodeattest_discovery.secret import Usage
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_providers.errors import Unavailable
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.process import ControlPlane
+
+
+@pytest.fixture(scope="module")
+def cluster(start_control_plane: Callable[[str], ControlPlane]) -> Cluster:
+    made = Cluster(start_control_plane("discovery-front"))
+    made.grant("discovery-front")
+    made.publish()
+    return made
+
+
+@pytest.fixture
+def front(cluster: Cluster, tmp_path: Path) -> Generator[FrontProcess]:
+    with FrontProcess(cluster, tmp_path / "front", Ca()) as running:
+        yield running
+
+
+def find(front: FrontProcess, cluster: Cluster, token: BootstrapToken) -> Found | None:
+    """Ask a front once; None where it does not answer this token."""
+    try:
+        return by_front(front.endpoint, token, cluster.pins, quick())
+    except Unavailable:
+        return None
+
+
+def test_a_token_finds_the_cluster_soon_after_it_was_made_and_not_after_it_is_gone(
+    cluster: Cluster, front: FrontProcess
+) -> None:
+    token = cluster.token()
+    found = eventually(lambda: find(front, cluster, token), "the cluster")
+    assert found.kubeconfig == cluster.kubeconfig
+    assert found.ca_pem == cluster.plane.ca_certificate.read_bytes()
+    assert found.asked == cluster.plane.server
+    assert find(front, cluster, BootstrapToken(token.id, "0" * 16)) is None
+    cluster.forget(token)
+    eventually(lambda: find(front, cluster, token) is None, "the end of a token")
+    log = front.log.read_text()
+    assert f"token {token.id}: 200" in log
+    assert "eyJ" not in log
+    assert token.secret not in log
+    assert {line["level"] for line in front.logged()} == {"info"}
+
+
+@pytest.mark.parametrize("usage", Usage)
+def test_a_token_with_one_usage_only_finds_nothing(usage: Usage, cluster: Cluster, front: FrontProcess) -> None:
+    whole, token = cluster.token(), cluster.token((usage,))
+    eventually(lambda: find(front, cluster, whole), "the cluster")
+    assert find(front, cluster, token) is None
+
+
+def test_a_front_that_was_killed_answers_again_as_soon_as_it_is_back(cluster: Cluster, front: FrontProcess) -> None:
+    token = cluster.token()
+    eventually(lambda: find(front, cluster, token), "the cluster")
+    front.kill()
+    assert find(front, cluster, token) is None
+    front.start()
+    assert find(front, cluster, token) is not None
+
+
+def test_a_new_serving_certificate_is_shown_without_a_restart(
+    cluster: Cluster, front: FrontProcess, tmp_path: Path
+) -> None:
+    token, before = cluster.token(), front.shown_by()
+    write_certificate(Ca("another"), tmp_path / "front")
+    eventually(lambda: front.shown_by() != before, "the new certificate")
+    assert find(front, cluster, token) is not None
+
+
+def test_fronts_beside_each_other_give_the_same_and_one_can_be_lost(cluster: Cluster, tmp_path: Path) -> None:
+    token = cluster.token()
+    with ExitStack() as stack:
+        fronts = [stack.enter_context(FrontProcess(cluster, tmp_path / name, Ca())) for name in ("a", "b")]
+        answers = [eventually(lambda front=front: find(front, cluster, token), "the cluster") for front in fronts]
+        assert answers[0] == answers[1]
+        fronts[0].kill()
+        assert [find(front, cluster, token) is not None for front in fronts] == [False, True]
+
+
+def test_a_front_ends_in_order_and_tells_its_health_and_figures(cluster: Cluster, front: FrontProcess) -> None:
+    assert front.read("/healthz") == (200, "ok")
+    assert front.read("/readyz") == (200, "ok")
+    assert front.read("/other")[0] == 404
+    find(front, cluster, BootstrapToken("zzzzzz", "0" * 16))
+    assert 'nodeattest_discovery_requests_total{code="401",service="discovery"} 1.0' in front.read("/metrics")[1]
+    assert front.stop() == 0
+
+
+def test_it_answers_from_memory_while_the_api_server_is_away(cluster: Cluster, front: FrontProcess) -> None:
+    token = cluster.token()
+    eventually(lambda: find(front, cluster, token), "the cluster")
+    cluster.plane.freeze()
+    try:
+        found = by_front(front.endpoint, token, None, quick())
+    finally:
+        cluster.plane.resume()
+    assert found.kubeconfig == cluster.kubeconfig
+
+
+def test_the_rights_of_the_manifest_are_for_these_reads_only(cluster: Cluster) -> None:
+    user = "system:serviceaccount:nodeattest-discovery:discovery-front"
+    client = cluster.plane.client(cluster.plane.client_kubeconfig(user))
+    client.get(SECRETS)
+    for method, path in (
+        ("GET", "/api/v1/namespaces/default/secrets"),
+        ("GET", "/api/v1/secrets"),
+        ("GET", "/api/v1/namespaces/kube-public/configmaps"),
+        ("DELETE", clusterinfo.PATH),
+        ("GET", "/api/v1/nodes"),
+        ("GET", "/apis/certificates.k8s.io/v1/certificatesigningrequests"),
+    ):
+        with pytest.raises(ApiRefusal, match="403"):
+            client.send(method, path)
