@@ -11,9 +11,10 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from fuzz.wire import ENVELOPE
-from nodeattest_controller import authority, clusterapi, configfile, kubelet_request, ledger, policy, request, serving
+from nodeattest_controller import configfile
+from nodeattest_controller.clusters.inventory import Inventory
+from nodeattest_controller.core import authority, clusterapi, kubelet_request, ledger, policy, request, serving
 from nodeattest_controller.durations import format_duration, parse_duration
-from nodeattest_controller.inventory import Inventory
 from nodeattest_controller.settings import SettingsError
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_providers.errors import Denied, Unavailable

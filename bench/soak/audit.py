@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from nodeattest_controller import ledger
-from nodeattest_controller.objects import text
+from nodeattest_controller.core import ledger
+from nodeattest_controller.core.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nodeattest_cli.errors import UserError
-from nodeattest_controller.ledger import parse
-from nodeattest_controller.objects import text
+from nodeattest_controller.core.ledger import parse
+from nodeattest_controller.core.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.tpm.policy import TpmPolicy
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, digest_size

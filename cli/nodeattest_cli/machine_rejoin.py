@@ -1,8 +1,8 @@
 """``nodeattest machines rejoin``: a short bootstrap token for one machine that outlived its certificate.
 
-Promises: the token is good for this machine alone (``nodeattest_controller.bound_tokens``), for authentication only,
-for a day at most; it is shown once and kept nowhere here. Leaves to the controller: letting the machine in, which has
-to prove itself as ever. Reaches the workload cluster as the controller does, by the Secret ``<cluster>-kubeconfig``.
+Promises: the token is good for this machine alone (``nodeattest_controller.core.bound_tokens``), for authentication
+only, for a day at most; it is shown once and kept nowhere here. Leaves to the controller: letting the machine in,
+which has to prove itself as ever. Reaches the workload cluster as the controller does, by the Secret ``<cluster>-kubeconfig``.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machine_ledgers import find_ledger, title
 from nodeattest_cli.token.making import store
-from nodeattest_controller.bound_tokens import bound_group
-from nodeattest_controller.clusterapi import machine_members, pool_members
+from nodeattest_controller.clusters.workload import BOOTSTRAP_BINDING
+from nodeattest_controller.core.bound_tokens import bound_group
+from nodeattest_controller.core.clusterapi import machine_members, pool_members
+from nodeattest_controller.core.ledger import Ledger, owner_of, parse
+from nodeattest_controller.core.objects import rfc3339, text
 from nodeattest_controller.durations import parse_duration
-from nodeattest_controller.ledger import Ledger, owner_of, parse
-from nodeattest_controller.objects import rfc3339, text
-from nodeattest_controller.workload import BOOTSTRAP_BINDING
 from nodeattest_discovery.secret import DEFAULT_GROUP, TokenSecret, Usage
 from nodeattest_discovery.token import generate
 from nodeattest_kube import paths

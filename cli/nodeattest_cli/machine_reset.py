@@ -2,7 +2,7 @@
 
 Promises: nothing is written before it was shown and agreed to; one compare-and-swap on what was shown, tried again only
 while the pins are still those; who, when and why stand in the ledger and in an Event. What a reset means:
-``nodeattest_controller.resets``.
+``nodeattest_controller.core.resets``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import click
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machine_ledgers import find_ledger, ledger_path, title
-from nodeattest_controller.events import Subject, event_document
-from nodeattest_controller.ledger import Ledger, owner_of, parse
-from nodeattest_controller.objects import rfc3339, text
-from nodeattest_controller.resets import MAX_REASON, Operator, reset
+from nodeattest_controller.clusters.events import Subject, event_document
+from nodeattest_controller.core.ledger import Ledger, owner_of, parse
+from nodeattest_controller.core.objects import rfc3339, text
+from nodeattest_controller.core.resets import MAX_REASON, Operator, reset
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Conflict
 from nodeattest_kube.jsontypes import JsonObject

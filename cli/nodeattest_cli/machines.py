@@ -18,7 +18,7 @@ from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.machine_ledgers import ledgers
 from nodeattest_cli.machine_rejoin import rejoin
 from nodeattest_cli.machine_reset import reset_machine
-from nodeattest_controller.objects import items, mapping, moment, rfc3339, text
+from nodeattest_controller.core.objects import items, mapping, moment, rfc3339, text
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 

@@ -18,8 +18,8 @@ from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.learn import learn
 from nodeattest_controller import manifests
-from nodeattest_controller.objects import items, mapping, strings, text
-from nodeattest_controller.policy import OWN_SECTIONS, parse
+from nodeattest_controller.core.objects import items, mapping, strings, text
+from nodeattest_controller.core.policy import OWN_SECTIONS, parse
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import signers
 from nodeattest_providers.composite.policy import parse_policy as parse_composite

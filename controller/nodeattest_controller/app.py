@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.health import HealthServer
 from nodeattest_controller.logs import fields
-from nodeattest_controller.management import Management
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
 from nodeattest_controller.term import compose

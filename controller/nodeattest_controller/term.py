@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from nodeattest_controller.addresses import AddressReview, LiveAddresses
-from nodeattest_controller.ages import Ages
-from nodeattest_controller.budget import Budgets
-from nodeattest_controller.challenge_keys import ChallengeKeys
-from nodeattest_controller.events import EventRecorder
-from nodeattest_controller.fleet import Fleet
-from nodeattest_controller.inventory import ClusterKey
-from nodeattest_controller.issue import Issuer
-from nodeattest_controller.judge import Judge
-from nodeattest_controller.kubelet_serving import KubeletServing
+from nodeattest_controller.clusters.challenge_keys import ChallengeKeys
+from nodeattest_controller.clusters.events import EventRecorder
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.fleet.fleet import Fleet
+from nodeattest_controller.fleet.tokens import TokenDuty, enabled_controllers
 from nodeattest_controller.logs import fields
-from nodeattest_controller.management import Management
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.reconcile import Reconciler
+from nodeattest_controller.requests.addresses import AddressReview, LiveAddresses
+from nodeattest_controller.requests.ages import Ages
+from nodeattest_controller.requests.budget import Budgets
+from nodeattest_controller.requests.issue import Issuer
+from nodeattest_controller.requests.judge import Judge
+from nodeattest_controller.requests.kubelet_serving import KubeletServing
+from nodeattest_controller.requests.reconcile import Reconciler
+from nodeattest_controller.requests.signing_halves import SigningHalves
+from nodeattest_controller.requests.verifying import Verifications
 from nodeattest_controller.settings import Settings
-from nodeattest_controller.signing_halves import SigningHalves
-from nodeattest_controller.tokens import TokenDuty, enabled_controllers
-from nodeattest_controller.verifying import Verifications
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.names import Purpose
 

@@ -9,8 +9,8 @@ from cases import attacks, judged
 from catalogue import ROWS, Row
 from spoilt_objects import OBJECTS, stored
 
-from nodeattest_controller.objects import mapping
-from nodeattest_controller.request import parse, peek
+from nodeattest_controller.core.objects import mapping
+from nodeattest_controller.core.request import parse, peek
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 

@@ -13,7 +13,7 @@ from catalogue import Row
 from cryptography.hazmat.primitives.asymmetric import ec
 from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, filed
 
-from nodeattest_controller.policy import authorize, parse, policy_for
+from nodeattest_controller.core.policy import authorize, parse, policy_for
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.jsontypes import JsonValue as RawValue
 from nodeattest_providers.canonical import b64encode

@@ -12,12 +12,12 @@ from builders import CREATED, make_member, make_request
 from cases import attacks, judged
 from catalogue import Row
 
-from nodeattest_controller.authority import Issued
-from nodeattest_controller.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_token
-from nodeattest_controller.clusterapi import Member
-from nodeattest_controller.ledger import Entry, Ledger, empty, record
-from nodeattest_controller.retired import MAX_LIVE, RetiredKey
-from nodeattest_controller.review import (
+from nodeattest_controller.core.authority import Issued
+from nodeattest_controller.core.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_token
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.ledger import Entry, Ledger, empty, record
+from nodeattest_controller.core.retired import MAX_LIVE, RetiredKey
+from nodeattest_controller.core.review import (
     Surroundings,
     check_binding,
     check_fingerprints,

@@ -14,11 +14,11 @@ from catalogue import Row
 from cryptography.hazmat.primitives.asymmetric import ec
 from handmade import DNS, OTHER_NAME, PROVIDER_ID, SAN, TRUE, extended, extension, general, seq
 
-from nodeattest_controller.authority import SubjectNames
-from nodeattest_controller.clusterapi import Member
-from nodeattest_controller.ledger import Entry, Ledger, empty
-from nodeattest_controller.policy import Policy, Serving
-from nodeattest_controller.serving import check_attested, check_joined, check_names, network_of
+from nodeattest_controller.core.authority import SubjectNames
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.ledger import Entry, Ledger, empty
+from nodeattest_controller.core.policy import Policy, Serving
+from nodeattest_controller.core.serving import check_attested, check_joined, check_names, network_of
 from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import cast
 
 from nodeattest_controller import manifests
-from nodeattest_controller.ledger import ledger_name
-from nodeattest_controller.objects import rfc3339
+from nodeattest_controller.core.ledger import ledger_name
+from nodeattest_controller.core.objects import rfc3339
 from nodeattest_providers.names import ProviderID
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at

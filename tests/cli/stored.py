@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_cli.demo.forged_tpm import ForgedTpm
-from nodeattest_controller.objects import mapping
-from nodeattest_controller.request import parse
+from nodeattest_controller.core.objects import mapping
+from nodeattest_controller.core.request import parse
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import cluster_pin

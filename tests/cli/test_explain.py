@@ -17,9 +17,9 @@ from stored import EK_ANNOTATION, MACHINE, MASTER, NODE, PROVIDER_ID, Join, chan
 from nodeattest_cli.explain.model import Explanation, Outcome
 from nodeattest_cli.explain.replay import explain_request, first_request_name
 from nodeattest_cli.main import main
-from nodeattest_controller.bound_tokens import bound_group
-from nodeattest_controller.objects import mapping
-from nodeattest_controller.request import parse
+from nodeattest_controller.core.bound_tokens import bound_group
+from nodeattest_controller.core.objects import mapping
+from nodeattest_controller.core.request import parse
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope, pem
 from nodeattest_providers.canonical import b64encode

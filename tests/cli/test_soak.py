@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from bench.soak.audit import audit
 from fuzz.keys import AUTHORITY_KEY, NOW, authority
-from nodeattest_controller.authority import Authority, Issued, sign
-from nodeattest_controller.objects import rfc3339
+from nodeattest_controller.core.authority import Authority, Issued, sign
+from nodeattest_controller.core.objects import rfc3339
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import NodeName
 

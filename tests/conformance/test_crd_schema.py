@@ -15,10 +15,10 @@ from typing import cast
 import pytest
 
 from nodeattest_controller import manifests
-from nodeattest_controller.clusterapi import Member
-from nodeattest_controller.ledger import KEEP_ISSUED, Entry, Ledger, empty, parse, render
-from nodeattest_controller.resets import KEEP_RESETS, MAX_REASON, Operator, reset
-from nodeattest_controller.retired import KEEP_ENDED, MAX_LIVE, RetiredKey
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.ledger import KEEP_ISSUED, Entry, Ledger, empty, parse, render
+from nodeattest_controller.core.resets import KEEP_RESETS, MAX_REASON, Operator, reset
+from nodeattest_controller.core.retired import KEEP_ENDED, MAX_LIVE, RetiredKey
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.interface import BootState
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_controller.clusterapi import Member
+from nodeattest_controller.core.clusterapi import Member
 from nodeattest_providers import csr
 from nodeattest_providers.interface import Evidence, NodeRequest
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for

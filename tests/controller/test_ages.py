@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from builders import CREATED
 
-from nodeattest_controller.ages import LONGEST_WAIT, REMEMBERED, Ages
+from nodeattest_controller.requests.ages import LONGEST_WAIT, REMEMBERED, Ages
 
 
 class Clocks:

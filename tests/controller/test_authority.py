@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from nodeattest_controller.authority import Authority, SubjectNames, load_authority, names_in, sign
+from nodeattest_controller.core.authority import Authority, SubjectNames, load_authority, names_in, sign
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.names import NodeName, Purpose

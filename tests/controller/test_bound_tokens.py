@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from builders import make_request
 
-from nodeattest_controller.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_token
+from nodeattest_controller.core.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_token
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import NodeRequest
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from nodeattest_controller.budget import (
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.requests.budget import (
     NODE_BURST,
     NODE_RATE,
     REQUESTER_BURST,
@@ -15,7 +16,6 @@ from nodeattest_controller.budget import (
     OverBudget,
     Payer,
 )
-from nodeattest_controller.inventory import ClusterKey
 from nodeattest_providers.errors import Reason
 
 CLUSTER = ClusterKey("fleet/c")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nodeattest_controller.clusterapi import InfraRef, machine_members, pool_members
-from nodeattest_controller.inventory import Inventory, cluster_key
+from nodeattest_controller.clusters.inventory import Inventory, cluster_key
+from nodeattest_controller.core.clusterapi import InfraRef, machine_members, pool_members
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 CLUSTER = cluster_key("fleet", "c")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nodeattest_controller.events import (
+from nodeattest_controller.clusters.events import (
     CLUSTER_BURST,
     NAMESPACE_BURST,
     OBJECT_BURST,

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 import pytest
 from builders import CREATED
 
-from nodeattest_controller.issue import clamped, is_of_use
-from nodeattest_controller.ledger import Entry
+from nodeattest_controller.core.ledger import Entry
+from nodeattest_controller.requests.issue import clamped, is_of_use
 
 
 @pytest.mark.parametrize(

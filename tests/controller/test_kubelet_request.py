@@ -14,8 +14,8 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_controller.authority import SubjectNames
-from nodeattest_controller.kubelet_request import MAX_BASE64, KubeletRequest, parse, requesting_node
+from nodeattest_controller.core.authority import SubjectNames
+from nodeattest_controller.core.kubelet_request import MAX_BASE64, KubeletRequest, parse, requesting_node
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 

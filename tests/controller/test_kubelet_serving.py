@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from builders import make_member
 
-from nodeattest_controller.clusterapi import Member
-from nodeattest_controller.kubelet_serving import check_name, check_node, one_machine
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.requests.kubelet_serving import check_name, check_node, one_machine
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderID

@@ -9,11 +9,11 @@ import pytest
 from builders import CREATED, make_member, make_request
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_controller.authority import Issued
-from nodeattest_controller.inventory import Inventory, cluster_key
-from nodeattest_controller.ledger import KEEP_ISSUED, Ledger, empty, ledger_name, parse, record, render
-from nodeattest_controller.objects import items, mapping, rfc3339, text
-from nodeattest_controller.retired import MAX_LIVE, RetiredKey
+from nodeattest_controller.clusters.inventory import Inventory, cluster_key
+from nodeattest_controller.core.authority import Issued
+from nodeattest_controller.core.ledger import KEEP_ISSUED, Ledger, empty, ledger_name, parse, record, render
+from nodeattest_controller.core.objects import items, mapping, rfc3339, text
+from nodeattest_controller.core.retired import MAX_LIVE, RetiredKey
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.checks import Check
 from nodeattest_providers.errors import Denied, Reason

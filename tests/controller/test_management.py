@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeattest_controller.clusterapi import InfraRef, Member
-from nodeattest_controller.management import Management
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.core.clusterapi import InfraRef, Member
 from nodeattest_controller.manifests import crds
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.errors import Unavailable

@@ -8,9 +8,11 @@ import pytest
 import yaml
 
 from nodeattest_cli.discovery import serve
-from nodeattest_controller import challenge_keys, configfile, ledger, manifests, policy, workload
+from nodeattest_controller import configfile, manifests
+from nodeattest_controller.clusters import challenge_keys, workload
 from nodeattest_controller.configfile import KIND
-from nodeattest_controller.objects import items, mapping, strings, text
+from nodeattest_controller.core import ledger, policy
+from nodeattest_controller.core.objects import items, mapping, strings, text
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.front import tokenreview
 from nodeattest_kube.jsontypes import JsonObject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeattest_controller.policy import Serving, authorize, parse, policy_for
+from nodeattest_controller.core.policy import Serving, authorize, parse, policy_for
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ProviderName

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_controller.objects import mapping
-from nodeattest_controller.request import RequestState, parse, peek
+from nodeattest_controller.core.objects import mapping
+from nodeattest_controller.core.request import RequestState, parse, peek
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import csr, envelope
 from nodeattest_providers.errors import Denied, Reason

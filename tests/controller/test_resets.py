@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from builders import CREATED, make_member, make_request
 
-from nodeattest_controller.authority import Issued
-from nodeattest_controller.ledger import empty, parse, record, render
-from nodeattest_controller.objects import items, mapping, text, text_map
-from nodeattest_controller.resets import KEEP_RESETS, Operator, reset
+from nodeattest_controller.core.authority import Issued
+from nodeattest_controller.core.ledger import empty, parse, record, render
+from nodeattest_controller.core.objects import items, mapping, text, text_map
+from nodeattest_controller.core.resets import KEEP_RESETS, Operator, reset
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.checks import Check
 from nodeattest_providers.interface import AttestedNode, BootState

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from builders import CREATED
 
-from nodeattest_controller.retired import KEEP_ENDED, RetiredKey, live_keys, parse_retired, render_retired, retire
+from nodeattest_controller.core.retired import KEEP_ENDED, RetiredKey, live_keys, parse_retired, render_retired, retire
 from nodeattest_providers.names import Purpose
 
 DAY = timedelta(days=1)

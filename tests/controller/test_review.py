@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 from builders import CREATED, make_member, make_request
 
-from nodeattest_controller.clusterapi import InfraRef, Member
-from nodeattest_controller.ledger import Entry, Ledger, empty
-from nodeattest_controller.review import (
+from nodeattest_controller.core.clusterapi import InfraRef, Member
+from nodeattest_controller.core.ledger import Entry, Ledger, empty
+from nodeattest_controller.core.review import (
     Surroundings,
     check_binding,
     check_fingerprints,

@@ -10,12 +10,12 @@ import pytest
 from builders import CREATED, make_member, make_request
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_controller.authority import SubjectNames
-from nodeattest_controller.clusterapi import Member
-from nodeattest_controller.inventory import Inventory, cluster_key
-from nodeattest_controller.ledger import Entry, Ledger, empty
-from nodeattest_controller.policy import Policy, Serving
-from nodeattest_controller.serving import (
+from nodeattest_controller.clusters.inventory import Inventory, cluster_key
+from nodeattest_controller.core.authority import SubjectNames
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.ledger import Entry, Ledger, empty
+from nodeattest_controller.core.policy import Policy, Serving
+from nodeattest_controller.core.serving import (
     YOUNG,
     check_attested,
     check_joined,

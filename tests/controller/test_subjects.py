@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builders import MEMBER
 
-from nodeattest_controller.subjects import cluster_subject, member_subject
+from nodeattest_controller.clusters.subjects import cluster_subject, member_subject
 
 
 def test_a_machines_and_a_clusters_events_name_them() -> None:

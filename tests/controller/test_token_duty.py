@@ -9,13 +9,13 @@ from typing import cast
 
 import pytest
 
-from nodeattest_controller.events import EventRecorder, Subject
-from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.clusters.events import EventRecorder, Subject
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.fleet.tokens import EVENT_PERIOD, LOG_PERIOD, REASON, REMEDY, Reporter, enabled_controllers
 from nodeattest_controller.logs import JsonFormatter
-from nodeattest_controller.management import Management
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
-from nodeattest_controller.tokens import EVENT_PERIOD, LOG_PERIOD, REASON, REMEDY, Reporter, enabled_controllers
 from nodeattest_discovery.controllers.ground import Controller
 from nodeattest_kube.client import ApiError, Conflict, Forbidden, Unreachable
 from nodeattest_kube.jsontypes import JsonObject

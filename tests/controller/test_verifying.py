@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from nodeattest_controller.verifying import Verifications
+from nodeattest_controller.requests.verifying import Verifications
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.interface import AttestedNode

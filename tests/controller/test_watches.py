@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nodeattest_controller.watches import Watches
+from nodeattest_controller.fleet.watches import Watches
 
 
 async def for_ever() -> None:

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_controller.inventory import ClusterKey
-from nodeattest_controller.request import RequestState, peek
-from nodeattest_controller.workload import MAX_METADATA, Workload
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.workload import MAX_METADATA, Workload
+from nodeattest_controller.core.request import RequestState, peek
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers import csr, envelope
 from nodeattest_providers.interface import Evidence

@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from nodeattest_controller.request import parse
+from nodeattest_controller.core.request import parse
 from nodeattest_kube.jsontypes import JsonValue as KubeValue
 from nodeattest_providers import attestors, envelope, signers
 from nodeattest_providers.binding import Binding, lp

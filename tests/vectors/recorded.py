@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from nodeattest_controller.request import parse
+from nodeattest_controller.core.request import parse
 from nodeattest_providers.interface import ClusterFacts, Facts, MachineFacts, NodeRequest, SecretBytes
 from nodeattest_providers.names import ClusterPin, ProviderID
 

@@ -24,7 +24,7 @@ from nodeattest_cli.connection import Connection, ask, cluster_options
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.token.given import given_text, token_of
 from nodeattest_cli.token.making import DEFAULT_TTL, Wish, make, secret_path, store, warning
-from nodeattest_controller.objects import text
+from nodeattest_controller.core.objects import text
 from nodeattest_discovery.clusterinfo import NAMESPACE
 from nodeattest_discovery.secret import TokenSecret, stored
 from nodeattest_discovery.token import generate

@@ -15,7 +15,7 @@ from nodeattest_cli.denials import told
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.token.given import given_token
 from nodeattest_cli.token.yamltext import to_yaml
-from nodeattest_controller.objects import mapping, text
+from nodeattest_controller.core.objects import mapping, text
 from nodeattest_discovery import jws
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, PATH, SIGNATURE_PREFIX, parse
 from nodeattest_discovery.controllers.signing import resigned

@@ -11,7 +11,7 @@ from nodeattest_cli.cluster_info.publication import config_map
 from nodeattest_cli.documents import read_objects, read_text
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.token.listing import token_secrets
-from nodeattest_controller.objects import text
+from nodeattest_controller.core.objects import text
 from nodeattest_discovery.clusterinfo import NAME, PATH
 from nodeattest_discovery.controllers.signing import signers
 from nodeattest_discovery.token import BootstrapToken

@@ -16,7 +16,7 @@ from nodeattest_cli.denials import told
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.token import goduration
 from nodeattest_cli.token.given import given_token
-from nodeattest_controller.objects import text
+from nodeattest_controller.core.objects import text
 from nodeattest_discovery import jws, pins
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX, ClusterInfo, parse
 from nodeattest_discovery.node.address import parse_endpoint

@@ -24,13 +24,13 @@ from nodeattest_cli.explain.serving import attested_steps, explain_kubelets
 from nodeattest_cli.explain.steps import attempt, needs_platform, not_checked, passed, refusal
 from nodeattest_cli.explain.surroundings import Given, pick
 from nodeattest_cli.explain.tpm import check_keys, check_signature, tpm_facts
-from nodeattest_controller import ledger as ledgers
-from nodeattest_controller.bound_tokens import check_token
-from nodeattest_controller.objects import condition, items, text
-from nodeattest_controller.policy import authorize
-from nodeattest_controller.policy import parse as parse_policy
-from nodeattest_controller.request import RequestState, parse, peek
-from nodeattest_controller.review import Surroundings, check_binding, check_node_name, find_member, names_of
+from nodeattest_controller.core import ledger as ledgers
+from nodeattest_controller.core.bound_tokens import check_token
+from nodeattest_controller.core.objects import condition, items, text
+from nodeattest_controller.core.policy import authorize
+from nodeattest_controller.core.policy import parse as parse_policy
+from nodeattest_controller.core.request import RequestState, parse, peek
+from nodeattest_controller.core.review import Surroundings, check_binding, check_node_name, find_member, names_of
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import signers, versions
 from nodeattest_providers.checks import Check, Checks

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from nodeattest_cli.explain.model import Explanation, Step
 from nodeattest_cli.explain.steps import attempt, needs_platform, not_checked, passed, refusal
 from nodeattest_cli.explain.surroundings import Given, pick_for_node
-from nodeattest_controller.authority import SubjectNames
-from nodeattest_controller.clusterapi import Member
-from nodeattest_controller.kubelet_request import KubeletRequest, parse
-from nodeattest_controller.kubelet_serving import one_machine
-from nodeattest_controller.policy import parse as parse_policy
-from nodeattest_controller.review import names_of
-from nodeattest_controller.serving import (
+from nodeattest_controller.core.authority import SubjectNames
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.kubelet_request import KubeletRequest, parse
+from nodeattest_controller.core.policy import parse as parse_policy
+from nodeattest_controller.core.review import names_of
+from nodeattest_controller.core.serving import (
     check_attested,
     check_joined,
     check_names,
@@ -26,6 +25,7 @@ from nodeattest_controller.serving import (
     network_of,
     places_of,
 )
+from nodeattest_controller.requests.kubelet_serving import one_machine
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied, Reason

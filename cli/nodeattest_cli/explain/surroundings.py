@@ -10,12 +10,12 @@ import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nodeattest_controller.authority import bundle_pins
-from nodeattest_controller.clusterapi import Member, machine_members
-from nodeattest_controller.ledger import Ledger
-from nodeattest_controller.ledger import parse as parse_ledger
-from nodeattest_controller.objects import mapping, text
-from nodeattest_controller.review import names_of
+from nodeattest_controller.core.authority import bundle_pins
+from nodeattest_controller.core.clusterapi import Member, machine_members
+from nodeattest_controller.core.ledger import Ledger
+from nodeattest_controller.core.ledger import parse as parse_ledger
+from nodeattest_controller.core.objects import mapping, text
+from nodeattest_controller.core.review import names_of
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.interface import ClusterFacts, NodeRequest, SecretBytes
 from nodeattest_providers.names import ClusterPin, MachineName, NodeName

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from nodeattest_controller.objects import mapping, text
+from nodeattest_controller.core.objects import mapping, text
 from nodeattest_discovery import gotime
 from nodeattest_discovery.secret import TokenSecret, stored, text_of
 from nodeattest_discovery.token import BootstrapToken, parse

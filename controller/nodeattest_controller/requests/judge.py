@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
-from nodeattest_controller.addresses import AddressReview, Wanted
-from nodeattest_controller.authority import Authority, SubjectNames
-from nodeattest_controller.bound_tokens import check_token
-from nodeattest_controller.challenge_keys import ChallengeKeys
-from nodeattest_controller.clusterapi import Member
-from nodeattest_controller.ledger import Ledger, empty
-from nodeattest_controller.management import Management
-from nodeattest_controller.objects import key_of
-from nodeattest_controller.policy import Policy, authorize
-from nodeattest_controller.request import RequestState, parse, peek
-from nodeattest_controller.review import (
+from nodeattest_controller.clusters.challenge_keys import ChallengeKeys
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.workload import Workload
+from nodeattest_controller.core.authority import Authority, SubjectNames
+from nodeattest_controller.core.bound_tokens import check_token
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.ledger import Ledger, empty
+from nodeattest_controller.core.objects import key_of
+from nodeattest_controller.core.policy import Policy, authorize
+from nodeattest_controller.core.request import RequestState, parse, peek
+from nodeattest_controller.core.review import (
     Surroundings,
     check_binding,
     check_fingerprints,
@@ -29,9 +29,9 @@ from nodeattest_controller.review import (
     check_node_name,
     find_member,
 )
-from nodeattest_controller.serving import check_attested, check_joined
-from nodeattest_controller.verifying import Verifications
-from nodeattest_controller.workload import Workload
+from nodeattest_controller.core.serving import check_attested, check_joined
+from nodeattest_controller.requests.addresses import AddressReview, Wanted
+from nodeattest_controller.requests.verifying import Verifications
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import signers, versions
 from nodeattest_providers.errors import Denied, Reason

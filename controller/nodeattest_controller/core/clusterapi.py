@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.objects import condition, flag, items, mapping, moment, strings, text, text_map
+from nodeattest_controller.core.objects import condition, flag, items, mapping, moment, strings, text, text_map
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.interface import MachineFacts, SecretBytes
 from nodeattest_providers.names import NodeName, ProviderID

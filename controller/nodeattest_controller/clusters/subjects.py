@@ -6,11 +6,11 @@ names no Machine of this cluster, or several, tells of the Cluster. Whoever read
 
 from __future__ import annotations
 
-from nodeattest_controller.clusterapi import Member
-from nodeattest_controller.events import Subject
-from nodeattest_controller.inventory import ClusterKey
-from nodeattest_controller.management import Management
-from nodeattest_controller.objects import mapping, text
+from nodeattest_controller.clusters.events import Subject
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.objects import mapping, text
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["claimed_subject", "cluster_subject", "member_subject"]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_kube.buckets import Buckets
 from nodeattest_providers.errors import Denied, Reason
 

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.workload import Workload
+from nodeattest_controller.core.objects import mapping, text
+from nodeattest_controller.fleet.tokens import TokenDuty
+from nodeattest_controller.fleet.watches import Watches
 from nodeattest_controller.logs import fields
-from nodeattest_controller.management import Management
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.objects import mapping, text
-from nodeattest_controller.reconcile import Reconciler
-from nodeattest_controller.tokens import TokenDuty
-from nodeattest_controller.watches import Watches
-from nodeattest_controller.workload import Workload
+from nodeattest_controller.requests.reconcile import Reconciler
 from nodeattest_discovery.controllers.cluster import TokenControllers
 from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
 from nodeattest_kube.jsontypes import JsonObject

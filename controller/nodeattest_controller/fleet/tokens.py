@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from nodeattest_controller.events import EventRecorder
-from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.clusters.events import EventRecorder
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.subjects import cluster_subject
 from nodeattest_controller.logs import fields
-from nodeattest_controller.management import Management
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
-from nodeattest_controller.subjects import cluster_subject
 from nodeattest_discovery.controllers.cluster import TokenControllers
 from nodeattest_discovery.controllers.ground import Controller
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, Unreachable

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from nodeattest_controller.authority import SubjectNames
-from nodeattest_controller.clusterapi import Member
-from nodeattest_controller.inventory import ClusterKey
-from nodeattest_controller.ledger import Ledger
-from nodeattest_controller.management import Management
-from nodeattest_controller.serving import Addresses, check_listed, check_places, is_settled, network_of, of_machine
-from nodeattest_controller.verifying import Verifications
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.core.authority import SubjectNames
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.ledger import Ledger
+from nodeattest_controller.core.serving import Addresses, check_listed, check_places, is_settled, network_of, of_machine
+from nodeattest_controller.requests.verifying import Verifications
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import signers
 from nodeattest_providers.interface import ClusterAPISigner, Facts, LedgerFacts, PlatformAddresses

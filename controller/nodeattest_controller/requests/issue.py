@@ -13,19 +13,19 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
-from nodeattest_controller import ledger as ledgers
-from nodeattest_controller.authority import SubjectNames, names_in, sign
-from nodeattest_controller.events import EventRecorder
-from nodeattest_controller.inventory import ClusterKey
-from nodeattest_controller.judge import Proven
+from nodeattest_controller.clusters.events import EventRecorder
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import OWN_GROUP, OWN_VERSION, Management
+from nodeattest_controller.clusters.subjects import member_subject
+from nodeattest_controller.clusters.workload import Workload
+from nodeattest_controller.core import ledger as ledgers
+from nodeattest_controller.core.authority import SubjectNames, names_in, sign
+from nodeattest_controller.core.objects import key_of
+from nodeattest_controller.core.policy import MIN_LIFETIME
+from nodeattest_controller.core.request import RequestState, StoredRequest, peek
 from nodeattest_controller.logs import fields
-from nodeattest_controller.management import OWN_GROUP, OWN_VERSION, Management
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.objects import key_of
-from nodeattest_controller.policy import MIN_LIFETIME
-from nodeattest_controller.request import RequestState, StoredRequest, peek
-from nodeattest_controller.subjects import member_subject
-from nodeattest_controller.workload import Workload
+from nodeattest_controller.requests.judge import Proven
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiError, Conflict
 from nodeattest_kube.jsontypes import JsonObject

@@ -15,10 +15,10 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller.inventory import ClusterKey
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.core.objects import items, mapping, metadata, rfc3339, text, text_map
+from nodeattest_controller.core.request import MAX_BASE64, peek
 from nodeattest_controller.logs import fields
-from nodeattest_controller.objects import items, mapping, metadata, rfc3339, text, text_map
-from nodeattest_controller.request import MAX_BASE64, peek
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue

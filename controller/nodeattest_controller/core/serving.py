@@ -16,11 +16,11 @@ from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
-from nodeattest_controller.authority import SubjectNames
-from nodeattest_controller.clusterapi import Member
-from nodeattest_controller.ledger import Ledger
-from nodeattest_controller.objects import mapping, strings, text
-from nodeattest_controller.policy import Policy
+from nodeattest_controller.core.authority import SubjectNames
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.ledger import Ledger
+from nodeattest_controller.core.objects import mapping, strings, text
+from nodeattest_controller.core.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import is_dns_name, shown

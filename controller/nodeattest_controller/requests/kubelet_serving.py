@@ -11,19 +11,19 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from nodeattest_controller.addresses import AddressReview, Wanted
-from nodeattest_controller.clusterapi import Member
-from nodeattest_controller.events import EventRecorder
-from nodeattest_controller.inventory import ClusterKey, cluster_key
-from nodeattest_controller.kubelet_request import KubeletRequest, parse, requesting_node
+from nodeattest_controller.clusters.events import EventRecorder
+from nodeattest_controller.clusters.inventory import ClusterKey, cluster_key
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.subjects import member_subject
+from nodeattest_controller.clusters.workload import Workload
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.kubelet_request import KubeletRequest, parse, requesting_node
+from nodeattest_controller.core.objects import text
+from nodeattest_controller.core.request import KUBELET, StoredRequest, peek
+from nodeattest_controller.core.review import Surroundings, check_no_hijack, check_standing, names_of
 from nodeattest_controller.logs import fields
-from nodeattest_controller.management import Management
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.objects import text
-from nodeattest_controller.request import KUBELET, StoredRequest, peek
-from nodeattest_controller.review import Surroundings, check_no_hijack, check_standing, names_of
-from nodeattest_controller.subjects import member_subject
-from nodeattest_controller.workload import Workload
+from nodeattest_controller.requests.addresses import AddressReview, Wanted
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderName

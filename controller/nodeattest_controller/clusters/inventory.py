@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NewType, TypeVar
 
-from nodeattest_controller.clusterapi import Member, machine_members, pool_members
-from nodeattest_controller.ledger import Ledger, kind_of
-from nodeattest_controller.ledger import parse as parse_ledger
-from nodeattest_controller.review import names_of
-from nodeattest_controller.serving import places_of
+from nodeattest_controller.core.clusterapi import Member, machine_members, pool_members
+from nodeattest_controller.core.ledger import Ledger, kind_of
+from nodeattest_controller.core.ledger import parse as parse_ledger
+from nodeattest_controller.core.review import names_of
+from nodeattest_controller.core.serving import places_of
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["ClusterKey", "Inventory", "cluster_key"]

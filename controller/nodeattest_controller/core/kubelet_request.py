@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.authority import SubjectNames
-from nodeattest_controller.objects import moment, strings, text
-from nodeattest_controller.request import check_usages
+from nodeattest_controller.core.authority import SubjectNames
+from nodeattest_controller.core.objects import moment, strings, text
+from nodeattest_controller.core.request import check_usages
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import pem, pkcs10
 from nodeattest_providers.envelope import LABEL_CSR

@@ -11,7 +11,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller.objects import items, moment, rfc3339, text
+from nodeattest_controller.core.objects import items, moment, rfc3339, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import Purpose
 

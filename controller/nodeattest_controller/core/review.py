@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nodeattest_controller.clusterapi import Member
-from nodeattest_controller.ledger import Ledger
-from nodeattest_controller.objects import text
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.ledger import Ledger
+from nodeattest_controller.core.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.interface import NodeRequest

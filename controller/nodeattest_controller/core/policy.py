@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from nodeattest_controller.objects import flag, items, mapping, strings, text, text_map
+from nodeattest_controller.core.objects import flag, items, mapping, strings, text, text_map
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.jsontypes import JsonValue as RawValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable

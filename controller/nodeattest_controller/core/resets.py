@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.ledger import parse, retired_key
-from nodeattest_controller.objects import items, mapping, rfc3339, text_map
-from nodeattest_controller.retired import render_retired, retire
+from nodeattest_controller.core.ledger import parse, retired_key
+from nodeattest_controller.core.objects import items, mapping, rfc3339, text_map
+from nodeattest_controller.core.retired import render_retired, retire
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 __all__ = ["MAX_REASON", "Operator", "reset"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.objects import condition, items, moment, number, strings, text
+from nodeattest_controller.core.objects import condition, items, moment, number, strings, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import Denied, Reason

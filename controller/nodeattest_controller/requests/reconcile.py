@@ -14,23 +14,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from nodeattest_controller import ledger as ledgers
-from nodeattest_controller.ages import Ages
-from nodeattest_controller.budget import REMEDY, Budgets, OverBudget, Payer
-from nodeattest_controller.duplicates import Duplicates
-from nodeattest_controller.events import EventRecorder
-from nodeattest_controller.inventory import ClusterKey
-from nodeattest_controller.issue import Issuer
-from nodeattest_controller.judge import Judge
-from nodeattest_controller.kubelet_request import requesting_node
-from nodeattest_controller.kubelet_serving import KubeletServing
+from nodeattest_controller.clusters.events import EventRecorder
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import OWN_GROUP, OWN_VERSION, Management, node_change
+from nodeattest_controller.clusters.subjects import claimed_subject
+from nodeattest_controller.clusters.workload import Workload
+from nodeattest_controller.core import ledger as ledgers
+from nodeattest_controller.core.kubelet_request import requesting_node
+from nodeattest_controller.core.objects import moment, text
+from nodeattest_controller.core.request import RequestState, StoredRequest, peek
 from nodeattest_controller.logs import fields
-from nodeattest_controller.management import OWN_GROUP, OWN_VERSION, Management, node_change
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.objects import moment, text
-from nodeattest_controller.request import RequestState, StoredRequest, peek
-from nodeattest_controller.subjects import claimed_subject
-from nodeattest_controller.workload import Workload
+from nodeattest_controller.requests.ages import Ages
+from nodeattest_controller.requests.budget import REMEDY, Budgets, OverBudget, Payer
+from nodeattest_controller.requests.duplicates import Duplicates
+from nodeattest_controller.requests.issue import Issuer
+from nodeattest_controller.requests.judge import Judge
+from nodeattest_controller.requests.kubelet_serving import KubeletServing
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from nodeattest_kube.jsontypes import JsonObject, parse_json

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from nodeattest_controller.authority import Issued
-from nodeattest_controller.clusterapi import CLUSTER_LABEL, Member
-from nodeattest_controller.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
-from nodeattest_controller.retired import (
+from nodeattest_controller.core.authority import Issued
+from nodeattest_controller.core.clusterapi import CLUSTER_LABEL, Member
+from nodeattest_controller.core.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
+from nodeattest_controller.core.retired import (
     MAX_LIVE,
     RetiredKey,
     live_keys,

@@ -15,8 +15,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from nodeattest_controller.authority import Authority, load_authority
-from nodeattest_controller.clusterapi import (
+from nodeattest_controller.clusters.inventory import ClusterKey, Inventory, cluster_key
+from nodeattest_controller.core.authority import Authority, load_authority
+from nodeattest_controller.core.clusterapi import (
     CLUSTER_LABEL,
     PAUSED_ANNOTATION,
     InfraRef,
@@ -25,12 +26,11 @@ from nodeattest_controller.clusterapi import (
     machine_members,
     pool_members,
 )
-from nodeattest_controller.inventory import ClusterKey, Inventory, cluster_key
+from nodeattest_controller.core.objects import flag, key_of, mapping, strings, text, text_map
+from nodeattest_controller.core.policy import Policy, policy_for
+from nodeattest_controller.core.policy import parse as parse_policy
+from nodeattest_controller.core.review import names_of
 from nodeattest_controller.logs import fields
-from nodeattest_controller.objects import flag, key_of, mapping, strings, text, text_map
-from nodeattest_controller.policy import Policy, policy_for
-from nodeattest_controller.policy import parse as parse_policy
-from nodeattest_controller.review import names_of
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from nodeattest_controller.objects import text
+from nodeattest_controller.core.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.errors import Reason, Unavailable

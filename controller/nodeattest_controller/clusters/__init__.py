@@ -1,0 +1,1 @@
+"""The management cluster's caches, and the connection to one workload cluster."""
