@@ -2,7 +2,8 @@
 
 Promises: the token is good for this machine alone (``nodeattest_controller.core.bound_tokens``), for authentication
 only, for a day at most; it is shown once and kept nowhere here. Leaves to the controller: letting the machine in,
-which has to prove itself as ever. Reaches the workload cluster as the controller does, by the Secret ``<cluster>-kubeconfig``.
+which has to prove itself as ever. Reaches the workload cluster as the controller does, by the Secret
+``<cluster>-kubeconfig``.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -18,6 +18,8 @@ from nodeattest_controller.clusters.challenge_keys import ChallengeKeys
 from nodeattest_controller.clusters.events import EventRecorder
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.ownership import Everything
+from nodeattest_controller.clusters.verdicts import VerdictObserver
 from nodeattest_controller.fleet.fleet import Fleet
 from nodeattest_controller.fleet.tokens import TokenDuty, enabled_controllers
 from nodeattest_controller.logs import fields
@@ -81,12 +83,16 @@ def compose(settings: Settings, client: ApiClient, metrics: Metrics, *, connect:
         fleet.changed(cluster, provider_ids)
 
     management = Management(client, namespace=settings.watch_namespace, on_change=changed)
-    reconciler = _reconciler(settings, metrics, management=management, keys=keys, halves=halves, events=events)
+    observers: tuple[VerdictObserver, ...] = ()
+    reconciler = _reconciler(
+        settings, metrics, management=management, keys=keys, halves=halves, events=events, observers=observers
+    )
     share = max(1, settings.workers // 4)  # so that three hung clusters leave the rest a quarter
     fleet = Fleet(
         management,
         reconciler,
-        tokens=TokenDuty(management, enabled_controllers(settings), events=events, metrics=metrics),
+        ownership=Everything(),
+        duties=[TokenDuty(management, enabled_controllers(settings), events=events, metrics=metrics)],
         judges=bool(_purposes(settings)),
         metrics=metrics,
         connect=connect,
@@ -105,6 +111,7 @@ def _reconciler(
     keys: ChallengeKeys,
     halves: SigningHalves,
     events: EventRecorder,
+    observers: Sequence[VerdictObserver],
 ) -> Reconciler:
     verifications = Verifications(settings.verification_timeout)
     live = LiveAddresses(management, signer=halves, verifications=verifications, now=_now)
@@ -122,11 +129,19 @@ def _reconciler(
     return Reconciler(
         management,
         judge,
-        Issuer(management, events=events, metrics=metrics, certificate_lifetime=lifetime, now=_now),
+        Issuer(
+            management,
+            events=events,
+            metrics=metrics,
+            observers=observers,
+            certificate_lifetime=lifetime,
+            now=_now,
+        ),
         kubelet_serving=KubeletServing(management, addresses=addresses, events=events, metrics=metrics),
         purposes=_purposes(settings),
         events=events,
         metrics=metrics,
+        observers=observers,
         wait_limit=settings.wait_limit,
         ages=Ages(_now, time.monotonic),
         budgets=Budgets(time.monotonic),

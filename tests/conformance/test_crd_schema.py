@@ -55,6 +55,9 @@ POLICY_SPEC: JsonMap = {
     "authorizedAttestors": ["tpm", "challenge"],
     "enforcement": "Audit",
     "certificateLifetime": "1h30m",
+    "tokenBinding": "Preferred",
+    "onFailure": "Taint",
+    "maxFailedShare": 20,
     "tpm": {
         "endorsementKeys": [
             {"providerID": "metal://a", "sha256": SHA256, "description": "rack 1"},
@@ -209,6 +212,9 @@ def test_a_minimal_policy_gets_the_defaults(api: Client) -> None:
         "authorizedAttestors": [],
         "clusterSelector": {},
         "enforcement": "Enforce",
+        "maxFailedShare": 10,
+        "onFailure": "None",
+        "tokenBinding": "Required",
     }
 
 

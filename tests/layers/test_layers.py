@@ -32,6 +32,11 @@ BREACHES = [
         "import nodeattest_providers.tpm.verifier",
     ),
     (
+        "The controller's parts are layers",
+        "controller/nodeattest_controller/core/policy.py",
+        "import nodeattest_controller.clusters.inventory",
+    ),
+    (
         "Discovery's parts are layers",
         "discovery/nodeattest_discovery/token.py",
         "import nodeattest_discovery.pins",

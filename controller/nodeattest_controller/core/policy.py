@@ -10,7 +10,8 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from enum import StrEnum
+from typing import Final, TypeVar
 
 from nodeattest_controller.core.objects import flag, items, mapping, strings, text, text_map
 from nodeattest_kube.jsontypes import JsonObject
@@ -19,7 +20,17 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.interface import JsonValue
 from nodeattest_providers.names import ProviderName
 
-__all__ = ["OWN_SECTIONS", "Policy", "Serving", "authorize", "parse", "policy_for"]
+__all__ = [
+    "OWN_SECTIONS",
+    "FailureAction",
+    "OnFailure",
+    "Policy",
+    "Serving",
+    "TokenBinding",
+    "authorize",
+    "parse",
+    "policy_for",
+]
 
 INSECURE: Final = frozenset({ProviderName("insecure"), ProviderName("null")})
 OWN_SECTIONS: Final = frozenset({"tpm", "challenge", "insecure", "aws", "azure", "gcp", "composite"})
@@ -28,11 +39,17 @@ _FIELDS: Final = OWN_SECTIONS | {
     "certificateLifetime",
     "clusterSelector",
     "enforcement",
+    "maxFailedShare",
+    "onFailure",
     "providers",
     "serving",
+    "tokenBinding",
 }
 _SERVING_CHOICES: Final = {"kubelet": ("Ignore", "Approve"), "attested": ("Sign", "Refuse")}
 """Fields of ``serving`` and what each may be; the first is the default (ADR 8)."""
+Choice = TypeVar("Choice", bound=StrEnum)
+_WHOLE: Final = 100
+"""Percent."""
 _DURATION: Final = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?\Z", re.ASCII)
 MIN_LIFETIME: Final = 60
 """Seconds. Below an hour is for tests: an outage that long takes the nodes down. A shorter life weakens no check."""
@@ -50,6 +67,34 @@ class Serving:
     """Whether our serving signers sign at all."""
 
 
+class TokenBinding(StrEnum):
+    """Whether a bootstrap token must be the one in the bootstrap configuration of the machine that it asks for."""
+
+    REQUIRED = "Required"
+    """It must."""
+    PREFERRED = "Preferred"
+    """It must wherever the configuration names one."""
+    OFF = "Off"
+
+
+class FailureAction(StrEnum):
+    """What happens to a node whose attestation is refused at renewal."""
+
+    NONE = "None"
+    TAINT = "Taint"
+    CORDON = "Cordon"
+    DELETE_NODE = "DeleteNode"
+
+
+@dataclass(frozen=True, slots=True)
+class OnFailure:
+    """What happens to such nodes, and to how many of them."""
+
+    action: FailureAction = FailureAction.NONE
+    max_share: int = 10
+    """Percent of a cluster's Nodes that may stand so treated at one time; at least one node may."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What a cluster's operator decided."""
@@ -64,6 +109,8 @@ class Policy:
         default_factory=dict[ProviderName, Mapping[str, JsonValue]]
     )
     serving: Serving = Serving()
+    token_binding: TokenBinding = TokenBinding.REQUIRED
+    on_failure: OnFailure = OnFailure()
 
     def settings(self, provider: ProviderName) -> Mapping[str, JsonValue]:
         """Return the provider's own section; empty means the provider's defaults."""
@@ -124,6 +171,8 @@ def parse(policy: JsonObject) -> Policy:
         enforce=enforcement == "Enforce",
         sections=sections,
         serving=_serving(spec.get("serving", {})),
+        token_binding=_choice(TokenBinding, spec, "tokenBinding", TokenBinding.REQUIRED),
+        on_failure=OnFailure(_choice(FailureAction, spec, "onFailure", FailureAction.NONE), _max_share(spec)),
     )
 
 
@@ -158,6 +207,21 @@ def _serving(section: RawValue) -> Serving:
         if chosen[name] not in choices:
             raise _invalid(f"serving.{name} {' or '.join(choices)}", repr(chosen[name]), "correct the policy")
     return Serving(chosen["kubelet"] == "Approve", chosen["attested"] == "Sign")
+
+
+def _choice(choices: type[Choice], spec: JsonObject, name: str, default: Choice) -> Choice:
+    given = spec.get(name, str(default))
+    try:
+        return choices(given)
+    except ValueError:
+        raise _invalid(f"{name} {' or '.join(choices)}", repr(given), "correct the policy") from None
+
+
+def _max_share(spec: JsonObject) -> int:
+    given = spec.get("maxFailedShare", OnFailure().max_share)
+    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= _WHOLE:
+        raise _invalid("maxFailedShare from 1 to 100, in percent", repr(given), "correct the policy")
+    return given
 
 
 def _section(raw: JsonObject) -> Mapping[str, JsonValue]:

@@ -2,8 +2,8 @@
 
 A cluster is connected to when a policy (or ``Cluster.spec.security``) opts it in and its kubeconfig is there; others
 are left alone. One broken cluster delays no other: each has its own connection, and the queue holds keys only. Clusters
-take turns in it, and in a cluster those who ask: a bootstrap token, or a node that renews. The token controllers work
-beside the queue, each connection's by themselves, and end with it.
+take turns in it, and in a cluster those who ask: a bootstrap token, or a node that renews. Further controllers
+(``duties``) work beside the queue, each connection's by themselves, and end with it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.ownership import Ownership
 from nodeattest_controller.clusters.workload import Workload
 from nodeattest_controller.core.objects import mapping, text
-from nodeattest_controller.fleet.tokens import TokenDuty
+from nodeattest_controller.fleet.duties import Duty, Work
 from nodeattest_controller.fleet.watches import Watches
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.requests.reconcile import Reconciler
-from nodeattest_discovery.controllers.cluster import TokenControllers
 from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.workqueue import WorkQueue
@@ -48,13 +48,13 @@ RBAC_RETRY: Final = 30.0
 @dataclass(slots=True)
 class _Connection:
     workload: Workload
-    pair: TokenControllers | None
+    works: tuple[Work, ...]
     fingerprint: str
     watches: Watches
 
     def is_well(self, *, judges: bool) -> bool:
         """Tell whether all that is watched is being followed."""
-        watched = ([self.workload.requests] if judges else []) + ([self.pair] if self.pair is not None else [])
+        watched = [*([self.workload.requests] if judges else []), *self.works]
         return self.watches.died is None and all(one.synced and one.last_error is None for one in watched)
 
 
@@ -66,7 +66,8 @@ class Fleet:
         management: Management,
         reconciler: Reconciler,
         *,
-        tokens: TokenDuty,
+        ownership: Ownership,
+        duties: Sequence[Duty],
         judges: bool,
         metrics: Metrics,
         connect: Callable[[bytes], ApiClient],
@@ -80,7 +81,8 @@ class Fleet:
         """
         self._management = management
         self._reconciler = reconciler
-        self._tokens = tokens
+        self._ownership = ownership
+        self._duties = duties
         self._judges = judges
         self._metrics = metrics
         self._connect = connect
@@ -100,8 +102,10 @@ class Fleet:
         for name in [n for n, wanted in waiting.items() if provider_ids is None or wanted in provider_ids]:
             del waiting[name]
             self._queue.add((cluster, name))
+        connection = self._connections.get(cluster)
+        for work in connection.works if connection is not None else ():
+            work.changed()
         if provider_ids is None:
-            connection = self._connections.get(cluster)
             for name in list(connection.workload.kubelet_requests) if connection is not None else ():
                 self._queue.add((cluster, name))
             self._dirty.add(cluster)
@@ -195,11 +199,10 @@ class Fleet:
 
     def _open(self, key: ClusterKey, client: ApiClient, fingerprint: str) -> _Connection:
         workload = Workload(key, client, on_request=lambda name: self._queue.add((key, name)), now=self._now)
-        pair = self._tokens.of(key, client)
-        work = [workload.run(), _allow_bootstrappers(workload)] if self._judges else []
-        work += [self._tokens.run(key, pair)] if pair is not None else []
-        watches = Watches(work, died=lambda error: self._lost(key, error))
-        return _Connection(workload, pair, fingerprint, watches)
+        works = tuple(work for duty in self._duties if (work := duty.of(key, client)) is not None)
+        running = [workload.run(), _allow_bootstrappers(workload)] if self._judges else []
+        watches = Watches([*running, *(work.run() for work in works)], died=lambda error: self._lost(key, error))
+        return _Connection(workload, works, fingerprint, watches)
 
     def _lost(self, key: ClusterKey, error: BaseException) -> None:
         """Tell of a bug that ended a cluster's watch, and connect anew a while later."""
@@ -215,7 +218,7 @@ class Fleet:
         self._wake.set()
 
     def _wanted_kubeconfig(self, key: ClusterKey) -> bytes | None:
-        cluster = self._management.cluster(key)
+        cluster = self._management.cluster(key) if self._ownership.owns(key) else None
         if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata"):
             return None
         return self._management.kubeconfig(key) if self._opted_in(cluster) else None

@@ -24,7 +24,16 @@ from nodeattest_discovery.controllers.cluster import TokenControllers
 from nodeattest_discovery.controllers.ground import Controller
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, Unreachable
 
-__all__ = ["EVENT_PERIOD", "LOG_PERIOD", "REASON", "REMEDY", "Reporter", "TokenDuty", "enabled_controllers"]
+__all__ = [
+    "EVENT_PERIOD",
+    "LOG_PERIOD",
+    "REASON",
+    "REMEDY",
+    "Reporter",
+    "TokenDuty",
+    "TokenWork",
+    "enabled_controllers",
+]
 
 _LOG: Final = logging.getLogger(__name__)
 LOG_PERIOD: Final = 60.0
@@ -57,24 +66,42 @@ class TokenDuty:
         self._metrics = metrics
         self._clock = clock
 
-    def of(self, key: ClusterKey, client: ApiClient) -> TokenControllers | None:
+    def of(self, key: ClusterKey, client: ApiClient) -> TokenWork | None:
         """Make the pair of one cluster; None where none of them is enabled."""
         if not self._enabled:
             return None
-        return TokenControllers(client, self._enabled, observer=self._reporter(key))
+        reporter = Reporter(key, self._management, events=self._events, metrics=self._metrics, clock=self._clock)
+        return TokenWork(TokenControllers(client, self._enabled, observer=reporter), reporter)
 
-    async def run(self, key: ClusterKey, pair: TokenControllers) -> None:
-        """Serve one cluster until cancelled."""
-        reporter = self._reporter(key)
+
+class TokenWork:
+    """The pair of one cluster at work."""
+
+    def __init__(self, pair: TokenControllers, reporter: Reporter) -> None:
+        self._pair = pair
+        self._reporter = reporter
+
+    @property
+    def synced(self) -> bool:
+        """Whether tokens and cluster-info have been read once."""
+        return self._pair.synced
+
+    @property
+    def last_error(self) -> ApiError | None:
+        """What keeps a watch from being followed; None while all is well."""
+        return self._pair.last_error
+
+    async def run(self) -> None:
+        """Serve the cluster until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(pair.run())
+            tasks.create_task(self._pair.run())
             while True:
                 await asyncio.sleep(LOOK_PERIOD)
-                if isinstance(pair.last_error, Forbidden):
-                    reporter.may_not_watch(pair.last_error)
+                if isinstance(self._pair.last_error, Forbidden):
+                    self._reporter.may_not_watch(self._pair.last_error)
 
-    def _reporter(self, key: ClusterKey) -> Reporter:
-        return Reporter(key, self._management, events=self._events, metrics=self._metrics, clock=self._clock)
+    def changed(self) -> None:
+        """Do nothing: all that matters to these stands in the workload cluster."""
 
 
 def enabled_controllers(settings: Settings) -> frozenset[Controller]:

@@ -8,7 +8,7 @@ are judged at the same time cannot both pass, because key and name are reserved 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
@@ -17,6 +17,7 @@ from nodeattest_controller.clusters.events import EventRecorder
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import OWN_GROUP, OWN_VERSION, Management
 from nodeattest_controller.clusters.subjects import member_subject
+from nodeattest_controller.clusters.verdicts import Granted, VerdictObserver
 from nodeattest_controller.clusters.workload import Workload
 from nodeattest_controller.core import ledger as ledgers
 from nodeattest_controller.core.authority import SubjectNames, names_in, sign
@@ -51,12 +52,14 @@ class Issuer:
         *,
         events: EventRecorder,
         metrics: Metrics,
+        observers: Sequence[VerdictObserver],
         certificate_lifetime: int,
         now: Callable[[], datetime],
     ) -> None:
         self._management = management
         self._events = events
         self._metrics = metrics
+        self._observers = observers
         self._lifetime = certificate_lifetime
         self._now = now
         self._reserved: dict[tuple[ClusterKey, str], ProviderID] = {}
@@ -184,6 +187,18 @@ class Issuer:
             f"{provider} attestation of node {request.csr.node_name} verified; "
             f"{request.purpose} certificate {entry.serial}",
         )
+        verdict = Granted(
+            cluster=workload.key,
+            member=proven.member,
+            node_name=request.csr.node_name,
+            provider=provider,
+            purpose=request.purpose,
+            serial=entry.serial,
+            not_after=entry.not_after,
+            at=self._now(),
+        )
+        for observer in self._observers:
+            observer.granted(verdict)
 
     async def _close_first(self, workload: Workload, proven: Proven) -> None:
         """Deny the answered first request, so that the in-tree cleaner removes it."""

@@ -9,7 +9,7 @@ Approved is not proof: an approved request is verified again, and one that the l
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -18,6 +18,7 @@ from nodeattest_controller.clusters.events import EventRecorder
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import OWN_GROUP, OWN_VERSION, Management, node_change
 from nodeattest_controller.clusters.subjects import claimed_subject
+from nodeattest_controller.clusters.verdicts import Refused, VerdictObserver
 from nodeattest_controller.clusters.workload import Workload
 from nodeattest_controller.core import ledger as ledgers
 from nodeattest_controller.core.kubelet_request import requesting_node
@@ -113,6 +114,7 @@ class Reconciler:
         purposes: frozenset[Purpose],
         events: EventRecorder,
         metrics: Metrics,
+        observers: Sequence[VerdictObserver],
         wait_limit: float,
         ages: Ages,
         budgets: Budgets,
@@ -127,6 +129,7 @@ class Reconciler:
         self._purposes = purposes
         self._events = events
         self._metrics = metrics
+        self._observers = observers
         self._wait_limit = timedelta(seconds=wait_limit)
         self._ages = ages
         self._budgets = budgets
@@ -316,6 +319,10 @@ class Reconciler:
             ),
         )
         self._warn(task, denied.reason, f"CSR {shown(stored.name)}: {denied}")
+        if task.request is not None:
+            verdict = _refused(workload.key, task.request, denied, self._now())
+            for observer in self._observers:
+                observer.refused(verdict)
         return DONE
 
     def _warn(self, task: _Task, reason: Reason, message: str) -> None:
@@ -347,6 +354,21 @@ class Reconciler:
             self._management.inventory.put_ledger(f"{namespace}/{name}", None)
             return
         self._management.inventory.put_ledger(f"{namespace}/{name}", found)
+
+
+def _refused(cluster: ClusterKey, request: NodeRequest, denied: Denied, now: datetime) -> Refused:
+    return Refused(
+        cluster=cluster,
+        provider_id=request.csr.provider_id,
+        node_name=request.csr.node_name,
+        username=request.username,
+        by_node=request.username == f"system:node:{request.csr.node_name}" and "system:nodes" in request.groups,
+        provider=request.evidence.provider,
+        purpose=request.purpose,
+        reason=denied.reason,
+        message=str(denied),
+        at=now,
+    )
 
 
 def _waits_for(task: _Task) -> str:

@@ -1,0 +1,63 @@
+"""What became of a request, for those who tell of it or act on it: conditions of Machines, a policy's onFailure.
+
+Values only, and the seam that ``requests`` tells them through; telling must neither block nor raise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+
+__all__ = ["Granted", "Refused", "VerdictObserver"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """A certificate was published."""
+
+    cluster: ClusterKey
+    member: Member
+    node_name: NodeName
+    provider: ProviderName
+    purpose: Purpose
+    serial: str
+    not_after: datetime
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A request was denied for good."""
+
+    cluster: ClusterKey
+    provider_id: ProviderID
+    """As the request claims it: proven by nothing."""
+    node_name: NodeName
+    """As the request claims it; proven where ``by_node``."""
+    username: str
+    by_node: bool
+    """Whether the API server authenticated the requester as that very node (``system:node:<node_name>``)."""
+    provider: ProviderName
+    purpose: Purpose
+    reason: Reason
+    message: str = field(repr=False)
+    """Expected, got and remedy: for the management cluster only."""
+    at: datetime
+
+
+class VerdictObserver(Protocol):
+    """Hears of verdicts; both methods return at once."""
+
+    def granted(self, verdict: Granted) -> None:
+        """Hear of a certificate."""
+        ...
+
+    def refused(self, verdict: Refused) -> None:
+        """Hear of a denial."""
+        ...
