@@ -128,3 +128,13 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxAws]:
     """One sandbox AWS that tests share: launch instances of your own, and leave its services up."""
     with SandboxAws(tmp_path_factory.mktemp("aws") / "cloud") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def capi_definitions() -> Path:
+    """Cluster API's own CRDs, which this project does not carry: NODEATTEST_CAPI_CRDS, or beside the checkout."""
+    beside = Path(__file__).parents[2] / "shared" / "capi-crds"
+    found = Path(os.environ.get("NODEATTEST_CAPI_CRDS") or beside)
+    if not found.is_dir():
+        pytest.skip(f"NODEATTEST_CAPI_CRDS names no folder with Cluster API's CRDs, and {beside} is none")
+    return found
