@@ -1,4 +1,8 @@
-"""Which clusters this replica serves: the seam between one leader and clusters shared out among replicas."""
+"""Which clusters this replica serves: the seam between one leader and clusters shared out among replicas.
+
+Promises: the answer is for this instant, and turns False by time alone; so ask again after each wait, before a write.
+Leaves to others: writes that are safe all the same when a paused replica makes them late (compare-and-swap).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,11 @@ class Ownership(Protocol):
     """Who serves a cluster."""
 
     def owns(self, cluster: ClusterKey) -> bool:
-        """Tell whether this replica serves the cluster now."""
+        """Tell whether this replica serves the cluster now: reads and writes in it, and of its Machines' objects."""
+        ...
+
+    def owns_management(self) -> bool:
+        """Tell whether this replica does now what is of no one cluster, such as the status of policies."""
         ...
 
 
@@ -22,4 +30,8 @@ class Everything:
 
     def owns(self, cluster: ClusterKey) -> bool:  # noqa: ARG002 - the seam's signature
         """Serve it."""
+        return True
+
+    def owns_management(self) -> bool:
+        """Do it."""
         return True
