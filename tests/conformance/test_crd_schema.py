@@ -109,6 +109,13 @@ LEDGER_SPEC: JsonMap = {
         {"time": TIME, "by": "alice", "claimed": False, "reason": "new mainboard", "fingerprints": {"ek": SHA256}}
     ],
     "lastVerdict": {"verdict": "Approved", "reason": "Attested", "time": TIME},
+    "onFailure": {
+        "action": "Cordon",
+        "nodeName": "node-a",
+        "nodeUID": "uid",
+        "reason": "PCRValueNotAllowed",
+        "time": TIME,
+    },
 }
 
 
@@ -297,6 +304,8 @@ def test_a_full_ledger_is_accepted_and_kept_whole(api: Client) -> None:
         ("resets.0.reason", ""),
         ("resets.0.claimed", "yes"),
         ("lastVerdict.time", None),
+        ("onFailure.action", "None"),
+        ("onFailure.nodeUID", None),
     ],
 )
 def test_a_bad_ledger_is_refused(api: Client, path: str, value: JsonValue) -> None:

@@ -82,6 +82,16 @@ class Inventory:
         machines = [member for member in found if not member.is_pool_instance]
         return machines or found
 
+    def members_of(self, cluster: ClusterKey) -> list[Member]:
+        """Return every member of a cluster, each once; a pool's instances that are Machines are those Machines."""
+        found = self._members.find((cluster, "all"))
+        machines = {member.provider_id for member in found if not member.is_pool_instance}
+        return [member for member in found if not member.is_pool_instance or member.provider_id not in machines]
+
+    def ledgers_of(self, cluster: ClusterKey) -> list[Ledger]:
+        """Return every ledger of a cluster."""
+        return self._ledgers.find((cluster, "all"))
+
     def claimants(self, cluster: ClusterKey, node_name: str) -> list[Member]:
         """Return the members of a cluster whose own name sources give this name."""
         return self._members.find((cluster, "name", node_name))
@@ -117,6 +127,7 @@ class Inventory:
 
 def _member_keys(member: Member) -> Iterable[Hashable]:
     cluster = cluster_key(member.namespace, member.cluster_name)
+    yield (cluster, "all")
     yield (cluster, "id", member.provider_id)
     for name in dict.fromkeys(names_of(member)):
         yield (cluster, "name", name)
@@ -126,6 +137,7 @@ def _member_keys(member: Member) -> Iterable[Hashable]:
 
 def _ledger_keys(ledger: Ledger) -> Iterable[Hashable]:
     cluster = cluster_key(ledger.namespace, ledger.cluster_name)
+    yield (cluster, "all")
     yield (cluster, "id", ledger.provider_id)
     if ledger.node_name:
         yield (cluster, "name", ledger.node_name)

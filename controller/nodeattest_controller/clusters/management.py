@@ -13,7 +13,7 @@ import binascii
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 from nodeattest_controller.clusters.inventory import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.core.authority import Authority, load_authority
@@ -38,11 +38,13 @@ from nodeattest_kube.reflector import Reflector
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.interface import ClusterFacts, SecretBytes
 
-__all__ = ["Changed", "Management", "node_change"]
+__all__ = ["Changed", "Management", "MemberResource", "node_change"]
 
 Changed = Callable[[ClusterKey, frozenset[str] | None], None]
 """Told what changed: a cluster, and the provider IDs and names (``node_change``) of the machines concerned; None where
 all may be."""
+
+MemberResource = Literal["machines", "machinepools"]
 
 _LOG: Final = logging.getLogger(__name__)
 CLUSTER_GROUP: Final = "cluster.x-k8s.io"
@@ -87,6 +89,8 @@ class Management:
             self._start("clusters", self._capi("clusters"), self._cluster_changed)
             self._start("machines", self._capi("machines"), self._machine_changed)
             self._start("machinepools", self._capi("machinepools"), self._pool_changed, required=False)
+            for resource in ("machines", "machinepools"):
+                self._reflectors[resource].index("cluster", _clusters_of)
             self._start("policies", self._own("nodeattestationpolicies"), self._policy_changed)
             self._start("ledgers", self._own("machineattestations"), self._ledger_changed)
             secrets = paths.core("secrets", namespace=self._namespace)
@@ -178,6 +182,18 @@ class Management:
         return flag(cluster, "spec", "paused") or PAUSED_ANNOTATION in mapping(cluster, "metadata", "annotations")
 
     # Members
+
+    def objects_of(self, cluster: ClusterKey, resource: MemberResource) -> list[JsonObject]:
+        """Return the Machines or MachinePools of a cluster as they are, with their status."""
+        return self._reflectors[resource].by_index("cluster", cluster)
+
+    def object_at(self, resource: MemberResource, namespace: str, name: str) -> JsonObject | None:
+        """Return one Machine or MachinePool as it is."""
+        return self._reflectors[resource].get(f"{namespace}/{name}")
+
+    def path_of(self, resource: MemberResource, namespace: str, name: str) -> str:
+        """Return the path of a Machine or MachinePool in the version of Cluster API that is served."""
+        return paths.named(CLUSTER_GROUP, self._versions[CLUSTER_GROUP], resource, name, namespace=namespace)
 
     async def live_member(self, member: Member) -> Member | None:
         """Read a Machine again, now; None when it is gone, is another by now, or no longer has the provider ID."""
@@ -308,6 +324,10 @@ class Management:
                 self._on_change(ClusterKey(key.removesuffix(suffix)), None)
         if secret is None:
             self._authorities.pop(ClusterKey(key.removesuffix("-ca")), None)
+
+
+def _clusters_of(member: JsonObject) -> list[str]:
+    return [cluster_key(text(member, "metadata", "namespace"), cluster_of(member))]
 
 
 def _no_platform(detail: str) -> Unavailable:

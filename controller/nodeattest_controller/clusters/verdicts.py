@@ -49,6 +49,8 @@ class Refused:
     message: str = field(repr=False)
     """Expected, got and remedy: for the management cluster only."""
     at: datetime
+    judged: bool = True
+    """Whether somebody found the request wanting; False where its time ran out before it could be judged."""
 
 
 class VerdictObserver(Protocol):

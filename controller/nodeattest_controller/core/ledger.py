@@ -16,6 +16,7 @@ from typing import Final
 from nodeattest_controller.core.authority import Issued
 from nodeattest_controller.core.clusterapi import CLUSTER_LABEL, Member
 from nodeattest_controller.core.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
+from nodeattest_controller.core.outcomes import APPROVED, LastVerdict, Treatment, parse_treatment, parse_verdict
 from nodeattest_controller.core.retired import (
     MAX_LIVE,
     RetiredKey,
@@ -96,6 +97,9 @@ class Ledger:
     """Keys that are never certified again, oldest first."""
     was_reset: bool = False
     """Whether an operator has reset it (``resets``)."""
+    verdict: LastVerdict | None = None
+    treatment: Treatment | None = None
+    """What was done to the node for a refusal."""
 
     def of_purpose(self, purpose: Purpose) -> tuple[Entry, ...]:
         """Return the entries of one purpose, oldest first; each purpose is counted apart."""
@@ -227,6 +231,7 @@ def record(ledger: Ledger, request: NodeRequest, attested: AttestedNode, issued:
         boot=attested.boot or ledger.boot,
         issued=tuple(old for old in history if old not in leaving),
         retired=retire(ledger.retired, map(retired_key, leaving), now),
+        verdict=LastVerdict(APPROVED, "Attested", now),
     )
 
 
@@ -275,6 +280,8 @@ def parse(obj: JsonObject) -> Ledger:
         issued=tuple(entry for item in items(spec, "issued") if (entry := _entry(item)) is not None),
         retired=parse_retired(spec),
         was_reset=bool(items(spec, "resets")),
+        verdict=parse_verdict(spec),
+        treatment=parse_treatment(spec),
     )
 
 
@@ -354,8 +361,7 @@ def render(ledger: Ledger, member: Member, signer_name: str) -> JsonObject:
     if clients:
         spec["expires"] = rfc3339(clients[-1].not_after)
     if ledger.issued:
-        stamp = rfc3339(ledger.issued[-1].issued_at)
-        spec["lastVerdict"] = {"verdict": "Approved", "reason": "Attested", "time": stamp}
+        spec["lastVerdict"] = LastVerdict(APPROVED, "Attested", ledger.issued[-1].issued_at).render()
     if ledger.boot is not None:
         spec["boot"] = _render_boot(ledger.boot, is_patch=bool(ledger.resource_version))
     return {"apiVersion": GROUP_VERSION, "kind": "MachineAttestation", "metadata": meta, "spec": spec}

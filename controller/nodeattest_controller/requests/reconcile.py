@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -238,7 +238,7 @@ class Reconciler:
         workload = task.workload
         left = (self._wait_limit - self._age(task)).total_seconds()
         if left < 0:
-            return await self._refuse(task, over.denied())
+            return await self._refuse(task, over.denied(), judged=False)
         if over.news:
             self._metrics.verdict(task.stored.provider, "shed", Reason.REQUESTER_OVER_BUDGET)
         if over.warn:
@@ -255,7 +255,7 @@ class Reconciler:
         workload, csr, stored = task.workload, task.csr, task.stored
         left = CHALLENGE_TTL + EXPIRY_GRACE - self._age(task)
         if left <= timedelta(0):
-            return await self._refuse(task, _unanswered())
+            return await self._refuse(task, _unanswered(), judged=False)
         found = text(csr, "metadata", "annotations", ANNOTATION_CHALLENGE)
         if not _same_challenge(found, challenge.challenge):
             if found:
@@ -282,7 +282,7 @@ class Reconciler:
                 got=unavailable.detail,
                 remedy=unavailable.remedy,
             )
-            return await self._refuse(task, denied)
+            return await self._refuse(task, denied, judged=False)
         said = f"{unavailable.reason}: {unavailable.remedy}"
         if task.said != said:
             self._metrics.verdict(stored.provider, "wait", unavailable.reason)
@@ -298,7 +298,7 @@ class Reconciler:
         left = (self._wait_limit - age).total_seconds() + 0.5
         return Outcome(again_after=min(pause, left), waiting=True, provider_id=_waits_for(task))
 
-    async def _refuse(self, task: _Task, denied: Denied) -> Outcome:
+    async def _refuse(self, task: _Task, denied: Denied, *, judged: bool = True) -> Outcome:
         """Deny for good; the condition carries reason and remedy, the Event and the log expected and got as well."""
         workload, csr, stored = task.workload, task.csr, task.stored
         if stored.state is RequestState.APPROVED:
@@ -320,7 +320,7 @@ class Reconciler:
         )
         self._warn(task, denied.reason, f"CSR {shown(stored.name)}: {denied}")
         if task.request is not None:
-            verdict = _refused(workload.key, task.request, denied, self._now())
+            verdict = replace(_refused(workload.key, task.request, denied, self._now()), judged=judged)
             for observer in self._observers:
                 observer.refused(verdict)
         return DONE
