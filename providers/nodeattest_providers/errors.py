@@ -119,6 +119,8 @@ class Reason(StrEnum):
     SERVER_NOT_TRUSTED = "ServerNotTrusted"
     DISCOVERY_FILE_NOT_ALLOWED = "DiscoveryFileNotAllowed"
     DISCOVERY_REQUEST_REFUSED = "DiscoveryRequestRefused"
+    # Bootstrap configuration of Cluster API
+    BOOTSTRAP_CONFIG_REFUSED = "BootstrapConfigRefused"
     # Temporary: these only ever travel in Unavailable
     AUTHORITY_UNAVAILABLE = "AuthorityUnavailable"
     API_UNAVAILABLE = "APIUnavailable"

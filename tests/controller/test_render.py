@@ -1,0 +1,395 @@
+"""Rendering: what it adds, what it leaves, what it refuses. The schemas are those of Cluster API's own CRDs."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+from nodeattest_controller.bootstrap.content import ADOPT_UNIT, DROP_IN, IGNORED_PREFLIGHT, MARK
+from nodeattest_controller.bootstrap.plan import Plan, RenderingRefused, Serving
+from nodeattest_controller.bootstrap.render import render
+from nodeattest_controller.core.objects import items, mapping, strings, text
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.names import ProviderName
+from nodeattest_sandbox.apiserver import schema
+from nodeattest_sandbox.apiserver.kinds import Kind
+
+VERSIONS: Final = ("v1beta1", "v1beta2")
+FORMATS: Final = ("cloud-config", "ignition")
+PLAN: Final = Plan(provider=ProviderName("tpm"), provider_id="metal://{{ ds.meta_data.uuid }}")
+
+
+def args(version: str, **values: str) -> JsonValue:
+    """Write kubelet's arguments as the version has them."""
+    named = {name.replace("_", "-"): value for name, value in values.items()}
+    if version == "v1beta1":
+        return dict[str, JsonValue](named)
+    return [{"name": name, "value": value} for name, value in named.items()]
+
+
+def worker(version: str = "v1beta2", **spec: JsonValue) -> JsonObject:
+    """A worker's template, with much of the user's own in it."""
+    own: JsonObject = {
+        "joinConfiguration": {
+            "nodeRegistration": {
+                "name": "{{ ds.meta_data.local_hostname }}",
+                "kubeletExtraArgs": args(version, node_labels="rack=7", cloud_provider="external"),
+                "ignorePreflightErrors": ["NumCPU"],
+            }
+        },
+        "files": [{"path": "/etc/motd", "content": "hello"}],
+        "preKubeadmCommands": ["hostnamectl set-hostname x", "echo ready"],
+        "postKubeadmCommands": ["echo done"],
+        "users": [{"name": "ops"}],
+    }
+    return {
+        "apiVersion": f"bootstrap.cluster.x-k8s.io/{version}",
+        "kind": "KubeadmConfigTemplate",
+        "metadata": {"name": "md-0", "namespace": "fleet"},
+        "spec": {"template": {"spec": own | spec}},
+    }
+
+
+def control_plane(version: str = "v1beta2", **spec: JsonValue) -> JsonObject:
+    """A control plane of Cluster API."""
+    if version == "v1beta1":
+        machines: JsonObject = {
+            "infrastructureRef": {"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1", "kind": "D", "name": "cp"}
+        }
+    else:
+        machines = {
+            "spec": {"infrastructureRef": {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "D", "name": "cp"}}
+        }
+    own: JsonObject = {"clusterConfiguration": {"certificatesDir": "/etc/kubernetes/pki"}, "format": "cloud-config"}
+    return {
+        "apiVersion": f"controlplane.cluster.x-k8s.io/{version}",
+        "kind": "KubeadmControlPlane",
+        "metadata": {"name": "blue", "namespace": "fleet"},
+        "spec": {"version": "v1.34.0", "replicas": 3, "machineTemplate": machines, "kubeadmConfigSpec": own | spec},
+    }
+
+
+def config(version: str, spec: JsonObject, **labels: str) -> JsonObject:
+    """A KubeadmConfig as Cluster API makes one for a machine."""
+    return {
+        "apiVersion": f"bootstrap.cluster.x-k8s.io/{version}",
+        "kind": "KubeadmConfig",
+        "metadata": {"name": "blue-x7", "namespace": "fleet", "labels": dict[str, JsonValue](labels)},
+        "spec": spec,
+    }
+
+
+def spec_of(document: JsonObject) -> JsonObject:
+    spec = mapping(document, "spec")
+    return mapping(spec, "kubeadmConfigSpec") or mapping(spec, "template", "spec") or spec
+
+
+def refused(document: JsonObject, plan: Plan = PLAN) -> str:
+    with pytest.raises(RenderingRefused) as caught:
+        render(document, plan)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_worker_joins_by_the_agent_and_keeps_what_its_author_wrote(version: str) -> None:
+    made = spec_of(render(worker(version), PLAN).document)
+    registration = mapping(made, "joinConfiguration", "nodeRegistration")
+    assert registration["name"] == "{{ ds.meta_data.local_hostname }}"
+    assert registration["ignorePreflightErrors"] == ["NumCPU", IGNORED_PREFLIGHT]
+    assert registration["kubeletExtraArgs"] == args(
+        version,
+        node_labels="rack=7",
+        cloud_provider="external",
+        bootstrap_kubeconfig="",
+        rotate_certificates="false",
+        rotate_server_certificates="true",
+        provider_id="metal://{{ ds.meta_data.uuid }}",
+    )
+    assert [text(file, "path") for file in items(made, "files")] == ["/etc/motd", DROP_IN]
+    *before, last = strings(made, "preKubeadmCommands")
+    assert before == ["hostnamectl set-hostname x", "echo ready"]
+    assert last == (
+        "kubelet-authenticator join --kubeadm-config /run/kubeadm/kubeadm-join-config.yaml --provider tpm "
+        f"--exec-api-version v1 || exit 1 {MARK}"
+    )
+    assert (made["postKubeadmCommands"], made["users"]) == (["echo done"], [{"name": "ops"}])
+    assert "initConfiguration" not in made
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_control_plane_joins_attested_and_is_adopted_after_init(version: str) -> None:
+    made = spec_of(render(control_plane(version), PLAN).document)
+    for role in ("initConfiguration", "joinConfiguration"):
+        assert "rotate-certificates" in json.dumps(made[role])
+    assert not mapping(made, "initConfiguration", "nodeRegistration").get("ignorePreflightErrors")
+    assert [text(file, "path") for file in items(made, "files")] == [DROP_IN, ADOPT_UNIT]
+    assert strings(made, "preKubeadmCommands")[-1].startswith("[ -e /run/kubeadm/kubeadm.yaml ] || kubelet-auth")
+    assert strings(made, "postKubeadmCommands") == (
+        f"systemctl enable --now --no-block nodeattest-adopt.service {MARK}",
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_rendering_twice_is_rendering_once(version: str, file_format: str) -> None:
+    for document in (worker(version, format=file_format), control_plane(version, format=file_format)):
+        before = copy.deepcopy(document)
+        once = render(document, PLAN)
+        again = render(once.document, PLAN)
+        assert once.changes
+        assert (again.document, again.changes) == (once.document, ())
+        assert document == before
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_configs_that_cluster_api_makes_of_a_rendered_control_plane_are_left_alone(version: str) -> None:
+    # A difference would make the control plane replace its machines (controlplane/kubeadm/internal/filters.go).
+    spec = spec_of(render(control_plane(version), PLAN).document)
+    init = config(version, {name: value for name, value in spec.items() if name != "joinConfiguration"})
+    join = config(version, {name: value for name, value in spec.items() if name != "initConfiguration"})
+    bare = config(
+        version,
+        {name: value for name, value in spec.items() if name not in {"initConfiguration", "clusterConfiguration"}},
+        **{"cluster.x-k8s.io/control-plane": ""},
+    )
+    for made in (init, join, bare):
+        assert render(made, PLAN).changes == ()
+
+
+def test_with_ignition_the_agent_reads_its_file_and_needs_no_guard() -> None:
+    made = spec_of(render(control_plane(format="ignition"), PLAN).document)
+    assert strings(made, "preKubeadmCommands")[-1].startswith(
+        "kubelet-authenticator join --kubeadm-config /etc/kubeadm.yml --provider tpm "
+    )
+
+
+def test_nothing_rendered_is_taken_for_a_template_by_clusterctl_or_cloud_init() -> None:
+    plan = Plan(provider=ProviderName("tpm"), provider_id="metal://1", settings={"tcti": "device:/dev/tpmrm0"})
+    made = json.dumps(render(control_plane(), plan).document)
+    assert not {"$", "{%", "{#"} & set(made)
+    assert "{{" not in json.dumps(list(strings(spec_of(render(control_plane(), plan).document), "preKubeadmCommands")))
+
+
+def test_commands_of_others_that_came_later_still_run_before_the_join() -> None:
+    document = render(worker(), PLAN).document
+    spec = mapping(document, "spec", "template", "spec")
+    spec["preKubeadmCommands"] = [*strings(spec, "preKubeadmCommands"), "envsubst"]
+    commands = strings(spec_of(render(document, PLAN).document), "preKubeadmCommands")
+    assert commands[-2] == "envsubst"
+    assert sum(MARK in command for command in commands) == 1
+
+
+def test_a_file_of_ours_with_another_content_is_replaced_not_believed() -> None:
+    fake: JsonObject = {"path": DROP_IN, "content": "[Service]\nExecStart=\nExecStart=/bin/evil\n"}
+    double: JsonObject = {"path": "/etc//systemd/system/../system/kubelet.service.d/90-nodeattest.conf", "content": "x"}
+    made = spec_of(render(worker(files=[fake, {"path": "/etc/motd"}, double]), PLAN).document)
+    files = items(made, "files")
+    assert [text(file, "path") for file in files] == [DROP_IN, "/etc/motd"]
+    assert "ExecStart" not in text(files[0], "content")
+
+
+def test_a_mark_at_a_users_command_saves_no_setting_from_its_check() -> None:
+    document = worker(
+        preKubeadmCommands=[f"true {MARK}"],
+        files=[{"path": DROP_IN}, {"path": "/etc/kubernetes/kubelet.conf", "content": "x"}],
+    )
+    assert "/etc/kubernetes/kubelet.conf" in refused(document)
+
+
+def registration(version: str, **arguments: str) -> JsonValue:
+    return {"nodeRegistration": {"kubeletExtraArgs": args(version, **arguments)}}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rotate_certificates", "true"),
+        ("rotate_server_certificates", "false"),
+        ("bootstrap_kubeconfig", "/etc/kubernetes/bootstrap-kubelet.conf"),
+        ("kubeconfig", "/root/other.conf"),
+        ("provider_id", "metal://somebody-else"),
+        ("tls_cert_file", "/etc/kubelet.crt"),
+        ("feature_gates", "A=true,RotateKubeletServerCertificate=false"),
+    ],
+)
+def test_an_argument_that_contradicts_is_refused_by_name(version: str, name: str, value: str) -> None:
+    for role in ("joinConfiguration", "initConfiguration"):
+        said = refused(control_plane(version, **{role: registration(version, **{name: value})}))
+        assert f"{role} kubeletExtraArgs {name.replace('_', '-')}" in said
+
+
+@pytest.mark.parametrize("value", ["false", "False", "F", "0"])
+def test_an_argument_that_says_the_same_is_kept(value: str) -> None:
+    document = worker(joinConfiguration=registration("v1beta2", rotate_certificates=value))
+    made = spec_of(render(document, PLAN).document)
+    kept: JsonObject = {"name": "rotate-certificates", "value": value}
+    assert items(made, "joinConfiguration", "nodeRegistration", "kubeletExtraArgs")[0] == kept
+
+
+KUBEADMS_DROP_IN: Final = """\
+[Service]
+Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/x"
+EnvironmentFile=-/etc/default/kubelet
+ExecStart=
+ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
+"""
+FOLDER: Final = "/etc/systemd/system/kubelet.service.d"
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/etc/kubernetes/kubelet.conf", "apiVersion: v1"),
+        ("/etc/kubernetes/../kubernetes//bootstrap-kubelet.conf", "apiVersion: v1"),
+        (f"{FOLDER}/99-own.conf", KUBEADMS_DROP_IN),
+        (f"{FOLDER}/20-own.conf", "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --bootstrap-kubeconfig=/b\n"),
+        (f"{FOLDER}/20-own.conf", '[Service]\nEnvironment="KUBELET_EXTRA_ARGS=--rotate-certificates"\n'),
+        ("/etc/systemd/system/kubelet.service", "[Service]\nExecStart=/usr/bin/kubelet --bootstrap-kubeconfig=/b\n"),
+        ("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--rotate-certificates=true\n"),
+        ("/etc/sysconfig/kubelet", "KUBELET_KUBECONFIG_ARGS=--kubeconfig=/x\n"),
+        ("/etc/patches/kubeletconfiguration0+merge.yaml", "rotateCertificates: true\n"),
+        ("/etc/patches/kubeletconfiguration+json.json", '{"serverTLSBootstrap": false}'),
+    ],
+)
+def test_a_file_that_undoes_the_rendering_is_refused(path: str, content: str) -> None:
+    assert "BootstrapConfigRefused" in refused(worker(files=[{"path": path, "content": content}]))
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        (f"{FOLDER}/10-kubeadm.conf", KUBEADMS_DROP_IN),
+        (
+            f"{FOLDER}/99-proxy.conf",
+            '[Service]\n# no --bootstrap-kubeconfig here\nEnvironment="HTTPS_PROXY=http://p"\n',
+        ),
+        ("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--rotate-certificates=false --v=4\n"),
+        ("/etc/patches/kubeletconfiguration0+merge.yaml", "maxPods: 7\n"),
+        ("/opt/notes.txt", "bootstrap-kubeconfig"),
+    ],
+)
+def test_a_file_that_undoes_nothing_stays(path: str, content: str) -> None:
+    own: JsonObject = {"path": path, "content": content}
+    assert items(spec_of(render(worker(files=[own]), PLAN).document), "files")[0] == own
+
+
+def test_a_drop_in_that_cannot_be_read_is_refused() -> None:
+    hidden: JsonObject = {"path": f"{FOLDER}/99-own.conf", "contentFrom": {"secret": {"name": "s", "key": "k"}}}
+    packed: JsonObject = {"path": f"{FOLDER}/99-own.conf", "content": "H4sI", "encoding": "gzip+base64"}
+    for file in (hidden, packed):
+        assert "in plain sight" in refused(worker(files=[file]))
+
+
+def test_base64_hides_nothing() -> None:
+    content = "W1NlcnZpY2VdCkV4ZWNTdGFydD0vYmluL2t1YmVsZXQgLS1ib290c3RyYXAta3ViZWNvbmZpZz0vYgo="
+    assert "BootstrapConfigRefused" in refused(
+        worker(files=[{"path": f"{FOLDER}/20-own.conf", "content": content, "encoding": "base64"}])
+    )
+
+
+def test_a_config_that_skips_kubelet_start_is_refused() -> None:
+    assert "skipPhases" in refused(worker(joinConfiguration={"skipPhases": ["kubelet-start"]}))
+
+
+def test_a_join_of_the_users_own_is_refused() -> None:
+    assert "run another" in refused(worker(preKubeadmCommands=["kubelet-authenticator join --server https://x"]))
+
+
+def test_everything_that_contradicts_is_said_at_once() -> None:
+    said = refused(
+        worker(
+            joinConfiguration={
+                "skipPhases": ["kubelet-start"],
+                "nodeRegistration": {"kubeletExtraArgs": args("v1beta2", rotate_certificates="true")},
+            },
+            files=[{"path": "/etc/kubernetes/kubelet.conf", "content": "x"}],
+        )
+    )
+    assert all(word in said for word in ("skipPhases", "rotate-certificates", "kubelet.conf"))
+
+
+@pytest.mark.parametrize("provider", ["tpm", "challenge", "insecure"])
+def test_a_provider_that_cannot_find_the_provider_id_must_be_told(provider: str) -> None:
+    plan = Plan(provider=ProviderName(provider))
+    assert "provider ID" in refused(worker(), plan)
+    render(worker(joinConfiguration=registration("v1beta2", provider_id="metal://{{ v1.instance_id }}")), plan)
+    render(worker(), Plan(provider=ProviderName(provider), provider_id_command="dmi-id"))
+    render(worker(), Plan(provider=ProviderName("aws")))
+
+
+def test_settings_that_cloud_init_would_take_for_a_template_are_refused() -> None:
+    plan = Plan(provider=ProviderName("aws"), settings={"endpoint": "http://{{ host }}"})
+    assert "template" in refused(worker(), plan)
+
+
+def test_serving_none_leaves_the_users_own_certificates() -> None:
+    plan = Plan(provider=ProviderName("aws"), serving=Serving.NONE)
+    document = worker(joinConfiguration=registration("v1beta2", tls_cert_file="/c", tls_private_key_file="/k"))
+    assert "rotate-server-certificates" not in json.dumps(render(document, plan).document)
+
+
+def test_ignoring_all_preflight_errors_is_left_as_it_is() -> None:
+    # kubeadm refuses any name beside "all" (app/apis/kubeadm/validation ValidateIgnorePreflightErrors).
+    own: JsonObject = {"nodeRegistration": {"ignorePreflightErrors": ["All"]}}
+    made = spec_of(render(worker(joinConfiguration=own), PLAN).document)
+    assert strings(made, "joinConfiguration", "nodeRegistration", "ignorePreflightErrors") == ("All",)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"apiVersion": "bootstrap.cluster.x-k8s.io/v1alpha4", "kind": "KubeadmConfig"},
+        {"apiVersion": "v1", "kind": "Secret"},
+        worker(files="x"),
+        worker(joinConfiguration=[]),
+        worker(joinConfiguration={"nodeRegistration": {"kubeletExtraArgs": 7}}),
+        worker(joinConfiguration={"nodeRegistration": {"kubeletExtraArgs": [7]}}),
+        worker(preKubeadmCommands=[["ls"]]),
+        worker(format="toml"),
+        worker(preKubeadmCommands=[*map(str, range(1000))]),
+    ],
+)
+def test_what_is_no_such_object_is_refused(document: JsonObject) -> None:
+    assert "BootstrapConfigRefused" in refused(document)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_what_is_rendered_fits_cluster_apis_own_schema(capi_definitions: Path, version: str, file_format: str) -> None:
+    template = render(worker(version, format=file_format), PLAN).document
+    check(capi_definitions / "bootstrap.cluster.x-k8s.io_kubeadmconfigtemplates.yaml", template)
+    made = render(control_plane(version, format=file_format), PLAN).document
+    check(capi_definitions / "controlplane.cluster.x-k8s.io_kubeadmcontrolplanes.yaml", made)
+    made = render(config(version, {}), PLAN).document
+    check(capi_definitions / "bootstrap.cluster.x-k8s.io_kubeadmconfigs.yaml", made)
+
+
+def check(path: Path, document: JsonObject) -> None:
+    """Hold an object against a CRD's schema, unknown fields included."""
+    definition = yaml.load(path.read_bytes(), yaml.CSafeLoader)
+    group, _, version = text(document, "apiVersion").partition("/")
+    shape = next(
+        item["schema"]["openAPIV3Schema"] for item in definition["spec"]["versions"] if item["name"] == version
+    )
+    plural = definition["spec"]["names"]["plural"]
+    kind = Kind(group, version, plural, text(document, "kind"), custom=True, schema=shape)
+    assert schema.validate(kind, document) == []
+    pruned = copy.deepcopy(document)
+    schema.apply(kind, pruned)  # would take out what the schema does not know, and put in defaults
+    assert not lost(document, pruned)
+
+
+def lost(before: JsonValue, after: JsonValue) -> bool:
+    """Whether anything of a value is not there any more."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return any(name not in after or lost(value, after[name]) for name, value in before.items())
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) != len(after) or any(lost(*pair) for pair in zip(before, after, strict=True))
+    return before != after
