@@ -42,9 +42,11 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._providers: Final = frozenset(providers)
         self._clusters: Final[dict[str, bool]] = {}
+        self._door_clusters: Final[set[str]] = set()
         self._requests(self.registry)
         self._state(self.registry)
         self._tokens(self.registry)
+        self._doors(self.registry)
 
     def _requests(self, registry: CollectorRegistry) -> None:
         self._verdicts = Counter(
@@ -120,6 +122,20 @@ class Metrics:
             buckets=_AGE_BUCKETS,
         )
 
+    def _doors(self, registry: CollectorRegistry) -> None:
+        self._side_doors = Gauge(
+            "nodeattest_side_doors_closed",
+            "Whether the in-tree signer approves nothing by itself in the workload cluster (1), or does or may (0).",
+            ("cluster",),
+            registry=registry,
+        )
+        self._doors_removed = Counter(
+            "nodeattest_side_doors_removed",
+            "ClusterRoleBindings of kubeadm that were deleted, again where kubeadm made them again.",
+            ("binding",),
+            registry=registry,
+        )
+
     def verdict(self, provider: str, verdict: str, reason: str) -> None:
         """Count a verdict; ``reason`` is a ``Reason``, or empty where nothing was refused."""
         known = verdict if verdict in VERDICTS else _OTHER
@@ -150,6 +166,15 @@ class Metrics:
         """Record how long cluster-info lacked a signature or had one too many."""
         self._signing.observe(max(0.0, seconds))
 
+    def side_doors(self, key: str, *, closed: bool) -> None:
+        """Show whether a cluster's side doors are closed; forgotten with the cluster."""
+        self._door_clusters.add(key)
+        self._side_doors.labels(key).set(closed)
+
+    def side_door_removed(self, binding: str) -> None:
+        """Count a deleted binding; there are two names."""
+        self._doors_removed.labels(binding if binding.startswith("kubeadm:") else _OTHER).inc()
+
     def foreign_challenge(self) -> None:
         """Count an annotation of ours that somebody else wrote."""
         self._foreign.inc()
@@ -172,6 +197,9 @@ class Metrics:
 
     def forget_cluster(self, key: str) -> None:
         """Drop the series of a cluster that is gone."""
+        if key in self._door_clusters:
+            self._door_clusters.discard(key)
+            self._side_doors.remove(key)
         if self._clusters.pop(key, None) is not None:
             self._connected.remove(key)
             self._passed_over.remove(key)

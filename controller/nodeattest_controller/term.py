@@ -22,6 +22,8 @@ from nodeattest_controller.clusters.ownership import Everything
 from nodeattest_controller.clusters.verdicts import VerdictObserver
 from nodeattest_controller.fleet.fleet import Fleet
 from nodeattest_controller.fleet.tokens import TokenDuty, enabled_controllers
+from nodeattest_controller.hardening.duty import HardeningDuty
+from nodeattest_controller.hardening.report import Report
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.requests.addresses import AddressReview, LiveAddresses
@@ -83,7 +85,15 @@ def compose(settings: Settings, client: ApiClient, metrics: Metrics, *, connect:
         fleet.changed(cluster, provider_ids)
 
     management = Management(client, namespace=settings.watch_namespace, on_change=changed)
-    observers: tuple[VerdictObserver, ...] = ()
+    ownership = Everything()
+    hardening = HardeningDuty(
+        management,
+        Report(management, events=events, metrics=metrics, now=_now),
+        ownership=ownership,
+        enabled=settings.enabled("hardening"),
+        now=_now,
+    )
+    observers: tuple[VerdictObserver, ...] = (hardening,)
     reconciler = _reconciler(
         settings, metrics, management=management, keys=keys, halves=halves, events=events, observers=observers
     )
@@ -91,8 +101,8 @@ def compose(settings: Settings, client: ApiClient, metrics: Metrics, *, connect:
     fleet = Fleet(
         management,
         reconciler,
-        ownership=Everything(),
-        duties=[TokenDuty(management, enabled_controllers(settings), events=events, metrics=metrics)],
+        ownership=ownership,
+        duties=[TokenDuty(management, enabled_controllers(settings), events=events, metrics=metrics), hardening],
         judges=bool(_purposes(settings)),
         metrics=metrics,
         connect=connect,

@@ -13,6 +13,7 @@ from nodeattest_controller.clusters import challenge_keys, workload
 from nodeattest_controller.configfile import KIND
 from nodeattest_controller.core import ledger, policy
 from nodeattest_controller.core.objects import items, mapping, strings, text
+from nodeattest_controller.hardening import doors
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.front import tokenreview
 from nodeattest_kube.jsontypes import JsonObject
@@ -27,6 +28,7 @@ BASES = (
     "workload-rbac",
     "admission-policy",
     "workload-discovery",
+    "workload-hardening",
     "cluster-info-reader",
     "cluster-info-limit",
     "cluster-info-limit-v1beta1",
@@ -219,6 +221,16 @@ def test_token_controllers_have_roles_in_their_two_namespaces_only() -> None:
     made = manifests.objects("workload-discovery")
     assert {str(one["kind"]) for one in made} == {"Role", "RoleBinding"}
     assert {text(one, "metadata", "namespace") for one in made} == {"kube-system", "kube-public"}
+
+
+def test_hardening_may_delete_the_two_bindings_of_kubeadm_and_reads_no_secret() -> None:
+    rules = rules_of("workload-hardening", "Role", "ClusterRole")
+    [deleting] = [rule for rule in rules if "delete" in strings(rule, "verbs")]
+    assert strings(deleting, "verbs") == ("delete",)
+    assert set(strings(deleting, "resourceNames")) == {doors.KUBEADM_BOOTSTRAP, doors.KUBEADM_ROTATION}
+    verbs = {verb for rule in rules if rule is not deleting for verb in strings(rule, "verbs")}
+    assert verbs == {"list", "create"}
+    assert "secrets" not in {name for rule in rules for name in strings(rule, "resources")}
 
 
 def test_the_discovery_front_reads_tokens_and_cluster_info_and_writes_nothing() -> None:

@@ -1,0 +1,263 @@
+"""The controller ``hardening`` at work in each opted-in cluster: look, remove, look again, tell; then again later.
+
+Promises: nothing is asked of a cluster before its control plane came up, nor while it is paused or on its way out; a
+look follows a change within seconds and otherwise after some minutes, and takes no more than a tenth of the time; what
+fails is tried again ever later. A kill at any instant costs nothing: each step begins with a look.
+Leaves to others: connections (``fleet``), facts (``survey``), what to do (``decide``), telling (``report``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from weakref import WeakValueDictionary
+
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.ownership import Ownership
+from nodeattest_controller.clusters.verdicts import Granted, Refused
+from nodeattest_controller.core.objects import mapping
+from nodeattest_controller.hardening.decide import Finding, Why, decide, is_initialized, not_initialized, unverified
+from nodeattest_controller.hardening.doors import Grant
+from nodeattest_controller.hardening.report import MANAGEMENT_REMEDY, REMEDY, Report
+from nodeattest_controller.hardening.survey import Survey
+from nodeattest_controller.logs import fields
+from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Unavailable
+
+__all__ = ["HardeningDuty", "HardeningWork", "Pace"]
+
+_LOG: Final = logging.getLogger(__name__)
+_LOOKS: Final = 4
+"""Looks in one run: after the removal of one binding, of the other, and two for an API server that lags behind."""
+_TELLS_AFTER: Final = 3
+"""Failures in a row after which the condition says that nobody knows; a short outage is no news."""
+_SHARE: Final = 10
+"""One part in so many of the time may be spent looking."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often; seconds. Every wait is drawn between 0.8 and 1.2 of it, so that clusters do not go in step."""
+
+    spread: float = 2.0
+    """The first look comes within this time."""
+    period: float = 300.0
+    """kubeadm makes its bindings again at each upgrade (cmd/kubeadm/app/phases/upgrade/postupgrade.go)."""
+    gap: float = 10.0
+    """Between two looks at least, however much changes."""
+    settle: float = 1.0
+    """After a removal: API servers authorize from caches."""
+    retry: float = 5.0
+    """After a failure; doubled each time, up to ``period``."""
+
+
+class HardeningDuty:
+    """Makes the work of each cluster, and lets it hear of certificates."""
+
+    def __init__(
+        self,
+        management: Management,
+        report: Report,
+        *,
+        ownership: Ownership,
+        enabled: bool,
+        now: Callable[[], datetime],
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._management = management
+        self._report = report
+        self._ownership = ownership
+        self._enabled = enabled
+        self._now = now
+        self._pace = pace or Pace()
+        self._clock = clock
+        self._chance = chance
+        self._works: WeakValueDictionary[ClusterKey, HardeningWork] = WeakValueDictionary()
+
+    def of(self, key: ClusterKey, client: ApiClient) -> HardeningWork | None:
+        """Make the work of one connection; None where the controller does not run."""
+        if not self._enabled:
+            return None
+        survey = Survey(key, client, self._management.inventory, now=self._now, clock=self._clock)
+        work = HardeningWork(
+            key,
+            survey,
+            self._management,
+            self._report,
+            ownership=self._ownership,
+            pace=self._pace,
+            clock=self._clock,
+            chance=self._chance,
+        )
+        self._works[key] = work
+        return work
+
+    def granted(self, verdict: Granted) -> None:
+        """Look again: this may have been the last Node that was not in the ledger."""
+        work = self._works.get(verdict.cluster)
+        if work is not None:
+            work.changed()
+
+    def refused(self, verdict: Refused) -> None:
+        """Take no notice: a refusal opens and closes nothing."""
+
+
+class HardeningWork:
+    """One cluster's."""
+
+    def __init__(
+        self,
+        key: ClusterKey,
+        survey: Survey,
+        management: Management,
+        report: Report,
+        *,
+        ownership: Ownership,
+        pace: Pace,
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+    ) -> None:
+        self._key = key
+        self._survey = survey
+        self._management = management
+        self._report = report
+        self._ownership = ownership
+        self._pace = pace
+        self._clock = clock
+        self._chance = chance
+        self._wake = asyncio.Event()
+        self._failures = 0
+
+    @property
+    def synced(self) -> bool:
+        """Nothing is watched."""
+        return True
+
+    @property
+    def last_error(self) -> ApiError | None:
+        """None: what fails is told by the condition, and says nothing of how requests are served."""
+        return None
+
+    def changed(self) -> None:
+        """Look again soon."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        await asyncio.sleep(self._pace.spread * self._chance())
+        while True:
+            self._wake.clear()
+            begun = self._clock()
+            pause = await self._run_once() * (0.8 + 0.4 * self._chance())
+            took = self._clock() - begun
+            await asyncio.sleep(max(self._pace.gap, _SHARE * took) if self._failures == 0 else 0)
+            await self._wait(pause)
+
+    async def _wait(self, pause: float) -> None:
+        """Wait; a change cuts it short, but after a failure nothing does."""
+        if self._failures:
+            await asyncio.sleep(pause)
+            return
+        try:
+            await asyncio.wait_for(self._wake.wait(), pause)
+        except TimeoutError:
+            return
+
+    async def _run_once(self) -> float:
+        """Look, act, tell; returns how long to wait."""
+        cluster = self._standing()
+        if cluster is None:
+            return self._pace.period
+        try:
+            finding = await self._found(cluster)
+        except ApiError as error:
+            return await self._failed(error)
+        if finding is not None and not await self._told(finding):
+            return self._later()
+        self._failures = 0
+        return self._pace.period
+
+    def _standing(self) -> JsonObject | None:
+        """Return the Cluster if it may be acted for now."""
+        cluster = self._management.cluster(self._key) if self._ownership.owns(self._key) else None
+        if cluster is None or self._management.is_paused(cluster):
+            return None
+        return None if "deletionTimestamp" in mapping(cluster, "metadata") else cluster
+
+    async def _found(self, cluster: JsonObject) -> Finding | None:
+        if not is_initialized(cluster):
+            return not_initialized()
+        finding: Finding | None = None
+        for look in range(_LOOKS):
+            if look:
+                await asyncio.sleep(self._pace.settle)
+            enforce = self._enforces()
+            if enforce is None:
+                return None
+            if isinstance(enforce, Finding):
+                return enforce
+            decision = decide(await self._survey.look(enforce=enforce))
+            finding = decision.finding
+            if decision.remove and self._standing() is not None and self._enforces() is True:
+                for grant in decision.remove:
+                    await self._remove(grant)
+            elif finding.reason is not Why.FOREIGN_AUTHORIZER:
+                break  # of an authorizer it is told only when it says so again: its cache may lag behind
+        return finding
+
+    def _enforces(self) -> bool | Finding | None:
+        """Read the policy; None where there is none any more."""
+        cluster = self._management.cluster(self._key)
+        if cluster is None:
+            return None
+        try:
+            return self._management.policy_of(cluster).enforce
+        except Unavailable:
+            return None
+        except Denied as denied:
+            return unverified(f"the policy cannot be used, so nothing is changed: {denied}")
+
+    async def _remove(self, grant: Grant) -> None:
+        try:
+            await self._survey.remove(grant)
+        except (NotFound, Conflict):
+            return  # somebody was faster: the next look sees what there is now
+        self._report.removed(self._key, grant)
+
+    async def _failed(self, error: ApiError) -> float:
+        """Tell of a failure, a missing right at once; returns how long to wait."""
+        pause = self._later()
+        _LOG.warning("cannot look after side doors", extra=fields(cluster=self._key, error=str(error), delay=pause))
+        if isinstance(error, Forbidden):
+            await self._told(unverified(f"{error}; {REMEDY}"))
+        elif self._failures >= _TELLS_AFTER:
+            await self._told(unverified(f"the cluster does not answer: {error}"))
+        return pause
+
+    async def _told(self, finding: Finding) -> bool:
+        """Write the condition; tells whether that could be done."""
+        try:
+            await self._report.tell(self._key, finding)
+        except ApiError as error:
+            remedy = MANAGEMENT_REMEDY if isinstance(error, Forbidden) else ""
+            _LOG.warning(
+                "cannot write the Cluster's condition",
+                extra=fields(cluster=self._key, error=str(error), finding=finding.reason, remedy=remedy),
+            )
+            return False
+        return True
+
+    def _later(self) -> float:
+        """Count a failure; returns how long to wait after it."""
+        self._failures += 1
+        return min(self._pace.retry * 2 ** min(self._failures - 1, 10), self._pace.period)

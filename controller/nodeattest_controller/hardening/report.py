@@ -1,0 +1,81 @@
+"""What operators hear of side doors: a condition on the Cluster, an Event when it changes, a metric, the log.
+
+Promises: the same finding is written once; a finding that cannot be written is an ApiError, and is told again by the
+next look. Leaves the words of a finding to ``decide``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from nodeattest_controller.clusters.conditions import Condition, Severity, Truth, set_condition
+from nodeattest_controller.clusters.events import EventRecorder
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.subjects import cluster_subject
+from nodeattest_controller.core.objects import condition, items, text
+from nodeattest_controller.hardening.decide import CONDITION, Finding, Why
+from nodeattest_controller.hardening.doors import Grant
+from nodeattest_controller.logs import fields
+from nodeattest_controller.metrics import Metrics
+from nodeattest_kube import paths
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["MANAGEMENT_REMEDY", "REMEDY", "REMOVED", "Report"]
+
+_LOG: Final = logging.getLogger(__name__)
+REMEDY: Final = (
+    "apply manifests/workload-hardening in the workload cluster, or take hardening from --controllers and see to the "
+    "side doors yourself"
+)
+MANAGEMENT_REMEDY: Final = "apply manifests/rbac in the management cluster"
+REMOVED: Final = "SideDoorRemoved"
+_QUIET: Final = frozenset({Why.CLOSED, Why.NOT_INITIALIZED})
+"""Findings that are no warning."""
+
+
+class Report:
+    """Tells of all clusters."""
+
+    def __init__(
+        self, management: Management, *, events: EventRecorder, metrics: Metrics, now: Callable[[], datetime]
+    ) -> None:
+        self._management = management
+        self._events = events
+        self._metrics = metrics
+        self._now = now
+
+    async def tell(self, key: ClusterKey, finding: Finding) -> None:
+        """Write the condition, and say so where it is another than before; raises ApiError."""
+        cluster = self._management.cluster(key)
+        if cluster is None:
+            return
+        self._metrics.side_doors(key, closed=finding.status is Truth.TRUE)
+        before = condition(items(cluster, "status", "conditions"), CONDITION)
+        severity = Severity.INFO if finding.reason is Why.AUDIT else Severity.WARNING
+        made = Condition(CONDITION, finding.status, finding.reason, finding.message, severity)
+        written = await set_condition(self._management.client, _path(cluster), cluster, made, self._now)
+        if not written or (before is not None and before.get("reason") == finding.reason):
+            return
+        kind = "Normal" if finding.reason in _QUIET else "Warning"
+        said = f"{CONDITION} is {finding.status}: {finding.message}"
+        self._events.record(cluster_subject(cluster), kind, f"SideDoors{finding.reason}", said)
+        _LOG.info("side doors", extra=fields(cluster=key, reason=finding.reason, message_=finding.message))
+
+    def removed(self, key: ClusterKey, grant: Grant) -> None:
+        """Tell of a binding that was deleted."""
+        self._metrics.side_door_removed(grant.name)
+        _LOG.info("removed a side door", extra=fields(cluster=key, binding=grant.name, role=grant.role))
+        cluster = self._management.cluster(key)
+        if cluster is not None:
+            said = f"deleted ClusterRoleBinding {grant} in the workload cluster"
+            self._events.record(cluster_subject(cluster), "Normal", REMOVED, said)
+
+
+def _path(cluster: JsonObject) -> str:
+    group, _, version = text(cluster, "apiVersion").partition("/")
+    name, namespace = text(cluster, "metadata", "name"), text(cluster, "metadata", "namespace")
+    return paths.named(group, version, "clusters", name, namespace=namespace)

@@ -1,0 +1,158 @@
+"""A look at one workload cluster: who RBAC lets pass, who the API server lets pass, and which Nodes are attested.
+
+Promises: lists are read in pages and only what matters is kept of them; a list that breaks off is an error, never a
+shorter list. Some ten requests a look. What tokens there are is read where that is allowed, and is not needed: RBAC can
+grant to groups only that a binding names, and those are asked for.
+Leaves the decision to ``decide``.
+Source: kubernetes pkg/controller/certificates/approver/sarapprove.go (the question that the approver asks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from datetime import datetime
+from typing import Final
+
+from nodeattest_controller.clusters.inventory import ClusterKey, Inventory
+from nodeattest_controller.core.objects import flag, items, text
+from nodeattest_controller.hardening.decide import Facts, Passes
+from nodeattest_controller.hardening.doors import (
+    BOOTSTRAP_GROUP,
+    BOOTSTRAP_USER_PREFIX,
+    CSR_GROUP,
+    CSR_RESOURCE,
+    KUBEADM_TOKEN_GROUP,
+    RBAC_GROUP,
+    Door,
+    Grant,
+    Who,
+    bootstrap_groups_of,
+    doors_of_role,
+    grant_of,
+)
+from nodeattest_controller.hardening.standing import Census, is_attested
+from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, authenticating_groups
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, Forbidden
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP
+
+__all__ = ["Survey"]
+
+_REVIEWS: Final = paths.collection("authorization.k8s.io", "v1", "subjectaccessreviews")
+_ROLES: Final = paths.collection(RBAC_GROUP, "v1", "clusterroles")
+_BINDINGS: Final = (RBAC_GROUP, "v1", "clusterrolebindings")
+_TOKENS: Final = paths.core("secrets", namespace=NAMESPACE)
+_NO_QUERY: Final[Mapping[str, str]] = {}
+_AUTHENTICATED: Final = "system:authenticated"
+_TOKEN_USER: Final = f"{BOOTSTRAP_USER_PREFIX}000000"
+_NODE_USER: Final = f"{NODE_USER_PREFIX}nodeattest-asks"
+"""Nobody's names: what is granted to a name is found in the bindings."""
+MAX_GROUPS: Final = 256
+"""Groups of tokens that one question names."""
+COUNT_PERIOD: Final = 3600.0
+"""Seconds between two counts of Nodes where all doors are closed."""
+MAX_GRANTS: Final = 200
+"""Bindings kept; a cluster with more of them is open however many more there are."""
+
+
+class Survey:
+    """Looks at one cluster, as often as it is asked to."""
+
+    def __init__(
+        self,
+        key: ClusterKey,
+        client: ApiClient,
+        inventory: Inventory,
+        *,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+    ) -> None:
+        self._key = key
+        self._client = client
+        self._inventory = inventory
+        self._now = now
+        self._clock = clock
+        self._may_read_tokens = True
+        self._counted: tuple[float, Census] | None = None
+
+    async def look(self, *, enforce: bool) -> Facts:
+        """Gather the facts; raises ApiError."""
+        grants, groups = await self._grants()
+        groups |= await self._groups_of_tokens()
+        passes = await self._passes(groups)
+        renewing = any(Who.NODES in grant.to for grant in grants)
+        return Facts(grants=grants, passes=passes, census=await self._count(anew=renewing), enforce=enforce)
+
+    async def remove(self, grant: Grant) -> None:
+        """Delete exactly the binding that was judged; raises Conflict where it changed, NotFound where it is gone."""
+        path = paths.named(*_BINDINGS, grant.name)
+        await self._client.delete(path, uid=grant.uid, resource_version=grant.resource_version)
+
+    async def _grants(self) -> tuple[tuple[Grant, ...], set[str]]:
+        """Resolve every ClusterRoleBinding; also returns the groups of bootstrap tokens that any of them names."""
+        doors_of: dict[str, frozenset[Door]] = {}
+        async for role in self._items(_ROLES):
+            doors = doors_of_role(role)
+            if doors:
+                doors_of[text(role, "metadata", "name")] = doors
+        grants: list[Grant] = []
+        groups: set[str] = set()
+        async for binding in self._items(paths.collection(*_BINDINGS)):
+            groups |= bootstrap_groups_of(binding)
+            grant = grant_of(binding, doors_of)
+            if grant is not None and (len(grants) < MAX_GRANTS or grant.is_kubeadms):
+                grants.append(grant)
+        return tuple(grants), groups
+
+    async def _groups_of_tokens(self) -> set[str]:
+        """Read the groups that living tokens give; without the right to, none, and it is not tried again."""
+        groups: set[str] = set()
+        if not self._may_read_tokens:
+            return groups
+        try:
+            async for secret in self._items(_TOKENS, {"fieldSelector": f"type={SECRET_TYPE}"}):
+                groups.update(authenticating_groups(secret, self._now()) or ())
+        except Forbidden:
+            self._may_read_tokens = False
+        return groups
+
+    async def _passes(self, groups: Collection[str]) -> Passes:
+        """Ask the API server: as kubeadm's tokens, as one with every group that a token may have, and as a node."""
+        known = [BOOTSTRAP_GROUP, KUBEADM_TOKEN_GROUP, _AUTHENTICATED]
+        every = [*dict.fromkeys([*known, *sorted(groups)])][:MAX_GROUPS]
+        asking = [(Who.BOOTSTRAPPERS, _TOKEN_USER, known)]
+        asking += [(Who.BOOTSTRAPPERS, _TOKEN_USER, every)] if len(every) > len(known) else []
+        asking += [(Who.NODES, _NODE_USER, [NODES_GROUP, _AUTHENTICATED])]
+        found: set[tuple[Who, Door]] = set()
+        for who, user, named in asking:
+            for door in Door:
+                if await self._is_allowed(user, named, door):
+                    found.add((who, door))
+        return frozenset(found)
+
+    async def _is_allowed(self, user: str, groups: Collection[str], door: Door) -> bool:
+        asked: JsonObject = {"verb": "create", "group": CSR_GROUP, "resource": CSR_RESOURCE, "subresource": str(door)}
+        named: list[JsonValue] = [*groups]
+        body: JsonObject = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": user, "groups": named, "resourceAttributes": asked},
+        }
+        return flag(await self._client.create(_REVIEWS, body), "status", "allowed")
+
+    async def _count(self, *, anew: bool) -> Census:
+        """Count the Nodes; where nothing depends on it, an older count will do, for a list of Nodes is large."""
+        if not anew and self._counted is not None and self._clock() - self._counted[0] < COUNT_PERIOD:
+            return self._counted[1]
+        census, now = Census(), self._now()
+        async for node in self._items(paths.core("nodes")):
+            name = text(node, "metadata", "name")
+            census.count(name, attested=is_attested(node, self._key, self._inventory, now))
+        self._counted = (self._clock(), census)
+        return census
+
+    async def _items(self, path: str, query: Mapping[str, str] = _NO_QUERY) -> AsyncGenerator[JsonObject]:
+        async for page in self._client.pages(path, query):
+            for item in items(page, "items"):
+                yield item

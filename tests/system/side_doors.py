@@ -1,0 +1,130 @@
+"""kubeadm's automatic approval in a workload cluster: made by kubeadm itself where it is at hand, and seen in use."""
+
+from __future__ import annotations
+
+import base64
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+from world import CLUSTER, CSRS, NAMESPACE, World
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.upstream import kubeadm
+
+__all__ = [
+    "BINDINGS",
+    "BOOTSTRAP",
+    "ROTATION",
+    "asks_in_tree",
+    "binding_names",
+    "condition",
+    "forget_bindings",
+    "grant",
+    "make_bindings",
+    "nudge",
+    "register_node",
+]
+
+BINDINGS: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+CLUSTERS: Final = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/{CLUSTER}"
+BOOTSTRAP: Final = "kubeadm:node-autoapprove-bootstrap"
+ROTATION: Final = "kubeadm:node-autoapprove-certificate-rotation"
+ROLE: Final = "system:certificates.k8s.io:certificatesigningrequests"
+CONFIGURATION: Final = "apiVersion: kubeadm.k8s.io/v1beta2\nkind: ClusterConfiguration\nkubernetesVersion: v1.20.2\n"
+"""A version is named so that kubeadm does not look for one on the internet."""
+
+
+def make_bindings(world: World, *, real: bool) -> None:
+    """Let kubeadm make its bindings, or make them as it does."""
+    if real:
+        config = world.directory / "kubeadm.yaml"
+        config.write_text(CONFIGURATION, encoding="ascii")
+        access = ["--kubeconfig", str(world.workload.admin_kubeconfig), "--config", str(config)]
+        done = kubeadm(Path(os.environ["KUBEBUILDER_ASSETS"]), "init", "phase", "bootstrap-token", *access)
+        assert done.returncode == 0, done.stderr
+        return
+    with suppress(ApiRefusal):
+        grant(world, BOOTSTRAP, f"{ROLE}:nodeclient", "system:bootstrappers:kubeadm:default-node-token")
+    with suppress(ApiRefusal):
+        grant(world, ROTATION, f"{ROLE}:selfnodeclient", "system:nodes")
+
+
+def grant(world: World, name: str, role: str, group: str) -> None:
+    """Bind a ClusterRole to a group."""
+    api = "rbac.authorization.k8s.io"
+    body: JsonMap = {
+        "apiVersion": f"{api}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": api, "kind": "Group", "name": group}],
+    }
+    world.workload_admin.create(BINDINGS, body)
+
+
+def binding_names(world: World) -> set[str]:
+    """Return the names of all ClusterRoleBindings."""
+    return {text_at(one, "metadata", "name") for one in world.workload_admin.list(BINDINGS)}
+
+
+def forget_bindings(world: World, *names: str) -> None:
+    """Delete these bindings, and kubeadm's."""
+    for name in (BOOTSTRAP, ROTATION, *names):
+        with suppress(ApiRefusal):
+            world.workload_admin.send("DELETE", f"{BINDINGS}/{name}")
+
+
+def condition(world: World) -> JsonMap:
+    """Return the Cluster's condition, or an empty object."""
+    conditions = maps_at(world.admin.get(CLUSTERS), "status", "conditions")
+    nothing: JsonMap = {}
+    return next((one for one in conditions if text_at(one, "type") == "SideDoorsClosed"), nothing)
+
+
+def nudge(world: World) -> None:
+    """Change something of the cluster, so that it is looked at again."""
+    world.admin.patch(CLUSTERS, {"metadata": {"annotations": {"tests.example/nudge": uuid4().hex}}})
+
+
+def register_node(world: World, name: str, provider_id: str) -> JsonMap:
+    """Register a Node as kubelet does."""
+    body: JsonMap = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name},
+        "spec": {"providerID": provider_id},
+    }
+    return world.workload_admin.create("/api/v1/nodes", body)
+
+
+def asks_in_tree(world: World, node: str, kubeconfig: Path, key: ec.EllipticCurvePrivateKey | None = None) -> str:
+    """File a request with the in-tree signer, as kubelet does; returns its name."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+            x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}"),
+        ]
+    )
+    csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    body: JsonMap = {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": f"in-tree-{uuid4().hex[:10]}"},
+        "spec": {
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+            "usages": ["digital signature", "client auth"],
+            "request": base64.b64encode(csr.public_bytes(Encoding.PEM)).decode(),
+        },
+    }
+    made = world.workload.client(kubeconfig).create(CSRS, body)
+    return text_at(map_at(made, "metadata"), "name")

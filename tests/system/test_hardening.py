@@ -1,0 +1,227 @@
+"""Side doors of a workload cluster: closed in order, never a foreign one, and found again when kubeadm reopens them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import pytest
+from side_doors import (
+    BINDINGS,
+    BOOTSTRAP,
+    CLUSTERS,
+    ROLE,
+    ROTATION,
+    asks_in_tree,
+    binding_names,
+    condition,
+    forget_bindings,
+    grant,
+    make_bindings,
+    nudge,
+    register_node,
+)
+from world import CSRS, NAMESPACE, World, built_world, eventually
+
+from nodeattest_controller import manifests
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.upstream import controller_manager
+
+ALONE = ("--leader-elect", "false")
+FOREIGN = "kubespray:system:node-bootstrapper"
+
+
+@pytest.fixture(scope="module")
+def town(
+    start_control_plane: Callable[[str], ControlPlane], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """A world of its own: whose Nodes matter here."""
+    with built_world(start_control_plane, tmp_path_factory.mktemp("town")) as built:
+        yield built
+
+
+@pytest.fixture
+def doors(town: World, control_plane_kind: str) -> Iterator[Callable[[], None]]:
+    """kubeadm's bindings; call it to let kubeadm make them again."""
+    town.set_policy(authorizedAttestors=["insecure"])
+
+    def make() -> None:
+        make_bindings(town, real=control_plane_kind == "real")
+
+    make()
+    yield make
+    forget_bindings(town, FOREIGN)
+    for node in town.workload_admin.list("/api/v1/nodes"):
+        town.workload_admin.send("DELETE", f"/api/v1/nodes/{text_at(node, 'metadata', 'name')}")
+
+
+def reason_is(town: World, reason: str, *, says: str = "", seconds: float = 40.0) -> JsonMap:
+    """Wait for a finding, and that it says this."""
+
+    def found() -> JsonMap | None:
+        seen = condition(town)
+        return seen if text_at(seen, "reason") == reason and says in text_at(seen, "message") else None
+
+    return eventually(found, seconds=seconds, what=f"the condition {reason}, not {condition(town)},")
+
+
+def joined(town: World, name: str) -> None:
+    """Let a machine join attested, and its kubelet register."""
+    town.machine(name)
+    done = town.agent(name, "insecure").join(town.token())
+    assert done.returncode == 0, done.stderr
+    register_node(town, name, f"sandbox://{name}")
+
+
+def events(town: World, reason: str) -> list[str]:
+    found = town.admin.list(f"/api/v1/namespaces/{NAMESPACE}/events")
+    return [text_at(one, "message") for one in found if text_at(one, "reason") == reason]
+
+
+def test_the_doors_close_in_order_and_again_when_kubeadm_reopens_them(town: World, doors: Callable[[], None]) -> None:
+    old = town.machine("old-1")
+    register_node(town, "old-1", "sandbox://old-1")
+    with town.controller(*ALONE, log="order.log") as controller:
+        eventually(lambda: controller.said("connected"), seconds=60, what="the connection")
+        joined(town, "new-1")
+        open_still = reason_is(town, "ClosedForBootstrap", says="1 of 2 Nodes are not in the ledger: old-1")
+        assert open_still["status"] == "False"
+        assert binding_names(town) & {BOOTSTRAP, ROTATION} == {ROTATION}
+
+        town.workload_admin.send("DELETE", "/api/v1/nodes/old-1")
+        town.admin.patch(
+            f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/machines/{old.name}",
+            {"metadata": {"annotations": {"tests.example/nudge": "1"}}},
+        )
+        assert reason_is(town, "Closed")["status"] == "True"
+        assert not binding_names(town) & {BOOTSTRAP, ROTATION}
+        assert any(BOOTSTRAP in said for said in events(town, "SideDoorRemoved"))
+        assert any(ROTATION in said for said in events(town, "SideDoorRemoved"))
+        assert events(town, "SideDoorsClosed")
+
+        doors()
+        nudge(town)
+        eventually(lambda: not binding_names(town) & {BOOTSTRAP, ROTATION}, seconds=40, what="closing them again")
+        assert condition(town)["status"] == "True"
+    assert "Traceback" not in controller.log()
+
+
+@pytest.mark.usefixtures("doors")
+def test_a_foreign_binding_is_named_with_its_remedy_and_left_alone(town: World) -> None:
+    grant(town, FOREIGN, f"{ROLE}:nodeclient", "system:bootstrappers:kubespray")
+    with town.controller(*ALONE, log="foreign.log"):
+        found = reason_is(town, "ForeignBinding")
+        assert found["status"] == "False"
+        assert f"kubectl delete clusterrolebinding {FOREIGN}" in text_at(found, "message")
+        assert binding_names(town) & {BOOTSTRAP, ROTATION, FOREIGN} == {ROTATION, FOREIGN}
+        town.workload_admin.send("DELETE", f"{BINDINGS}/{FOREIGN}")
+        nudge(town)
+        reason_is(town, "ClosedForBootstrap")
+        assert ROTATION in binding_names(town)  # no Node is no proof of anything
+
+
+@pytest.mark.usefixtures("doors")
+def test_audit_says_what_it_would_do_and_does_nothing(town: World) -> None:
+    town.set_policy(authorizedAttestors=["insecure"], enforcement="Audit")
+    with town.controller(*ALONE, log="audit.log") as controller:
+        found = reason_is(town, "Audit")
+        assert f"Enforce would delete ClusterRoleBinding {BOOTSTRAP}" in text_at(found, "message")
+        assert {BOOTSTRAP, ROTATION} <= binding_names(town)
+        town.set_policy(authorizedAttestors=["insecure"], enforcement="Enforce")
+        reason_is(town, "ClosedForBootstrap")
+        assert BOOTSTRAP not in binding_names(town)
+        assert controller.said("removed a side door")
+
+
+@pytest.mark.usefixtures("doors")
+def test_nothing_is_asked_of_a_cluster_that_is_not_initialized_or_paused(town: World) -> None:
+    try:
+        town.admin.patch(f"{CLUSTERS}/status", {"status": {"controlPlaneReady": False}})
+        with town.controller(*ALONE, log="early.log"):
+            assert reason_is(town, "NotInitialized")["status"] == "Unknown"
+            assert BOOTSTRAP in binding_names(town)
+            town.admin.patch(CLUSTERS, {"spec": {"paused": True}})
+            town.admin.patch(f"{CLUSTERS}/status", {"status": {"controlPlaneReady": True}})
+            _outlast_a_look()
+            assert BOOTSTRAP in binding_names(town)
+            assert text_at(condition(town), "reason") == "NotInitialized"
+            town.admin.patch(CLUSTERS, {"spec": {"paused": False}})
+            reason_is(town, "ClosedForBootstrap")
+    finally:
+        town.admin.patch(CLUSTERS, {"spec": {"paused": False}})
+        town.admin.patch(f"{CLUSTERS}/status", {"status": {"controlPlaneReady": True}})
+
+
+def _outlast_a_look() -> None:
+    """Wait for longer than a look takes to follow a change (``Pace.gap``, drawn)."""
+    time.sleep(13)
+
+
+@pytest.mark.usefixtures("doors")
+def test_a_missing_right_is_told_with_the_manifest_that_grants_it(town: World) -> None:
+    poor = town.workload.client_kubeconfig("system:serviceaccount:kube-system:node-attestation-controller")
+    town.route_workload(poor.read_bytes())
+    made: list[str] = []
+    try:
+        with town.controller(*ALONE, log="poor.log"):
+            found = reason_is(town, "CannotVerify")
+            assert found["status"] == "Unknown"
+            assert "manifests/workload-hardening" in text_at(found, "message")
+            made += _apply(town)
+            reason_is(town, "ClosedForBootstrap", seconds=60)
+            assert BOOTSTRAP not in binding_names(town)
+    finally:
+        town.route_workload(town.workload.admin_kubeconfig.read_bytes())
+        for path in made:
+            with suppress(ApiRefusal):
+                town.workload_admin.send("DELETE", path)
+
+
+def _apply(town: World) -> list[str]:
+    applied: list[str] = []
+    for base in ("workload-rbac", "workload-hardening"):
+        for made in cast("list[JsonMap]", manifests.objects(base)):
+            if made["kind"] in {"ClusterRole", "ClusterRoleBinding"}:
+                collection = f"/apis/rbac.authorization.k8s.io/v1/{str(made['kind']).lower()}s"
+                town.workload_admin.create(collection, made)
+                applied.append(f"{collection}/{text_at(made, 'metadata', 'name')}")
+    return applied
+
+
+def approved(town: World, name: str) -> bool:
+    conditions = maps_at(town.workload_admin.get(f"{CSRS}/{name}"), "status", "conditions")
+    return any(text_at(one, "type") == "Approved" for one in conditions)
+
+
+def test_a_stolen_token_gets_no_in_tree_certificate_once_the_doors_are_closed(
+    town: World, doors: Callable[[], None], request: pytest.FixtureRequest, control_plane_kind: str
+) -> None:
+    if control_plane_kind != "real":
+        pytest.skip("not possible here: approving by itself is the work of kube-controller-manager")
+    forget_bindings(town)
+    doors()
+    stolen = town.workload.token_kubeconfig(town.token())
+    assets = Path(request.getfixturevalue("assets"))
+    with controller_manager(town.workload, assets, ["csrapproving", "csrsigning"]):
+        before = asks_in_tree(town, "anybody", stolen)
+        eventually(lambda: approved(town, before), what="the in-tree approval of a request by a token")
+        with town.controller(*ALONE, log="stolen.log"):
+            reason_is(town, "ClosedForBootstrap")
+        by_node = town.workload.client_kubeconfig("system:node:old-2", ["system:nodes"])
+        after = asks_in_tree(town, "anybody-else", stolen)
+        renewal = asks_in_tree(town, "old-2", by_node)
+        eventually(lambda: approved(town, renewal), what="the in-tree approval of a node's renewal")
+        assert not approved(town, after)
+        with town.controller(*ALONE, log="closed.log") as controller:
+            eventually(lambda: controller.said("connected"), seconds=60, what="the connection")
+            joined(town, "new-2")
+            reason_is(town, "Closed")
+        late = asks_in_tree(town, "old-2", by_node)
+        time.sleep(3)  # what the approver approves it approves within a second
+        assert not approved(town, late)
+        assert not approved(town, after)
