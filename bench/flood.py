@@ -12,8 +12,7 @@ from bench import joins
 from bench.figures import Figure
 from bench.flooder import PROGRESS
 from bench.scene import Scene
-from nodeattest_cli.demo.fleet import DemoMachine, new_token
-from nodeattest_sandbox.fleet import create_bootstrap_token
+from nodeattest_cli.demo.fleet import DemoMachine
 
 ALONE = 5
 BESIDE = 12
@@ -62,7 +61,7 @@ def _joins_beside(
 
 def _flood(scene: Scene, requests: int, *, victim: DemoMachine) -> subprocess.Popen[str]:
     workload = scene.world.workload
-    token = workload.await_token(create_bootstrap_token(workload.client(), new_token()))
+    token = victim.token
     command = [sys.executable, "-m", "bench.flooder", workload.server, str(workload.ca_certificate), str(requests)]
     command += [victim.identity.node, victim.identity.provider_id]
     flooder = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -47,7 +47,7 @@ class NoDrafts:
 def measure(scene: Scene) -> list[Figure]:
     workload = scene.world.workload
     token = workload.await_token(create_bootstrap_token(workload.client(), new_token()))
-    first, *fleet = [_machine(scene, number) for number in range(1000, 1001 + NODES)]
+    first, *fleet = [_machine(scene, number, token) for number in range(1000, 1001 + NODES)]
     servers = [pid for plane in (scene.world.management, scene.world.workload) for pid in plane.pids.values()]
     _join(scene, token, *first)  # loads the provider, and the kinds of the infrastructure
     time.sleep(1)
@@ -73,7 +73,7 @@ def _own_cpu() -> float:
     return times.user + times.system
 
 
-def _machine(scene: Scene, number: int) -> tuple[Order, SoftwareAttestor]:
+def _machine(scene: Scene, number: int, token: str) -> tuple[Order, SoftwareAttestor]:
     attestor = SoftwareAttestor()
     node, provider_id = f"worker-{number}", f"demo://rack-2/{number}"
     create_machine(
@@ -83,6 +83,7 @@ def _machine(scene: Scene, number: int) -> tuple[Order, SoftwareAttestor]:
         provider_id=provider_id,
         addresses=[("Hostname", node)],
         infrastructure_annotations={ANNOTATION_TPM_ENDORSEMENT_KEY: attestor.fingerprint},
+        bootstrap_token=token,
     )
     ca_pem = scene.world.workload.ca_certificate.read_bytes()
     order = Order(

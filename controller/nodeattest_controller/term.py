@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from nodeattest_controller.clusters.bootstrap_configs import BootstrapConfigs
 from nodeattest_controller.clusters.challenge_keys import ChallengeKeys
 from nodeattest_controller.clusters.events import EventRecorder
 from nodeattest_controller.clusters.inventory import ClusterKey
@@ -129,6 +130,7 @@ def _reconciler(
     judge = Judge(
         management,
         keys,
+        configs=BootstrapConfigs(management.client, clock=time.monotonic),
         addresses=addresses,
         signer=halves,
         provider_id_oid=settings.provider_id_oid,

@@ -40,6 +40,8 @@ class Reason(StrEnum):
     # The Kubernetes object
     REQUESTER_NOT_ALLOWED = "RequesterNotAllowed"
     TOKEN_NOT_THIS_MACHINES = "TokenNotThisMachines"  # noqa: S105 - the name of a reason, not a secret
+    TOKEN_NOT_NAMED = "TokenNotNamed"  # noqa: S105 - the same
+    BOOTSTRAP_CONFIG_UNREADABLE = "BootstrapConfigUnreadable"
     REQUESTER_OVER_BUDGET = "RequesterOverBudget"
     USAGES_NOT_ALLOWED = "UsagesNotAllowed"
     SIGNER_UNKNOWN = "SignerUnknown"

@@ -126,8 +126,9 @@ def create_machine(
     infrastructure = creator.create(
         _INFRASTRUCTURE, name, {"providerID": provider_id}, owner=machine, annotations=infrastructure_annotations
     )
-    creator.create(_CONFIG, name, _kubeadm_config(bootstrap_token), owner=machine)
+    config = creator.create(_CONFIG, name, _kubeadm_config(bootstrap_token), owner=machine)
     if ready:
+        _set_status(client, config, _CONFIG.plural, _config_status(contract, f"{name}-bootstrap"))
         creator.create_secret(f"{name}-bootstrap", {"value": bootstrap_data, "format": b"cloud-config"}, owner=machine)
     status = _machine_status(contract, addresses, node, ready=ready)
     return Machine(_set_status(client, machine, "machines", status), infrastructure)
@@ -147,7 +148,8 @@ def create_machine_pool(
     template: JsonMap = {"spec": {"clusterName": cluster_name, "bootstrap": bootstrap}}
     spec: JsonMap = {"clusterName": cluster_name, "providerIDList": list(provider_ids), "template": template}
     pool = creator.create(_POOL, name, spec, owner=cluster)
-    creator.create(_CONFIG, name, _kubeadm_config(bootstrap_token), owner=pool)
+    config = creator.create(_CONFIG, name, _kubeadm_config(bootstrap_token), owner=pool)
+    _set_status(client, config, _CONFIG.plural, _config_status(contract, f"{name}-bootstrap"))
     creator.create_secret(f"{name}-bootstrap", {"value": b"#cloud-config\n"}, owner=pool)
     return _set_status(client, pool, "machinepools", _machine_status(contract, (), None, ready=True))
 
@@ -259,6 +261,11 @@ def _kubeadm_config(token: str) -> JsonMap:
         if token
         else {"joinConfiguration": {}}
     )
+
+
+def _config_status(contract: Contract, secret: str) -> JsonMap:
+    done: JsonMap = {"ready": True} if contract == "v1beta1" else {"initialization": {"dataSecretCreated": True}}
+    return {"dataSecretName": secret, **done}
 
 
 def _reference(contract: Contract, group: str, kind: str, name: str) -> JsonMap:

@@ -141,8 +141,22 @@ class Join:
                         "kind": "DevMachine",
                         "name": MACHINE,
                     },
+                    "bootstrap": {
+                        "configRef": {
+                            "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1",
+                            "kind": "KubeadmConfig",
+                            "name": MACHINE,
+                        }
+                    },
                 },
                 status={"bootstrapReady": True, "addresses": [{"type": "Hostname", "address": NODE}]},
+            ),
+            _object(
+                "bootstrap.cluster.x-k8s.io/v1beta1",
+                "KubeadmConfig",
+                MACHINE,
+                spec={"joinConfiguration": {"discovery": {"bootstrapToken": {"token": "abcdef.0123456789abcdef"}}}},
+                status={"ready": True},
             ),
             _object(
                 "infrastructure.cluster.x-k8s.io/v1beta1",

@@ -27,6 +27,7 @@ COMMAND = Path(sys.executable).parent / "nodeattest"
 TPM_REASONS = {
     "stolen token, no evidence": "EnvelopeMalformed",
     "stolen token, the insecure signer": "AttestorNotAuthorized",
+    "another machine's token": "TokenNotThisMachines",
     "enrolled machine, another node's name": "NodeNameMismatch",
     "replay of another node's proof with a new key": "FirstRequestMismatch",
     "genuine TPM that nobody registered": "EndorsementKeyUntrusted",
@@ -36,6 +37,7 @@ TPM_REASONS = {
 AWS_REASONS = {
     "stolen token, no evidence": "EnvelopeMalformed",
     "stolen token, the insecure signer": "AttestorNotAuthorized",
+    "another machine's token": "TokenNotThisMachines",
     "enrolled machine, another node's name": "NodeNameMismatch",
     "replay of another node's proof with a new key": "PlatformProofNotBound",
     "an instance of another account": "PlatformAccountNotAllowed",
@@ -50,6 +52,7 @@ AWS_REASONS = {
 AZURE_REASONS = {
     "stolen token, no evidence": "EnvelopeMalformed",
     "stolen token, the insecure signer": "AttestorNotAuthorized",
+    "another machine's token": "TokenNotThisMachines",
     "enrolled machine, another node's name": "NodeNameMismatch",
     "replay of another node's proof with a new key": "PlatformProofNotBound",
     "genuine machine of another subscription": "PlatformInstanceMismatch",
@@ -61,6 +64,7 @@ AZURE_REASONS = {
 GCP_REASONS = {
     "stolen token, no evidence": "EnvelopeMalformed",
     "stolen token, the insecure signer": "AttestorNotAuthorized",
+    "another machine's token": "TokenNotThisMachines",
     "enrolled machine, another node's name": "NodeNameMismatch",
     "replay of another node's proof with a new key": "FirstRequestMismatch",
     "vTPM of an instance that is no Machine's": "EndorsementKeyUntrusted",
@@ -80,6 +84,7 @@ DISCOVERY_REASONS = {
 COMPOSITE_REASONS = {
     "stolen token, no evidence": "EnvelopeMalformed",
     "stolen token, the insecure signer": "AttestorNotAuthorized",
+    "another machine's token": "TokenNotThisMachines",
     "enrolled machine, another node's name": "NodeNameMismatch",
     "replay of another node's proof with a new key": "FirstRequestMismatch",
     "one of two proofs, alone": "AttestorNotAuthorized",
@@ -143,6 +148,7 @@ def test_machines_with_secrets_join_and_other_secrets_do_not(tmp_path: Path) -> 
     assert reasons(found) == {
         "stolen token, no evidence": "EnvelopeMalformed",
         "stolen token, the insecure signer": "AttestorNotAuthorized",
+        "another machine's token": "TokenNotThisMachines",
         "enrolled machine, another node's name": "NodeNameMismatch",
         "replay of another node's proof with a new key": "SecretUsed",
         "a secret of the attacker's own": "ProofInvalid",
@@ -162,6 +168,7 @@ def test_the_insecure_provider_still_refuses_other_names_and_second_keys(tmp_pat
     found = outcome(tmp_path, "--nodes", "1", "--provider", "insecure")
     assert reasons(found) == {
         "stolen token, no evidence": "EnvelopeMalformed",
+        "another machine's token": "TokenNotThisMachines",
         "another node's name": "NodeNameMismatch",
         "a joined machine, a second key": "MachineAlreadyBound",
         "a machine that nobody made": "MachineNotFound",
@@ -269,7 +276,7 @@ def test_a_kept_demo_ends_in_plain_tables_can_be_looked_at_and_ends_with_a_signa
         assert line, "the demo ended instead of keeping"
         said += line
     assert "\x1b" not in said
-    assert said.index("joined   worker-1") < said.index("| node ") < said.index("1 joined, 7 refused, as it must be.")
+    assert said.index("joined   worker-1") < said.index("| node ") < said.index("1 joined, 8 refused, as it must be.")
     (folder,) = tmp_path.iterdir()
     kubelet = json.loads((folder / "nodes/worker-1/etc/kubernetes/kubelet.conf").read_bytes())
     assert kubelet["users"][0]["user"]["exec"]["command"].endswith("kubelet-authenticator")

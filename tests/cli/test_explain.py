@@ -109,6 +109,29 @@ def test_a_token_that_is_bound_to_another_machine_is_named(join: Join) -> None:
     assert not explain_request(filed, join.documents()).failed
 
 
+NAMED = "a token that the machine's bootstrap configuration names"
+TOKEN = ("spec", "joinConfiguration", "discovery", "bootstrapToken", "token")
+
+
+def test_the_token_is_held_to_the_configuration_that_was_given(join: Join) -> None:
+    filed, documents = join.first, join.documents()
+
+    def outcome(changed_documents: list[JsonObject]) -> Outcome:
+        steps = explain_request(filed, changed_documents).steps
+        return next(step.outcome for step in steps if step.name == NAMED)
+
+    assert outcome(documents) is Outcome.PASSED
+    assert outcome(without(documents, "KubeadmConfig")) is Outcome.NOT_CHECKED
+    assert outcome(without(documents, "NodeAttestationPolicy")) is Outcome.NOT_CHECKED
+    another = changed(documents, "KubeadmConfig", *TOKEN, value="fedcba.0123456789abcdef")
+    assert refusal(explain_request(filed, another)) == (NAMED, "TokenNotThisMachines")
+    off = changed(another, "NodeAttestationPolicy", "spec", "tokenBinding", value="Off")
+    assert outcome(off) is Outcome.PASSED
+    unbound = changed(documents, "Machine", "spec", "bootstrap", value={"dataSecretName": "x"})
+    assert refusal(explain_request(filed, unbound)) == (NAMED, "TokenNotNamed")
+    assert "0123456789abcdef" not in str(explain_request(filed, another).to_json())
+
+
 def test_without_documents_nothing_fails_and_what_is_missing_is_named(join: Join) -> None:
     _, second = join.round()
     explanation = explain_request(second, [])

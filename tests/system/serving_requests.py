@@ -121,10 +121,10 @@ def certificate_of(filed: Filed) -> x509.Certificate:
     return x509.load_pem_x509_certificate(base64.b64decode(text_at(filed.read(), "status", "certificate")))
 
 
-def enrol(world: World, name: str, *, addresses: Sequence[tuple[str, str]] = ()) -> Node:
+def enrol(world: World, name: str, *, addresses: Sequence[tuple[str, str]] = (), bootstrap_token: str = "") -> Node:
     """Make a Machine with a secret of its own, and what answers for it."""
     secret = secrets.token_hex(32).encode()
-    world.machine(name, addresses=addresses)
+    world.machine(name, addresses=addresses, bootstrap_token=bootstrap_token)
     body: JsonMap = {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -190,7 +190,11 @@ class World:
             tpm.stop()
 
     def set_policy(self, **spec: JsonValue) -> None:
-        """Make this the cluster's one policy."""
+        """Make this the cluster's one policy.
+
+        Most tests join with any token and are about something else, so tokens are bound where a test says so only.
+        """
+        spec.setdefault("tokenBinding", "Off")
         path = f"{OWN}/nodeattestationpolicies"
         body: JsonMap = {
             "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",

@@ -89,7 +89,12 @@ def _downgrade(scene: Scene) -> Verdict:
 
 def _second_key(scene: Scene) -> Verdict:
     """Be a machine that has joined, and bring another key."""
-    return by_agent(scene, scene.member.identity, scene.member.seat)
+    return by_agent(scene, scene.member.identity, scene.member.seat, by=scene.insider)
+
+
+def _other_token(scene: Scene) -> Verdict:
+    """Show all that the victim has to show, and ask with the token of another machine."""
+    return by_agent(scene, scene.victim.identity, scene.victim.seat, by=scene.insider)
 
 
 def _without_evidence(scene: Scene) -> Verdict:
@@ -109,9 +114,12 @@ def _unknown_machine(scene: Scene) -> Verdict:
 def _replay(scene: Scene) -> Verdict:
     """Put another node's proof, read where everybody may read it, around a key of the attacker's own."""
     evidence = observed_proof(scene)
-    return with_proof(scene, scene.member.identity, scene.member.seat, lambda _: evidence)
+    return with_proof(scene, scene.member.identity, scene.member.seat, lambda _: evidence, by=scene.insider)
 
 
+_OTHER_TOKEN: Final = Attempt(
+    name="another machine's token", expected=(Reason.TOKEN_NOT_THIS_MACHINES,), act=_other_token
+)
 _COMMON: Final = (
     Attempt(name="stolen token, no evidence", expected=(Reason.ENVELOPE_MALFORMED,), act=_without_evidence),
     Attempt(
@@ -119,6 +127,7 @@ _COMMON: Final = (
         expected=(Reason.ATTESTOR_NOT_AUTHORIZED,),
         act=_downgrade,
     ),
+    _OTHER_TOKEN,
     Attempt(
         name="enrolled machine, another node's name",
         expected=(Reason.NODE_NAME_MISMATCH,),
@@ -139,6 +148,7 @@ _CHALLENGE: Final = (
 )
 _INSECURE: Final = (
     Attempt(name="stolen token, no evidence", expected=(Reason.ENVELOPE_MALFORMED,), act=_without_evidence),
+    _OTHER_TOKEN,
     Attempt(name="another node's name", expected=(Reason.NODE_NAME_MISMATCH,), act=_other_name_insecure),
     Attempt(name="a joined machine, a second key", expected=(Reason.MACHINE_ALREADY_BOUND,), act=_second_key),
     Attempt(name="a machine that nobody made", expected=(Reason.MACHINE_NOT_FOUND,), act=_unknown_machine),

@@ -11,7 +11,7 @@ from nodeattest_cli.demo.equipment import Equipment, Seat
 from nodeattest_cli.demo.fleet import provision
 from nodeattest_cli.demo.grounds.gcp import GcpGround
 from nodeattest_cli.demo.node_client import DemoFailure
-from nodeattest_cli.demo.scene import Attempt, Scene, by_agent, with_proof
+from nodeattest_cli.demo.scene import Attempt, Scene, by_agent, thief_of, with_proof
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import ProviderName
@@ -44,8 +44,8 @@ def _stopped(scene: Scene) -> Verdict:
 
 
 def _as_a_machine(scene: Scene, equipment: Equipment) -> Verdict:
-    provision(scene.world, next(_NUMBERS), equipment)
-    return by_agent(scene, equipment.identity, equipment.seat)
+    machine = provision(scene.world, next(_NUMBERS), equipment)
+    return by_agent(scene, equipment.identity, equipment.seat, by=thief_of(scene.world, machine))
 
 
 def _tpm_signer(scene: Scene) -> Verdict:

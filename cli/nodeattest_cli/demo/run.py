@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from nodeattest_cli.demo.attacker import Attacker
 from nodeattest_cli.demo.attempts import attempts_for, carry_out
 from nodeattest_cli.demo.children import Children
 from nodeattest_cli.demo.directions import Directions, given, publish
@@ -22,7 +21,7 @@ from nodeattest_cli.demo.fleet import DemoMachine, join, provision
 from nodeattest_cli.demo.grounds import Ground, ground_type
 from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_cli.demo.results import Joined, Refused, Report
-from nodeattest_cli.demo.scene import Scene
+from nodeattest_cli.demo.scene import Scene, thief_of
 from nodeattest_cli.demo.show import Show
 from nodeattest_cli.demo.tools import Tools
 from nodeattest_cli.demo.world import USER, Planes, World, fill, start_controller, start_planes
@@ -157,19 +156,14 @@ def _scene(
     member: DemoMachine,
     stranger: Seat,
 ) -> Scene:
-    token = victim.token  # stolen from the victim's bootstrap data, before it booted
-    attacker = Attacker(
-        client=world.workload.client(world.workload.token_kubeconfig(token)),
-        token=token,
-        ca_pem=world.workload.ca_certificate.read_bytes(),
-    )
     return Scene(
         world=world,
         ground=ground,
         children=children,
         agent=plan.tools.agent,
         directory=plan.directory / "impostors",
-        attacker=attacker,
+        attacker=thief_of(world, victim),  # stolen from the victim's bootstrap data, before it booted
+        insider=thief_of(world, member),
         victim=victim,
         member=member,
         stranger=stranger,

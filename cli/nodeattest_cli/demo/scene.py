@@ -26,7 +26,7 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import Evidence
 
-__all__ = ["Attempt", "Scene", "by_agent", "file_request", "new_name", "observed_proof", "with_proof"]
+__all__ = ["Attempt", "Scene", "by_agent", "file_request", "new_name", "observed_proof", "thief_of", "with_proof"]
 
 _SECOND_PHASE: Final = 2
 _NUMBERS = count(1)
@@ -43,6 +43,9 @@ class Scene:
     agent: Path
     directory: Path
     attacker: Attacker
+    """With the victim's token."""
+    insider: Attacker
+    """With the member's token: who got hold of what that machine keeps."""
     victim: DemoMachine
     """A Machine that is provisioned and has not joined: nothing in the ledger protects it yet."""
     member: DemoMachine
@@ -60,26 +63,43 @@ class Attempt:
     act: Callable[[Scene], Verdict]
 
 
-def by_agent(scene: Scene, identity: Identity, seat: Seat) -> Verdict:
+def thief_of(world: World, machine: DemoMachine) -> Attacker:
+    """Make somebody with a machine's token."""
+    return Attacker(
+        client=world.workload.client(world.workload.token_kubeconfig(machine.token)),
+        token=machine.token,
+        ca_pem=world.workload.ca_certificate.read_bytes(),
+    )
+
+
+def by_agent(scene: Scene, identity: Identity, seat: Seat, *, by: Attacker | None = None) -> Verdict:
     """Join with the agent; the answer is read from the API server, not from what the agent says."""
-    known = scene.attacker.own_names()
+    attacker = by or scene.attacker
+    known = attacker.own_names()
     root = scene.directory / new_name()
-    run_join(scene.world, scene.children, scene.agent, root, identity=identity, seat=seat, token=scene.attacker.token)
-    return scene.attacker.verdict_besides(known)
+    run_join(scene.world, scene.children, scene.agent, root, identity=identity, seat=seat, token=attacker.token)
+    return attacker.verdict_besides(known)
 
 
-def with_proof(scene: Scene, identity: Identity, seat: Seat, prove: Callable[[Binding], Evidence]) -> Verdict:
+def with_proof(
+    scene: Scene,
+    identity: Identity,
+    seat: Seat,
+    prove: Callable[[Binding], Evidence],
+    *,
+    by: Attacker | None = None,
+) -> Verdict:
     """File a request with a fresh key and with evidence made by hand over its binding."""
     _, csr_der = new_request(identity.node, identity.provider_id)
     evidence = prove(scene.attacker.binding(seat.signer, csr_der))
-    return file_request(scene, envelope.encode(csr_der, evidence), seat)
+    return file_request(scene, envelope.encode(csr_der, evidence), seat, by=by)
 
 
-def file_request(scene: Scene, request: bytes, seat: Seat) -> Verdict:
+def file_request(scene: Scene, request: bytes, seat: Seat, *, by: Attacker | None = None) -> Verdict:
     """File a request's bytes and wait for the answer."""
-    name = new_name()
-    scene.attacker.file(name, request, seat.signer)
-    return scene.attacker.verdict(name)
+    attacker, name = by or scene.attacker, new_name()
+    attacker.file(name, request, seat.signer)
+    return attacker.verdict(name)
 
 
 def observed_proof(scene: Scene) -> Evidence:

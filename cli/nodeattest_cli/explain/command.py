@@ -40,8 +40,8 @@ _MARKS: Final = {Outcome.PASSED: "pass", Outcome.FAILED: "FAIL", Outcome.NOT_CHE
     "more",
     multiple=True,
     metavar="FILE",
-    help="What it is judged by: NodeAttestationPolicy, Cluster, Machine, infrastructure machine, MachineAttestation, "
-    "first request, Secrets. As many files as you like.",
+    help="What it is judged by: NodeAttestationPolicy, Cluster, Machine, its KubeadmConfig and "
+    "infrastructure machine, MachineAttestation, first request, Secrets. As many files as you like.",
 )
 @click.option(
     "--config",

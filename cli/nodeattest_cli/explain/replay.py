@@ -23,6 +23,7 @@ from nodeattest_cli.explain.model import Explanation, Outcome, Step, from_check
 from nodeattest_cli.explain.serving import attested_steps, explain_kubelets
 from nodeattest_cli.explain.steps import attempt, needs_platform, not_checked, passed, refusal
 from nodeattest_cli.explain.surroundings import Given, pick
+from nodeattest_cli.explain.tokens import token_steps
 from nodeattest_cli.explain.tpm import check_keys, check_signature, tpm_facts
 from nodeattest_controller.core import ledger as ledgers
 from nodeattest_controller.core.bound_tokens import check_token
@@ -185,6 +186,7 @@ def _identity_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     yield attempt("one Machine, alive and ready", "identity rule 1", lambda: find_member(request, given.members))
     cluster = f"{member.namespace}/{member.cluster_name}"
     yield attempt("a token of no other machine", "identity rule 4", lambda: check_token(request, cluster))
+    yield from token_steps(request, given, member)
     name = request.csr.node_name
     around = Surroundings(claimants=[one for one in given.claimants if name in names_of(one)], holders=[])
     yield attempt("the Machine's node name", "identity rule 2", lambda: check_node_name(request, member, around, None))

@@ -36,6 +36,8 @@ class Given:
     claimants: tuple[Member, ...] = ()
     """Every Machine of the cluster."""
     infra: JsonObject | None = None
+    config: JsonObject | None = None
+    """The machine's bootstrap configuration, as it is now: nobody keeps what it was when the request came."""
     infra_title: str = "infrastructure machine"
     """What to call the infrastructure object, given or not."""
     ledger: Ledger | None = None
@@ -65,6 +67,7 @@ def pick(documents: Sequence[JsonObject], request: NodeRequest, first_name: str 
     cluster_name = text(cluster or {}, "metadata", "name")
     ledgers = [parse_ledger(one) for one in _of_kind(documents, "MachineAttestation")]
     infra = members[0].infra if members else None
+    config = members[0].bootstrap if members else None
     machine = MachineName(members[0].name) if members else MachineName("")
     return Given(
         cluster=cluster,
@@ -72,6 +75,7 @@ def pick(documents: Sequence[JsonObject], request: NodeRequest, first_name: str 
         members=members,
         claimants=everyone,
         infra=_one(_of_kind(documents, infra.kind), infra.name) if infra else None,
+        config=_one(_of_kind(documents, config.kind), config.name) if config else None,
         infra_title=f"infrastructure machine {infra.kind} {infra.name}" if infra else "infrastructure machine",
         ledger=next((one for one in ledgers if one.provider_id == request.csr.provider_id), None),
         first=_one(_of_kind(documents, "CertificateSigningRequest"), first_name) if first_name else None,

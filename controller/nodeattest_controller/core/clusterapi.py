@@ -15,7 +15,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.interface import MachineFacts, SecretBytes
 from nodeattest_providers.names import NodeName, ProviderID
 
-__all__ = ["CLUSTER_LABEL", "InfraRef", "Member", "cluster_of", "machine_members", "pool_members"]
+__all__ = ["CLUSTER_LABEL", "InfraRef", "Member", "bootstrap_ref", "cluster_of", "machine_members", "pool_members"]
 
 CLUSTER_LABEL: Final = "cluster.x-k8s.io/cluster-name"
 CONTROL_PLANE_LABEL: Final = "cluster.x-k8s.io/control-plane"
@@ -25,7 +25,7 @@ PAUSED_ANNOTATION: Final = "cluster.x-k8s.io/paused"
 
 @dataclass(frozen=True, slots=True)
 class InfraRef:
-    """Where the infrastructure object of a Machine stands."""
+    """Where the infrastructure object of a Machine, or its bootstrap configuration, stands: in its namespace."""
 
     group: str
     kind: str
@@ -54,6 +54,8 @@ class Member:
     paused: bool = False
     annotations: dict[str, str] = field(default_factory=dict[str, str])
     infra: InfraRef | None = None
+    bootstrap: InfraRef | None = None
+    """The bootstrap configuration; None where the bootstrap data was given without one, or is not Cluster API's."""
     created: datetime | None = None
     is_control_plane: bool = False
     """As the Machine's label has it, which is written in the management cluster only."""
@@ -112,6 +114,7 @@ def machine_members(machine: JsonObject) -> list[Member]:
             paused=PAUSED_ANNOTATION in mapping(machine, "metadata", "annotations"),
             annotations=text_map(machine, "metadata", "annotations"),
             infra=_infra_ref(mapping(machine, "spec", "infrastructureRef")),
+            bootstrap=bootstrap_ref(machine),
             created=moment(text(machine, "metadata", "creationTimestamp")),
             is_control_plane=CONTROL_PLANE_LABEL in mapping(machine, "metadata", "labels"),
         )
@@ -133,9 +136,16 @@ def pool_members(pool: JsonObject) -> list[Member]:
             deleting="deletionTimestamp" in mapping(pool, "metadata"),
             paused=PAUSED_ANNOTATION in mapping(pool, "metadata", "annotations"),
             annotations=text_map(pool, "metadata", "annotations"),
+            bootstrap=bootstrap_ref(pool),
         )
         for provider_id in strings(pool, "spec", "providerIDList")
     ]
+
+
+def bootstrap_ref(owner: JsonObject) -> InfraRef | None:
+    """Read where the bootstrap configuration of a Machine stands, or of a MachinePool, which has it in its template."""
+    template = mapping(owner, "spec", "template")
+    return _infra_ref(mapping(template or owner, "spec", "bootstrap", "configRef"))
 
 
 def _bootstrap_ready(machine: JsonObject) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
+from nodeattest_controller.clusters.bootstrap_configs import BootstrapConfigs
 from nodeattest_controller.clusters.challenge_keys import ChallengeKeys
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.workload import Workload
@@ -86,6 +87,7 @@ class Judge:
         management: Management,
         challenge_keys: ChallengeKeys,
         *,
+        configs: BootstrapConfigs,
         addresses: AddressReview,
         signer: Callable[[ProviderName], ClusterAPISigner],
         provider_id_oid: str,
@@ -94,6 +96,7 @@ class Judge:
     ) -> None:
         self._management = management
         self._challenge_keys = challenge_keys
+        self._configs = configs
         self._addresses = addresses
         self._signer = signer
         self._oid = provider_id_oid
@@ -104,7 +107,8 @@ class Judge:
         """Prove a request; raises Denied, Unavailable or ChallengeRequired.
 
         1. Hold a bound token to its machine; 2. policy; 3. one live Machine; 4. rules that memory can
-        answer; 5. verify the evidence; 6. rules that need fresh reads.
+        answer; 5. the machine's bootstrap configuration names the token that asks; 6. verify the evidence; 7. rules
+        that need fresh reads.
         """
         check_token(request, workload.key)  # 1
         case = self._open(workload, request)  # 2
@@ -128,9 +132,10 @@ class Judge:
         check_node_name(request, member, around, may_be_proven)
         if not final:
             _check_unanswered(request, ledger)
+        await self._configs.check(request, member, case.policy.token_binding)  # 5
         first = await workload.read_request(case.ref.name) if case.ref else None
-        attested = await self._verify(case, member, ledger, first)  # 5
-        check_node_name(request, member, around, attested.proven_node_name)  # 6
+        attested = await self._verify(case, member, ledger, first)  # 6
+        check_node_name(request, member, around, attested.proven_node_name)  # 7
         check_fingerprints(member, around, self._holders_of(workload, attested))
         check_no_hijack(member, around, await workload.read_node(request.csr.node_name))
         if request.purpose is Purpose.SERVING:

@@ -1,0 +1,140 @@
+"""KubeadmConfigs are read when somebody asks, and what cannot be read lets nobody pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import make_member, make_request
+
+from nodeattest_controller.clusters.bootstrap_configs import REMEMBERED, BootstrapConfigs
+from nodeattest_controller.core.clusterapi import InfraRef, Member
+from nodeattest_controller.core.policy import TokenBinding
+from nodeattest_kube.client import ApiClient
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
+from nodeattest_sandbox.definitions import install_cluster_api
+from nodeattest_sandbox.process import ControlPlane, start_sandbox
+
+GROUP = "bootstrap.cluster.x-k8s.io"
+PATH = f"/apis/{GROUP}/v1beta1/namespaces/default/kubeadmconfigs"
+TOKEN = "abcdef.0123456789abcdef"
+REQUIRED = TokenBinding.REQUIRED
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with start_sandbox(tmp_path_factory.mktemp("configs"), name="management") as plane:
+        install_cluster_api(plane.client())
+        yield plane
+
+
+def config(token: str) -> JsonMap:
+    return {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": token}}}}
+
+
+def written(plane: ControlPlane, name: str, token: str = TOKEN, version: str = "") -> Member:
+    """Write a KubeadmConfig; returns the Machine that has it."""
+    meta: JsonValue = {"name": name}
+    body: JsonMap = {"apiVersion": f"{GROUP}/v1beta1", "kind": "KubeadmConfig", "metadata": meta, "spec": config(token)}
+    plane.client().create(PATH, body)
+    return member_of(name, version)
+
+
+def member_of(name: str, version: str = "v1beta1", kind: str = "KubeadmConfig") -> Member:
+    return make_member(namespace="default", uid=f"uid-{name}", bootstrap=InfraRef(GROUP, kind, name, version))
+
+
+async def judge(
+    plane: ControlPlane,
+    member: Member,
+    *,
+    asks: str = "abcdef",
+    kubeconfig: Path | None = None,
+    binding: TokenBinding = REQUIRED,
+) -> None:
+    async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client:
+        configs = BootstrapConfigs(client, clock=lambda: 0.0)
+        await configs.check(make_request(username=f"system:bootstrap:{asks}"), member, binding)
+
+
+@pytest.mark.parametrize("version", ["", "v1beta1", "v1beta2"])
+async def test_the_named_token_passes_in_each_version_of_the_reference(plane: ControlPlane, version: str) -> None:
+    member = written(plane, f"named-{version or 'none'}", version=version)
+    await judge(plane, member)
+    with pytest.raises(Denied) as denied:
+        await judge(plane, member, asks="fedcba")
+    assert denied.value.reason is Reason.TOKEN_NOT_THIS_MACHINES
+
+
+def forbidden(plane: ControlPlane, binding: TokenBinding) -> tuple[Member, Path]:
+    return written(plane, f"forbidden-{binding.lower()}"), plane.client_kubeconfig("nobody-in-particular")
+
+
+def absent(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
+    return member_of("absent"), plane.admin_kubeconfig
+
+
+def malformed(plane: ControlPlane, binding: TokenBinding) -> tuple[Member, Path]:
+    return written(plane, f"malformed-{binding.lower()}", "no token at all"), plane.admin_kubeconfig
+
+
+def no_version(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
+    return member_of("absent", "v9"), plane.admin_kubeconfig
+
+
+def no_name(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
+    return member_of("../../secrets/x"), plane.admin_kubeconfig
+
+
+def down(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
+    elsewhere = plane.admin_kubeconfig.with_name("down.kubeconfig")
+    elsewhere.write_text(plane.admin_kubeconfig.read_text().replace(plane.server, "https://127.0.0.1:1"))
+    return member_of("absent"), elsewhere
+
+
+@pytest.mark.parametrize("binding", [TokenBinding.REQUIRED, TokenBinding.PREFERRED])
+@pytest.mark.parametrize("spoilt", [forbidden, absent, malformed, no_version, no_name, down])
+async def test_a_configuration_that_cannot_be_read_lets_nobody_pass(
+    plane: ControlPlane, spoilt: Callable[[ControlPlane, TokenBinding], tuple[Member, Path]], binding: TokenBinding
+) -> None:
+    member, kubeconfig = spoilt(plane, binding)
+    with pytest.raises(Unavailable) as unreadable:
+        await judge(plane, member, kubeconfig=kubeconfig, binding=binding)
+    assert unreadable.value.reason is Reason.BOOTSTRAP_CONFIG_UNREADABLE
+    assert "no token at all" not in str(unreadable.value)
+
+
+async def test_nothing_is_read_where_nothing_is_to_be_known(plane: ControlPlane) -> None:
+    before = len(plane.requests())
+    await judge(plane, member_of("absent"), binding=TokenBinding.OFF)
+    with pytest.raises(Denied, match="RKE2Config"):
+        await judge(plane, member_of("absent", kind="RKE2Config"))
+    await judge(plane, member_of("absent", kind="RKE2Config"), binding=TokenBinding.PREFERRED)
+    assert not [one for one in plane.requests()[before:] if one.resource == "kubeadmconfigs"]
+
+
+async def test_a_pass_is_remembered_for_a_minute_and_a_refusal_never(plane: ControlPlane) -> None:
+    member, now = written(plane, "rotated"), [0.0]
+    mine, other = (make_request(username=f"system:bootstrap:{name}") for name in ("abcdef", "fedcba"))
+
+    def reads() -> int:
+        return len([one for one in plane.requests() if one.resource == "kubeadmconfigs"])
+
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        configs, before = BootstrapConfigs(client, clock=lambda: now[0]), reads()
+        for _ in range(3):
+            await configs.check(mine, member, REQUIRED)
+        assert reads() == before + 1
+        with pytest.raises(Denied):
+            await configs.check(other, member, REQUIRED)
+        plane.client().patch(f"{PATH}/rotated", {"spec": config("fedcba.0123456789abcdef")})
+        await configs.check(other, member, REQUIRED)  # the bootstrap provider made another token: nobody is refused
+        with pytest.raises(Denied):
+            await configs.check(mine, replace(member, uid="made-anew"), REQUIRED)
+        await configs.check(mine, member, REQUIRED)
+        now[0] = REMEMBERED + 1
+        with pytest.raises(Denied):
+            await configs.check(mine, member, REQUIRED)

@@ -1,0 +1,140 @@
+"""Identity rule 4: a bootstrap token is worth the machine whose bootstrap configuration names it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builders import make_member, make_request
+
+from nodeattest_controller.core.bound_tokens import bound_group
+from nodeattest_controller.core.clusterapi import InfraRef, Member, bootstrap_ref, machine_members, pool_members
+from nodeattest_controller.core.policy import TokenBinding
+from nodeattest_controller.core.token_binding import NamedTokens, asking_token, check_named, named_tokens
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+
+GROUP = "bootstrap.cluster.x-k8s.io"
+REF = InfraRef(GROUP, "KubeadmConfig", "node-0", "v1beta1")
+MEMBER = make_member(bootstrap=REF)
+SECRET = "0123456789abcdef"
+REQUIRED, PREFERRED, OFF = TokenBinding.REQUIRED, TokenBinding.PREFERRED, TokenBinding.OFF
+
+
+def config(token: JsonValue = f"abcdef.{SECRET}", **parts: JsonValue) -> JsonObject:
+    discovery: JsonObject = {"bootstrapToken": {"token": token}, **parts}
+    return {"metadata": {"name": "node-0"}, "spec": {"joinConfiguration": {"discovery": discovery}}}
+
+
+def named(*ids: str, settled: bool = True) -> NamedTokens:
+    return NamedTokens(frozenset(ids), settled)
+
+
+def refused(token_id: str, found: NamedTokens | None, binding: TokenBinding) -> Denied:
+    with pytest.raises(Denied) as denied:
+        check_named(token_id, MEMBER, found, binding)
+    return denied.value
+
+
+@pytest.mark.parametrize("binding", TokenBinding)
+def test_the_token_that_the_configuration_names_passes(binding: TokenBinding) -> None:
+    check_named("abcdef", MEMBER, named_tokens(config()), binding)
+
+
+@pytest.mark.parametrize("binding", [REQUIRED, PREFERRED])
+def test_any_other_token_is_denied_wherever_one_is_named(binding: TokenBinding) -> None:
+    denied = refused("fedcba", named("abcdef"), binding)
+    assert denied.reason is Reason.TOKEN_NOT_THIS_MACHINES
+    assert "abcdef" in denied.expected
+    assert "abcdef" not in denied.remedy  # which every holder of a token reads
+    check_named("fedcba", MEMBER, named("abcdef"), OFF)
+
+
+@pytest.mark.parametrize("found", [None, named()])
+def test_without_a_named_token_required_denies_and_says_what_to_do(found: NamedTokens | None) -> None:
+    denied = refused("abcdef", found, REQUIRED)
+    assert denied.reason is Reason.TOKEN_NOT_NAMED
+    assert "tokenBinding: Preferred" in denied.remedy
+    check_named("abcdef", MEMBER, found, PREFERRED)
+
+
+def test_a_configuration_that_is_not_written_yet_is_waited_for() -> None:
+    with pytest.raises(Unavailable) as waits:
+        check_named("abcdef", MEMBER, named(settled=False), REQUIRED)
+    assert waits.value.reason is Reason.BOOTSTRAP_CONFIG_UNREADABLE
+    assert refused("abcdef", named("fedcba", settled=False), REQUIRED).reason is Reason.TOKEN_NOT_THIS_MACHINES
+
+
+@pytest.mark.parametrize("member", [make_member(), make_member(bootstrap=InfraRef(GROUP, "RKE2Config", "x"))])
+def test_what_stands_in_the_place_of_a_kubeadm_config_is_said(member: Member) -> None:
+    with pytest.raises(Denied, match=r"no reference|RKE2Config") as denied:
+        check_named("abcdef", member, None, REQUIRED)
+    assert denied.value.reason is Reason.TOKEN_NOT_NAMED
+
+
+@pytest.mark.parametrize(
+    ("told", "ids"),
+    [
+        (config(), {"abcdef"}),
+        (config(tlsBootstrapToken=f"tlstls.{SECRET}"), {"abcdef", "tlstls"}),
+        (config("", file={"kubeConfigPath": "/x"}, tlsBootstrapToken=f"tlstls.{SECRET}"), {"tlstls"}),
+        ({"spec": {"initConfiguration": {"bootstrapTokens": [{"token": f"initin.{SECRET}"}]}}}, {"initin"}),
+        ({"spec": {"joinConfiguration": {}}}, set[str]()),
+        ({"spec": "nonsense"}, set[str]()),
+        ({}, set[str]()),
+    ],
+)
+def test_each_place_in_which_a_configuration_names_a_token_counts(told: JsonObject, ids: set[str]) -> None:
+    found = named_tokens(told)
+    assert found.ids == ids
+    assert SECRET not in repr(found)
+
+
+@pytest.mark.parametrize("token", ["abcdef", "ABCDEF.0123456789abcdef", f"abcdef.{SECRET}\n", f" abcdef.{SECRET}", "."])
+def test_what_is_no_token_is_unavailable_and_not_repeated(token: str) -> None:
+    with pytest.raises(Unavailable) as unreadable:
+        named_tokens(config(token))
+    assert unreadable.value.reason is Reason.BOOTSTRAP_CONFIG_UNREADABLE
+    assert SECRET not in str(unreadable.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "settled"),
+    [
+        ({}, False),
+        ({"ready": False}, False),
+        ({"ready": True}, True),
+        ({"dataSecretName": "x"}, True),
+        ({"initialization": {"dataSecretCreated": True}}, True),
+    ],
+)
+def test_a_configuration_is_settled_once_bootstrap_data_was_made(status: JsonObject, settled: bool) -> None:
+    assert named_tokens({"status": status}).settled is settled
+
+
+def test_only_bootstrap_tokens_are_asked_for_and_our_own_group_binds_already() -> None:
+    assert asking_token(make_request(username="system:bootstrap:abcdef"), MEMBER) == "abcdef"
+    assert asking_token(make_request(username="system:node:node-0"), MEMBER) is None
+    asked = make_request(username="system:bootstrap:abcdef")
+    mine, other = (bound_group("fleet/c", f"sandbox://{name}") for name in ("node-0", "node-1"))
+    assert asking_token(replace(asked, groups=asked.groups | {mine}), MEMBER) is None
+    assert asking_token(replace(asked, groups=asked.groups | {other}), MEMBER) == "abcdef"
+
+
+def test_what_is_no_machine_of_cluster_apis_has_no_configuration_to_name_a_token() -> None:
+    record = make_member(kind="MachineRecord")
+    assert asking_token(make_request(username="system:bootstrap:abcdef"), record) is None
+
+
+V1BETA1: JsonObject = {"apiVersion": f"{GROUP}/v1beta1", "kind": "KubeadmConfig", "name": "node-0", "namespace": "x"}
+V1BETA2: JsonObject = {"apiGroup": GROUP, "kind": "KubeadmConfig", "name": "node-0"}
+
+
+@pytest.mark.parametrize(("reference", "version"), [(V1BETA1, "v1beta1"), (V1BETA2, "")])
+def test_both_contracts_say_where_the_configuration_stands(reference: JsonObject, version: str) -> None:
+    wanted = InfraRef(GROUP, "KubeadmConfig", "node-0", version)
+    machine: JsonObject = {"spec": {"providerID": "x", "bootstrap": {"configRef": reference}}}
+    template: JsonObject = {"spec": {"bootstrap": {"configRef": reference}}}
+    pool: JsonObject = {"spec": {"providerIDList": ["x"], "template": template}}
+    assert [one.bootstrap for one in (*machine_members(machine), *pool_members(pool))] == [wanted, wanted]
+    assert bootstrap_ref({"spec": {"bootstrap": {"dataSecretName": "x"}}}) is None
