@@ -96,6 +96,9 @@ class ApiClient:
         self.requests = 0
         self.on_request: Callable[[str, int | None], None] = _ignore
         """Told the method and the status of each answer; None where none came. For metrics."""
+        self.may_send: Callable[[], bool] = _always
+        """Asked before each request; where it says no, the request is ``Unreachable`` and nobody sees it. For those who
+        may act for a while only: a process that was stopped and woke late."""
         self._transport = Transport(endpoint)
         self._token = TokenSource(endpoint.token, endpoint.token_file, clock=clock)
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
@@ -314,6 +317,8 @@ class ApiClient:
         timeouts: ClientTimeout | None = None,
     ) -> AsyncGenerator[Answer]:
         """Send a request and hand out its answer if the server granted it; raise its refusal otherwise."""
+        if not self.may_send():
+            raise Unreachable(f"{method} {target.partition('?')[0]}: not sent; this process may not act any more")
         self.requests += 1
         sent = {**self._headers, **headers}
         token = self._token.current()
@@ -347,6 +352,11 @@ class ApiClient:
 
 def _ignore(_method: str, _status: int | None) -> None:
     """Nobody counts."""
+
+
+def _always() -> bool:
+    """Send it."""
+    return True
 
 
 def _refuse_large(path: str) -> None:

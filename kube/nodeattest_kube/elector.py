@@ -2,7 +2,8 @@
 
 Promises: another's lease is taken only after *we* saw it unchanged for its whole duration on our own monotonic clock,
 so the replicas' clocks need not agree; we stop leading ``renew_deadline`` after the *start* of the last renewal that
-succeeded, before anybody else may start; ``lead`` has ended before the lease is released.
+succeeded, before anybody else may start; ``lead`` has ended before the lease is released. A lease may also be a group's
+(its members renew it in turn, and none releases it), or one member's own (``shards``), which others end and never take.
 Leaves to others: fencing. A paused process may write after it lost the lease, so every write is a compare-and-swap.
 Source: client-go tools/leaderelection/leaderelection.go; defaults of component-base's LeaderElectionConfiguration.
 """
@@ -53,7 +54,10 @@ def _utc_now() -> datetime:
 
 
 class LeaseElector:
-    """One candidate; ``identity`` must differ from every other candidate's, so a host name alone will not do."""
+    """One candidate; ``identity`` must differ from every other candidate's, so a host name alone will not do.
+
+    A group's members are one candidate together: they share an identity, and say so by ``shared``.
+    """
 
     def __init__(
         self,
@@ -68,8 +72,16 @@ class LeaseElector:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = _utc_now,
         random: Callable[[], float] = random_module.random,
+        shared: bool = False,
+        final: bool = False,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """``clock`` decides; ``now`` is only written into the lease, for people to read."""
+        """``clock`` decides; ``now`` is only written into the lease, for people to read.
+
+        ``shared``: never released, since others may lead on by it. ``final``: once led by, a lease that is gone or has
+        no holder is lost like one that somebody else holds. ``labels`` and ``annotations`` are given to a new lease.
+        """
         if not identity or not lease_duration > renew_deadline > retry_period * _JITTER > 0:
             raise ValueError("expected an identity and lease_duration > renew_deadline > 1.2 * retry_period > 0")
         self.last_error: ApiError | None = None
@@ -77,6 +89,11 @@ class LeaseElector:
         self._collection = collection(*_GROUP, namespace=namespace)
         self._path = named(*_GROUP, name, namespace=namespace)
         self._metadata: JsonObject = {"name": name, "namespace": namespace}
+        if labels:
+            self._metadata["labels"] = dict(labels)
+        if annotations:
+            self._metadata["annotations"] = dict(annotations)
+        self._shared, self._final = shared, final
         self._identity = identity
         self._duration, self._deadline, self._period = lease_duration, renew_deadline, retry_period
         self._clock, self._now, self._random = clock, now, random
@@ -128,7 +145,7 @@ class LeaseElector:
         await asyncio.gather(work, renewals, return_exceptions=True)
         held = self.is_leader
         self._leading = False
-        if held and self.leader == self._identity:
+        if held and self.leader == self._identity and not self._shared:
             await self._release()
 
     async def _renew_until_lost(self) -> NoReturn:
@@ -172,9 +189,14 @@ class LeaseElector:
         try:
             lease = await self._client.get(self._path)
         except NotFound:
+            if self._leading and self._final:
+                self._lease = None
+                return False
             self._observe(await self._client.create(self._collection, self._ours(None)), begun)
             return True
         self._observe(lease, self._clock())
+        if self._leading and self._final and self.leader != self._identity:
+            return False
         if self.leader not in {"", self._identity} and self._clock() < self._seen_at + self._duration_of(lease):
             return False
         self._observe(await self._client.replace(self._path, self._ours(lease)), begun)

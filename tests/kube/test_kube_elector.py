@@ -80,7 +80,9 @@ class Leases:
 class Candidate:
     """An elector, and when it led."""
 
-    def __init__(self, leases: Leases, identity: str, *, skew: float = 0.0) -> None:
+    def __init__(
+        self, leases: Leases, identity: str, *, skew: float = 0.0, shared: bool = False, final: bool = False
+    ) -> None:
         self.terms: list[tuple[float, float]] = []
         self.elector = LeaseElector(
             leases,
@@ -90,6 +92,9 @@ class Candidate:
             clock=lambda: now() + 1e6 + skew,
             now=lambda: EPOCH + dt.timedelta(seconds=now() + skew),
             random=lambda: 0.5,
+            shared=shared,
+            final=final,
+            labels={"kind": "test"},
         )
 
     async def lead(self) -> None:
@@ -414,6 +419,56 @@ def test_at_no_time_do_two_lead_through_random_outages() -> None:
         terms = sorted(term for candidate in candidates for term in candidate.terms)
         assert len(terms) >= 4
         assert all(ended <= begun for (_begun, ended), (begun, _ended) in pairwise(terms))
+
+    run_virtually(main())
+
+
+def test_a_group_leads_together_and_none_of_it_releases() -> None:
+    async def main() -> None:
+        leases = Leases()
+        one, two = (Candidate(leases, "group", shared=True) for _ in range(2))
+        other = Candidate(leases, "other")
+        first, second = one.start(), two.start()
+        await asyncio.sleep(20)
+        outside = other.start()
+        await asyncio.sleep(20)
+        assert one.elector.is_leader
+        assert two.elector.is_leader
+        assert dig(leases.lease, "spec", "leaseTransitions") == 0
+        await stop(first)
+        await asyncio.sleep(20)
+        assert two.elector.is_leader
+        assert not other.elector.is_leader
+        await stop(second)
+        ended = now()
+        while not other.elector.is_leader:  # noqa: ASYNC110 - its state lies on a server
+            await asyncio.sleep(0.1)
+        assert 12 <= now() - ended <= 15 + 2 * 2.2
+        await stop(outside)
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("way", ["gone", "nobody's"])
+def test_a_final_lease_is_not_taken_again_once_it_is_gone_or_nobodys(way: str) -> None:
+    async def main() -> None:
+        leases = Leases()
+        candidate = Candidate(leases, "one", final=True)
+        task = candidate.start()
+        await asyncio.sleep(9)
+        assert leases.lease is not None
+        assert dig(leases.lease, "metadata", "labels", "kind") == "test"
+        if way == "gone":
+            leases.lease = None
+        else:
+            free = deepcopy(leases.lease)
+            assert isinstance(free["spec"], dict)
+            free["spec"]["holderIdentity"] = ""
+            await leases.replace("", free)
+        with pytest.raises(LostLease, match="nobody"):
+            await task
+        assert now() < 9 + 2 + 0.6
+        assert dig_text(leases.lease, "spec", "holderIdentity") == ""
 
     run_virtually(main())
 
