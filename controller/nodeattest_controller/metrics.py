@@ -26,6 +26,8 @@ _REASONS: Final = frozenset(str(reason) for reason in Reason) | {""}
 _VERBS: Final = frozenset({"get", "list", "watch", "create", "update", "patch", "delete"})
 TOKEN_CONTROLLERS: Final = ("bootstrap-signer", "token-cleaner")
 WRITE_OUTCOMES: Final = ("written", "conflict", "forbidden", "unreachable", "refused")
+_STATES: Final = ("failing", "treated", "withheld")
+"""Of Nodes whose renewal is refused."""
 _OTHER: Final = "other"
 
 _VERIFICATION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -47,6 +49,7 @@ class Metrics:
         self._state(self.registry)
         self._tokens(self.registry)
         self._doors(self.registry)
+        self._standings(self.registry)
 
     def _requests(self, registry: CollectorRegistry) -> None:
         self._verdicts = Counter(
@@ -136,6 +139,16 @@ class Metrics:
             registry=registry,
         )
 
+    def _standings(self, registry: CollectorRegistry) -> None:
+        self._standing_of: set[str] = set()
+        self._standing = Gauge(
+            "nodeattest_failed_nodes",
+            "Nodes whose own requests were refused for what their machine is: failing, of these treated by onFailure, "
+            "and of these left alone for maxFailedShare.",
+            ("cluster", "state"),
+            registry=registry,
+        )
+
     def verdict(self, provider: str, verdict: str, reason: str) -> None:
         """Count a verdict; ``reason`` is a ``Reason``, or empty where nothing was refused."""
         known = verdict if verdict in VERDICTS else _OTHER
@@ -204,6 +217,19 @@ class Metrics:
             self._connected.remove(key)
             self._passed_over.remove(key)
             self._count_clusters()
+
+    def standing(self, key: str, *, failing: int, treated: int, withheld: int) -> None:
+        """Show how many of a cluster's Nodes fail, and what was done to them."""
+        self._standing_of.add(key)
+        for state, count in zip(_STATES, (failing, treated, withheld), strict=True):
+            self._standing.labels(key, state).set(count)
+
+    def forget_standing(self, key: str) -> None:
+        """Drop the same of a cluster that is gone."""
+        if key in self._standing_of:
+            self._standing_of.remove(key)
+            for state in _STATES:
+                self._standing.remove(key, state)
 
     def leader(self, leads: bool) -> None:
         """Show whether this replica leads."""

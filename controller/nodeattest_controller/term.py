@@ -37,6 +37,8 @@ from nodeattest_controller.requests.reconcile import Reconciler
 from nodeattest_controller.requests.signing_halves import SigningHalves
 from nodeattest_controller.requests.verifying import Verifications
 from nodeattest_controller.settings import Settings
+from nodeattest_controller.standing.desk import Standing
+from nodeattest_controller.standing.work import Ground
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.names import Purpose
 
@@ -94,7 +96,9 @@ def compose(settings: Settings, client: ApiClient, metrics: Metrics, *, connect:
         enabled=settings.enabled("hardening"),
         now=_now,
     )
-    observers: tuple[VerdictObserver, ...] = (hardening,)
+    ground = Ground(management=management, ownership=ownership, metrics=metrics, now=_now, clock=time.monotonic)
+    standings = [Standing(ground, events=events)] if settings.enabled("standing") else []
+    observers: tuple[VerdictObserver, ...] = (hardening, *standings)
     reconciler = _reconciler(
         settings, metrics, management=management, keys=keys, halves=halves, events=events, observers=observers
     )
@@ -103,7 +107,11 @@ def compose(settings: Settings, client: ApiClient, metrics: Metrics, *, connect:
         management,
         reconciler,
         ownership=ownership,
-        duties=[TokenDuty(management, enabled_controllers(settings), events=events, metrics=metrics), hardening],
+        duties=[
+            TokenDuty(management, enabled_controllers(settings), events=events, metrics=metrics),
+            hardening,
+            *standings,
+        ],
         judges=bool(_purposes(settings)),
         metrics=metrics,
         connect=connect,

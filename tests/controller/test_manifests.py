@@ -29,6 +29,7 @@ BASES = (
     "admission-policy",
     "workload-discovery",
     "workload-hardening",
+    "workload-on-failure",
     "cluster-info-reader",
     "cluster-info-limit",
     "cluster-info-limit-v1beta1",

@@ -19,15 +19,13 @@ def which(call: Call) -> str:
     """Name one of the controller's writes."""
     if not call.is_write:
         return ""
-    if call.path.endswith("/approval"):
-        return "approval"
-    if call.path.endswith("/status"):
-        return "certificate"
     if "/machineattestations" in call.path:
         return "ledger"
     if call.path.endswith("/events"):
         return "event"
-    return "publish" if "/certificatesigningrequests/" in call.path else ""
+    if "/certificatesigningrequests/" not in call.path:
+        return "node" if "/api/v1/nodes/" in call.path else ""
+    return {"approval": "approval", "status": "certificate"}.get(call.path.rpartition("/")[2], "publish")
 
 
 @dataclass

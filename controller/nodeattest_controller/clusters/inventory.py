@@ -82,6 +82,10 @@ class Inventory:
         machines = [member for member in found if not member.is_pool_instance]
         return machines or found
 
+    def owners(self, cluster: ClusterKey, provider_id: str) -> frozenset[str]:
+        """Return the UIDs of the objects that list a machine: a pool's instance may be a Machine besides."""
+        return frozenset(member.uid for member in self._members.find((cluster, "id", provider_id)))
+
     def members_of(self, cluster: ClusterKey) -> list[Member]:
         """Return every member of a cluster, each once; a pool's instances that are Machines are those Machines."""
         found = self._members.find((cluster, "all"))

@@ -1,0 +1,290 @@
+"""One cluster's machines at work: verdicts are remembered, Nodes are treated, and conditions say how machines stand.
+
+Promises: what is shown follows from ledgers and the time, so a word that gets lost is made up for by the next look at
+all of them; writes happen on change, and are rationed by machine and by cluster; a cluster or machine that is paused,
+going away or another replica's is left alone. Leaves to others: every decision (``conditions``, ``treatments``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from nodeattest_controller.clusters.conditions import Condition, set_condition, with_condition
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management, MemberResource
+from nodeattest_controller.clusters.ownership import Ownership
+from nodeattest_controller.core.clusterapi import Member, pool_members
+from nodeattest_controller.core.ledger import Ledger
+from nodeattest_controller.core.objects import condition, items, mapping, text
+from nodeattest_controller.core.policy import Policy
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.standing.conditions import (
+    CONDITION,
+    condition_of_machine,
+    condition_of_pool,
+    refused_claim,
+)
+from nodeattest_controller.standing.nodes import Nodes
+from nodeattest_controller.standing.records import Records
+from nodeattest_controller.standing.reports import Reports
+from nodeattest_controller.standing.treatments import Rest, Treat, Withhold, around_of, decide, is_failing
+from nodeattest_controller.standing.words import Words
+from nodeattest_kube.buckets import Buckets
+from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_providers.errors import Denied, Unavailable
+
+__all__ = ["Ground", "StandingWork"]
+
+Key = tuple[Literal["machine", "pool"], str]
+"""A machine's provider ID, or a MachinePool's name."""
+LOOK_PERIOD: Final = 60.0
+"""Seconds between two looks at all machines when nothing changes: certificates end without a word."""
+SETTLE: Final = 1.0
+"""Seconds that changes are gathered before they are looked at: a Machine changes often, a look costs all of them."""
+NODE_PERIOD: Final = 300.0
+"""Seconds between two looks at a Node that is treated already: it may have been made anew."""
+FORBIDDEN_PAUSE: Final = 120.0
+"""Seconds until something is tried again for which a right is missing."""
+OBJECT_BURST, OBJECT_RATE = 6, 1 / 30
+"""Conditions that one object may get at once, and a second after that."""
+CLUSTER_BURST, CLUSTER_RATE = 200, 10.0
+"""The same for all objects of a cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What the work of every cluster stands on."""
+
+    management: Management
+    ownership: Ownership
+    metrics: Metrics
+    now: Callable[[], datetime]
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+
+
+class StandingWork:
+    """The machines of one connected cluster."""
+
+    def __init__(self, ground: Ground, key: ClusterKey, client: ApiClient, words: Words, reports: Reports) -> None:
+        self._ground = ground
+        self._key = key
+        self._words = words
+        self._reports = reports
+        self._records = Records(ground.management)
+        self._nodes = Nodes(client, self._records, reports, ground.now)
+        self._queue: WorkQueue[Key] = WorkQueue(clock=ground.clock)
+        self._wake = asyncio.Event()
+        self._objects = Buckets(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=ground.clock)
+        self._all = Buckets(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=ground.clock)
+        self._looked: dict[str, float] = {}
+        """When the Node of a treated machine was looked at, by provider ID."""
+
+    synced = True
+    """Nothing is watched here that the management cluster's caches do not hold."""
+
+    last_error: ApiError | None = None
+    """The same."""
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        self._wake.set()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._queue.run(self._step, 1))
+                tasks.create_task(self._watch())
+        finally:
+            self._queue.shut_down()
+            self._ground.metrics.forget_standing(self._key)
+
+    def changed(self) -> None:
+        """Hear that something of the cluster changed."""
+        self._wake.set()
+
+    def heard(self, provider_id: str) -> None:
+        """Hear that there is a word on a machine."""
+        self._queue.add(("machine", provider_id))
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_PERIOD):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            await asyncio.sleep(SETTLE)
+            self._wake.clear()
+            if self._may_act():
+                self._look()
+
+    def _look(self) -> None:
+        """Find what has to be done, in memory."""
+        management, policy = self._ground.management, self._policy()
+        pairs = [(member, self._ledger(member)) for member in management.inventory.members_of(self._key)]
+        around, withheld = around_of(pairs), 0
+        for member, ledger in pairs:
+            decision = decide(member, ledger, policy, around) if policy is not None and ledger else Rest.LEAVE
+            if isinstance(decision, Withhold) and ledger is not None:
+                withheld += 1
+                self._reports.withheld(member, ledger, decision.why)
+            if self._is_due(member, ledger, decision) or self._shows_otherwise(member, ledger):
+                self._queue.add(("machine", member.provider_id))
+        for pool in management.objects_of(self._key, "machinepools"):
+            if self._patch(pool, self._condition_of_pool(pool)) is not None:
+                self._queue.add(("pool", text(pool, "metadata", "name")))
+        failing = sum(ledger is not None and is_failing(ledger) for _member, ledger in pairs)
+        self._ground.metrics.standing(self._key, failing=failing, treated=around.treated, withheld=withheld)
+
+    def _is_due(self, member: Member, ledger: Ledger | None, decision: Treat | Withhold | Rest) -> bool:
+        if not isinstance(decision, Treat) or ledger is None or ledger.treatment is None:
+            return isinstance(decision, Treat) or decision is Rest.RELEASE
+        last = self._looked.get(member.provider_id, float("-inf"))
+        return ledger.treatment.action is not decision.action or self._ground.clock() - last >= NODE_PERIOD
+
+    def _shows_otherwise(self, member: Member, ledger: Ledger | None) -> bool:
+        if member.is_pool_instance or member.paused or member.deleting:
+            return False
+        machine = self._ground.management.object_at("machines", member.namespace, member.name)
+        return machine is not None and self._patch(machine, self._condition_of(machine, member, ledger)) is not None
+
+    # One step
+
+    async def _step(self, key: Key) -> None:
+        if not self._may_act():
+            self._queue.forget(key)  # what it was about stands in the ledger, or is told again
+            return
+        kind, name = key
+        try:
+            await (self._machine(name) if kind == "machine" else self._pool(name))
+        except Forbidden as error:
+            self._reports.management_forbidden(error)
+            self._queue.add_after(key, FORBIDDEN_PAUSE)
+        except ApiError as error:
+            delay = self._queue.retry(key)
+            if not isinstance(error, (Conflict, NotFound)):  # somebody was faster, or something is gone: look again
+                self._reports.failed(f"{kind} {name}", error, delay)
+        else:
+            self._queue.forget(key)
+
+    async def _machine(self, provider_id: str) -> None:
+        member = self._member(provider_id)
+        if member is None:
+            self._words.forget(provider_id)
+            return
+        ledger = self._ledger(member)
+        if ledger is not None:
+            ledger = await self._remember(member, ledger)
+            ledger = await self._see_to_node(member, ledger)
+        if member.is_pool_instance:
+            await self._pool(member.name)
+            return
+        machine = self._ground.management.object_at("machines", member.namespace, member.name)
+        if machine is None:
+            return
+        wanted = self._condition_of(machine, member, ledger)
+        claim = self._words.claim(provider_id)
+        if claim is not None and not member.node_ref_name and (ledger is None or not ledger.issued):
+            wanted = refused_claim(claim)
+        await self._show("machines", machine, wanted, ("machine", provider_id))
+        self._words.told(provider_id)
+
+    async def _remember(self, member: Member, ledger: Ledger) -> Ledger:
+        """Write the last verdict down, where it is news."""
+        verdict = self._words.verdict(member.provider_id, ledger)
+        if verdict is not None:
+            ledger = await self._records.judge(ledger, verdict)
+        self._words.remembered(member.provider_id)
+        return ledger
+
+    async def _see_to_node(self, member: Member, ledger: Ledger) -> Ledger:
+        policy = self._policy()
+        if policy is None:
+            return ledger
+        inventory = self._ground.management.inventory
+        around = around_of((one, self._ledger(one)) for one in inventory.members_of(self._key))
+        try:
+            match decide(member, ledger, policy, around):
+                case Treat(action):
+                    self._looked[member.provider_id] = self._ground.clock()
+                    return await self._nodes.treat(member, ledger, action)
+                case Withhold(why):
+                    self._reports.withheld(member, ledger, why)
+                case Rest.RELEASE:
+                    self._looked.pop(member.provider_id, None)
+                    return await self._nodes.release(member, ledger)
+                case Rest.LEAVE:
+                    pass
+        except Forbidden as error:
+            self._reports.nodes_forbidden(error)
+            self._queue.add_after(("machine", member.provider_id), FORBIDDEN_PAUSE)
+        return self._ledger(member) or ledger
+
+    async def _pool(self, name: str) -> None:
+        namespace = self._key.partition("/")[0]
+        pool = self._ground.management.object_at("machinepools", namespace, name)
+        if pool is not None:
+            await self._show("machinepools", pool, self._condition_of_pool(pool), ("pool", name))
+
+    async def _show(self, resource: MemberResource, obj: JsonObject, wanted: Condition | None, key: Key) -> None:
+        if wanted is None or self._patch(obj, wanted) is None or not self._may_act():
+            return
+        uid = text(obj, "metadata", "uid")
+        for bucket, whose in ((self._objects, uid), (self._all, "")):
+            if not bucket.take(whose):
+                self._queue.add_after(key, 1 / OBJECT_RATE)
+                return
+        path = self._ground.management.path_of(resource, *_name_of(obj))
+        await set_condition(self._ground.management.client, path, obj, wanted, self._ground.now)
+
+    # What is known
+
+    def _may_act(self) -> bool:
+        management = self._ground.management
+        cluster = management.cluster(self._key)
+        if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata") or management.is_paused(cluster):
+            return False
+        return self._ground.ownership.owns(self._key)
+
+    def _policy(self) -> Policy | None:
+        """Return the policy; None where it cannot be told, and then nothing is done or undone."""
+        cluster = self._ground.management.cluster(self._key)
+        try:
+            return self._ground.management.policy_of(cluster) if cluster is not None else None
+        except (Denied, Unavailable):
+            return None
+
+    def _member(self, provider_id: str) -> Member | None:
+        members = self._ground.management.inventory.members(self._key, provider_id)
+        if len(members) != 1 or members[0].paused or members[0].deleting:
+            return None
+        return members[0]
+
+    def _ledger(self, member: Member) -> Ledger | None:
+        """Return a machine's ledger, unless it is a predecessor's that is about to be collected."""
+        inventory = self._ground.management.inventory
+        ledger = inventory.ledger(self._key, member.provider_id)
+        owners = inventory.owners(self._key, member.provider_id)
+        return ledger if ledger is not None and ledger.owner_uid in owners else None
+
+    def _condition_of(self, machine: JsonObject, member: Member, ledger: Ledger | None) -> Condition | None:
+        shown = condition(items(machine, "status", "conditions"), CONDITION) or {}
+        return condition_of_machine(member, ledger, self._ground.now(), text(dict(shown), "reason"))
+
+    def _condition_of_pool(self, pool: JsonObject) -> Condition | None:
+        instances = pool_members(pool)
+        if "deletionTimestamp" in mapping(pool, "metadata") or any(one.paused for one in instances):
+            return None
+        return condition_of_pool([self._ledger(one) for one in instances], self._ground.now())
+
+    def _patch(self, obj: JsonObject, wanted: Condition | None) -> JsonObject | None:
+        return with_condition(obj, wanted, self._ground.now()) if wanted is not None else None
+
+
+def _name_of(obj: JsonObject) -> tuple[str, str]:
+    return text(obj, "metadata", "namespace"), text(obj, "metadata", "name")

@@ -1,0 +1,104 @@
+"""Machines that stand one way or another, for the tests of the controller ``standing``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from builders import make_member
+
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.verdicts import Granted, Refused
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.ledger import Entry, Ledger, empty
+from nodeattest_controller.core.outcomes import DENIED, LastVerdict, Treatment
+from nodeattest_controller.core.policy import FailureAction, OnFailure, Policy
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+
+KEY = ClusterKey("fleet/c")
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+ISSUED = NOW - timedelta(days=2)
+
+
+def certificate(*, ends: datetime = NOW + timedelta(days=12), issued: datetime = ISSUED) -> Entry:
+    return Entry(
+        request_name="r",
+        request_uid="u",
+        first_request_uid="",
+        spki="sha256:" + "0" * 64,
+        serial="1f",
+        not_before=issued,
+        not_after=ends,
+        issued_at=issued,
+        certificate="",
+        purpose=Purpose.CLIENT,
+    )
+
+
+def machine(number: int = 0, *, control_plane: bool = False, node: bool = True) -> Member:
+    """Make a member of the cluster that has joined, or not."""
+    return make_member(
+        name=f"node-{number}",
+        uid=f"m-{number}",
+        provider_id=ProviderID(f"sandbox://node-{number}"),
+        is_control_plane=control_plane,
+        node_ref_name=NodeName(f"node-{number}") if node else None,
+    )
+
+
+def ledger(
+    member: Member,
+    *,
+    refused: Reason | None = None,
+    treated: FailureAction | None = None,
+    ends: datetime = NOW + timedelta(days=12),
+    since: datetime = NOW,
+) -> Ledger:
+    """Make a machine's ledger with one certificate; its last word may be a refusal."""
+    verdict = LastVerdict(DENIED, str(refused), since) if refused else LastVerdict("Approved", "Attested", ISSUED)
+    done = Treatment(action=treated, node_name=member.name, node_uid="n", reason="", time=NOW) if treated else None
+    return replace(
+        empty(member),
+        resource_version="1",
+        node_name=NodeName(member.name),
+        provider=ProviderName("tpm"),
+        issued=(certificate(ends=ends),),
+        verdict=verdict,
+        treatment=done,
+    )
+
+
+def policy(action: FailureAction = FailureAction.TAINT, share: int = 10, *, enforce: bool = True) -> Policy:
+    attestors = frozenset({ProviderName("tpm")})
+    return Policy(name="p", attestors=attestors, lifetime=None, enforce=enforce, on_failure=OnFailure(action, share))
+
+
+def refusal(reason: Reason, **changes: object) -> Refused:
+    """Make the refusal of node-0's own request."""
+    verdict = Refused(
+        cluster=KEY,
+        provider_id=ProviderID("sandbox://node-0"),
+        node_name=NodeName("node-0"),
+        username="system:node:node-0",
+        by_node=True,
+        provider=ProviderName("tpm"),
+        purpose=Purpose.CLIENT,
+        reason=reason,
+        message="",
+        at=NOW,
+    )
+    return replace(verdict, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields
+
+
+def grant(member: Member, at: datetime = NOW) -> Granted:
+    return Granted(
+        cluster=KEY,
+        member=member,
+        node_name=NodeName(member.name),
+        provider=ProviderName("tpm"),
+        purpose=Purpose.CLIENT,
+        serial="1f",
+        not_after=NOW + timedelta(days=12),
+        at=at,
+    )

@@ -1,0 +1,172 @@
+"""What is done to Nodes: how many, which, and undone exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from standing_kit import ledger, machine, policy
+
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.ledger import Ledger
+from nodeattest_controller.core.objects import flag, items, mapping, text
+from nodeattest_controller.core.outcomes import RESET, LastVerdict
+from nodeattest_controller.core.policy import FailureAction
+from nodeattest_controller.standing.treatments import (
+    TAINT_KEY,
+    Around,
+    Rest,
+    Treat,
+    Withhold,
+    around_of,
+    decide,
+    node_patch,
+)
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Reason
+
+BAD = Reason.PCR_VALUE_NOT_ALLOWED
+ME = machine()
+FAILING = ledger(ME, refused=BAD)
+OTHERS: list[JsonValue] = [{"key": "dedicated", "value": "db", "effect": "NoExecute"}]
+ROOM = Around(nodes=10)
+ACTIONS = [action for action in FailureAction if action is not FailureAction.NONE]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_failing_node_is_treated_as_the_policy_says(action: FailureAction) -> None:
+    assert decide(ME, FAILING, policy(action), ROOM) == Treat(action)
+
+
+def test_nothing_is_done_by_default_nor_in_audit() -> None:
+    assert decide(ME, FAILING, policy(FailureAction.NONE), ROOM) is Rest.LEAVE
+    assert decide(ME, FAILING, policy(enforce=False), ROOM) is Rest.LEAVE
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason.POLICY_INVALID,
+        Reason.ATTESTOR_NOT_AUTHORIZED,
+        Reason.CSR_MALFORMED,
+        Reason.SUPERSEDED,
+        Reason.CHALLENGE_EXPIRED,
+        Reason.EVENT_LOG_MISSING,
+        Reason.REQUESTER_OVER_BUDGET,
+        Reason.PLATFORM_UNAVAILABLE,
+        Reason.INTERNAL_ERROR,
+    ],
+)
+def test_what_says_nothing_of_the_machine_leads_to_nothing(reason: Reason) -> None:
+    assert decide(ME, ledger(ME, refused=reason), policy(), ROOM) is Rest.LEAVE
+
+
+def test_a_certificate_no_action_and_audit_undo_what_was_done() -> None:
+    done = ledger(ME, refused=BAD, treated=FailureAction.CORDON)
+    granted = ledger(ME, treated=FailureAction.CORDON)
+    assert decide(ME, granted, policy(), ROOM) is Rest.RELEASE
+    assert decide(ME, done, policy(FailureAction.NONE), ROOM) is Rest.RELEASE
+    assert decide(ME, done, policy(enforce=False), ROOM) is Rest.RELEASE
+
+
+def test_a_reset_undoes_nothing_before_the_machine_proves_itself() -> None:
+    word = LastVerdict(RESET, "AttestationReset")
+    done = replace(ledger(ME, treated=FailureAction.TAINT), verdict=word, issued=())
+    assert decide(ME, done, policy(), ROOM) == Treat(FailureAction.TAINT)
+    assert decide(ME, replace(done, treatment=None), policy(), ROOM) is Rest.LEAVE
+
+
+def test_what_is_treated_follows_the_policy_and_needs_no_more_room() -> None:
+    done = ledger(ME, refused=BAD, treated=FailureAction.TAINT)
+    full = Around(nodes=10, treated=1)
+    assert decide(ME, done, policy(FailureAction.CORDON), full) == Treat(FailureAction.CORDON)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "share", "most"), [(1, 10, 1), (9, 10, 1), (20, 10, 2), (29, 10, 2), (200, 1, 2), (5, 100, 5)]
+)
+def test_the_share_bounds_how_many_and_one_is_always_allowed(nodes: int, share: int, most: int) -> None:
+    rule = policy(share=share)
+    assert isinstance(decide(ME, FAILING, rule, Around(nodes=nodes, treated=most - 1)), Treat)
+    assert isinstance(decide(ME, FAILING, rule, Around(nodes=nodes, treated=most)), Withhold)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40), st.integers(1, 100), st.sampled_from(ACTIONS))
+def test_however_they_come_the_share_and_the_control_plane_hold(
+    fleet: list[tuple[bool, bool]], share: int, action: FailureAction
+) -> None:
+    rule = policy(action, share)
+    members = [machine(number, control_plane=cp) for number, (cp, _failing) in enumerate(fleet)]
+    known: dict[str, Ledger] = {}
+    for member, (_cp, failing) in zip(members, fleet, strict=True):
+        known[member.name] = ledger(member, refused=BAD if failing else None)
+    treated: list[Member] = []
+    for member in members:
+        around = around_of((one, known[one.name]) for one in members)
+        decided = decide(member, known[member.name], rule, around)
+        if isinstance(decided, Treat):
+            assert not (member.is_control_plane and decided.action is FailureAction.DELETE_NODE)
+            known[member.name] = ledger(member, refused=BAD, treated=decided.action)
+            treated.append(member)
+    assert len(treated) <= max(1, len(members) * share // 100)
+    planes = [member for member in members if member.is_control_plane]
+    assert sum(member.is_control_plane for member in treated) <= min(1, max(0, len(planes) - 1))
+
+
+def test_a_control_planes_node_is_cordoned_where_others_are_deleted() -> None:
+    me, around = machine(control_plane=True), Around(nodes=30, control_planes=3)
+    assert decide(me, ledger(me, refused=BAD), policy(FailureAction.DELETE_NODE), around) == Treat(FailureAction.CORDON)
+
+
+# What is written
+
+
+def node(*, taints: list[JsonValue] | None = None, unschedulable: bool = False) -> JsonObject:
+    spec: JsonObject = {"providerID": "sandbox://node-0"}
+    if taints:
+        spec["taints"] = taints
+    if unschedulable:
+        spec["unschedulable"] = True
+    return {"metadata": {"name": "node-0", "uid": "n", "resourceVersion": "7"}, "spec": spec}
+
+
+def applied(before: JsonObject, action: FailureAction) -> JsonObject:
+    """Apply the patch as RFC 7386 says, one level deep."""
+    patch = node_patch(before, action)
+    if patch is None:
+        return before
+    assert text(patch, "metadata", "resourceVersion") == "7"
+    merged = {**mapping(before, "spec"), **mapping(patch, "spec")}
+    return {**before, "spec": {name: value for name, value in merged.items() if value is not None}}
+
+
+@pytest.mark.parametrize("action", [FailureAction.TAINT, FailureAction.CORDON])
+@pytest.mark.parametrize("taints", [[], OTHERS])
+@pytest.mark.parametrize("unschedulable", [False, True])
+def test_what_was_done_is_undone_and_nothing_else(
+    action: FailureAction, taints: list[JsonValue], unschedulable: bool
+) -> None:
+    before = node(taints=taints, unschedulable=unschedulable)
+    treated = applied(before, action)
+    assert [text(taint, "key") for taint in items(treated, "spec", "taints")][-1] == TAINT_KEY
+    assert flag(treated, "spec", "unschedulable") is (unschedulable or action is FailureAction.CORDON)
+    assert node_patch(treated, action) is None
+    assert applied(treated, FailureAction.NONE) == before
+
+
+def test_a_policy_that_cordons_less_uncordons_what_it_cordoned() -> None:
+    cordoned = applied(node(), FailureAction.CORDON)
+    assert applied(cordoned, FailureAction.TAINT) == applied(node(), FailureAction.TAINT)
+
+
+def test_a_node_that_nobody_treated_needs_no_write() -> None:
+    assert node_patch(node(taints=OTHERS, unschedulable=True), FailureAction.NONE) is None
+
+
+def test_machines_that_have_not_joined_do_not_make_room() -> None:
+    pairs: list[tuple[Member, Ledger | None]] = [(machine(n, node=False), None) for n in range(100)]
+    pairs += [(machine(n + 100, control_plane=n < 3), None) for n in range(5)]
+    pairs.append((machine(200, node=False), ledger(machine(200, node=False), treated=FailureAction.TAINT)))
+    assert around_of(pairs) == Around(nodes=6, treated=1, control_planes=3)

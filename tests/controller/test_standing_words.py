@@ -1,0 +1,154 @@
+"""Whose word on a machine is listened to, and what of it is written down."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from standing_kit import ISSUED, KEY, NOW, grant, ledger, machine, refusal
+
+from nodeattest_controller.clusters.inventory import Inventory
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.ledger import Ledger, render
+from nodeattest_controller.core.outcomes import DENIED, LastVerdict
+from nodeattest_controller.standing.words import CLAIM_BURST, CLAIMS_BURST, VERDICT_BURST, Words
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import NodeName, ProviderID
+
+BAD, LESS = Reason.PCR_VALUE_NOT_ALLOWED, Reason.ATTESTOR_NOT_AUTHORIZED
+ME, OTHER, NEW = machine(0), machine(1), machine(2, node=False)
+STRANGER = {"by_node": False, "username": "system:bootstrap:abcdef"}
+
+
+class Desk:
+    """Words on a cluster with two machines that joined and one that did not."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.inventory = Inventory()
+        for member in (ME, OTHER, NEW):
+            self.inventory.put_machine(f"fleet/{member.name}", document(member))
+        for member in (ME, OTHER):
+            self.put(member, ledger(member))
+        self.words = Words(KEY, self.inventory, lambda: self.seconds)
+
+    def put(self, member: Member, known: Ledger) -> None:
+        self.inventory.put_ledger(f"fleet/{known.name}", render(known, member, "signer"))
+
+
+def document(member: Member) -> JsonObject:
+    return {
+        "apiVersion": member.api_version,
+        "kind": "Machine",
+        "metadata": {"name": member.name, "namespace": "fleet", "uid": member.uid},
+        "spec": {"clusterName": "c", "providerID": member.provider_id},
+        "status": {"nodeRef": {"name": member.node_ref_name}} if member.node_ref_name else {},
+    }
+
+
+def test_a_refusal_of_the_nodes_own_request_is_written_down() -> None:
+    desk = Desk()
+    assert desk.words.refused(refusal(BAD))
+    assert desk.words.verdict(ME.provider_id, ledger(ME)) == LastVerdict(DENIED, BAD, NOW)
+
+
+def test_a_stolen_token_says_nothing_of_a_machine_that_has_joined() -> None:
+    desk = Desk()
+    for reason in Reason:
+        assert not desk.words.refused(refusal(reason, **STRANGER))
+    assert desk.words.verdict(ME.provider_id, ledger(ME)) is None
+    assert desk.words.claim(ME.provider_id) is None
+
+
+def test_a_node_says_nothing_of_another_nodes_machine() -> None:
+    desk = Desk()
+    for reason in Reason:
+        spoken = refusal(reason, node_name=NodeName("node-1"), username="system:node:node-1")
+        assert not desk.words.refused(spoken)
+    assert desk.words.verdict(ME.provider_id, ledger(ME)) is None
+
+
+def test_a_provider_id_that_no_machine_or_two_machines_have_says_nothing() -> None:
+    desk = Desk()
+    assert not desk.words.refused(refusal(BAD, provider_id=ProviderID("sandbox://nobody")))
+    twin: JsonObject = {**document(ME), "metadata": {"name": "twin", "namespace": "fleet", "uid": "m-9"}}
+    desk.inventory.put_machine("fleet/twin", twin)
+    assert not desk.words.refused(refusal(BAD))
+
+
+def test_a_machine_that_has_not_joined_may_show_refused_claims_rarely() -> None:
+    desk = Desk()
+    claim = refusal(BAD, provider_id=NEW.provider_id, node_name=NodeName("node-2"), **STRANGER)
+    told = [desk.words.refused(claim) for _ in range(100)]
+    assert told.count(True) == CLAIM_BURST
+    assert desk.words.claim(NEW.provider_id) is BAD
+    desk.words.told(NEW.provider_id)
+    assert desk.words.claim(NEW.provider_id) is None
+
+
+def test_a_flood_of_claims_on_many_machines_is_rationed_for_the_cluster() -> None:
+    desk = Desk()
+    fleet = [machine(number, node=False) for number in range(10, 10 + 2 * CLAIMS_BURST)]
+    for member in fleet:
+        desk.inventory.put_machine(f"fleet/{member.name}", document(member))
+    told = [desk.words.refused(refusal(BAD, provider_id=one.provider_id, **STRANGER)) for one in fleet]
+    assert told.count(True) == CLAIMS_BURST
+
+
+@pytest.mark.parametrize("reason", [Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED])
+def test_how_first_requests_end_is_no_refused_claim(reason: Reason) -> None:
+    desk = Desk()
+    assert not desk.words.refused(refusal(reason, provider_id=NEW.provider_id, **STRANGER))
+
+
+def test_a_refusal_before_the_newest_certificate_is_history() -> None:
+    desk = Desk()
+    desk.words.refused(refusal(BAD, at=ISSUED - timedelta(seconds=5)))
+    assert desk.words.verdict(ME.provider_id, ledger(ME)) is None
+
+
+def test_the_same_again_is_no_news_and_less_hides_nothing() -> None:
+    desk = Desk()
+    known = ledger(ME, refused=BAD)
+    for reason in (BAD, LESS):
+        desk.words.refused(refusal(reason))
+        assert desk.words.verdict(ME.provider_id, known) is None
+        desk.words.remembered(ME.provider_id)
+    desk.words.refused(refusal(BAD))
+    news = desk.words.verdict(ME.provider_id, ledger(ME, refused=LESS))
+    assert news == LastVerdict(DENIED, BAD, NOW)
+
+
+def test_of_two_refusals_the_one_that_says_more_is_kept() -> None:
+    desk = Desk()
+    desk.words.refused(refusal(BAD))
+    desk.words.refused(refusal(LESS))
+    assert desk.words.verdict(ME.provider_id, ledger(ME)) == LastVerdict(DENIED, BAD, NOW)
+
+
+def test_a_node_that_is_refused_for_ever_other_reasons_writes_a_few_times() -> None:
+    desk, written = Desk(), 0
+    for number in range(100):
+        desk.words.refused(refusal((BAD, Reason.ENDORSEMENT_KEY_CHANGED)[number % 2]))
+        known = ledger(ME, refused=(Reason.ENDORSEMENT_KEY_CHANGED, BAD)[number % 2])
+        written += desk.words.verdict(ME.provider_id, known) is not None
+        desk.words.remembered(ME.provider_id)
+    assert written == VERDICT_BURST
+
+
+def test_a_certificate_ends_what_was_refused_before() -> None:
+    desk = Desk()
+    desk.words.refused(refusal(BAD))
+    desk.words.granted(grant(ME))
+    assert desk.words.verdict(ME.provider_id, ledger(ME)) is None
+
+
+def test_a_certificate_that_was_in_the_ledger_already_clears_a_refusal_since() -> None:
+    desk = Desk()
+    refused = ledger(ME, refused=BAD, since=NOW - timedelta(minutes=1))
+    desk.words.granted(grant(ME))
+    found = desk.words.verdict(ME.provider_id, refused)
+    assert found is not None
+    assert found.verdict == "Approved"
+    assert desk.words.verdict(ME.provider_id, ledger(ME, refused=BAD, since=NOW + timedelta(minutes=1))) is None

@@ -1,0 +1,190 @@
+"""The condition NodeAttested and a policy's onFailure, from end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from filing_requests import ends
+from tested_provider import Fleet, installed
+from world import NAMESPACE, OWN, Controller, World, eventually
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
+from nodeattest_sandbox.fleet import create_machine_pool
+
+pytestmark = pytest.mark.timeout(180)
+
+CAPI = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}"
+REASON = "PCRValueNotAllowed"
+
+
+@pytest.fixture(scope="module")
+def tested(world: World, request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    with installed(world, f"standing-{id(request)}") as found:
+        yield found
+
+
+@pytest.fixture
+def controller(world: World, tested: Fleet) -> Iterator[Controller]:
+    tested.policy()
+    with world.controller("--leader-elect", "false", log="standing.log") as running:
+        world.await_service(running)
+        yield running
+
+
+def shown(world: World, machine: str, kind: str = "machines") -> JsonMap:
+    """Return the condition of a Machine, or an empty object."""
+    found = world.admin.get(f"{CAPI}/{kind}/{machine}")
+    nothing: JsonMap = {}
+    conditions = maps_at(found, "status", "conditions")
+    return next((one for one in conditions if text_at(one, "type") == "NodeAttested"), nothing)
+
+
+def says(world: World, machine: str, status: str, reason: str, kind: str = "machines") -> JsonMap | None:
+    condition = shown(world, machine, kind)
+    is_so = (text_at(condition, "status"), text_at(condition, "reason")) == (status, reason)
+    return condition if is_so else None
+
+
+def told(world: World, reason: str, about: str = "") -> JsonMap | None:
+    events = world.admin.list(f"/api/v1/namespaces/{NAMESPACE}/events")
+    found = [one for one in events if text_at(one, "reason") == reason]
+    return next((one for one in found if about in {"", text_at(one, "involvedObject", "name")}), None)
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_machine_says_that_it_is_attested_by_what_and_until_when(world: World, tested: Fleet) -> None:
+    world.machine("st-a")
+    eventually(lambda: says(world, "st-a", "Unknown", "NotYetAttested"), what="the first word")
+    assert ends(tested.file("st-a", "good", as_node=False)) == "issued"
+    condition = eventually(lambda: says(world, "st-a", "True", "Attested"), what="the condition")
+    assert text_at(condition, "message").startswith("by tested, until 2")
+    kept = [text_at(one, "type") for one in maps_at(world.admin.get(f"{CAPI}/machines/st-a"), "status", "conditions")]
+    assert kept == ["BootstrapReady", "NodeAttested"]
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_machine_that_has_not_joined_shows_a_refused_claim_and_then_its_certificate(
+    world: World, tested: Fleet
+) -> None:
+    world.machine("st-claimed")
+    assert ends(tested.file("st-claimed", "bad", as_node=False)) == f"Denied:{REASON}"
+    condition = eventually(lambda: says(world, "st-claimed", "False", "ClaimRefused"), what="the condition")
+    assert REASON in text_at(condition, "message")
+    assert ends(tested.file("st-claimed", "good", as_node=False)) == "issued"
+    eventually(lambda: says(world, "st-claimed", "True", "Attested"), what="the certificate")
+
+
+def test_a_refused_renewal_is_shown_survives_a_restart_and_a_certificate_clears_it(
+    world: World, tested: Fleet, controller: Controller
+) -> None:
+    tested.joined("st-renewed")
+    assert ends(tested.file("st-renewed", "bad")) == f"Denied:{REASON}"
+    eventually(lambda: says(world, "st-renewed", "False", REASON), what="the condition")
+    verdict = map_at(world.ledger("st-renewed"), "spec", "lastVerdict")
+    assert (verdict["verdict"], verdict["reason"]) == ("Denied", REASON)
+    assert tested.marks("st-renewed") == []  # onFailure is None by default
+    controller.kill()
+    path = f"{CAPI}/machines/st-renewed"
+    world.admin.patch(f"{path}/status", {"status": {"conditions": []}})  # as clusterctl move drops it
+    controller.start()
+    eventually(lambda: says(world, "st-renewed", "False", REASON), what="the same after a restart")
+    assert ends(tested.file("st-renewed", "good")) == "issued"
+    eventually(lambda: says(world, "st-renewed", "True", "Attested"), what="the certificate")
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_stolen_token_and_another_node_change_nothing_for_a_healthy_machine(world: World, tested: Fleet) -> None:
+    tested.policy(onFailure="DeleteNode", maxFailedShare=100)
+    for name in ("st-healthy", "st-evil"):
+        tested.joined(name)
+        eventually(lambda name=name: says(world, name, "True", "Attested"), what="the condition")
+    before = map_at(world.ledger("st-healthy"), "metadata", "resourceVersion")
+    assert ends(tested.file("st-healthy", "bad", as_node=False)).startswith("Denied:")
+    assert ends(tested.file("st-healthy", "bad", node="st-evil")).startswith("Denied:")  # with the other's provider ID
+    assert ends(tested.file("st-evil", "bad")) == f"Denied:{REASON}"
+    eventually(lambda: says(world, "st-evil", "False", REASON), what="the evil one's own")
+    eventually(lambda: not tested.has_node("st-evil"), what="its Node to go")
+    assert says(world, "st-healthy", "True", "Attested")
+    assert tested.has_node("st-healthy")
+    assert map_at(world.ledger("st-healthy"), "metadata", "resourceVersion") == before
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_node_is_tainted_then_cordoned_then_released_by_its_certificate(world: World, tested: Fleet) -> None:
+    tested.policy(onFailure="Taint", maxFailedShare=100)
+    tested.joined("st-taint")
+    assert ends(tested.file("st-taint", "bad")) == f"Denied:{REASON}"
+    eventually(lambda: tested.marks("st-taint") == ["Taint"], what="the taint")
+    assert eventually(lambda: told(world, "NodeTainted", "st-taint"), what="the Event")
+    tested.policy(onFailure="Cordon", maxFailedShare=100)
+    eventually(lambda: tested.marks("st-taint") == ["Cordon"], what="the cordon")
+    assert map_at(tested.node("st-taint"), "spec")["unschedulable"] is True
+    done = eventually(lambda: says(world, "st-taint", "False", REASON), what="the condition")
+    assert "its Node was" in text_at(done, "message")
+    assert ends(tested.file("st-taint", "good")) == "issued"
+    eventually(lambda: tested.marks("st-taint") == [], what="the release")
+    assert "unschedulable" not in map_at(tested.node("st-taint"), "spec")
+    eventually(lambda: "onFailure" not in map_at(world.ledger("st-taint"), "spec"), what="the record to go")
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_wrong_policy_touches_no_more_than_the_share(world: World, tested: Fleet) -> None:
+    names = [f"st-fleet-{number}" for number in range(5)]
+    for name in names:
+        tested.joined(name)
+    joined = sum(bool(maps_at(one, "spec", "issued")) for one in world.admin.list(f"{OWN}/machineattestations"))
+    share = 100 * 2 // joined + 1  # two of them
+    tested.policy("godo", onFailure="Taint", maxFailedShare=share)
+    filed = [tested.file(name, "good") for name in names]
+    assert {ends(one) for one in filed} == {f"Denied:{REASON}"}
+    eventually(lambda: len(tested.marks(*names)) == 2, what="two taints")
+    withheld = eventually(lambda: told(world, "OnFailureWithheld", "c1"), what="the Event")
+    assert "maxFailedShare" in text_at(withheld, "message")
+    for name in names:
+        eventually(lambda name=name: says(world, name, "False", REASON), what="the condition")
+    assert len(tested.marks(*names)) == 2
+    tested.policy(onFailure="Taint", maxFailedShare=share, enforcement="Audit")
+    eventually(lambda: tested.marks(*names) == [], what="Audit undoing it")
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_node_that_comes_back_under_its_name_is_treated_again(world: World, tested: Fleet) -> None:
+    tested.policy(onFailure="Taint", maxFailedShare=100)
+    tested.joined("st-again")
+    assert ends(tested.file("st-again", "bad")) == f"Denied:{REASON}"
+    eventually(lambda: tested.marks("st-again") == ["Taint"], what="the taint")
+    world.workload_admin.delete("/api/v1/nodes/st-again")
+    fresh: JsonMap = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "st-again"},
+                      "spec": {"providerID": "sandbox://st-again"}}  # fmt: skip
+    world.workload_admin.create("/api/v1/nodes", fresh)
+    assert ends(tested.file("st-again", "bad")) == f"Denied:{REASON}"
+    eventually(lambda: tested.marks("st-again") == ["Taint"], what="the taint on the new Node")
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_paused_cluster_is_left_alone(world: World, tested: Fleet) -> None:
+    path = f"{CAPI}/clusters/c1"
+    tested.joined("st-paused")
+    eventually(lambda: says(world, "st-paused", "True", "Attested"), what="the condition")
+    world.admin.patch(path, {"spec": {"paused": True}})
+    try:
+        world.admin.patch(f"{CAPI}/machines/st-paused/status", {"status": {"conditions": []}})
+        world.machine("st-paused-2")
+        assert not shown(world, "st-paused")
+    finally:
+        world.admin.patch(path, {"spec": {"paused": None}})
+    eventually(lambda: says(world, "st-paused", "True", "Attested"), what="the condition, after the pause")
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_pool_counts_the_instances_that_are_attested(world: World, tested: Fleet) -> None:
+    ids = ["sandbox://st-pool-0", "sandbox://st-pool-1"]
+    create_machine_pool(world.admin, "st-pool", cluster=world.cluster, provider_ids=ids)
+    eventually(lambda: says(world, "st-pool", "False", "InstancesNotAttested", "machinepools"), what="the count")
+    world.machine("st-pool-0")  # an instance that is a Machine besides
+    assert ends(tested.file("st-pool-0", "good", as_node=False)) == "issued"
+    one = eventually(
+        lambda: "1 of 2" in text_at(shown(world, "st-pool", "machinepools"), "message"), what="one instance"
+    )
+    assert one
