@@ -22,7 +22,14 @@ from typing import Final
 import click
 
 from nodeattest_controller import configfile, logs
-from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS, OFF_BY_DEFAULT, Settings, SettingsError
+from nodeattest_controller.settings import (
+    INVENTORIES,
+    LOG_FORMATS,
+    LOG_LEVELS,
+    OFF_BY_DEFAULT,
+    Settings,
+    SettingsError,
+)
 from nodeattest_kube.errors import KubeconfigError
 
 __all__ = ["cli", "main", "serve"]
@@ -94,6 +101,11 @@ _OPTIONS: Final = (
         help='"*", "name" and "-name", separated by commas; the first match decides. '
         f'"*" does not mean {" and ".join(OFF_BY_DEFAULT)}.',
     ),
+    click.option(
+        "--inventory",
+        help=f"Where clusters and machines come from, separated by commas: {', '.join(INVENTORIES)}; "
+        "the first by default.",
+    ),
     click.option("--leader-elect", type=bool, help="Whether replicas elect a leader."),
     click.option("--health-bind-address", help="host:port of /healthz, /livez and /readyz."),
     click.option("--metrics-bind-address", help='host:port of /metrics; "0" serves none.'),
@@ -142,9 +154,10 @@ def version() -> int:
 
 def _settings(flags: dict[str, object]) -> Settings:
     config = flags.pop("config")
-    controllers = flags["controllers"]
-    if isinstance(controllers, str):
-        flags["controllers"] = [word.strip() for word in controllers.split(",") if word.strip()]
+    for name in ("controllers", "inventory"):
+        listed = flags[name]
+        if isinstance(listed, str):
+            flags[name] = [word.strip() for word in listed.split(",") if word.strip()]
     # client-go's leader identity: unique among replicas and across restarts, readable in the Lease.
     identity = f"{socket.gethostname()}_{uuid.uuid4()}"
     settings = configfile.load(config if isinstance(config, Path) else None, flags, identity=identity)

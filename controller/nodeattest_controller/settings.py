@@ -20,6 +20,7 @@ from nodeattest_providers.names import PROVIDER_ID_OID
 __all__ = [
     "CONTROLLERS",
     "IMPLEMENTED",
+    "INVENTORIES",
     "LOG_FORMATS",
     "LOG_LEVELS",
     "OFF_BY_DEFAULT",
@@ -45,6 +46,8 @@ IMPLEMENTED: Final = ("attestation", "serving", "standing", "hardening", "bootst
 """The controllers that this version can run."""
 OFF_BY_DEFAULT: Final = ("bootstrap-signer", "token-cleaner")
 """Controllers that ``*`` does not mean, as in kube-controller-manager: where that runs them nobody else need."""
+INVENTORIES: Final = ("ClusterAPI", "MachineRecords")
+"""Where clusters and machines may come from."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "text")
 
@@ -95,6 +98,8 @@ class Settings:
 
     ``*`` stands for all but those of ``OFF_BY_DEFAULT``.
     """
+    inventory: tuple[str, ...] = ("ClusterAPI",)
+    """Where clusters and machines come from: Cluster API's objects, MachineRecords and ClusterRecords, or both."""
     leader_elect: bool = True
     lease_name: str = "node-attestation-controller"
     lease_duration: float = 15.0
@@ -135,6 +140,7 @@ class Settings:
         _check_words(self)
         _check_lease(self)
         _check_controllers(self.controllers)
+        _check_inventory(self.inventory)
 
     def enabled(self, controller: str) -> bool:
         """Tell whether a controller runs in this process; only implemented ones ever do."""
@@ -212,6 +218,12 @@ def _check_controllers(wanted: tuple[str, ...]) -> None:
             _refuse("controllers", expected, f"{word!r}, which is planned and not implemented yet")
     if not any(_enabled(wanted)):
         _refuse("controllers", "at least one enabled controller", repr(",".join(wanted)))
+
+
+def _check_inventory(wanted: tuple[str, ...]) -> None:
+    unknown = next((word for word in wanted if word not in INVENTORIES), None)
+    if unknown is not None or not wanted:
+        _refuse("inventory", "one or more of " + ", ".join(INVENTORIES), repr(unknown) if unknown else "none")
 
 
 def _enabled(wanted: tuple[str, ...]) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ def compose(settings: Settings, client: ApiClient, metrics: Metrics, *, connect:
     def changed(cluster: ClusterKey, provider_ids: frozenset[str] | None) -> None:
         fleet.changed(cluster, provider_ids)
 
-    management = Management(client, namespace=settings.watch_namespace, on_change=changed)
+    management = Management(client, namespace=settings.watch_namespace, on_change=changed, inventory=settings.inventory)
     ownership = Everything()
     hardening = HardeningDuty(
         management,

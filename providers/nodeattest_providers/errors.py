@@ -53,6 +53,7 @@ class Reason(StrEnum):
     # Identity
     MACHINE_NOT_FOUND = "MachineNotFound"
     MACHINE_NOT_READY = "MachineNotReady"
+    RECORD_INVALID = "RecordInvalid"
     MACHINE_DELETING = "MachineDeleting"
     MACHINE_AMBIGUOUS = "MachineAmbiguous"
     MACHINE_ALREADY_BOUND = "MachineAlreadyBound"

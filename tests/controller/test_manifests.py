@@ -53,9 +53,9 @@ def find(base: str, kind: str) -> JsonObject:
     return found
 
 
-def test_the_crds_are_the_two_kinds_of_the_contract() -> None:
+def test_the_crds_are_the_kinds_of_the_contract() -> None:
     kinds = {text(crd, "spec", "names", "kind") for crd in manifests.crds()}
-    assert kinds == {"MachineAttestation", "NodeAttestationPolicy"}
+    assert kinds == {"MachineAttestation", "NodeAttestationPolicy", "MachineRecord", "ClusterRecord"}
     for crd in manifests.crds():
         group, plural = text(crd, "spec", "group"), text(crd, "spec", "names", "plural")
         assert text(crd, "metadata", "name") == f"{plural}.{group}"
@@ -63,10 +63,12 @@ def test_the_crds_are_the_two_kinds_of_the_contract() -> None:
         assert f"{group}/{text(version, 'name')}" == ledger.GROUP_VERSION
 
 
-def test_clusterctl_move_takes_policies_and_the_ledger_along() -> None:
+def test_clusterctl_move_takes_policies_records_and_the_ledger_along() -> None:
     for crd in manifests.crds():
-        labels = mapping(crd, "metadata", "labels")
-        assert {"clusterctl.cluster.x-k8s.io", "clusterctl.cluster.x-k8s.io/move"} <= set(labels)
+        kind, labels = text(crd, "spec", "names", "kind"), set(mapping(crd, "metadata", "labels"))
+        roots = {"MachineRecord", "ClusterRecord"}  # they own what else goes with them, as a Cluster does
+        how = "move-hierarchy" if kind in roots else "move"
+        assert {"clusterctl.cluster.x-k8s.io", f"clusterctl.cluster.x-k8s.io/{how}"} <= labels
 
 
 def test_no_short_name_is_one_of_cluster_api_s() -> None:

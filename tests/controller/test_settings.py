@@ -43,6 +43,7 @@ def test_every_setting_can_be_written_in_the_file(config: Path, tmp_path: Path) 
         namespace="elsewhere",
         watch_namespace="team-a",
         controllers=("attestation", "-serving"),
+        inventory=("MachineRecords", "ClusterAPI"),
         leader_elect=False,
         lease_name="another",
         lease_duration=30.0,
@@ -217,6 +218,12 @@ def test_a_controller_that_cannot_run_is_refused_by_name(wanted: tuple[str, ...]
     with pytest.raises(SettingsError) as refused:
         Settings(identity="replica-a", controllers=wanted)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("wanted", [(), ("clusterAPI",), ("ClusterAPI", "Machines")])
+def test_an_inventory_that_nobody_keeps_is_refused_by_name(wanted: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError, match="inventory: expected one or more of ClusterAPI, MachineRecords, got"):
+        Settings(identity="replica-a", inventory=wanted)
 
 
 @pytest.mark.parametrize(

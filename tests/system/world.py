@@ -172,16 +172,19 @@ class World:
         self.workload_admin: Client = workload.client()
         self._tpms: dict[str, SoftwareTpm] = {}
         self._tokens = count(1)
-        install_cluster_api(self.admin)
         install_definitions(self.admin, cast("list[JsonMap]", manifests.crds()))
         fleet.create_namespace(self.admin, "nodeattest-system")
-        self.cluster = fleet.create_cluster(
+        self.cluster = self._make_cluster()
+
+    def _make_cluster(self) -> JsonMap:
+        install_cluster_api(self.admin)
+        return fleet.create_cluster(
             self.admin,
             CLUSTER,
             namespace=NAMESPACE,
-            kubeconfig=workload.admin_kubeconfig.read_bytes(),
-            ca_certificate=workload.ca_certificate.read_bytes(),
-            ca_key=workload.ca_key.read_bytes(),
+            kubeconfig=self.workload.admin_kubeconfig.read_bytes(),
+            ca_certificate=self.workload.ca_certificate.read_bytes(),
+            ca_key=self.workload.ca_key.read_bytes(),
         )
 
     def close(self) -> None:
@@ -295,14 +298,19 @@ class World:
         return next((text_at(one, "reason") for one in conditions if text_at(one, "type") == "Denied"), "")
 
 
+W = TypeVar("W", bound=World)
+
+
 @contextmanager
-def built_world(start_control_plane: Callable[[str], ControlPlane], directory: Path) -> Generator[World]:
+def built_world(
+    start_control_plane: Callable[[str], ControlPlane], directory: Path, kind: type[W] = World, name: str = ""
+) -> Generator[W]:
     """Build a world on control planes of one kind; a management cluster that cannot keep our resources is a sandbox."""
     with ExitStack() as stack:
-        management = start_control_plane("management")
+        management = start_control_plane(f"{name}management")
         if not keeps_custom_resources(management):  # some builds die of them; such a one can be a workload cluster
             management.stop()
             management = stack.enter_context(start_sandbox(directory / "management", name="management"))
-        built = World(directory, management, start_control_plane("workload"))
+        built = kind(directory, management, start_control_plane(f"{name}workload"))
         stack.callback(built.close)
         yield built

@@ -1,4 +1,4 @@
-"""Who is in which cluster: Machines and pool instances, indexed by what a request can claim. In memory, no I/O.
+"""Who is in which cluster: Machines, pool instances and records, by what a request can claim. In memory, no I/O.
 
 Fed by reflectors object by object; reads cost the same for one machine or ten thousand.
 """
@@ -12,6 +12,7 @@ from typing import Generic, NewType, TypeVar
 from nodeattest_controller.core.clusterapi import Member, machine_members, pool_members
 from nodeattest_controller.core.ledger import Ledger, kind_of
 from nodeattest_controller.core.ledger import parse as parse_ledger
+from nodeattest_controller.core.records import record_members
 from nodeattest_controller.core.review import names_of
 from nodeattest_controller.core.serving import places_of
 from nodeattest_kube.jsontypes import JsonObject
@@ -72,15 +73,23 @@ class Inventory:
         """Take in a MachinePool, or forget it."""
         self._members.put(f"pool:{key}", pool_members(pool) if pool else ())
 
+    def put_record(self, key: str, record: JsonObject | None) -> None:
+        """Take in a MachineRecord, or forget it."""
+        self._members.put(f"record:{key}", record_members(record) if record else ())
+
     def put_ledger(self, key: str, ledger: JsonObject | None) -> None:
         """Take in a MachineAttestation, or forget it."""
         self._ledgers.put(key, (parse_ledger(ledger),) if ledger else ())
 
     def members(self, cluster: ClusterKey, provider_id: str) -> list[Member]:
-        """Return the members of a cluster with this provider ID; a pool that lists its Machines counts once."""
+        """Return the members of a cluster with this provider ID; a pool that lists its Machines counts once.
+
+        A Machine or a pool does not answer for a record: two sources that claim one machine are two members.
+        """
         found = self._members.find((cluster, "id", provider_id))
-        machines = [member for member in found if not member.is_pool_instance]
-        return machines or found
+        if any(member.kind == "Machine" for member in found):
+            return [member for member in found if not member.is_pool_instance]
+        return found
 
     def owners(self, cluster: ClusterKey, provider_id: str) -> frozenset[str]:
         """Return the UIDs of the objects that list a machine: a pool's instance may be a Machine besides."""

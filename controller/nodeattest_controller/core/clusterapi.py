@@ -6,21 +6,39 @@ says is written in the management cluster by its controllers, so it is trusted; 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Literal
 
 from nodeattest_controller.core.objects import condition, flag, items, mapping, moment, strings, text, text_map
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.interface import MachineFacts, SecretBytes
 from nodeattest_providers.names import NodeName, ProviderID
 
-__all__ = ["CLUSTER_LABEL", "InfraRef", "Member", "bootstrap_ref", "cluster_of", "machine_members", "pool_members"]
+__all__ = [
+    "CLUSTER_LABEL",
+    "RESOURCES",
+    "InfraRef",
+    "Member",
+    "MemberResource",
+    "bootstrap_ref",
+    "cluster_of",
+    "machine_members",
+    "pool_members",
+]
 
 CLUSTER_LABEL: Final = "cluster.x-k8s.io/cluster-name"
 CONTROL_PLANE_LABEL: Final = "cluster.x-k8s.io/control-plane"
 """On the Machines of a control plane, with any value (cluster-api util.IsControlPlaneMachine)."""
 PAUSED_ANNOTATION: Final = "cluster.x-k8s.io/paused"
+
+MemberResource = Literal["machines", "machinepools", "machinerecords"]
+RESOURCES: Final[Mapping[str, MemberResource]] = MappingProxyType(
+    {"Machine": "machines", "MachinePool": "machinepools", "MachineRecord": "machinerecords"}
+)
+"""By kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +57,7 @@ class Member:
     """One Machine, or one instance of a MachinePool."""
 
     kind: str
-    """``Machine`` or ``MachinePool``."""
+    """``Machine``, ``MachinePool`` or ``MachineRecord`` (``records``)."""
     api_version: str
     name: str
     namespace: str
@@ -59,6 +77,19 @@ class Member:
     created: datetime | None = None
     is_control_plane: bool = False
     """As the Machine's label has it, which is written in the management cluster only."""
+    given_name: NodeName | None = None
+    """The node name that an operator gave to a recorded machine; it decides."""
+    platform: dict[str, str] = field(default_factory=dict[str, str])
+    """What stands for the infrastructure object's annotations where a machine has none."""
+    bootstrap_token_id: str = ""
+    """The bootstrap token that a record names as this machine's own; of a Machine, its bootstrap config tells."""
+    flaw: str = ""
+    """Why nobody may join as this member until it is corrected; empty where nothing is wrong."""
+
+    @property
+    def resource(self) -> MemberResource:
+        """The plural under which its API server has it."""
+        return RESOURCES[self.kind]
 
     @property
     def is_pool_instance(self) -> bool:
@@ -78,7 +109,7 @@ class Member:
             bootstrap_ready=self.bootstrap_ready,
             deleting=self.deleting,
             annotations=self.annotations,
-            infra_annotations=text_map(infra, "metadata", "annotations") if infra else {},
+            infra_annotations=text_map(infra, "metadata", "annotations") if infra else self.platform,
             infra_name=self.infra.name if self.infra else None,
             attestation_secret=secret,
         )

@@ -47,8 +47,14 @@ __all__ = [
 GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
 KEEP_ISSUED: Final = 8
 """Entries kept for each purpose: the live one and enough history for an auditor; an object stays below 64 KiB."""
-_OWNERS: Final = frozenset({"Machine", "MachinePool"})
-_OWNER_GROUP: Final = "cluster.x-k8s.io/"
+_OWNERS: Final = frozenset(
+    {
+        ("cluster.x-k8s.io", "Machine"),
+        ("cluster.x-k8s.io", "MachinePool"),
+        ("attestation.cluster.x-k8s.io", "MachineRecord"),
+    }
+)
+"""Group and kind of what a ledger is about."""
 SUPERSEDE_PAUSE: Final = timedelta(minutes=10)
 """A machine that proved itself but lost its key may replace a live one this often (docs/architecture.md, "Ledger")."""
 _PCRS: Final = 24
@@ -286,12 +292,10 @@ def parse(obj: JsonObject) -> Ledger:
 
 
 def owner_of(obj: JsonObject) -> JsonObject:
-    """Return the reference to a ledger's Machine or MachinePool, whoever else owns it; empty when there is none."""
+    """Return the reference to a ledger's Machine, pool or record, whoever else owns it; empty when there is none."""
     owners = items(obj, "metadata", "ownerReferences")
     machines = (
-        owner
-        for owner in owners
-        if text(owner, "kind") in _OWNERS and text(owner, "apiVersion").startswith(_OWNER_GROUP)
+        owner for owner in owners if (text(owner, "apiVersion").partition("/")[0], text(owner, "kind")) in _OWNERS
     )
     nobody: JsonObject = {}
     return next(machines, nobody)

@@ -63,7 +63,7 @@ def find_member(request: NodeRequest, candidates: Sequence[Member]) -> Member:
 
 
 def check_standing(member: Member) -> None:
-    """Rule 1: the Machine stays, is not paused, and its bootstrap data is ready."""
+    """Rule 1: the Machine stays, is not paused, can be read whole, and its bootstrap data is ready."""
     if member.deleting:
         raise Denied(
             Reason.MACHINE_DELETING,
@@ -73,6 +73,12 @@ def check_standing(member: Member) -> None:
         )
     if member.paused:
         raise _not_ready(f"{member.kind} {member.name} or its cluster is paused", "resume it")
+    if member.flaw:
+        raise Unavailable(
+            Reason.RECORD_INVALID,
+            f"{member.kind} {member.name}: {member.flaw}",
+            remedy="correct the MachineRecord; the request goes on by itself",
+        )
     if not member.bootstrap_ready:
         raise _not_ready(
             f"the bootstrap data of {member.kind} {member.name} is not ready", "wait for BootstrapConfigReady"
@@ -80,7 +86,12 @@ def check_standing(member: Member) -> None:
 
 
 def names_of(member: Member, proven: NodeName | None = None) -> tuple[str, ...]:
-    """Rule 2: the first source that exists decides which names a member may have; none means none."""
+    """Rule 2: the first source that exists decides which names a member may have; none means none.
+
+    A record names its node itself, and nothing else gives it a name.
+    """
+    if member.given_name is not None:
+        return (member.given_name,) if member.given_name else ()
     if member.node_ref_name:
         return (member.node_ref_name,)
     from_addresses = tuple(address for kind, address in member.addresses if kind in _NAME_ADDRESSES and address)
@@ -96,7 +107,8 @@ def names_of(member: Member, proven: NodeName | None = None) -> tuple[str, ...]:
 def check_node_name(request: NodeRequest, member: Member, around: Surroundings, proven: NodeName | None) -> None:
     """Rule 2: the requested name is this Machine's, and no other Machine's too.
 
-    A nodeRef beats claims by addresses, which a guest can invent: they take no renewal from a node that has joined.
+    A nodeRef, and the name in a record, beat claims by addresses, which a guest can invent: they take no renewal from a
+    node that has joined, and no join from a machine that an operator named.
     """
     allowed = names_of(member, proven)
     if request.csr.node_name not in allowed:
@@ -107,8 +119,8 @@ def check_node_name(request: NodeRequest, member: Member, around: Surroundings, 
             remedy="let the node use its own Machine's name",
         )
     others = [o for o in around.claimants if o.provider_id != member.provider_id and not o.deleting]
-    if member.node_ref_name:
-        others = [other for other in others if other.node_ref_name]
+    if member.node_ref_name or member.given_name:
+        others = [other for other in others if other.node_ref_name or other.given_name]
     if others:
         raise Denied(
             Reason.MACHINE_AMBIGUOUS,

@@ -1,0 +1,151 @@
+"""Bare metal without Cluster API: no CRD of its in the management cluster, the same controller and the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from filing_requests import Wanted, ends, ends_at_last, file_request
+from recorded_world import RECORDS, RecordedWorld
+from world import NAMESPACE, OWN, Controller, built_world, eventually
+
+from nodeattest_controller.core.bound_tokens import bound_group
+from nodeattest_providers.names import ANNOTATION_REASON
+from nodeattest_sandbox import fleet
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.process import ControlPlane
+
+FLAGS = ("--inventory", "MachineRecords", "--leader-elect", "false")
+
+
+@pytest.fixture(scope="module")
+def world(
+    start_control_plane: Callable[[str], ControlPlane], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RecordedWorld]:
+    directory = tmp_path_factory.mktemp("recorded")
+    with built_world(start_control_plane, directory, RecordedWorld, "recorded-") as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+def controller(world: RecordedWorld) -> Iterator[Controller]:
+    selector: JsonMap = {"matchLabels": {"site": "cellar"}}
+    world.set_policy(authorizedAttestors=["tpm"], clusterSelector=selector, tokenBinding="Off")
+    with world.controller(*FLAGS, log="records.log") as running:
+        world.await_service(running)
+        yield running
+
+
+def serials(world: RecordedWorld, name: str) -> list[str]:
+    return [text_at(entry, "serial") for entry in maps_at(world.ledger(name), "spec", "issued")]
+
+
+def test_the_management_cluster_has_no_kind_of_cluster_api_s(world: RecordedWorld) -> None:
+    with pytest.raises(ApiRefusal) as refused:
+        world.admin.get("/apis/cluster.x-k8s.io")
+    assert refused.value.code == 404
+
+
+@pytest.mark.swtpm
+@pytest.mark.usefixtures("controller")
+def test_a_recorded_machine_joins_renews_and_is_refused_when_its_record_is_gone(world: RecordedWorld) -> None:
+    tpm = world.tpm("unit-1")
+    record = world.record("unit-1", tpm=tpm, node="cellar-1")
+    agent = world.agent("cellar-1", "tpm", provider_id="sandbox://unit-1", tcti=tpm.tcti)
+    joined = agent.join(world.token())
+    assert joined.returncode == 0, joined.stderr
+    ledger = world.ledger("unit-1")
+    assert text_at(ledger, "spec", "nodeName") == "cellar-1"
+    assert text_at(ledger, "spec", "fingerprints", "ek") == tpm.endorsement_fingerprint()
+    [owner] = maps_at(ledger, "metadata", "ownerReferences")
+    assert (text_at(owner, "kind"), text_at(owner, "uid")) == ("MachineRecord", text_at(record, "metadata", "uid"))
+    events = eventually(lambda: told(world, "unit-1", "NodeAttested"), what="the Event")
+    assert text_at(events[0], "involvedObject", "kind") == "MachineRecord"
+    renewed = agent.join(world.token(), "--renew")
+    assert renewed.returncode == 0, renewed.stderr
+    issued = serials(world, "unit-1")
+    assert len(issued) == 2
+    world.admin.delete(f"{RECORDS}/unit-1")
+    refused = agent.join(world.token(), "--renew", "--timeout", "5")
+    assert refused.returncode != 0
+    assert "MachineNotFound" in refused.stderr
+    assert serials(world, "unit-1") in ([], issued)  # nobody collects garbage beside an API server alone
+
+
+def told(world: RecordedWorld, name: str, reason: str) -> list[JsonMap]:
+    events = world.admin.list(f"/api/v1/namespaces/{NAMESPACE}/events")
+    return [
+        one for one in events if text_at(one, "involvedObject", "name") == name and text_at(one, "reason") == reason
+    ]
+
+
+@pytest.mark.swtpm
+@pytest.mark.usefixtures("controller")
+def test_another_tpm_than_the_recorded_one_is_refused(world: RecordedWorld) -> None:
+    world.record("unit-2", tpm=world.tpm("unit-2"))
+    thief = world.tpm("thief")
+    joined = world.agent("unit-2", "tpm", directory="thief", tcti=thief.tcti).join(world.token())
+    assert joined.returncode != 0
+    assert "EndorsementKeyUntrusted" in joined.stderr
+    assert not world.ledger("unit-2")
+
+
+# What needs no proof: with the insecure provider, so that a plain request will do
+
+
+@pytest.fixture(scope="module")
+def unproven(world: RecordedWorld, controller: Controller) -> Controller:
+    world.set_policy(authorizedAttestors=["insecure"], tokenBinding="Off")
+    world.record("plain")
+    ends_at_last(world, lambda: Wanted(node="plain"), "issued")
+    return controller
+
+
+@pytest.mark.usefixtures("unproven")
+def test_a_machine_waits_for_its_spoilt_record_and_joins_when_it_is_corrected(world: RecordedWorld) -> None:
+    world.record("unit-3", endorsementkeyhash="x")
+    filed = file_request(world, Wanted(node="unit-3"))
+    said = eventually(lambda: filed.annotation(ANNOTATION_REASON), what="the wait")
+    assert said.startswith("RecordInvalid:")
+    world.admin.patch(f"{RECORDS}/unit-3", {"spec": {"endorsementkeyhash": None}})
+    assert ends(filed) == "issued"
+
+
+@pytest.mark.usefixtures("unproven")
+def test_one_provider_id_in_two_records_is_nobody_s(world: RecordedWorld) -> None:
+    for name in ("twin-a", "twin-b"):
+        world.record(name, providerID="sandbox://twins")
+    twins = file_request(world, Wanted(node="twin-a", provider_id="sandbox://twins"))
+    assert ends(twins) == "Denied:MachineAmbiguous"
+
+
+@pytest.mark.usefixtures("unproven")
+def test_a_node_has_the_name_in_its_record_and_no_other(world: RecordedWorld) -> None:
+    world.record("named", node="its-name")
+    assert ends(file_request(world, Wanted(node="named"))) == "Denied:NodeNameMismatch"
+    assert ends(file_request(world, Wanted(node="its-name", provider_id="sandbox://named"))) == "issued"
+
+
+@pytest.mark.usefixtures("unproven")
+def test_a_bound_token_is_worth_its_own_record(world: RecordedWorld) -> None:
+    for name in ("bound-mine", "bound-other"):
+        world.record(name)
+    group = bound_group(f"{NAMESPACE}/c1", "sandbox://bound-mine")
+    token = fleet.create_bootstrap_token(world.workload_admin, "bound7.0123456789abcdef", groups=[group])
+    world.workload.await_token(token)
+    stolen = file_request(world, Wanted(node="bound-other"), token=token)
+    assert ends(stolen) == "Denied:TokenNotThisMachines"
+    assert ends(file_request(world, Wanted(node="bound-mine"), token=token)) == "issued"
+
+
+def test_a_paused_cluster_record_lets_requests_wait(world: RecordedWorld, unproven: Controller) -> None:
+    world.record("patient")
+    cluster = f"{OWN}/clusterrecords/c1"
+    world.admin.patch(cluster, {"spec": {"pause": True}})
+    filed = file_request(world, Wanted(node="patient"))
+    said = eventually(lambda: filed.annotation(ANNOTATION_REASON), what="the wait")
+    assert said.startswith("RecordInvalid:")
+    world.admin.patch(cluster, {"spec": {"pause": None}})
+    assert ends(filed) == "issued"
+    assert "Traceback" not in unproven.log()
