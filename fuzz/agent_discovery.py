@@ -10,9 +10,10 @@ import yaml
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.slips import Slips
 from fuzz.target import Target, require
-from nodeattest_authenticator.discovery import kubelet_config, record
+from nodeattest_authenticator.discovery import kubeadm, kubelet_config, record
 from nodeattest_authenticator.discovery.section import parse_discovery
-from nodeattest_authenticator.errors import Failure, Local
+from nodeattest_authenticator.discovery.ways import ByToken
+from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.fields import Fields, FieldsError, parse_object
 
 __all__ = ["TARGETS"]
@@ -65,7 +66,26 @@ def _record(data: bytes) -> bool:
         return False
 
 
+def _kubeadm_configuration(data: bytes) -> bool:
+    """Read what Cluster API writes for kubeadm; a stranger may have templated it."""
+    try:
+        read = kubeadm.parse(data, limit=300)
+    except Failure as failure:
+        require(failure.fate is Fate.USAGE, "a refusal before anything is sent")
+        require(len(str(failure)) <= _LONGEST_MESSAGE, "a refusal of a few words")
+        return False
+    if read is None:
+        return True
+    if read.token is not None:
+        require(read.token.secret not in repr(read), "no secret is shown")
+    if isinstance(read.way, ByToken):
+        require(read.token is not None and len(read.way.servers) == 1, "one server, and a token to ask with")
+        require(read.way.pins is None or bool(read.way.pins), "pins, or the wish to do without")
+    return True
+
+
 TARGETS: Final = (
+    Target("agent-kubeadm-configuration", _kubeadm_configuration, Slips(b"ab01-_:.,?{}[]&*!'\"#~= \nxeyYnN"), 4096),
     Target("agent-kubelet-configuration", _kubelet_configuration, Slips(b"ab01-_:.,?{}[]&*!'\"#~= \nxeyYnN"), 2048),
     Target("agent-discovery", _section, JsonTree(), 8192),
     Target("agent-refresh", _record, JsonTree(), 512),

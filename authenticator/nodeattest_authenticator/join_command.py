@@ -8,14 +8,15 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from nodeattest_authenticator import cold, settings
-from nodeattest_authenticator.clock import Clock, chance
+from nodeattest_authenticator.clock import Clock, Deadline, chance
 from nodeattest_authenticator.discovery import ways
 from nodeattest_authenticator.discovery.ways import Told, Way
 from nodeattest_authenticator.fields import FieldsError
 from nodeattest_authenticator.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_API_VERSIONS
+from nodeattest_authenticator.patience import FIRST_BOOT, patiently
 from nodeattest_authenticator.settings import Settings
 from nodeattest_authenticator.typed import (
     absolute,
@@ -27,11 +28,15 @@ from nodeattest_authenticator.typed import (
 )
 from nodeattest_providers.exchange import JsonObject, JsonValue
 
+if TYPE_CHECKING:
+    from nodeattest_authenticator.discovery.kubeadm import Joining
+
 __all__ = ["describe", "run"]
 
 _DEFAULT_KUBECONFIG: Final = "/etc/kubernetes/kubelet.conf"
 _DEFAULT_CA_FILE: Final = "/etc/kubernetes/pki/ca.crt"
 """kubeadm's place; only where a kubelet configuration is written that names it."""
+_LONGEST_PATIENCE: Final = 86400
 _FLAGS: Final = {
     "server ": "--server",
     "certificateAuthority": "--ca-file",
@@ -83,6 +88,12 @@ def describe(join: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="for the certificate (%(default)s)",
     )
+    join.add_argument(
+        "--patience",
+        type=int,
+        metavar="SECONDS",
+        help=f"try again for so long where somebody does not answer (0; {FIRST_BOOT} with --kubeadm-config)",
+    )
     join.add_argument("--renew", action="store_true", help="attest anew even if the node's certificate is still valid")
     join.add_argument("--no-wait", action="store_true", help="write the files only; kubelet asks for the certificate")
     _describe_serving(join)
@@ -132,7 +143,12 @@ def run(options: argparse.Namespace, program: str) -> bool:
 
     if options.no_wait and (options.kubelet_config or options.kubelet_ca_file):
         raise wrong("--no-wait gets no certificate, by which --kubelet-config and --kubelet-ca-file are written")
-    found = ways.parse(options, read)
+    patience = _patience(options)
+    joining = _by_kubeadm(options) if options.kubeadm_config is not None else None
+    if options.kubeadm_config is not None and joining is None:
+        sys.stdout.write(f"{options.kubeadm_config} is for kubeadm init, which makes the first node: nothing to join\n")
+        return False
+    found = ways.parse(options, read) if joining is None else joining.ways
     ca_file = options.kubelet_ca_file or (_DEFAULT_CA_FILE if options.kubelet_config else None)
     made = JoinOptions(
         settings=_settings(options, found.way),
@@ -153,12 +169,49 @@ def run(options: argparse.Namespace, program: str) -> bool:
     )
     for warning in (*found.warnings, *_readable_by_others(options)):
         cold.tell(warning)
-    credential = join(made, clock=Clock(), chance=chance, tell=cold.tell)
+    clock = Clock()
+    credential = patiently(
+        lambda: join(made, clock=clock, chance=chance, tell=cold.tell),
+        Deadline.after(clock, patience),
+        chance=chance,
+        tell=cold.tell,
+    )
     until = f"; its certificate lasts until {status.moment(credential.credential.not_after)}" if credential else ""
     sys.stdout.write(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}{until}\n")
     if not made.settings.renewable:
         cold.tell("the insecure provider renews nothing: join again before the certificate ends")
     return made.wait and made.settings.serving is not None
+
+
+def _by_kubeadm(options: argparse.Namespace) -> Joining | None:
+    """Read kubeadm's configuration, and take from it what flags would say."""
+    from nodeattest_authenticator.discovery import kubeadm  # noqa: PLC0415 - for this way only
+
+    others = ways.typed(options)
+    if options.node_name is not None:
+        others.append("--node-name")
+    if others:
+        raise wrong(f"--kubeadm-config says what {others[0]} would: give one of both")
+    joining = kubeadm.load(options.kubeadm_config, limit=ways.limit_of(options))
+    if joining is None:
+        return None
+    options.node_name = joining.node_name
+    if joining.provider_id is not None:
+        if options.provider_id not in {None, joining.provider_id} or options.provider_id_file is not None:
+            raise wrong("kubeadm's configuration gives kubelet another provider-id than the flags: remove one of both")
+        if options.provider_id_command is not None:
+            raise wrong("kubeadm's configuration gives kubelet a provider-id: remove --provider-id-command")
+        options.provider_id = joining.provider_id
+    return joining
+
+
+def _patience(options: argparse.Namespace) -> int:
+    given = cast("int | None", options.patience)
+    if given is None:
+        return 0 if options.kubeadm_config is None else FIRST_BOOT
+    if not 0 <= given <= _LONGEST_PATIENCE:
+        raise wrong(f"--patience: expected 0 to {_LONGEST_PATIENCE} seconds, got {given}")
+    return given
 
 
 def _readable_by_others(options: argparse.Namespace) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 Promises: text gives a value or ``ValueError``, in time and memory bounded by its length; no aliases, tags, repeated
 keys, keys that are no text, numbers, dates or second documents: a kubeconfig has none, and readers differ in them.
+Several documents are read where they were asked for.
 Where numbers are wanted, they are plain decimal integers, which all readers take alike, and what is a number or truth
 value to one reader and text to another is refused.
 Source: YAML 1.1 as PyYAML scans it; sigs.k8s.io/yaml refuses repeated keys in strict mode, too.
@@ -16,7 +17,7 @@ import yaml
 
 from nodeattest_providers.exchange import JsonObject, JsonValue
 
-__all__ = ["parse_object"]
+__all__ = ["parse_object", "parse_objects"]
 
 _MAX_DEPTH: Final = 16
 """Levels; a kubeconfig has seven."""
@@ -55,31 +56,47 @@ class _Loader(yaml.SafeLoader):
 
 def parse_object(text: str, *, numbers: bool = False) -> JsonObject:
     """Read one mapping; every other text is a ``ValueError`` that quotes none of it."""
+    found = parse_objects(text, numbers=numbers, most=1)
+    if len(found) != 1:
+        raise _RefusedError("more or less than one document")
+    return found[0]
+
+
+def parse_objects(text: str, *, numbers: bool = False, most: int) -> list[JsonObject]:
+    """Read at most so many documents that are mappings; empty ones between are passed over where many may stand."""
     try:
         loader = _Loader(text)
         loader.takes_numbers = numbers
-        value = _document(loader)
+        values = _documents(loader, most)
     except _RefusedError:
         raise
     except yaml.YAMLError as error:
         raise ValueError(_said(error)) from None
     except (ValueError, OverflowError, RecursionError, IndexError, AttributeError):  # PyYAML lets some of these out
         raise ValueError("no YAML") from None
-    if not isinstance(value, dict):
-        raise _RefusedError("no mapping")
-    return value
+    found: list[JsonObject] = []
+    for value in values:
+        if value is None and most > 1:
+            continue
+        if not isinstance(value, dict):
+            raise _RefusedError("no mapping")
+        found.append(value)
+    return found
 
 
-def _document(loader: _Loader) -> JsonValue:
+def _documents(loader: _Loader, most: int) -> list[JsonValue]:
+    values: list[JsonValue] = []
     try:
         _expect(loader, yaml.StreamStartEvent)
-        _expect(loader, yaml.DocumentStartEvent)
-        value = _value(loader, 0)
-        _expect(loader, yaml.DocumentEndEvent)
-        _expect(loader, yaml.StreamEndEvent)
+        while not loader.check_event(yaml.StreamEndEvent):
+            if len(values) == most:
+                raise _RefusedError("more or less than one document" if most == 1 else f"more than {most} documents")
+            _expect(loader, yaml.DocumentStartEvent)
+            values.append(_value(loader, 0))
+            _expect(loader, yaml.DocumentEndEvent)
     finally:
         loader.dispose()
-    return value
+    return values
 
 
 def _next(loader: _Loader) -> yaml.Event:

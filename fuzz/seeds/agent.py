@@ -35,8 +35,26 @@ def seeds() -> dict[str, list[bytes]]:
         "agent-certificate": kubelets,
         "agent-authorities": [pem_of(authority()), pem_of(authority()) * 2, *kubelets],
         "agent-bootstrap-token": [b"abcdef.0123456789abcdef\n", b"abcdef.0123456789ABCDEF", b"\xff"],
+        "agent-kubeadm-configuration": [*map(str.encode, _kubeadms())],
         "agent-kubeconfig": [_text({"current-context": "kubelet-authenticator"}), _text({"current-context": 1})],
     }
+
+
+def _kubeadms() -> list[str]:
+    """Write what Cluster API puts on machines, in the shapes of kubeadm's versions."""
+    head = "kind: JoinConfiguration\napiVersion: kubeadm.k8s.io/"
+    token = (
+        f"apiServerEndpoint: blue.example:6443, token: abcdef.0123456789abcdef, caCertHashes: ['sha256:{'ab' * 32}']"
+    )
+    by_token = f"discovery: {{bootstrapToken: {{{token}}}}}\n"
+    by_file = "discovery: {tlsBootstrapToken: abcdef.0123456789abcdef, file: {kubeConfigPath: /etc/discovery.conf}}\n"
+    named = "nodeRegistration: {name: node-7, kubeletExtraArgs: "
+    return [
+        f"---\n{head}v1beta3\n{by_token}{named}{{provider-id: 'metal://7', v: '4'}}}}\n",
+        f"{head}v1beta4\n{by_token}{named}[{{name: hostname-override, value: x}}]}}\n",
+        f"{head}v1beta2\n{by_file}",
+        "kind: ClusterConfiguration\n---\nkind: InitConfiguration\n---\n",
+    ]
 
 
 def _text(value: object) -> bytes:

@@ -8,7 +8,7 @@ what it leaves to chance: pins that contradict the unsafe flag, and two sources 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
@@ -21,7 +21,7 @@ from nodeattest_providers.errors import Denied
 if TYPE_CHECKING:
     from nodeattest_discovery.pins import CaPin
 
-__all__ = ["ByFile", "ByToken", "Told", "Way", "Ways", "describe", "parse"]
+__all__ = ["ByFile", "ByToken", "Told", "Way", "Ways", "address", "describe", "limit_of", "parse", "pins_of", "typed"]
 
 _DEFAULT_LIMIT: Final = 300
 """Seconds (kubeadm's DiscoveryTimeout)."""
@@ -98,6 +98,12 @@ def describe(join: argparse.ArgumentParser) -> None:
     by_file.add_argument(
         "--discovery-file-allow-credentials", action="store_true", help="take a token that stands in that file"
     )
+    by_kubeadm = join.add_argument_group("the cluster, as kubeadm is told")
+    by_kubeadm.add_argument(
+        "--kubeadm-config",
+        metavar="FILE",
+        help="what kubeadm join --config gets: cluster, token and the node's name (of kubeadm init: nothing to do)",
+    )
     tokens = join.add_argument_group("bootstrap tokens")
     tokens.add_argument("--token-file", metavar="FILE", help="the token for all that needs one; - reads standard input")
     tokens.add_argument("--token", metavar="TOKEN", help="the same, for every user of this machine to read")
@@ -154,18 +160,25 @@ def parse(options: argparse.Namespace, read: Callable[[str], bytes]) -> Ways:
     return Ways(way=found, token=token, warnings=tuple(warnings))
 
 
+def typed(options: argparse.Namespace) -> list[str]:
+    """List the flags that were given of those that say which cluster, and by which token."""
+    tokens = ("--token-file", "--token", "--tls-bootstrap-token")
+    flags = [flag for group in (*_GROUPS.values(), tokens) for flag in group if _given(options, flag)]
+    return [*(ascii(word) for word in options.endpoint[:1]), *flags]
+
+
 def _chosen(options: argparse.Namespace) -> str:
-    typed = {way: [flag for flag in flags if _given(options, flag)] for way, flags in _GROUPS.items()}
+    given = {way: [flag for flag in flags if _given(options, flag)] for way, flags in _GROUPS.items()}
     if options.endpoint:
-        typed["token"].insert(0, ascii(options.endpoint[0]))
-    used = [way for way, flags in typed.items() if flags]
+        given["token"].insert(0, ascii(options.endpoint[0]))
+    used = [way for way, flags in given.items() if flags]
     if not used:
         raise wrong(
             "which cluster? Give --discovery-server HOST:PORT with --token-file and --discovery-token-ca-cert-hash, "
-            "or --discovery-file, or --server with --ca-file"
+            "or --discovery-file, or --server with --ca-file, or --kubeadm-config"
         )
     if len(used) > 1:
-        both = " and ".join(typed[way][0] for way in used)
+        both = " and ".join(given[way][0] for way in used)
         raise wrong(f"{both} exclude each other: the cluster is told, or discovered by a token, or by a file")
     return used[0]
 
@@ -192,8 +205,8 @@ def _by_token(options: argparse.Namespace, token: BootstrapToken | None) -> ByTo
         servers=servers,
         token=token,
         pins=_pins(options),
-        front=None if options.discovery_front is None else _address(options.discovery_front, "--discovery-front"),
-        limit=_limit(options),
+        front=None if options.discovery_front is None else address(options.discovery_front, "--discovery-front"),
+        limit=limit_of(options),
     )
 
 
@@ -206,7 +219,7 @@ def _by_file(options: argparse.Namespace) -> ByFile:
         raise wrong(f"--discovery-file: expected an https URL, a path or -, got a URL of scheme {scheme[:20]!a}")
     if not scheme and source != _STDIN:
         _check_is_there(source)
-    return ByFile(source=source, allow_credentials=options.discovery_file_allow_credentials, limit=_limit(options))
+    return ByFile(source=source, allow_credentials=options.discovery_file_allow_credentials, limit=limit_of(options))
 
 
 def _check_is_there(path: str) -> None:
@@ -221,10 +234,10 @@ def _check_is_there(path: str) -> None:
 def _server(word: str) -> str:
     if "://" in word:
         raise wrong(f"{word!a}: a server to discover is HOST:PORT, without https:// or a path, such as 10.0.0.1:6443")
-    return _address(word, "--discovery-server").removeprefix("https://")
+    return address(word, "--discovery-server").removeprefix("https://")
 
 
-def _address(word: str, flag: str) -> str:
+def address(word: str, flag: str) -> str:
     """Return the one spelling of an URL; raises ``Failure``."""
     from nodeattest_discovery.node.address import parse_endpoint  # noqa: PLC0415 - for this way only
 
@@ -249,15 +262,21 @@ def _pins(options: argparse.Namespace) -> frozenset[CaPin] | None:
             "a token does not prove which cluster answers, because whoever has it can sign: give "
             "--discovery-token-ca-cert-hash, or say --discovery-token-unsafe-skip-ca-verification"
         )
+    return pins_of(texts, "--discovery-token-ca-cert-hash")
+
+
+def pins_of(texts: Iterable[str], flag: str) -> frozenset[CaPin]:
+    """Read CA pins; raises ``Failure``."""
     from nodeattest_discovery import pins  # noqa: PLC0415 - cryptography is for this way only
 
     try:
         return frozenset(pins.parse(text) for text in texts)
     except Denied as denied:
-        raise refusal(denied, "--discovery-token-ca-cert-hash: ", fate=Fate.USAGE) from None
+        raise refusal(denied, f"{flag}: ", fate=Fate.USAGE) from None
 
 
-def _limit(options: argparse.Namespace) -> int:
+def limit_of(options: argparse.Namespace) -> int:
+    """Return the seconds that discovery may take; raises ``Failure``."""
     limit = cast("int", _DEFAULT_LIMIT if options.discovery_timeout is None else options.discovery_timeout)
     if not 1 <= limit <= _LONGEST_LIMIT:
         raise wrong(f"--discovery-timeout: expected 1 to {_LONGEST_LIMIT} seconds, got {limit}")

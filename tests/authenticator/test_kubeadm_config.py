@@ -1,0 +1,307 @@
+"""Joining by kubeadm's own configuration: what is taken from it, what it must not be, and where the token goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from agent_cluster import TOKEN, Authority, FakeApi
+from agent_machine import NODE
+from discovered_cluster import Discoverer, pin, publish
+
+from nodeattest_authenticator.clock import Clock, Deadline
+from nodeattest_authenticator.discovery.kubeadm import Joining, parse
+from nodeattest_authenticator.discovery.ways import ByFile, ByToken
+from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.patience import patiently
+
+HASH = "sha256:" + "ab" * 32
+OTHER = "zyxwvu.0123456789abcdef"
+
+
+def by_token(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - any field of kubeadm's
+    named = {"apiServerEndpoint": "10.0.0.1:6443", "token": TOKEN, "caCertHashes": [HASH]} | changes
+    return {"bootstrapToken": {name: value for name, value in named.items() if value is not None}}
+
+
+def configuration(version: str = "v1beta3", **changes: Any) -> dict[str, Any]:  # noqa: ANN401 - the same
+    return {
+        "apiVersion": f"kubeadm.k8s.io/{version}",
+        "kind": "JoinConfiguration",
+        "discovery": by_token(),
+        "nodeRegistration": {"name": NODE},
+    } | changes
+
+
+def read(document: object, limit: int = 300) -> Joining | None:
+    return parse(yaml.safe_dump(document).encode(), limit=limit)
+
+
+def joining(**changes: Any) -> Joining:  # noqa: ANN401 - the same
+    found = read(configuration(**changes))
+    assert found is not None
+    return found
+
+
+AS_CLUSTER_API_WRITES_IT = f"""\
+---
+apiVersion: kubeadm.k8s.io/v1beta3
+controlPlane:
+  localAPIEndpoint:
+    bindPort: 6443
+discovery:
+  bootstrapToken:
+    apiServerEndpoint: blue.example:6443
+    caCertHashes:
+    - {HASH}
+    token: {TOKEN}
+kind: JoinConfiguration
+nodeRegistration:
+  imagePullPolicy: IfNotPresent
+  kubeletExtraArgs:
+    bootstrap-kubeconfig: ""
+    provider-id: metal://rack-1/7
+    rotate-certificates: "false"
+  name: node-0
+  taints: null
+timeouts:
+  tlsBootstrap: 5m0s
+"""
+
+
+def test_what_cluster_api_writes_tells_cluster_token_name_and_provider_id() -> None:
+    found = parse(AS_CLUSTER_API_WRITES_IT.encode(), limit=77)
+    assert found is not None
+    assert isinstance(found.way, ByToken)
+    assert (found.way.servers, found.way.limit) == (("blue.example:6443",), 77)
+    assert [str(made) for made in found.way.pins or ()] == [HASH]
+    assert found.token is not None
+    assert found.token.reveal() == TOKEN
+    assert (found.node_name, found.provider_id) == ("node-0", "metal://rack-1/7")
+    assert TOKEN[7:] not in repr(found)
+
+
+def test_kubelets_arguments_are_read_from_a_list_too() -> None:
+    arguments = [{"name": "provider-id", "value": "metal://7"}, {"name": "hostname-override", "value": "other"}]
+    found = joining(version="v1beta4", nodeRegistration={"name": NODE, "kubeletExtraArgs": arguments})
+    assert (found.node_name, found.provider_id) == ("other", "metal://7")
+
+
+def test_a_token_of_its_own_asks_for_the_certificate() -> None:
+    found = joining(discovery=by_token() | {"tlsBootstrapToken": OTHER})
+    assert found.token is not None
+    assert found.token.reveal() == OTHER
+
+
+def test_pins_count_beside_the_unsafe_switch_and_the_switch_alone_does_without() -> None:
+    both = joining(discovery=by_token(unsafeSkipCAVerification=True)).way
+    alone = joining(discovery=by_token(unsafeSkipCAVerification=True, caCertHashes=None)).way
+    assert isinstance(both, ByToken) and isinstance(alone, ByToken)  # noqa: PT018 - both are one kind
+    assert both.pins is not None
+    assert alone.pins is None
+
+
+def test_a_discovery_file_is_a_way_too() -> None:
+    found = joining(
+        discovery={"file": {"kubeConfigPath": "/etc/kubernetes/discovery.conf"}, "tlsBootstrapToken": OTHER}
+    )
+    assert found.way == ByFile(source="/etc/kubernetes/discovery.conf", allow_credentials=True)
+
+
+@pytest.mark.parametrize(
+    "documents", [["InitConfiguration"], ["ClusterConfiguration"], ["ClusterConfiguration", "InitConfiguration"]]
+)
+def test_what_kubeadm_init_takes_joins_nothing(documents: list[str]) -> None:
+    text = "---\n" + "---\n".join(f"apiVersion: kubeadm.k8s.io/v1beta3\nkind: {kind}\n" for kind in documents)
+    assert parse(text.encode(), limit=1) is None
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({}, "got neither"),
+        ({"apiVersion": "v1", "kind": "Secret"}, "got neither"),
+        (configuration("v1beta9"), "v1beta9"),
+        (configuration() | {"apiVersion": "other/v1beta3"}, "other/v1beta3"),
+        (configuration(discovery={}), "either discovery.bootstrapToken or discovery.file"),
+        (configuration(discovery=by_token() | {"file": {"kubeConfigPath": "/x"}}), "either"),
+        (configuration(discovery=by_token(token=None)), "got none"),
+        (configuration(discovery=by_token(token="abc")), "has not the form"),
+        (configuration(discovery=by_token(token=7)), "expected a text"),
+        (configuration(discovery=by_token(apiServerEndpoint=None)), "apiServerEndpoint"),
+        (configuration(discovery=by_token(apiServerEndpoint="http://x")), "apiServerEndpoint"),
+        (configuration(discovery=by_token(caCertHashes=None)), "caCertHashes"),
+        (configuration(discovery=by_token(caCertHashes=[])), "caCertHashes"),
+        (configuration(discovery=by_token(caCertHashes="sha256:x")), "caCertHashes"),
+        (configuration(discovery=by_token(caCertHashes=["sha256:x"])), "caCertHashes"),
+        (configuration(discovery=by_token(unsafeSkipCAVerification="yes")), "true or false"),
+        (configuration(discovery=by_token(unsafeSkipCAVerification=1)), "true or false"),
+        (configuration(nodeRegistration=[]), "expected a mapping"),
+        (configuration(nodeRegistration={"name": 7}), "expected a text"),
+        (configuration(nodeRegistration={"kubeletExtraArgs": "x"}), "kubeletExtraArgs"),
+        (configuration(nodeRegistration={"kubeletExtraArgs": {"v": 4}}), "kubeletExtraArgs"),
+        (configuration(nodeRegistration={"kubeletExtraArgs": [{"name": "v", "value": 4}]}), "kubeletExtraArgs"),
+        (configuration(nodeRegistration={"kubeletExtraArgs": ["v"]}), "kubeletExtraArgs"),
+    ],
+)
+def test_what_is_no_join_is_refused_without_its_secrets(document: object, said: str) -> None:
+    with pytest.raises(Failure) as caught:
+        read(document)
+    assert said in str(caught.value)
+    assert TOKEN[7:] not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xff",
+        b"kind: JoinConfiguration\nkind: JoinConfiguration\n",
+        b"a: &x 1\nb: *x\n",
+        b"!!python/object:os.system {}",
+        b"---\na: b\n" * 17,
+        (yaml.safe_dump(configuration()) + "---\n" + yaml.safe_dump(configuration())).encode(),
+    ],
+)
+def test_yaml_that_readers_differ_in_is_refused(text: bytes) -> None:
+    with pytest.raises(Failure):
+        parse(text, limit=1)
+
+
+@pytest.fixture
+def joiner(tmp_path: Path, api: FakeApi) -> Discoverer:
+    """A machine on which Cluster API's user data has run so far."""
+    publish(api)
+    joiner = Discoverer(tmp_path, api)
+    for flag in ("--discovery-server", "--discovery-token-ca-cert-hash", "--token-file", "--node-name"):
+        joiner.options[flag] = None
+    write(joiner, discovered(api))
+    return joiner
+
+
+def discovered(api: FakeApi, **changes: Any) -> dict[str, Any]:  # noqa: ANN401 - any field of kubeadm's
+    server = api.url.removeprefix("https://")
+    return configuration(discovery=by_token(apiServerEndpoint=server, caCertHashes=[pin(api.authority)]), **changes)
+
+
+def write(joiner: Discoverer, document: object, mode: int = 0o640) -> None:
+    path = joiner.folder.parent / "kubeadm-join-config.yaml"
+    path.write_text(yaml.safe_dump(document))
+    path.chmod(mode)
+    joiner.options["--kubeadm-config"] = str(path)
+
+
+def test_kubeadms_configuration_is_enough_to_join(joiner: Discoverer) -> None:
+    done = joiner.join()
+    assert done.returncode == 0, done.stderr
+    assert joiner.settings.endpoint.url == joiner.api.url
+    assert joiner.settings.node_name == NODE
+    assert {header for _, header in joiner.api.shown} == {f"Bearer {TOKEN}"}
+    assert TOKEN[7:] not in done.stdout + done.stderr + joiner.kubeconfig.read_text()
+    before = joiner.files()
+    assert joiner.join().returncode == 0
+    assert joiner.files() == before
+
+
+def test_the_provider_id_is_the_one_that_kubelet_is_told(joiner: Discoverer) -> None:
+    registration = {"name": NODE, "kubeletExtraArgs": {"provider-id": "metal://7"}}
+    write(joiner, discovered(joiner.api, nodeRegistration=registration))
+    assert joiner.join(provider_id=None).returncode == 0
+    assert joiner.settings.provider_id.value == "metal://7"
+    done = joiner.join(provider_id="metal://8")
+    assert done.returncode == 2
+    assert "remove one of both" in done.stderr
+
+
+def test_a_configuration_that_others_may_write_is_not_obeyed(joiner: Discoverer) -> None:
+    write(joiner, discovered(joiner.api), mode=0o660)
+    done = joiner.join()
+    assert done.returncode == 2
+    assert "may be written by others" in done.stderr
+    assert joiner.files() == {}
+
+
+def test_the_node_of_kubeadm_init_joins_nothing(joiner: Discoverer) -> None:
+    write(joiner, {"apiVersion": "kubeadm.k8s.io/v1beta3", "kind": "InitConfiguration"})
+    done = joiner.join()
+    assert done.returncode == 0
+    assert "nothing to join" in done.stdout
+    assert joiner.files() == {}
+
+
+@pytest.mark.parametrize(
+    "more", [("--node-name", "x"), ("--token", TOKEN), ("--server", "https://x"), ("10.0.0.1:6443",)]
+)
+def test_what_the_file_says_no_flag_says_again(joiner: Discoverer, more: tuple[str, ...]) -> None:
+    done = joiner.join(*more)
+    assert done.returncode == 2
+    assert "--kubeadm-config" in done.stderr
+
+
+def failing(*fates: Fate) -> Callable[[], str]:
+    """An attempt that fails in these ways and works then."""
+    left = list(fates)
+
+    def attempt() -> str:
+        if left:
+            raise Failure("APIUnavailable", "nobody is there", remedy="wait", fate=left.pop(0))
+        return "joined"
+
+    return attempt
+
+
+def virtual() -> tuple[Clock, list[float]]:
+    slept: list[float] = []
+    return Clock(monotonic=lambda: sum(slept), sleep=slept.append), slept
+
+
+def test_at_the_first_boot_the_agent_tries_again_with_pauses_that_differ() -> None:
+    clock, slept = virtual()
+    said: list[str] = []
+    chances = iter((0.0, 0.5))
+    made = patiently(
+        failing(Fate.TEMPORARY, Fate.TEMPORARY),
+        Deadline.after(clock, 60),
+        chance=lambda: next(chances),
+        tell=said.append,
+    )
+    assert made == "joined"
+    assert slept == [10.0, 15.0]
+    assert all("nobody is there" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("fates", "patience"), [([Fate.DENIED], 60), ([Fate.USAGE], 60), ([Fate.TEMPORARY], 0), ([Fate.TEMPORARY] * 7, 60)]
+)
+def test_the_agents_patience_ends(fates: list[Fate], patience: int) -> None:
+    clock, slept = virtual()
+    with pytest.raises(Failure):
+        patiently(failing(*fates), Deadline.after(clock, patience), chance=lambda: 0.0, tell=lambda _: None)
+    assert sum(slept) <= patience
+
+
+def test_a_cluster_that_does_not_answer_is_waited_for_as_long_as_told(joiner: Discoverer) -> None:
+    # A port that nobody listens on is the load balancer that is not there yet.
+    nobody = by_token(apiServerEndpoint="127.0.0.1:1", caCertHashes=[pin(Authority("c"))])
+    write(joiner, configuration(discovery=nobody))
+    assert joiner.join(discovery_timeout="1", patience="2").returncode != 0
+    assert joiner.join(discovery_timeout="1", patience="-1").returncode == 2
+
+
+def test_a_refusal_is_not_tried_again(joiner: Discoverer) -> None:
+    server = joiner.api.url.removeprefix("https://")
+    wrong = by_token(apiServerEndpoint=server, caCertHashes=[pin(Authority("another"))])
+    write(joiner, configuration(discovery=wrong))
+    done = joiner.join(discovery_timeout="1")
+    assert done.returncode != 0
+    assert "trying again" not in done.stderr
+    assert joiner.api.shown == []
+
+
+def test_a_missing_file_is_said_at_once(joiner: Discoverer) -> None:
+    done = joiner.join(kubeadm_config="/nonexistent/kubeadm.yaml")
+    assert done.returncode == 2
+    assert "No such file" in done.stderr
+    assert not joiner.kubeconfig.exists()
