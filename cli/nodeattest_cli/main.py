@@ -35,6 +35,7 @@ _COMMANDS: Final = {
     "explain": ("nodeattest_cli.explain.command:explain", "Replay a stored request: each check, expected and got."),
     "machines": ("nodeattest_cli.machines:machines", "Which machines are attested, until when; reset or readmit one."),
     "policy": ("nodeattest_cli.policies:policy", "Check attestation policies; learn register values for them."),
+    "render": ("nodeattest_cli.render:render", "Render Cluster API's bootstrap configuration for attested machines."),
     "token": ("nodeattest_cli.token.command:token", "Create, list and delete bootstrap tokens, as kubeadm token does."),
     "version": ("nodeattest_cli.version:version", "Print the version."),
 }

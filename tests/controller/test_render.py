@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
 from pathlib import Path
 from typing import Final
 
 import pytest
 import yaml
 
-from nodeattest_controller.bootstrap.content import ADOPT_UNIT, DROP_IN, IGNORED_PREFLIGHT, MARK
+from nodeattest_controller.bootstrap.content import (
+    ADOPT_SCRIPT,
+    ADOPT_UNIT,
+    DROP_IN,
+    IGNORED_PREFLIGHT,
+    MARK,
+    PROVIDER_ID_SCRIPT,
+)
 from nodeattest_controller.bootstrap.plan import Plan, RenderingRefused, Serving
 from nodeattest_controller.bootstrap.render import render
 from nodeattest_controller.core.objects import items, mapping, strings, text
@@ -127,7 +135,13 @@ def test_a_control_plane_joins_attested_and_is_adopted_after_init(version: str) 
     for role in ("initConfiguration", "joinConfiguration"):
         assert "rotate-certificates" in json.dumps(made[role])
     assert not mapping(made, "initConfiguration", "nodeRegistration").get("ignorePreflightErrors")
-    assert [text(file, "path") for file in items(made, "files")] == [DROP_IN, ADOPT_UNIT]
+    files = {text(file, "path"): text(file, "content") for file in items(made, "files")}
+    assert list(files) == [DROP_IN, ADOPT_UNIT, ADOPT_SCRIPT, PROVIDER_ID_SCRIPT]
+    assert f"ExecStart=/bin/sh {ADOPT_SCRIPT}" in files[ADOPT_UNIT]
+    assert (
+        "kubelet-authenticator adopt --provider tpm --exec-api-version v1 "
+        f"--provider-id-command '/bin/sh {PROVIDER_ID_SCRIPT}'\nsystemctl restart kubelet.service\n"
+    ) in files[ADOPT_SCRIPT]
     assert strings(made, "preKubeadmCommands")[-1].startswith("[ -e /run/kubeadm/kubeadm.yaml ] || kubelet-auth")
     assert strings(made, "postKubeadmCommands") == (
         f"systemctl enable --now --no-block nodeattest-adopt.service {MARK}",
@@ -159,6 +173,34 @@ def test_configs_that_cluster_api_makes_of_a_rendered_control_plane_are_left_alo
     )
     for made in (init, join, bare):
         assert render(made, PLAN).changes == ()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_without_a_proof_the_node_of_init_is_left_as_kubeadm_made_it(version: str) -> None:
+    plan = Plan(provider=ProviderName("insecure"), provider_id="metal://1")
+    document = render(control_plane(version), plan).document
+    made = spec_of(document)
+    assert "initConfiguration" not in made
+    assert [text(file, "path") for file in items(made, "files")] == [DROP_IN]
+    assert strings(made, "preKubeadmCommands")[-1].startswith("[ -e /run/kubeadm/kubeadm.yaml ] || ")
+    init = config(version, {name: value for name, value in made.items() if name != "joinConfiguration"})
+    assert render(init, plan).changes == ()
+    assert render(document, plan).changes == ()
+
+
+def test_the_provider_id_that_kubeadm_told_kubelet_is_found_again(tmp_path: Path) -> None:
+    files = items(spec_of(render(control_plane(), PLAN).document), "files")
+    script = next(text(file, "content") for file in files if text(file, "path") == PROVIDER_ID_SCRIPT)
+    flags = tmp_path / "kubeadm-flags.env"
+    flags.write_text('KUBELET_KUBEADM_ARGS="--a=b --provider-id=metal3://rack/7 --rotate-certificates=false"\n')
+    moved = script.replace("/var/lib/kubelet/kubeadm-flags.env", str(flags))
+    done = subprocess.run(["/bin/sh", "-c", moved], capture_output=True, text=True, check=True)
+    assert done.stdout == "metal3://rack/7\n"
+
+
+def test_one_source_of_the_provider_id_is_enough() -> None:
+    plan = Plan(provider=ProviderName("tpm"), provider_id_command="dmi-id")
+    assert "one source" in refused(worker(joinConfiguration=registration("v1beta2", provider_id="metal://1")), plan)
 
 
 def test_with_ignition_the_agent_reads_its_file_and_needs_no_guard() -> None:

@@ -14,7 +14,15 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from nodeattest_controller.bootstrap.content import ADOPT_UNIT, DROP_IN, KUBELET_CONF, MARK, kubelet_arguments
+from nodeattest_controller.bootstrap.content import (
+    ADOPT_SCRIPT,
+    ADOPT_UNIT,
+    DROP_IN,
+    KUBELET_CONF,
+    MARK,
+    PROVIDER_ID_SCRIPT,
+    kubelet_arguments,
+)
 from nodeattest_controller.bootstrap.plan import NEEDS_PROVIDER_ID, Plan, Serving, refusal
 from nodeattest_controller.bootstrap.shapes import arguments, objects, section, words
 from nodeattest_controller.core.objects import text
@@ -23,7 +31,7 @@ from nodeattest_providers.errors import Denied
 
 __all__ = ["find"]
 
-_OWN: Final = frozenset({DROP_IN, ADOPT_UNIT})
+_OWN: Final = frozenset({DROP_IN, ADOPT_UNIT, ADOPT_SCRIPT, PROVIDER_ID_SCRIPT})
 _CREDENTIALS: Final = frozenset({KUBELET_CONF, "/etc/kubernetes/bootstrap-kubelet.conf"})
 _UNIT_FOLDERS: Final = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 _ENVIRONMENT_FILES: Final = frozenset({"/etc/default/kubelet", "/etc/sysconfig/kubelet"})
@@ -61,11 +69,16 @@ def _plan(plan: Plan, spec: JsonObject, roles: tuple[str, ...]) -> Iterator[Deni
                 "a template",
                 "give the value itself; only the provider ID may be a template",
             )
-    if plan.provider not in NEEDS_PROVIDER_ID or plan.provider_id_file or plan.provider_id_command or plan.provider_id:
-        return
+    finds = bool(plan.provider_id_file or plan.provider_id_command)
     for role in roles:
-        named = dict(arguments(section(section(spec, role), "nodeRegistration")))
-        if not named.get("provider-id"):
+        named = dict(arguments(section(section(spec, role), "nodeRegistration"))).get("provider-id")
+        if named and finds:
+            yield refusal(
+                "one source of the provider ID",
+                f"{role} kubeletExtraArgs provider-id, and a file or command in the plan",
+                "remove one of both: the agent takes what kubelet is told",
+            )
+        if plan.provider in NEEDS_PROVIDER_ID and not (finds or plan.provider_id or named):
             yield refusal(
                 f"a provider ID, which {plan.provider} cannot find by itself",
                 f"{role} gives kubelet no provider-id",

@@ -26,14 +26,16 @@ import shlex
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_controller.bootstrap.plan import Plan, Serving
+from nodeattest_controller.bootstrap.plan import NEEDS_PROVIDER_ID, Plan, Serving
 
 __all__ = [
+    "ADOPT_SCRIPT",
     "ADOPT_UNIT",
     "DROP_IN",
     "IGNORED_PREFLIGHT",
     "KUBELET_CONF",
     "MARK",
+    "PROVIDER_ID_SCRIPT",
     "File",
     "adopt_command",
     "adopt_files",
@@ -49,6 +51,8 @@ MARK: Final = "# nodeattest"
 """Ends a command of ours, so that another rendering replaces it; a comment to sh and bash."""
 DROP_IN: Final = "/etc/systemd/system/kubelet.service.d/90-nodeattest.conf"
 ADOPT_UNIT: Final = "/etc/systemd/system/nodeattest-adopt.service"
+ADOPT_SCRIPT: Final = "/etc/kubernetes/nodeattest-adopt.sh"
+PROVIDER_ID_SCRIPT: Final = "/etc/kubernetes/nodeattest-provider-id.sh"
 _JOIN_CONFIG: Final = {"cloud-config": "/run/kubeadm/kubeadm-join-config.yaml", "ignition": "/etc/kubeadm.yml"}
 _INIT_CONFIG: Final = "/run/kubeadm/kubeadm.yaml"
 """cloud-init's; with Ignition both are one file, and the agent sees by its kinds what kubeadm is going to do."""
@@ -56,6 +60,9 @@ _DROP_IN_TEXT: Final = f"""\
 # Written by nodeattest: kubelet gets its credential from kubelet-authenticator and bootstraps none by itself.
 [Service]
 Environment="KUBELET_KUBECONFIG_ARGS=--kubeconfig={KUBELET_CONF}"
+"""
+_PROVIDER_ID_TEXT: Final = r"""# Written by nodeattest: tells what kubeadm told kubelet.
+exec sed -n 's/^.*--provider-id=\([^ "]*\).*/\1/p' /var/lib/kubelet/kubeadm-flags.env
 """
 
 
@@ -103,10 +110,17 @@ def agent_words(plan: Plan) -> list[str]:
 
 
 def adopt_files(plan: Plan) -> tuple[File, ...]:
-    """List what a node gets besides that ``kubeadm init`` may make."""
-    words = shlex.join([plan.program, "adopt", *agent_words(plan)])
-    # Type=exec and not oneshot: systemd before 244 restarts no oneshot. The management controller reaches the cluster
-    # minutes later at best, so nothing waits for this unit, and it never gives up.
+    """List what a node gets besides that ``kubeadm init`` may make.
+
+    What is here depends on the plan alone, so that init and join of one control plane are rendered alike. kubelet is
+    told its provider ID in kubeadm's file of flags, with every template filled in, and the agent takes it from there.
+    """
+    words = [plan.program, "adopt", *agent_words(plan), "--exec-api-version", plan.exec_api_version]
+    asks = plan.provider in NEEDS_PROVIDER_ID and not (plan.provider_id_file or plan.provider_id_command)
+    if asks:
+        words += ["--provider-id-command", f"/bin/sh {PROVIDER_ID_SCRIPT}"]
+    # Not oneshot: systemd before 244 restarts none. The management controller reaches the cluster minutes later at
+    # best, so nothing waits for this unit, and it never gives up.
     unit = f"""\
 # Written by nodeattest: takes over the node that kubeadm init made, as soon as the cluster's controller answers.
 [Unit]
@@ -115,13 +129,22 @@ Wants=network-online.target
 After=network-online.target kubelet.service
 StartLimitIntervalSec=0
 [Service]
-ExecStart=/usr/bin/env {words}
+ExecStart=/bin/sh {ADOPT_SCRIPT}
 Restart=on-failure
 RestartSec=30
 [Install]
 WantedBy=multi-user.target
 """
-    return (File(ADOPT_UNIT, unit),)
+    # A node that joined is adopted already. kubelet reads its kubeconfig when it starts, and only then.
+    script = f"""\
+# Written by nodeattest. Killed at any point, it is run again from the start.
+set -e
+{shlex.join(words)}
+systemctl restart kubelet.service
+systemctl disable {ADOPT_UNIT.rpartition("/")[2]}
+"""
+    files = (File(ADOPT_UNIT, unit), File(ADOPT_SCRIPT, script))
+    return (*files, File(PROVIDER_ID_SCRIPT, _PROVIDER_ID_TEXT)) if asks else files
 
 
 def adopt_command() -> str:

@@ -47,6 +47,11 @@ class Plan:
     program: str = "kubelet-authenticator"
     """The agent, on the node's PATH or by an absolute path."""
 
+    @property
+    def adopts(self) -> bool:
+        """Whether the node of ``kubeadm init`` is taken over: a provider that proves nothing renews nothing."""
+        return self.provider != "insecure"
+
 
 @dataclass(frozen=True, slots=True)
 class Rendered:

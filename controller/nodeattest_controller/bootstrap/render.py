@@ -42,8 +42,9 @@ def render(document: JsonObject, plan: Plan) -> Rendered:
     spec = made
     for step in path:
         spec = _made(spec, step)
-    control_plane = is_control_plane(made, spec)
-    roles = _roles(made, spec, control_plane=control_plane)
+    control_plane = is_control_plane(made, spec) or any(_path(file) == ADOPT_UNIT for file in objects(spec, "files"))
+    adopts = control_plane and plan.adopts
+    roles = _roles(made, spec, control_plane=control_plane, adopts=adopts)
     found = tuple(conflicts.find(spec, plan, roles))
     if found:
         raise RenderingRefused(found)
@@ -53,10 +54,9 @@ def render(document: JsonObject, plan: Plan) -> Rendered:
     changes: list[str] = []
     for role in roles:
         _registration(_made(_made(spec, role), "nodeRegistration"), plan, version, role, changes)
-    adopts = control_plane or any(_path(file) == ADOPT_UNIT for file in objects(spec, "files"))
     files = (*content.join_files(), *(content.adopt_files(plan) if adopts else ()))
     _files(spec, files, changes)
-    command = content.join_command(plan, file_format=file_format, may_init=adopts)
+    command = content.join_command(plan, file_format=file_format, may_init=control_plane)
     _command(spec, "preKubeadmCommands", command, changes)
     if adopts:
         _command(spec, "postKubeadmCommands", content.adopt_command(), changes)
@@ -64,18 +64,18 @@ def render(document: JsonObject, plan: Plan) -> Rendered:
     return Rendered(made, tuple(changes))
 
 
-def _roles(document: JsonObject, spec: JsonObject, *, control_plane: bool) -> tuple[str, ...]:
+def _roles(document: JsonObject, spec: JsonObject, *, control_plane: bool, adopts: bool) -> tuple[str, ...]:
     """Name the configurations to render.
 
     Cluster API makes an init machine's KubeadmConfig without joinConfiguration and a joining one's without
-    initConfiguration: adding the other would make them differ from their control plane.
+    initConfiguration: adding the other would make them differ from their control plane. Where nobody takes over the
+    node of ``kubeadm init``, its kubelet goes on as kubeadm made it.
     """
-    if not control_plane:
-        return (_JOIN,)
-    if text(document, "kind") != "KubeadmConfig":
-        return (_INIT, _JOIN)
+    wanted = (_INIT, _JOIN) if adopts else (_JOIN,)
+    if not control_plane or text(document, "kind") != "KubeadmConfig":
+        return wanted
     there = tuple(role for role in (_INIT, _JOIN) if role in spec)
-    return there or (_INIT, _JOIN)
+    return tuple(role for role in wanted if role in there) if there or not adopts else wanted
 
 
 def _registration(registration: JsonObject, plan: Plan, version: str, role: str, changes: list[str]) -> None:

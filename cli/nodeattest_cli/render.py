@@ -1,0 +1,211 @@
+"""``nodeattest render``: bootstrap configuration as the webhook would make it, without a cluster.
+
+Promises: YAML in, YAML out; documents of other kinds pass through byte for byte, changed ones keep order and quotes. A
+contradiction writes nothing at all and names everything that stands in the way.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, cast
+
+import click
+
+from nodeattest_cli.documents import read_objects, read_text
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.grafting import grafted
+from nodeattest_controller.bootstrap.plan import Plan, Rendered, RenderingRefused, Serving
+from nodeattest_controller.bootstrap.render import is_rendered_kind
+from nodeattest_controller.bootstrap.render import render as rendered
+from nodeattest_controller.core.objects import key_of, text
+from nodeattest_controller.core.policy import Policy, parse
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.names import ProviderName
+
+__all__ = ["render"]
+
+_REFUSED: Final = 1
+_DIFFERS: Final = 1
+_BETWEEN: Final = re.compile(r"(?m)^---(?=[ \t\r\n]|\Z)")
+"""Where a document begins; YAML 1.2 §9.1.2 lets no text of a document begin a line so."""
+_OLD_KUBELET: Final = re.compile(r"v?1\.(?:1[0-9]|2[01])\.", re.ASCII)
+"""Kubernetes before 1.22, whose kubelets know client.authentication.k8s.io/v1beta1 only."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A document as it stood, and as it is now."""
+
+    before: str
+    after: str
+    said: tuple[str, ...] = ()
+
+
+@click.command()
+@click.option("-f", "--file", "path", required=True, metavar="FILE", help="YAML or JSON; - is standard input.")
+@click.option("--policy", "policy_path", metavar="FILE", help="A NodeAttestationPolicy, which names the provider.")
+@click.option("--provider", metavar="NAME", help="How machines attest, where the policy names several or is not given.")
+@click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="A provider setting on the node.")
+@click.option("--provider-id", metavar="ID", help="For kubelet and agent; may be a template of cloud-init.")
+@click.option("--provider-id-file", metavar="FILE", help="A file on the node that holds it.")
+@click.option("--provider-id-command", metavar="COMMAND", help="A command on the node that prints it.")
+@click.option(
+    "--serving",
+    type=click.Choice([str(choice) for choice in Serving]),
+    help="Who gets kubelet's serving certificate: kubelet from the cluster, or none of ours  [by policy; kubelet]",
+)
+@click.option("--exec-api-version", type=click.Choice(["v1", "v1beta1"]), help="v1beta1 for Kubernetes before 1.22.")
+@click.option("-o", "--output", metavar="FILE", help="Where the YAML goes  [standard output]")
+@click.option("--diff", is_flag=True, help="Show on standard error what was changed, line by line.")
+@click.option("--check", is_flag=True, help="Write nothing; exit code 1 when something would be changed.")
+def render(*, path: str, policy_path: str | None, output: str | None, diff: bool, check: bool, **flags: object) -> int:
+    """Render bootstrap configuration, so that its machines join attested.
+
+    Changes KubeadmConfig, KubeadmConfigTemplate, KubeadmControlPlane and KubeadmControlPlaneTemplate; all other
+    documents pass. Exit code 1: something in the file contradicts, and nothing was written.
+    """
+    source = read_text(path)
+    plan = _plan(flags, _policy(policy_path) if policy_path else None)
+    try:
+        parts = [_rendered(part, path, plan, flags.get("exec_api_version")) for part in _documents(source)]
+    except RenderingRefused as refused:
+        for refusal in refused.refusals:
+            click.echo(f"expected {refusal.expected}, got {refusal.got}; {refusal.remedy}", err=True)
+        return _REFUSED
+    for line in (line for part in parts for line in part.said):
+        click.echo(line, err=True)
+    after = "".join(part.after for part in parts)
+    if diff:
+        lines = difflib.unified_diff(
+            source.splitlines(keepends=True), after.splitlines(keepends=True), path, f"{path} (rendered)"
+        )
+        click.echo("".join(lines), err=True, nl=False)
+    if check:
+        return _DIFFERS if any(part.after != part.before for part in parts) else 0
+    if output is None:
+        sys.stdout.write(after)
+    else:
+        Path(output).write_text(after, encoding="utf-8")
+    return 0
+
+
+def _documents(source: str) -> Iterator[str]:
+    """Take a stream apart; together the parts are the stream again."""
+    starts = [found.start() for found in _BETWEEN.finditer(source)]
+    edges = [0, *(start for start in starts if start > 0), len(source)]
+    for begin, end in pairwise(edges):
+        yield source[begin:end]
+
+
+def _rendered(part: str, path: str, plan: Plan, exec_api_version: object) -> _Part:
+    """Render one document; raises ``RenderingRefused``."""
+    head, body = _head(part)
+    if not any(line.strip() and not line.lstrip().startswith("#") for line in body.splitlines()):
+        return _Part(part, part)
+    found = read_objects(path, body)
+    if not any(is_rendered_kind(document) for document in found):
+        return _Part(part, part)
+    said: list[str] = []
+    written: list[str] = []
+    for document in found:
+        name = f"{text(document, 'kind')} {key_of(document)}"
+        if not is_rendered_kind(document):
+            written.append(grafted(json.dumps(document), document, document))
+            continue
+        made = _one(document, _for_version(document, plan, exec_api_version), name)
+        if not made.changes:
+            said.append(f"{name}: rendered already")
+        said += [f"{name}: {change}" for change in made.changes]
+        alone = len(found) == 1 and not text(document, "kind").endswith("List")
+        written.append(grafted(body if alone else json.dumps(document), document, made.document))
+        if alone and not made.changes:
+            return _Part(part, part, tuple(said))
+    return _Part(part, (head or "") + "---\n".join(written), tuple(said))
+
+
+def _one(document: JsonObject, plan: Plan, name: str) -> Rendered:
+    try:
+        return rendered(document, plan)
+    except RenderingRefused as refused:
+        named = [
+            Denied(each.reason, expected=f"in {name}: {each.expected}", got=each.got, remedy=each.remedy)
+            for each in refused.refusals
+        ]
+        raise RenderingRefused(tuple(named)) from None
+
+
+def _head(part: str) -> tuple[str, str]:
+    """Part a document from the line that begins it."""
+    if not part.startswith("---"):
+        return "", part
+    line, _, body = part.partition("\n")
+    return (f"{line}\n", body) if not line[3:].split("#")[0].strip() else ("---\n", f"{line[3:].lstrip()}\n{body}")
+
+
+def _for_version(document: JsonObject, plan: Plan, given: object) -> Plan:
+    """Let a control plane's own version decide how kubelet speaks to the agent, unless a flag does."""
+    if given is None and _OLD_KUBELET.match(text(document, "spec", "version")):
+        return replace(plan, exec_api_version="v1beta1")
+    return plan
+
+
+def _policy(path: str) -> Policy:
+    found = [each for each in read_objects(path) if text(each, "kind") == "NodeAttestationPolicy"]
+    if len(found) != 1:
+        raise UserError(f"{path}: expected one NodeAttestationPolicy, got {len(found)}")
+    try:
+        return parse(found[0])
+    except Denied as denied:
+        raise UserError(f"{path}: expected {denied.expected}, got {denied.got}; {denied.remedy}") from None
+
+
+def _plan(flags: dict[str, object], policy: Policy | None) -> Plan:
+    provider = cast("str | None", flags["provider"])
+    attestors = sorted(policy.attestors) if policy else []
+    if policy and provider and provider not in attestors:
+        raise UserError(f"--provider {provider}: the policy authorizes {', '.join(attestors) or 'none'}")
+    if provider is None:
+        if len(attestors) != 1:
+            what = f"the policy authorizes {', '.join(attestors) or 'none'}" if policy else "there is no --policy"
+            raise UserError(f"which provider? Give --provider: {what}")
+        provider = attestors[0]
+    serving = cast("str | None", flags["serving"])
+    if serving is None:
+        serving = "none" if policy and not policy.serving.approves_kubelet else "kubelet"
+    given = {name: cast("str | None", flags[name]) for name in _SOURCES}
+    if sum(value is not None for value in given.values()) > 1:
+        raise UserError("give one of --provider-id, --provider-id-file and --provider-id-command")
+    return Plan(
+        provider=ProviderName(provider),
+        settings=_settings(cast("tuple[str, ...]", flags["words"])),
+        serving=Serving(serving),
+        exec_api_version=cast("str | None", flags["exec_api_version"]) or "v1",
+        provider_id=given["provider_id"],
+        provider_id_file=given["provider_id_file"],
+        provider_id_command=given["provider_id_command"],
+    )
+
+
+_SOURCES: Final = ("provider_id", "provider_id_file", "provider_id_command")
+
+
+def _settings(words: tuple[str, ...]) -> dict[str, JsonValue]:
+    made: dict[str, JsonValue] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise UserError("--set needs KEY=VALUE")
+        try:
+            made[name] = cast("JsonValue", json.loads(value))
+        except ValueError:
+            made[name] = value
+    return made

@@ -1,0 +1,178 @@
+"""``nodeattest render``: YAML in, YAML out; what it changes, what it leaves to the byte, and how it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nodeattest_cli.main import main
+
+OTHERS = """\
+# A Secret of somebody else, kept to the byte.
+apiVersion: v1
+kind: Secret
+metadata: {name: "s"}   # as it stands
+stringData:
+  text: |
+    --- no document begins here
+"""
+WORKER = """\
+apiVersion: bootstrap.cluster.x-k8s.io/v1beta2
+kind: KubeadmConfigTemplate
+metadata:
+  name: "md-0"
+  namespace: 'fleet'
+spec:
+  template:
+    spec:
+      joinConfiguration:
+        nodeRegistration:
+          name: '{{ ds.meta_data.local_hostname }}'
+          kubeletExtraArgs:
+          - {name: node-labels, value: "rack=7"}
+      files:
+      - path: /etc/motd
+        content: |
+          hello
+          ${CLUSTER_NAME}
+      preKubeadmCommands: ["echo a", 'echo b']
+"""
+CONTROL_PLANE = """\
+apiVersion: controlplane.cluster.x-k8s.io/v1beta1
+kind: KubeadmControlPlane
+metadata: {name: blue, namespace: fleet}
+spec:
+  replicas: ${REPLICAS}
+  version: "v1.21.3"
+  kubeadmConfigSpec: {}
+"""
+POLICY = """\
+apiVersion: attestation.cluster.x-k8s.io/v1alpha1
+kind: NodeAttestationPolicy
+metadata: {name: p, namespace: fleet}
+spec: {authorizedAttestors: [aws], serving: {kubelet: Approve}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("policy.yaml").write_text(POLICY)
+    return tmp_path
+
+
+def run(folder: Path, *documents: str, flags: tuple[str, ...] = ("--provider", "aws")) -> tuple[int, list[Any], str]:
+    """Render to a file; returns exit code, documents and text."""
+    folder.joinpath("in.yaml").write_text("---\n".join(documents))
+    out = folder / "out.yaml"
+    out.unlink(missing_ok=True)
+    code = main(["render", "-f", "in.yaml", "-o", "out.yaml", *flags])
+    text = out.read_text() if out.exists() else ""
+    return code, list(yaml.safe_load_all(text)), text
+
+
+def test_documents_of_others_pass_to_the_byte_and_in_their_order(folder: Path) -> None:
+    code, documents, text = run(folder, OTHERS, WORKER, OTHERS)
+    assert code == 0
+    assert [document["kind"] for document in documents] == ["Secret", "KubeadmConfigTemplate", "Secret"]
+    assert text.startswith(OTHERS)
+    assert text.endswith("---\n" + OTHERS)
+
+
+def test_a_file_without_such_objects_comes_out_as_it_went_in(folder: Path) -> None:
+    for source in (OTHERS, "---\n" + OTHERS, OTHERS + "---\n", OTHERS + "...\n"):
+        folder.joinpath("in.yaml").write_text(source)
+        assert main(["render", "-f", "in.yaml", "-o", "out.yaml", "--provider", "aws"]) == 0
+        assert folder.joinpath("out.yaml").read_text() == source
+
+
+def test_a_changed_document_keeps_its_authors_quotes_and_order(folder: Path) -> None:
+    _, [document], text = run(folder, WORKER)
+    assert "name: '{{ ds.meta_data.local_hostname }}'" in text
+    assert '- {name: node-labels, value: "rack=7"}' in text
+    assert "          hello\n          ${CLUSTER_NAME}\n" in text
+    assert "[\"echo a\", 'echo b', " in text
+    assert text.index("joinConfiguration") < text.index("files") < text.index("preKubeadmCommands")
+    spec = document["spec"]["template"]["spec"]
+    assert spec["preKubeadmCommands"][-1].startswith("kubelet-authenticator join ")
+
+
+def test_a_template_of_clusterctl_stays_one(folder: Path) -> None:
+    _, [document], text = run(folder, CONTROL_PLANE)
+    assert "replicas: ${REPLICAS}\n" in text
+    assert "--exec-api-version v1beta1" in text  # kubelet 1.21
+    assert document["spec"]["kubeadmConfigSpec"]["initConfiguration"]
+
+
+def test_rendering_a_rendered_file_changes_no_byte(folder: Path) -> None:
+    _, _, once = run(folder, WORKER, OTHERS, CONTROL_PLANE)
+    folder.joinpath("in.yaml").write_text(once)
+    assert main(["render", "-f", "in.yaml", "-o", "out.yaml", "--provider", "aws"]) == 0
+    assert folder.joinpath("out.yaml").read_text() == once
+    assert main(["render", "-f", "in.yaml", "--check", "--provider", "aws"]) == 0
+
+
+def test_a_list_is_taken_apart(folder: Path) -> None:
+    inner = yaml.safe_load(WORKER)
+    _, documents, _ = run(folder, yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [inner, {"kind": "X"}]}))
+    assert [document["kind"] for document in documents] == ["KubeadmConfigTemplate", "X"]
+
+
+def test_the_policy_names_the_provider(folder: Path) -> None:
+    _, _, text = run(folder, WORKER, flags=("--policy", "policy.yaml"))
+    assert "--provider aws" in text
+    assert "rotate-server-certificates" in text
+
+
+def test_a_policy_that_leaves_serving_alone_leaves_kubelets_certificate_alone(folder: Path) -> None:
+    folder.joinpath("policy.yaml").write_text(POLICY.replace("Approve", "Ignore"))
+    _, _, text = run(folder, WORKER, flags=("--policy", "policy.yaml"))
+    assert "rotate-server-certificates" not in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "there is no --policy"),
+        (("--policy", "policy.yaml", "--provider", "tpm"), "authorizes aws"),
+        (("--policy", "in.yaml"), "expected one NodeAttestationPolicy"),
+        (("--provider", "tpm", "--provider-id", "x", "--provider-id-file", "y"), "one of"),
+        (("--provider", "aws", "--set", "x"), "KEY=VALUE"),
+    ],
+)
+def test_what_was_typed_wrongly_is_one_line(
+    folder: Path, capfd: pytest.CaptureFixture[str], flags: tuple[str, ...], said: str
+) -> None:
+    assert run(folder, WORKER, flags=flags)[0] == 2
+    assert said in capfd.readouterr().err
+
+
+def test_a_contradiction_writes_nothing_and_names_the_object(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    wrong = WORKER.replace("name: node-labels", "name: rotate-certificates").replace("rack=7", "true")
+    code, documents, _ = run(folder, WORKER, wrong)
+    assert (code, documents) == (1, [])
+    error = capfd.readouterr().err
+    assert "in KubeadmConfigTemplate fleet/md-0: joinConfiguration kubeletExtraArgs rotate-certificates" in error
+    assert "remove it" in error
+
+
+def test_a_provider_that_needs_a_provider_id_says_so(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, WORKER, flags=("--provider", "tpm"))[0] == 1
+    assert "--provider-id" in capfd.readouterr().err
+    _, _, text = run(folder, WORKER, flags=("--provider", "tpm", "--provider-id", "metal3://{{ ds.meta_data.uuid }}"))
+    assert "metal3://{{ ds.meta_data.uuid }}" in text
+
+
+def test_what_was_changed_is_told_line_by_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run(folder, WORKER, flags=("--provider", "aws", "--diff"))
+    error = capfd.readouterr().err
+    assert "KubeadmConfigTemplate fleet/md-0: joinConfiguration: kubelet gets --rotate-certificates=false" in error
+    assert "no phase is skipped" in error
+    assert "+          - name: rotate-certificates\n" in error.replace("+        - name", "+          - name")
+
+
+def test_check_writes_nothing_and_tells_by_its_exit_code(folder: Path) -> None:
+    assert run(folder, WORKER, flags=("--provider", "aws", "--check")) == (1, [], "")
