@@ -70,6 +70,11 @@ def test_a_machine_that_is_not_ready_is_waited_for(state: dict[str, bool]) -> No
     assert refused.value.reason is Reason.MACHINE_NOT_READY
 
 
+def test_a_machine_that_has_a_node_renews_whatever_becomes_of_its_bootstrap_data() -> None:
+    member = make_member(bootstrap_ready=False, node_ref_name=NodeName("node-0"))
+    assert find_member(make_request(), [member]) is member
+
+
 # Rule 2
 
 
@@ -229,6 +234,15 @@ def test_the_same_key_may_ask_again() -> None:
 def test_a_node_without_a_ledger_may_renew() -> None:
     member = make_member(node_ref_name="node-0")
     check_binding(make_request(username="system:node:node-0"), member, empty(member), secure=True)
+
+
+def test_a_pools_instance_that_became_a_machine_keeps_its_ledger() -> None:
+    pool = make_member(kind="MachinePool", name="pool", uid="p-0")
+    joined = replace(empty(pool), resource_version="1")
+    machine, renewal = make_member(), make_request(username="system:node:node-0")
+    check_binding(renewal, machine, joined, secure=True, owners=frozenset({"p-0", machine.uid}))
+    with pytest.raises(Unavailable):
+        check_binding(renewal, machine, joined, secure=True, owners=frozenset({machine.uid}))
 
 
 def test_a_predecessors_ledger_is_waited_out() -> None:

@@ -41,6 +41,12 @@ def serials(world: RecordedWorld, name: str) -> list[str]:
     return [text_at(entry, "serial") for entry in maps_at(world.ledger(name), "spec", "issued")]
 
 
+def stands(world: RecordedWorld, name: str) -> tuple[str, str]:
+    """Return status and reason of NodeAttested."""
+    conditions = list(maps_at(world.admin.get(f"{RECORDS}/{name}"), "status", "conditions"))
+    return (text_at(conditions[0], "status"), text_at(conditions[0], "reason")) if conditions else ("", "")
+
+
 def test_the_management_cluster_has_no_kind_of_cluster_api_s(world: RecordedWorld) -> None:
     with pytest.raises(ApiRefusal) as refused:
         world.admin.get("/apis/cluster.x-k8s.io")
@@ -62,6 +68,7 @@ def test_a_recorded_machine_joins_renews_and_is_refused_when_its_record_is_gone(
     assert (text_at(owner, "kind"), text_at(owner, "uid")) == ("MachineRecord", text_at(record, "metadata", "uid"))
     events = eventually(lambda: told(world, "unit-1", "NodeAttested"), what="the Event")
     assert text_at(events[0], "involvedObject", "kind") == "MachineRecord"
+    eventually(lambda: stands(world, "unit-1") == ("True", "Attested"), what="the condition of the record")
     renewed = agent.join(world.token(), "--renew")
     assert renewed.returncode == 0, renewed.stderr
     issued = serials(world, "unit-1")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from filing_requests import ends
+from gate import Gate
+from killing import Killer, Moment
+from kubelet_requests import register_node
 from tested_provider import Fleet, installed
+from token_rights import GROUPS, USER, shipped
 from world import NAMESPACE, OWN, Controller, World, eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
@@ -16,6 +21,8 @@ pytestmark = pytest.mark.timeout(180)
 
 CAPI = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}"
 REASON = "PCRValueNotAllowed"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+FLAGS = ("--leader-elect", "false")
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +195,101 @@ def test_a_pool_counts_the_instances_that_are_attested(world: World, tested: Fle
         lambda: "1 of 2" in text_at(shown(world, "st-pool", "machinepools"), "message"), what="one instance"
     )
     assert one
+
+
+def test_a_missing_right_is_told_with_its_manifest_and_used_when_it_comes(world: World, tested: Fleet) -> None:
+    tested.policy(onFailure="Taint", maxFailedShare=100)
+    made = grant(world, "workload-rbac")
+    world.route_workload(world.workload.client_kubeconfig(USER, GROUPS).read_bytes())
+    try:
+        with world.controller(*FLAGS, log="standing-403.log") as controller:
+            eventually(lambda: controller.said("connected"), what="the connection")
+            tested.joined("st-poor")
+            assert ends(tested.file("st-poor", "bad")) == f"Denied:{REASON}"
+            event = eventually(lambda: told(world, "OnFailureForbidden", "c1"), what="the Event")
+            assert "manifests/workload-on-failure" in text_at(event, "message")
+            eventually(lambda: says(world, "st-poor", "False", REASON), what="the condition all the same")
+            assert tested.marks("st-poor") == []
+            assert "onFailure" not in map_at(world.ledger("st-poor"), "spec")  # nothing was done, nothing counts
+            made += grant(world, "workload-on-failure")
+            assert ends(tested.file("st-poor", "!EndorsementKeyChanged")).startswith("Denied:")  # sooner than in 2 min
+            eventually(lambda: tested.marks("st-poor") == ["Taint"], seconds=60, what="the taint")
+    finally:
+        world.route_workload(world.workload.admin_kubeconfig.read_bytes())
+        for path in made:
+            world.workload_admin.delete(path)
+
+
+def grant(world: World, base: str) -> list[str]:
+    """Apply the ClusterRoles of a base and their bindings; returns their paths."""
+    paths: list[str] = []
+    for made in shipped(base):
+        if made["kind"] in {"ClusterRole", "ClusterRoleBinding"}:
+            collection = f"{RBAC}/{text_at(made, 'kind').lower()}s"
+            world.workload_admin.create(collection, made)
+            paths.append(f"{collection}/{text_at(made, 'metadata', 'name')}")
+    return paths
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("write", ["ledger", "node"])
+def test_a_node_is_treated_although_the_controller_dies_around_a_write(
+    world: World, tested: Fleet, write: str, moment: Moment
+) -> None:
+    tested.policy(onFailure="Cordon", maxFailedShare=100)
+    name = f"st-crash-{write}-{moment}"
+    with ExitStack() as stack:
+        stack.callback(lambda: world.route_workload(world.workload.admin_kubeconfig.read_bytes()))
+        gates = [stack.enter_context(Gate(plane)) for plane in (world.management, world.workload)]
+        first, second = (
+            gate.kubeconfig(plane.admin_kubeconfig, world.directory / f"{name}-{plane.server[-5:]}.kubeconfig")
+            for gate, plane in zip(gates, (world.management, world.workload), strict=True)
+        )
+        world.route_workload(second.read_bytes())
+        controller = stack.enter_context(world.controller(*FLAGS, kubeconfig=first, log=f"{name}.log"))
+        world.await_service(controller)
+        tested.joined(name)
+        eventually(lambda: says(world, name, "True", "Attested"), what="the condition")
+        killer = Killer(controller, write, moment)
+        for gate in gates:
+            gate.before, gate.after = killer.passes("before"), killer.passes("after")
+        assert ends(tested.file(name, "bad")) == f"Denied:{REASON}"
+        assert killer.done.wait(20)
+        controller.start()
+        if (write, moment) == ("ledger", "before"):  # nothing was remembered: the node asks again, as agents do
+            assert ends(tested.file(name, "bad")) == f"Denied:{REASON}"
+        eventually(lambda: tested.marks(name) == ["Cordon"], seconds=60, what="the cordon")
+        eventually(lambda: says(world, name, "False", REASON), what="the condition")
+        assert ends(tested.file(name, "good")) == "issued"
+        eventually(lambda: tested.marks(name) == [], what="the release")
+        assert "unschedulable" not in map_at(tested.node(name), "spec")
+
+
+@pytest.mark.swtpm
+def test_a_tpm_that_shows_another_boot_than_the_policy_wants_is_cordoned_until_it_shows_the_right_one(
+    world: World,
+) -> None:
+    zero: JsonMap = {"selection": [16], "values": {"16": ["00" * 32]}}
+    other: JsonMap = {"selection": [16], "values": {"16": ["ab" * 32]}}
+    world.set_policy(authorizedAttestors=["tpm"], tpm={"pcrs": zero})
+    with world.controller(*FLAGS, log="standing-tpm.log") as controller:
+        world.await_service(controller)
+        tpm = world.tpm("st-tpm")
+        world.machine("st-tpm", tpm=tpm)
+        register_node(world, "st-tpm")
+        agent = world.agent("st-tpm", "tpm", tcti=tpm.tcti)
+        joined = agent.join(world.token())
+        assert joined.returncode == 0, joined.stderr
+        eventually(lambda: says(world, "st-tpm", "True", "Attested"), what="the condition")
+        policy: JsonMap = {"pcrs": other}
+        world.set_policy(authorizedAttestors=["tpm"], tpm=policy, onFailure="Cordon", maxFailedShare=100)
+        refused = agent.join(world.token(), "--renew")
+        assert REASON in refused.stderr
+        assert [text_at(one, "spec", "username") for one in world.requests_of("st-tpm")].count("system:node:st-tpm")
+        eventually(lambda: says(world, "st-tpm", "False", REASON), what="the condition")
+        eventually(lambda: Fleet(world).marks("st-tpm") == ["Cordon"], what="the cordon")
+        world.set_policy(authorizedAttestors=["tpm"], tpm={"pcrs": zero}, onFailure="Cordon", maxFailedShare=100)
+        renewed = agent.join(world.token(), "--renew")
+        assert renewed.returncode == 0, renewed.stderr
+        eventually(lambda: Fleet(world).marks("st-tpm") == [], what="the release")
+        eventually(lambda: says(world, "st-tpm", "True", "Attested"), what="the condition")

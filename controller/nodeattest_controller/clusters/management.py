@@ -114,7 +114,7 @@ class Management:
         flaw = cluster_flaw(cluster) if cluster is not None else ""
         if flaw:
             raise Unavailable(Reason.RECORD_INVALID, f"ClusterRecord {key}: {flaw}", remedy="correct the ClusterRecord")
-        if cluster is None or self.is_paused(cluster):
+        if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata") or self.is_paused(cluster):
             raise Unavailable(
                 Reason.MACHINE_NOT_READY, "the Cluster is paused or going away", remedy="resume the Cluster"
             )

@@ -79,7 +79,7 @@ def check_standing(member: Member) -> None:
             f"{member.kind} {member.name}: {member.flaw}",
             remedy="correct the MachineRecord; the request goes on by itself",
         )
-    if not member.bootstrap_ready:
+    if not member.bootstrap_ready and not member.node_ref_name:  # a machine with a node has had its data
         raise _not_ready(
             f"the bootstrap data of {member.kind} {member.name} is not ready", "wait for BootstrapConfigReady"
         )
@@ -165,12 +165,15 @@ def check_fingerprints(member: Member, around: Surroundings, holders: Sequence[L
         raise _not_ready("the ledger of this hardware's former machine is not collected yet", "wait")
 
 
-def check_binding(request: NodeRequest, member: Member, ledger: Ledger, *, secure: bool) -> None:
+def check_binding(
+    request: NodeRequest, member: Member, ledger: Ledger, *, secure: bool, owners: frozenset[str] = frozenset()
+) -> None:
     """Rules 3 and 4: a machine that is bound already is not bound again by whoever holds a token.
 
-    Unless an operator reset its ledger: then it joins as a new one does.
+    Unless an operator reset its ledger: then it joins as a new one does. ``owners``: the UIDs of what else lists it,
+    for an instance of a pool may have joined before Cluster API made its Machine.
     """
-    if ledger.resource_version and ledger.owner_uid != member.uid:
+    if ledger.resource_version and ledger.owner_uid not in {member.uid, *owners}:
         raise _not_ready("the ledger of this machine's predecessor is not collected yet", "wait")
     if request.is_renewal or ledger.entry_for(request.csr.spki_sha256) is not None:
         return

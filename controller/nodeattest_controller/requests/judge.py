@@ -118,7 +118,8 @@ class Judge:
         if final:
             member = await self._live(request, member)
         ledger = inventory.ledger(workload.key, member.provider_id) or empty(member)
-        check_binding(request, member, ledger, secure=case.signer.secure)  # 4
+        owners = inventory.owners(workload.key, member.provider_id)
+        check_binding(request, member, ledger, secure=case.signer.secure, owners=owners)  # 4
         if request.purpose is Purpose.SERVING:
             check_joined(request, ledger, self._now())
             self._addresses.check_remembered(_wanted(case, member))

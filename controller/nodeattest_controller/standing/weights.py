@@ -94,6 +94,9 @@ _NOTHING: Final = (
     # About the requester, not about a node that renews.
     Reason.REQUESTER_NOT_ALLOWED,
     Reason.TOKEN_NOT_THIS_MACHINES,
+    Reason.TOKEN_NOT_NAMED,
+    Reason.BOOTSTRAP_CONFIG_UNREADABLE,
+    Reason.BOOTSTRAP_CONFIG_REFUSED,
     Reason.REQUESTER_OVER_BUDGET,
     Reason.APPROVED_ELSEWHERE,
     # One request out of turn, or out of time.
@@ -115,6 +118,7 @@ _NOTHING: Final = (
     Reason.MACHINE_NOT_FOUND,
     Reason.MACHINE_NOT_READY,
     Reason.MACHINE_DELETING,
+    Reason.RECORD_INVALID,
     Reason.SECRET_MISSING,
     Reason.SECRET_USED,
     Reason.AUTHORITY_UNAVAILABLE,

@@ -8,7 +8,7 @@ going away or another replica's is left alone. Leaves to others: every decision 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
@@ -43,6 +43,8 @@ __all__ = ["Ground", "StandingWork"]
 
 Key = tuple[Literal["machine", "pool"], str]
 """A machine's provider ID, or a MachinePool's name."""
+_RESOURCES: Final[Mapping[str, MemberResource]] = {"Machine": "machines", "MachineRecord": "machinerecords"}
+"""What has a condition of its own, by kind; a pool's instances share the pool's."""
 LOOK_PERIOD: Final = 60.0
 """Seconds between two looks at all machines when nothing changes: certificates end without a word."""
 SETTLE: Final = 1.0
@@ -148,9 +150,10 @@ class StandingWork:
         return ledger.treatment.action is not decision.action or self._ground.clock() - last >= NODE_PERIOD
 
     def _shows_otherwise(self, member: Member, ledger: Ledger | None) -> bool:
-        if member.is_pool_instance or member.paused or member.deleting:
+        resource = _RESOURCES.get(member.kind)
+        if resource is None or member.paused or member.deleting:
             return False
-        machine = self._ground.management.object_at("machines", member.namespace, member.name)
+        machine = self._ground.management.object_at(resource, member.namespace, member.name)
         return machine is not None and self._patch(machine, self._condition_of(machine, member, ledger)) is not None
 
     # One step
@@ -184,14 +187,15 @@ class StandingWork:
         if member.is_pool_instance:
             await self._pool(member.name)
             return
-        machine = self._ground.management.object_at("machines", member.namespace, member.name)
-        if machine is None:
+        resource = _RESOURCES.get(member.kind)
+        machine = self._ground.management.object_at(resource, member.namespace, member.name) if resource else None
+        if resource is None or machine is None:
             return
         wanted = self._condition_of(machine, member, ledger)
         claim = self._words.claim(provider_id)
         if claim is not None and not member.node_ref_name and (ledger is None or not ledger.issued):
             wanted = refused_claim(claim)
-        await self._show("machines", machine, wanted, ("machine", provider_id))
+        await self._show(resource, machine, wanted, ("machine", provider_id))
         self._words.told(provider_id)
 
     async def _remember(self, member: Member, ledger: Ledger) -> Ledger:
