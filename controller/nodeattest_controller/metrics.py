@@ -24,7 +24,7 @@ PROVIDERS: Final = ("insecure", "tpm", "challenge", "aws", "azure", "gcp", "comp
 VERDICTS: Final = ("approve", "deny", "wait", "challenge", "shed", "ignore")
 _REASONS: Final = frozenset(str(reason) for reason in Reason) | {""}
 _VERBS: Final = frozenset({"get", "list", "watch", "create", "update", "patch", "delete"})
-TOKEN_CONTROLLERS: Final = ("bootstrap-signer", "token-cleaner")
+TOKEN_CONTROLLERS: Final = ("bootstrap-signer", "token-cleaner", "bootstrap-token")
 WRITE_OUTCOMES: Final = ("written", "conflict", "forbidden", "unreachable", "refused")
 _STATES: Final = ("failing", "treated", "withheld")
 """Of Nodes whose renewal is refused."""
@@ -114,7 +114,7 @@ class Metrics:
     def _tokens(self, registry: CollectorRegistry) -> None:
         self._token_writes = Counter(
             "nodeattest_token_writes",
-            "Writes of the bootstrap signer (cluster-info) and the token cleaner (deleted tokens) by outcome.",
+            "Writes of the controllers of bootstrap tokens (cluster-info, tokens renewed or deleted) by outcome.",
             ("controller", "outcome"),
             registry=registry,
         )
@@ -171,7 +171,7 @@ class Metrics:
         self._age.observe(max(0.0, seconds))
 
     def token_write(self, controller: str, outcome: str) -> None:
-        """Count a write of the bootstrap signer or the token cleaner."""
+        """Count a write of one of the controllers of bootstrap tokens."""
         known = controller if controller in TOKEN_CONTROLLERS else _OTHER
         self._token_writes.labels(known, outcome if outcome in WRITE_OUTCOMES else _OTHER).inc()
 

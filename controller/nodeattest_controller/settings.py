@@ -42,7 +42,15 @@ CONTROLLERS: Final = (
     "issuer",
 )
 """Every controller the design knows."""
-IMPLEMENTED: Final = ("attestation", "serving", "standing", "hardening", "bootstrap-signer", "token-cleaner")
+IMPLEMENTED: Final = (
+    "attestation",
+    "serving",
+    "standing",
+    "hardening",
+    "bootstrap-token",
+    "bootstrap-signer",
+    "token-cleaner",
+)
 """The controllers that this version can run."""
 OFF_BY_DEFAULT: Final = ("bootstrap-signer", "token-cleaner")
 """Controllers that ``*`` does not mean, as in kube-controller-manager: where that runs them nobody else need."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from nodeattest_controller.bootstrap_token.duty import TokenLifeDuty
 from nodeattest_controller.clusters.bootstrap_configs import BootstrapConfigs
 from nodeattest_controller.clusters.challenge_keys import ChallengeKeys
 from nodeattest_controller.clusters.events import EventRecorder
@@ -102,6 +103,14 @@ def compose(settings: Settings, client: ApiClient, metrics: Metrics, *, connect:
     reconciler = _reconciler(
         settings, metrics, management=management, keys=keys, halves=halves, events=events, observers=observers
     )
+    token_life = TokenLifeDuty(
+        management,
+        ownership=ownership,
+        enabled=settings.enabled("bootstrap-token"),
+        events=events,
+        metrics=metrics,
+        now=_now,
+    )
     share = max(1, settings.workers // 4)  # so that three hung clusters leave the rest a quarter
     fleet = Fleet(
         management,
@@ -111,6 +120,7 @@ def compose(settings: Settings, client: ApiClient, metrics: Metrics, *, connect:
             TokenDuty(management, enabled_controllers(settings), events=events, metrics=metrics),
             hardening,
             *standings,
+            token_life,
         ],
         judges=bool(_purposes(settings)),
         metrics=metrics,

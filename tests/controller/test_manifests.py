@@ -30,6 +30,7 @@ BASES = (
     "workload-discovery",
     "workload-hardening",
     "workload-on-failure",
+    "workload-bootstrap-token",
     "cluster-info-reader",
     "cluster-info-limit",
     "cluster-info-limit-v1beta1",
@@ -224,6 +225,14 @@ def test_token_controllers_have_roles_in_their_two_namespaces_only() -> None:
     made = manifests.objects("workload-discovery")
     assert {str(one["kind"]) for one in made} == {"Role", "RoleBinding"}
     assert {text(one, "metadata", "namespace") for one in made} == {"kube-system", "kube-public"}
+
+
+def test_bootstrap_token_may_neither_make_nor_watch_secrets_and_only_in_one_namespace() -> None:
+    made = manifests.objects("workload-bootstrap-token")
+    assert {str(one["kind"]) for one in made} == {"Role", "RoleBinding"}
+    assert {text(one, "metadata", "namespace") for one in made} == {"kube-system"}
+    rules = rules_of("workload-bootstrap-token", "Role")
+    assert [(rule["resources"], rule["verbs"]) for rule in rules] == [(["secrets"], ["list", "patch", "delete"])]
 
 
 def test_hardening_may_delete_the_two_bindings_of_kubeadm_and_reads_no_secret() -> None:

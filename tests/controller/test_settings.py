@@ -12,7 +12,7 @@ from nodeattest_controller.settings import CONTROLLERS, Settings, SettingsError,
 
 HEADER = f"apiVersion: {configfile.API_VERSION}\nkind: {configfile.KIND}\n"
 
-BY_DEFAULT = {"attestation", "serving", "standing", "hardening"}
+BY_DEFAULT = {"attestation", "serving", "standing", "hardening", "bootstrap-token"}
 
 
 @pytest.fixture

@@ -139,7 +139,8 @@ def fill(planes: Planes, *, provider: str, directions: Directions, policy: JsonO
     for namespace in (_CONTROLLER_NAMESPACE, NAMESPACE):
         create_namespace(here, namespace)
     create_all(here, manifests.objects("rbac"), user=USER)
-    create_all(there, manifests.objects("workload-rbac"), user=USER)
+    for rights in ("workload-rbac", "workload-bootstrap-token"):
+        create_all(there, manifests.objects(rights), user=USER)
     cluster = create_cluster(
         here,
         CLUSTER,

@@ -1,0 +1,296 @@
+"""The controller ``bootstrap-token`` in the fleet: when it looks, and what operators hear of it.
+
+Promises: nothing is done in a cluster that is paused, on its way out, another replica's, or under ``enforcement:
+Audit``; a look follows a change within seconds and otherwise after a minute; what fails is tried again ever later, and
+told once in ten minutes, a missing right with the manifest that grants it. A kill at any instant costs nothing: each
+look begins anew.
+Leaves to others: the work (``keeper``), connections (``fleet``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from nodeattest_controller.bootstrap_token.decide import Owner
+from nodeattest_controller.bootstrap_token.keeper import Keeper
+from nodeattest_controller.clusters.bootstrap_configs import BootstrapConfigs
+from nodeattest_controller.clusters.events import EventRecorder, Subject
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.ownership import Ownership
+from nodeattest_controller.clusters.subjects import cluster_subject
+from nodeattest_controller.core.objects import mapping
+from nodeattest_controller.logs import fields
+from nodeattest_controller.metrics import Metrics
+from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, Unreachable
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Unavailable
+
+__all__ = ["CONTROLLER", "LOST", "REASON", "REMEDY", "Pace", "TokenLifeDuty", "TokenLifeWork"]
+
+_LOG: Final = logging.getLogger(__name__)
+CONTROLLER: Final = "bootstrap-token"
+REASON: Final = "BootstrapTokenForbidden"
+LOST: Final = "BootstrapTokenLost"
+REMEDY: Final = (
+    "apply manifests/workload-bootstrap-token in the workload cluster, or take bootstrap-token from --controllers"
+)
+_EVENT_PERIOD: Final = 600.0
+"""Seconds between two tellings of the same."""
+_SHARE: Final = 10
+"""One part in so many of the time may be spent looking."""
+_CREDIBLE: Final = timedelta(days=1)
+"""A server's clock that is further from ours is not believed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often; seconds. Every wait is drawn between 0.8 and 1.2 of it, so that clusters do not go in step."""
+
+    spread: float = 2.0
+    """The first look comes within this time."""
+    period: float = 60.0
+    gap: float = 10.0
+    """Between two looks at least, however much changes."""
+    retry: float = 5.0
+    """After a failure; doubled each time, up to ``longest``."""
+    longest: float = 300.0
+
+
+class TokenLifeDuty:
+    """Makes the work of each cluster."""
+
+    def __init__(
+        self,
+        management: Management,
+        *,
+        ownership: Ownership,
+        enabled: bool,
+        events: EventRecorder,
+        metrics: Metrics,
+        now: Callable[[], datetime],
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._management = management
+        self._ownership = ownership
+        self._enabled = enabled
+        self._events = events
+        self._metrics = metrics
+        self._now = now
+        self._pace = pace or Pace()
+        self._clock = clock
+        self._chance = chance
+
+    def of(self, key: ClusterKey, client: ApiClient) -> TokenLifeWork | None:
+        """Make the work of one connection; None where the controller does not run."""
+        if not self._enabled:
+            return None
+        teller = Reporter(key, self._management, events=self._events, metrics=self._metrics, clock=self._clock)
+        configs = BootstrapConfigs(self._management.client, clock=self._clock)
+        keeper = Keeper(key, client, self._management, configs, teller)
+        return TokenLifeWork(
+            key,
+            client,
+            keeper,
+            self._management,
+            reporter=teller,
+            ownership=self._ownership,
+            now=self._now,
+            pace=self._pace,
+            clock=self._clock,
+            chance=self._chance,
+        )
+
+
+class TokenLifeWork:
+    """One cluster's."""
+
+    def __init__(
+        self,
+        key: ClusterKey,
+        client: ApiClient,
+        keeper: Keeper,
+        management: Management,
+        *,
+        reporter: Reporter,
+        ownership: Ownership,
+        now: Callable[[], datetime],
+        pace: Pace,
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+    ) -> None:
+        self._key = key
+        self._client = client
+        self._keeper = keeper
+        self._management = management
+        self._reporter = reporter
+        self._ownership = ownership
+        self._now = now
+        self._pace = pace
+        self._clock = clock
+        self._chance = chance
+        self._wake = asyncio.Event()
+        self._failures = 0
+
+    @property
+    def synced(self) -> bool:
+        """Nothing is watched."""
+        return True
+
+    @property
+    def last_error(self) -> ApiError | None:
+        """None: what fails is told by Event and log, and says nothing of how requests are served."""
+        return None
+
+    def changed(self) -> None:
+        """Look again soon."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        await asyncio.sleep(self._pace.spread * self._chance())
+        while True:
+            self._wake.clear()
+            begun = self._clock()
+            pause = await self._run_once() * (0.8 + 0.4 * self._chance())
+            if self._failures:
+                await asyncio.sleep(pause)
+                continue
+            await asyncio.sleep(max(min(self._pace.gap, pause), _SHARE * (self._clock() - begun)))
+            try:
+                await asyncio.wait_for(self._wake.wait(), pause)
+            except TimeoutError:
+                continue
+
+    async def _run_once(self) -> float:
+        """Look; returns how long to wait."""
+        cluster = self._standing()
+        if cluster is None:
+            return self._pace.period
+        try:
+            soon = await self._keeper.look(cluster, self._time())
+        except ApiError as error:
+            self._failures += 1
+            pause = min(self._pace.retry * 2 ** min(self._failures - 1, 10), self._pace.longest)
+            self._reporter.cannot_look(error, pause)
+            return pause
+        self._failures = 0
+        return self._pace.gap if soon else self._pace.period
+
+    def _standing(self) -> JsonObject | None:
+        """Return the Cluster if its tokens may be written now."""
+        cluster = self._management.cluster(self._key) if self._ownership.owns(self._key) else None
+        if cluster is None or self._management.is_paused(cluster):
+            return None
+        if "deletionTimestamp" in mapping(cluster, "metadata"):
+            return None
+        try:
+            return cluster if self._management.policy_of(cluster).enforce else None
+        except (Denied, Unavailable):
+            return None
+
+    def _time(self) -> datetime:
+        """Tell the time by the clock that judges the tokens: the workload cluster's API server's."""
+        theirs, ours = self._client.server_time(), self._now()
+        return theirs if theirs is not None and abs(theirs - ours) < _CREDIBLE else ours
+
+
+class Reporter:
+    """Tells what became of one cluster's tokens (``keeper.Teller``)."""
+
+    def __init__(
+        self,
+        key: ClusterKey,
+        management: Management,
+        *,
+        events: EventRecorder,
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._key = key
+        self._management = management
+        self._events = events
+        self._metrics = metrics
+        self._clock = clock
+        self._told: dict[str, float] = {}
+        """What was told lately, and until when it need not be told again."""
+
+    def written(self, what: str, token_id: str, owner: str) -> None:
+        """Count and log a write."""
+        self._metrics.token_write(CONTROLLER, "written")
+        _LOG.info("bootstrap token", extra=fields(cluster=self._key, what=what, token=token_id, owner=owner))
+
+    def failed(self, error: ApiError, token_id: str) -> None:
+        """Count a failed write, and tell of it."""
+        self._metrics.token_write(CONTROLLER, _outcome(error))
+        self._trouble("cannot write a bootstrap token", error, token=token_id)
+
+    def cannot_look(self, error: ApiError, delay: float) -> None:
+        """Tell that the tokens, or what they are for, cannot even be read."""
+        self._trouble("cannot look after bootstrap tokens", error, delay=delay)
+
+    def lost(self, owner: Owner) -> None:
+        """Tell on the machine that it will not join by the token that it has."""
+        if not self._may_tell(f"lost {owner.uid}"):
+            return
+        _LOG.warning("a machine's bootstrap token is gone", extra=fields(cluster=self._key, owner=owner.key))
+        subject = Subject(
+            api_version=owner.api_version,
+            kind=owner.kind,
+            namespace=owner.namespace,
+            name=owner.name,
+            uid=owner.uid,
+        )
+        message = (
+            "the bootstrap token that its bootstrap data holds is not there, has run out, or is not the bootstrap "
+            "provider's: a machine that has not joined yet cannot; delete the Machine, so that another is made with a "
+            "new token"
+        )
+        self._events.record(subject, "Warning", LOST, message)
+
+    def unreadable(self, owner: Owner, detail: str) -> None:
+        """Log that a configuration could not be read."""
+        if self._may_tell(f"unreadable {owner.uid}"):
+            _LOG.warning(
+                "cannot read a bootstrap configuration",
+                extra=fields(cluster=self._key, owner=owner.key, detail=detail),
+            )
+
+    def _trouble(self, what: str, error: ApiError, **more: object) -> None:
+        if not self._may_tell(f"{what} {type(error).__name__}"):
+            return
+        remedy = REMEDY if isinstance(error, Forbidden) else ""
+        _LOG.warning(what, extra=fields(cluster=self._key, error=str(error), remedy=remedy, **more))
+        cluster = self._management.cluster(self._key)
+        if remedy and cluster is not None:
+            message = f"{CONTROLLER} {what}: {error}; {remedy}"
+            self._events.record(cluster_subject(cluster), "Warning", REASON, message)
+
+    def _may_tell(self, about: str) -> bool:
+        now = self._clock()
+        self._told = {known: until for known, until in self._told.items() if now < until}
+        if about in self._told:
+            return False
+        self._told[about] = now + _EVENT_PERIOD
+        return True
+
+
+def _outcome(error: ApiError) -> str:
+    match error:
+        case Conflict():
+            return "conflict"
+        case Forbidden():
+            return "forbidden"
+        case Unreachable():
+            return "unreachable"
+        case _:
+            return "refused"

@@ -1,0 +1,367 @@
+"""Tokens of a cluster, looked after beside whoever else writes them, on the sandbox's API server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Final, cast
+
+import pytest
+
+from nodeattest_controller.bootstrap_token.decide import DESCRIPTION, GRACE, LIFETIME, OWNER_ANNOTATION, Owner
+from nodeattest_controller.bootstrap_token.keeper import Keeper
+from nodeattest_controller.clusters.bootstrap_configs import BootstrapConfigs
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.manifests import crds
+from nodeattest_discovery.gotime import parse_rfc3339
+from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden
+from nodeattest_sandbox import fleet
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.process import ControlPlane, start_sandbox
+
+SECRETS: Final = "/api/v1/namespaces/kube-system/secrets"
+CAPI: Final = "/apis/cluster.x-k8s.io/v1beta1"
+CABPK_TTL: Final = timedelta(minutes=15)
+NUMBERS: Final = count(1)
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """One server is both clusters."""
+    with start_sandbox(tmp_path_factory.mktemp("keeper"), name="both") as plane:
+        install_cluster_api(plane.client())
+        install_definitions(plane.client(), crds())
+        yield plane
+
+
+@dataclass
+class Told:
+    """Hears what the keeper says."""
+
+    writes: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    failures: list[ApiError] = field(default_factory=list[ApiError])
+    losses: list[str] = field(default_factory=list[str])
+    puzzles: list[str] = field(default_factory=list[str])
+
+    def written(self, what: str, token_id: str, owner: str) -> None:
+        self.writes.append((what, token_id, owner))
+
+    def failed(self, error: ApiError, token_id: str) -> None:
+        assert token_id
+        self.failures.append(error)
+
+    def lost(self, owner: Owner) -> None:
+        self.losses.append(owner.key)
+
+    def unreadable(self, owner: Owner, detail: str) -> None:
+        self.puzzles.append(f"{owner.key}: {detail}")
+
+
+@dataclass
+class Scene:
+    """One Cluster with its keeper, and Cluster API's kubeadm provider played by the test."""
+
+    admin: Client
+    client: ApiClient
+    management: Management
+    cluster: JsonMap
+    told: Told = field(default_factory=Told)
+
+    @property
+    def namespace(self) -> str:
+        return text_at(self.cluster, "metadata", "namespace")
+
+    @property
+    def key(self) -> ClusterKey:
+        return ClusterKey(f"{self.namespace}/blue")
+
+    def keeper(self) -> Keeper:
+        configs = BootstrapConfigs(self.management.client, clock=lambda: 0.0)
+        return Keeper(self.key, self.client, self.management, configs, self.told)
+
+    async def look(self, keeper: Keeper | None = None, now: datetime | None = None, times: int = 1) -> None:
+        keeper = keeper or self.keeper()
+        for _ in range(times):
+            cluster = self.management.cluster(self.key)
+            assert cluster is not None
+            await keeper.look(cluster, now or datetime.now(UTC))
+
+    def token(self, *, left: timedelta = CABPK_TTL, description: str = DESCRIPTION) -> str:
+        """Make a token as the provider does."""
+        value = f"tk{next(NUMBERS):04d}.0123456789abcdef"
+        fleet.create_bootstrap_token(self.admin, value, expiration=datetime.now(UTC) + left)
+        described = base64.b64encode(description.encode()).decode()
+        self.admin.patch(path_of(value), {"data": {"description": described}})
+        return value
+
+    def machine(self, name: str, token: str, **options: object) -> None:
+        fleet.create_machine(
+            self.admin,
+            name,
+            cluster=self.cluster,
+            provider_id=f"x://{name}",
+            bootstrap_token=token,
+            **options,  # pyright: ignore[reportArgumentType] - the tests name real options
+        )
+
+    def pool(self, name: str, token: str) -> None:
+        fleet.create_machine_pool(
+            self.admin, name, cluster=self.cluster, provider_ids=[f"x://{name}/0"], bootstrap_token=token
+        )
+
+    def register(self, name: str) -> None:
+        path = f"{CAPI}/namespaces/{self.namespace}/machines/{name}/status"
+        self.admin.patch(path, {"status": {"nodeRef": {"name": name, "uid": "u"}}})
+
+    def rename(self, name: str, token: str) -> None:
+        path = f"/apis/bootstrap.cluster.x-k8s.io/v1beta1/namespaces/{self.namespace}/kubeadmconfigs/{name}"
+        spec: JsonMap = {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": token}}}}
+        self.admin.patch(path, {"spec": spec})
+
+    def pause(self, *, paused: bool) -> None:
+        self.admin.patch(f"{CAPI}/namespaces/{self.namespace}/clusters/blue", {"spec": {"paused": paused}})
+
+    def remove(self, resource: str, name: str) -> None:
+        self.admin.delete(f"{CAPI}/namespaces/{self.namespace}/{resource}/{name}")
+
+    async def sees(self, holds: Callable[[], bool]) -> None:
+        """Wait for the caches."""
+        async with asyncio.timeout(10):
+            while not holds():  # noqa: ASYNC110 - the caches tell nobody
+                await asyncio.sleep(0.02)
+
+    def owned(self) -> list[JsonMap]:
+        """Return what the garbage collector has still to remove."""
+        path = f"/apis/{{}}.cluster.x-k8s.io/v1beta1/namespaces/{self.namespace}/{{}}"
+        found = [("bootstrap", "kubeadmconfigs"), ("infrastructure", "devmachines")]
+        return [one for names in found for one in self.admin.list(path.format(*names))]
+
+    def names(self, resource: str) -> set[str]:
+        found = self.management.objects_of(self.key, "machines" if resource == "machines" else "machinepools")
+        return {text_at(cast("JsonMap", one), "metadata", "name") for one in found}
+
+
+@asynccontextmanager
+async def staged(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncGenerator[Scene]:
+    namespace = f"fleet-{next(NUMBERS)}"
+    admin = plane.client()
+    fleet.create_namespace(admin, namespace)
+    cluster = fleet.create_cluster(
+        admin, "blue", namespace=namespace, kubeconfig=b"x", ca_certificate=b"x", ca_key=b"x"
+    )
+    async with (
+        ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as here,
+        ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as there,
+    ):
+        management = Management(here, namespace=namespace, on_change=lambda _cluster, _machines: None)
+        ready = asyncio.Event()
+        running = asyncio.create_task(management.run(ready))
+        try:
+            await asyncio.wait_for(ready.wait(), 20)
+            yield Scene(admin, there, management, cluster)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+def path_of(token: str) -> str:
+    return f"{SECRETS}/bootstrap-token-{token[:6]}"
+
+
+def left(scene: Scene, token: str) -> timedelta:
+    found = map_at(scene.admin.get(path_of(token)), "data")
+    moment = parse_rfc3339(base64.b64decode(text_at(found, "expiration")).decode())
+    assert moment is not None
+    return moment - datetime.now(UTC)
+
+
+def is_there(scene: Scene, token: str) -> bool:
+    names = {text_at(one, "metadata", "name") for one in scene.admin.list(SECRETS)}
+    return f"bootstrap-token-{token[:6]}" in names
+
+
+def near(found: timedelta, wanted: timedelta) -> bool:
+    return abs(found - wanted) < timedelta(seconds=20)
+
+
+async def test_a_machines_token_is_renewed_until_its_node_has_registered_and_then_runs_out(plane: ControlPlane) -> None:
+    async with staged(plane) as scene:
+        token = scene.token()
+        scene.machine("m", token)
+        await scene.sees(lambda: scene.names("machines") == {"m"})
+        await scene.look()
+        assert near(left(scene, token), LIFETIME)
+        assert text_at(scene.admin.get(path_of(token)), "metadata", "annotations", OWNER_ANNOTATION) == "Machine/m"
+        await scene.look()
+        await scene.look(now=datetime.now(UTC) + LIFETIME / 2 + timedelta(seconds=30))
+        assert [what for what, *_ in scene.told.writes] == ["renewed", "renewed"]
+        scene.register("m")
+        member = lambda: scene.management.inventory.members(scene.key, "x://m")  # noqa: E731
+        await scene.sees(lambda: bool(member()) and bool(member()[0].node_ref_name))
+        await scene.look(times=2)
+        assert near(left(scene, token), GRACE)
+        later = datetime.now(UTC) + GRACE + timedelta(minutes=1)
+        await scene.look(now=later)
+        assert not is_there(scene, token)
+        assert [what for what, *_ in scene.told.writes[2:]] == ["let run out", "deleted"]
+
+
+async def test_a_pools_token_is_kept_so_that_the_provider_rotates_none(plane: ControlPlane) -> None:
+    async with staged(plane) as scene:
+        token = scene.token()
+        scene.pool("p", token)
+        await scene.sees(lambda: scene.names("machinepools") == {"p"})
+        for _ in range(3):
+            await scene.look()
+            assert left(scene, token) > CABPK_TTL / 2  # token.go: shouldRotate
+            raw = base64.b64encode((datetime.now(UTC) + LIFETIME / 3).isoformat().encode()).decode()
+            scene.admin.patch(path_of(token), {"data": {"expiration": raw}})
+        assert len(scene.told.writes) == 3
+
+
+async def test_the_provider_may_rotate_all_the_same_and_the_former_token_runs_out(plane: ControlPlane) -> None:
+    async with staged(plane) as scene:
+        former, later = scene.token(), scene.token()
+        scene.pool("p", former)
+        await scene.sees(lambda: scene.names("machinepools") == {"p"})
+        await scene.look()
+        scene.rename("p", later)
+        await scene.look()
+        assert near(left(scene, later), LIFETIME)
+        await scene.look(now=datetime.now(UTC) + LIFETIME / 2 + timedelta(minutes=1))
+        assert left(scene, former) < LIFETIME + timedelta(seconds=20)
+        assert [one for one in scene.told.writes if one[1] == former[:6]] == [("renewed", former[:6], "MachinePool/p")]
+        assert len([one for one in scene.told.writes if one[1] == later[:6]]) == 2
+
+
+@pytest.mark.parametrize("kind", ["machines", "machinepools"])
+async def test_the_token_of_what_is_gone_is_deleted_by_a_process_that_never_saw_it(
+    plane: ControlPlane, kind: str
+) -> None:
+    async with staged(plane) as scene:
+        token = scene.token()
+        (scene.machine if kind == "machines" else scene.pool)("g", token)
+        await scene.sees(lambda: scene.names(kind) == {"g"})
+        await scene.look()
+        scene.remove(kind, "g")
+        await scene.sees(lambda: not scene.names(kind))
+        after_a_kill = scene.keeper()
+        await scene.look(after_a_kill)
+        assert is_there(scene, token)  # one look may be too early: the objects may just be coming
+        await scene.look(after_a_kill)
+        assert not is_there(scene, token)
+
+
+async def test_objects_that_disappear_in_a_move_cost_no_token_its_life(plane: ControlPlane) -> None:
+    async with staged(plane) as scene:
+        token = scene.token()
+        scene.machine("m", token)
+        await scene.sees(lambda: scene.names("machines") == {"m"})
+        keeper = scene.keeper()
+        await scene.look(keeper)
+        unpaused = scene.management.cluster(scene.key)
+        assert unpaused is not None
+        scene.pause(paused=True)  # clusterctl move: pause, create there, delete here, unpause there
+        scene.remove("machines", "m")
+        await scene.sees(lambda: not scene.names("machines"))
+        for _ in range(3):  # as though the cache had not seen the pause
+            await keeper.look(unpaused, datetime.now(UTC))
+        assert is_there(scene, token)
+        scene.machine("m", token)  # in the other management cluster, with another UID
+        scene.pause(paused=False)
+        await scene.sees(lambda: scene.names("machines") == {"m"})
+        await scene.look(keeper, times=2)
+        assert near(left(scene, token), LIFETIME)
+        assert [what for what, *_ in scene.told.writes] == ["renewed", "renewed"]
+
+
+async def test_the_token_of_a_machine_that_had_the_name_before_is_deleted(plane: ControlPlane) -> None:
+    async with staged(plane) as scene:
+        former, mine = scene.token(), scene.token()
+        scene.machine("cp-0", former)
+        await scene.sees(lambda: scene.names("machines") == {"cp-0"})
+        await scene.look()
+        scene.remove("machines", "cp-0")  # and what it owns
+        await scene.sees(lambda: not scene.names("machines") and not scene.owned())
+        scene.machine("cp-0", mine)
+        await scene.sees(lambda: scene.names("machines") == {"cp-0"})
+        await scene.look(times=2)
+        assert not is_there(scene, former)
+        assert near(left(scene, mine), LIFETIME)
+
+
+async def test_what_is_paused_foreign_or_past_is_left_alone(plane: ControlPlane) -> None:
+    async with staged(plane) as scene:
+        paused, foreign, past = scene.token(), scene.token(description="mine"), scene.token(left=timedelta(seconds=-5))
+        stray = scene.token()
+        scene.machine("paused", paused, annotations={"cluster.x-k8s.io/paused": ""})
+        scene.machine("foreign", foreign)
+        scene.machine("past", past)
+        scene.machine("odd", "no token")
+        await scene.sees(lambda: len(scene.names("machines")) == 4)
+        before = [scene.admin.get(path_of(one)) for one in (paused, foreign, past, stray)]
+        await scene.look(scene.keeper(), times=3)
+        assert [scene.admin.get(path_of(one)) for one in (paused, foreign, past, stray)] == before
+        assert scene.told.writes == []
+        assert set(scene.told.losses) == {"Machine/past", "Machine/odd"}
+
+
+async def test_a_token_that_somebody_deleted_is_told_of_and_not_made_again(plane: ControlPlane) -> None:
+    async with staged(plane) as scene:
+        token = scene.token()
+        scene.machine("m", token)
+        await scene.sees(lambda: scene.names("machines") == {"m"})
+        keeper = scene.keeper()
+        await scene.look(keeper)
+        scene.admin.delete(path_of(token))
+        await scene.look(keeper)
+        assert scene.told.losses == []
+        await scene.look(keeper)
+        assert scene.told.losses == ["Machine/m"]
+        assert not is_there(scene, token)
+
+
+async def test_two_controllers_and_the_provider_write_over_nobody(plane: ControlPlane) -> None:
+    async with staged(plane) as scene:
+        tokens = [scene.token() for _ in range(6)]
+        for number, token in enumerate(tokens):
+            scene.machine(f"m-{number}", token)
+        await scene.sees(lambda: len(scene.names("machines")) == len(tokens))
+
+        async def provider() -> None:
+            """Refresh as kubeadmconfig_controller.go does: read, then write that version."""
+            for token in tokens:
+                secret = await scene.client.get(path_of(token))
+                meta = map_at(cast("JsonMap", secret), "metadata")
+                raw = base64.b64encode((datetime.now(UTC) + CABPK_TTL).isoformat().encode()).decode()
+                patch: JsonMap = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "data": {"expiration": raw}}
+                try:
+                    await scene.client.merge_patch(path_of(token), patch)
+                except ApiError as error:
+                    if not isinstance(error, Conflict):  # one of the two right ends
+                        raise
+
+        await asyncio.gather(scene.look(), scene.look(), provider())
+        await scene.look()
+        assert scene.told.failures == []
+        assert all(near(left(scene, token), LIFETIME) for token in tokens)
+        assert len({token_id for _, token_id, _ in scene.told.writes}) == len(tokens)
+
+
+async def test_a_missing_right_comes_out_and_changes_nothing(plane: ControlPlane) -> None:
+    async with staged(plane, plane.client_kubeconfig("nobody-in-particular")) as scene:
+        token = scene.token()
+        scene.machine("m", token)
+        await scene.sees(lambda: scene.names("machines") == {"m"})
+        with pytest.raises(Forbidden):
+            await scene.look()
+        assert left(scene, token) < CABPK_TTL
