@@ -217,7 +217,7 @@ class Keeper:
             await client.get(self._management.path_of(resource, namespace, name))
         except NotFound:
             pass
-        except ValueError:  # a record that somebody else wrote
+        except (KeyError, ValueError):  # no such kind is read here, or a record that somebody else wrote
             return False
         else:
             return False
