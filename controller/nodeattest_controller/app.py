@@ -1,4 +1,4 @@
-"""The controller's process: stands by or leads, tells how it is, and ends when leadership is lost (``term`` acts)."""
+"""The controller's process: stands by, leads or shares, and ends when it may not go on (``term`` acts)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.sharing import GROUP_IDENTITY
 from nodeattest_controller.health import HealthServer
 from nodeattest_controller.logs import fields
-from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.metrics import PROVIDERS, Metrics
 from nodeattest_controller.settings import Settings
-from nodeattest_controller.term import compose
+from nodeattest_controller.term import Term, compose
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
+from nodeattest_providers.interface import ClusterAPISigner
+from nodeattest_providers.names import ProviderName
 
 __all__ = ["run"]
 
 _LOG: Final = logging.getLogger(__name__)
+_NONE: Final[Mapping[ProviderName, ClusterAPISigner]] = MappingProxyType({})
 TROUBLE_PERIOD: Final = 60.0
 """Seconds."""
 _VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -28,32 +32,54 @@ _VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patc
 class _Controller:
     """Leads when it is elected, and knows how it is."""
 
-    def __init__(self, settings: Settings, client: ApiClient, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        client: ApiClient,
+        metrics: Metrics,
+        *,
+        leases: ApiClient,
+        signers: Mapping[ProviderName, ClusterAPISigner],
+    ) -> None:
+        """``leases`` is a client for Leases alone, which may send when we may not act any more."""
         self._settings = settings
         self._client = client
         self._metrics = metrics
-        self._standing_by = True
-        self._management: Management | None = None
+        self._leases = leases
+        self._signers = signers
+        self._term: Term | None = None
         self.elector: LeaseElector | None = None
 
     def health(self) -> str | None:
         """Say what is not ready; a replica that stands by is ready to take over."""
-        if self._standing_by:
+        if self._term is None:
             trouble = self.elector.last_error if self.elector else None
             return f"cannot take part in the election: {trouble}" if trouble else None
-        return self._management.unhealthy() if self._management else "not started"
+        return self._term.unhealthy()
 
     async def lead(self) -> None:
         """Run all controllers until cancelled."""
-        term = compose(self._settings, self._client, self._metrics, connect=self._connect)
-        self._management, self._standing_by = term.management, False
-        self._metrics.leader(leads=True)
+        shares = self._settings.shard_clusters
+        term = compose(
+            self._settings,
+            self._client,
+            self._metrics,
+            connect=self._connect,
+            may_act=self._may_act,
+            leases=self._leases if shares else None,
+            signers=self._signers,
+        )
+        self._term = term
+        self._metrics.leader(leads=not shares)
         try:
             await term.run(self._settings)
         finally:
             self._metrics.leader(leads=False)
-            self._standing_by = True
+            self._term = None
             await term.aclose()
+
+    def _may_act(self) -> bool:
+        return self.elector is None or self.elector.is_leader
 
     def _connect(self, kubeconfig: bytes) -> ApiClient:
         client = ApiClient.from_kubeconfig(kubeconfig, request_timeout=self._settings.request_timeout)
@@ -85,35 +111,48 @@ async def _tell_of_trouble(elector: LeaseElector, server: str) -> None:
         await asyncio.sleep(1.0)
 
 
-async def run(settings: Settings, environment: Mapping[str, str]) -> int:
+async def run(
+    settings: Settings, environment: Mapping[str, str], *, signers: Mapping[ProviderName, ClusterAPISigner] = _NONE
+) -> int:
     """Run until cancelled or leadership is lost; returns the exit code.
 
-    ``environment`` tells a pod where its API server is; nothing else is read from it.
+    ``environment`` tells a pod where its API server is; nothing else is read from it. ``signers`` are providers of
+    whoever runs us (``library``).
     """
-    metrics = Metrics()
-    async with _client(settings, environment) as client:
-        client.on_request = _count(metrics)
-        controller = _Controller(settings, client, metrics)
+    metrics, code = Metrics((*PROVIDERS, *signers)), 0
+    async with _client(settings, environment) as client, _client(settings, environment) as leases:
+        client.on_request = leases.on_request = _count(metrics)
+        controller = _Controller(settings, client, metrics, leases=leases, signers=signers)
         async with HealthServer(settings, metrics, {"caches": controller.health}):
-            if not settings.leader_elect:
-                await controller.lead()
-                return 0
-            elector = LeaseElector(
-                client,
-                namespace=settings.namespace,
-                name=settings.lease_name,
-                identity=settings.identity,
-                lease_duration=settings.lease_duration,
-                renew_deadline=settings.renew_deadline,
-                retry_period=settings.retry_period,
-            )
-            controller.elector = elector
-            telling = asyncio.create_task(_tell_of_trouble(elector, client.server))
             try:
-                await elector.run(controller.lead)
-            except LostLease as lost:
-                _LOG.error("leadership lost; a fresh process takes part again", extra=fields(error=str(lost)))
-                return 1
-            finally:
-                telling.cancel()
-    return 0
+                await (_elected(settings, controller, leases) if settings.leader_elect else controller.lead())
+            except* LostLease as lost:
+                _LOG.error("leadership lost; a fresh process takes part again", extra=fields(error=_first_of(lost)))
+                code = 1
+    return code
+
+
+async def _elected(settings: Settings, controller: _Controller, leases: ApiClient) -> None:
+    """Lead when elected, alone or together with those that share the clusters."""
+    elector = controller.elector = LeaseElector(
+        leases,
+        namespace=settings.namespace,
+        name=settings.lease_name,
+        identity=GROUP_IDENTITY if settings.shard_clusters else settings.identity,
+        lease_duration=settings.lease_duration,
+        renew_deadline=settings.renew_deadline,
+        retry_period=settings.retry_period,
+        shared=settings.shard_clusters,
+    )
+    telling = asyncio.create_task(_tell_of_trouble(elector, leases.server))
+    try:
+        await elector.run(controller.lead)
+    finally:
+        telling.cancel()
+
+
+def _first_of(group: BaseExceptionGroup[LostLease]) -> str:
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return str(first)

@@ -28,6 +28,7 @@ TOKEN_CONTROLLERS: Final = ("bootstrap-signer", "token-cleaner", "bootstrap-toke
 WRITE_OUTCOMES: Final = ("written", "conflict", "forbidden", "unreachable", "refused")
 _STATES: Final = ("failing", "treated", "withheld")
 """Of Nodes whose renewal is refused."""
+SHARD_MOVES: Final = ("gained", "lost")
 _OTHER: Final = "other"
 
 _VERIFICATION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -107,6 +108,12 @@ class Metrics:
         for state in ("connected", "failing"):
             self._totals.labels(state).set(0)
         self._leader = Gauge("nodeattest_leader", "Whether this replica leads.", registry=registry)
+        self._shards = Gauge(
+            "nodeattest_shards_owned", "Clusters that are this replica's, where replicas share them.", registry=registry
+        )
+        self._moves = Counter(
+            "nodeattest_shard_moves", "Clusters that this replica gained or lost.", ("direction",), registry=registry
+        )
         self._api = Counter(
             "nodeattest_api_requests", "Requests to API servers by outcome.", ("verb", "code"), registry=registry
         )
@@ -234,6 +241,11 @@ class Metrics:
     def leader(self, leads: bool) -> None:
         """Show whether this replica leads."""
         self._leader.set(leads)
+
+    def shard_move(self, direction: str, owned: int) -> None:
+        """Count a shard that came or went, and show how many are ours now."""
+        self._moves.labels(direction if direction in SHARD_MOVES else _OTHER).inc()
+        self._shards.set(owned)
 
     def api_request(self, verb: str, status: int | None) -> None:
         """Count a request to an API server; ``status`` is None when no answer came."""

@@ -14,10 +14,12 @@ from nodeattest_controller.settings import SettingsError
 from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.exchange import JsonValue
+from nodeattest_providers.identifiers import shown
+from nodeattest_providers.interface import ClusterAPISigner
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.platform import Platform
 
-__all__ = ["check_platforms"]
+__all__ = ["check_platforms", "check_signers"]
 
 
 def check_platforms(platforms: Mapping[str, Mapping[str, JsonValue]], source: str) -> None:
@@ -32,6 +34,22 @@ def check_platforms(platforms: Mapping[str, Mapping[str, JsonValue]], source: st
             if denied.reason is Reason.SIGNER_UNKNOWN:
                 raise SettingsError(f"{where}: the provider cannot be used: got {denied.got}") from denied
             raise SettingsError(f"{where}: expected {denied.expected}, got {denied.got}") from denied
+
+
+def check_signers(
+    own: Mapping[ProviderName, ClusterAPISigner], platforms: Mapping[str, Mapping[str, JsonValue]]
+) -> None:
+    """Refuse signers that whoever runs us may not hand in: the catalogue's names mean the halves that ship here."""
+    for name, half in own.items():
+        taken = "of the catalogue" if name in signers.IN_TREE or name == "null" else "of an installed entry point"
+        if name in _known() or name == "null":
+            raise SettingsError(f"signers: expected a provider of your own, got {shown(name)}, which is a name {taken}")
+        if name in platforms:
+            raise SettingsError(f"platforms.{name}: expected none: whoever hands the signer in gives it its settings")
+        try:
+            signers.check(half, name)
+        except Denied as denied:
+            raise SettingsError(f"signers.{shown(name)}: expected {denied.expected}, got {denied.got}") from denied
 
 
 def _known() -> frozenset[str]:

@@ -109,6 +109,11 @@ class Settings:
     inventory: tuple[str, ...] = ("ClusterAPI",)
     """Where clusters and machines come from: Cluster API's objects, MachineRecords and ClusterRecords, or both."""
     leader_elect: bool = True
+    shard_clusters: bool = False
+    """Share the clusters among all replicas, instead of one that leads and others that stand by.
+
+    With ``leader_elect``, which costs a Lease more, they do not begin beside one that leads, nor it beside them.
+    """
     lease_name: str = "node-attestation-controller"
     lease_duration: float = 15.0
     renew_deadline: float = 10.0

@@ -9,9 +9,10 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 from nodeattest_controller.bootstrap_token.duty import TokenLifeDuty
@@ -21,6 +22,7 @@ from nodeattest_controller.clusters.events import EventRecorder
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.ownership import Everything
+from nodeattest_controller.clusters.sharing import Sharing
 from nodeattest_controller.clusters.verdicts import VerdictObserver
 from nodeattest_controller.fleet.fleet import Fleet
 from nodeattest_controller.fleet.tokens import TokenDuty, enabled_controllers
@@ -41,7 +43,8 @@ from nodeattest_controller.settings import Settings
 from nodeattest_controller.standing.desk import Standing
 from nodeattest_controller.standing.work import Ground
 from nodeattest_kube.client import ApiClient
-from nodeattest_providers.names import Purpose
+from nodeattest_providers.interface import ClusterAPISigner
+from nodeattest_providers.names import ProviderName, Purpose
 
 __all__ = ["Connect", "Term", "compose"]
 
@@ -60,6 +63,13 @@ class Term:
     halves: SigningHalves
     events: EventRecorder
     fleet: Fleet
+    sharing: Sharing | None
+    """None: this replica leads, and serves every cluster."""
+
+    def unhealthy(self) -> str | None:
+        """Say what keeps this replica from serving; None when nothing does."""
+        trouble = self.sharing.trouble if self.sharing is not None else None
+        return self.management.unhealthy() or (f"cannot share clusters: {trouble}" if trouble else None)
 
     async def run(self, settings: Settings) -> None:
         """Serve until cancelled; no request is judged before the inventory is complete."""
@@ -69,7 +79,8 @@ class Term:
             await ready.wait()
             tasks.create_task(self.keys.run())
             _LOG.info("serving", extra=fields(identity=settings.identity))
-            tasks.create_task(self.fleet.run(settings.workers))
+            serve = partial(self.fleet.run, settings.workers)
+            tasks.create_task(serve() if self.sharing is None else self.sharing.run(serve))
 
     async def aclose(self) -> None:
         """Close what was held; what is still to be told is told."""
@@ -77,19 +88,45 @@ class Term:
         await self.events.drain()
 
 
-def compose(settings: Settings, client: ApiClient, metrics: Metrics, *, connect: Connect) -> Term:
-    """Build the parts; ``client`` is the management cluster's."""
+def compose(
+    settings: Settings,
+    client: ApiClient,
+    metrics: Metrics,
+    *,
+    connect: Connect,
+    may_act: Callable[[], bool],
+    leases: ApiClient | None,
+    signers: Mapping[ProviderName, ClusterAPISigner],
+) -> Term:
+    """Build the parts; ``client`` is the management cluster's, ``leases`` another of the same for sharing clusters.
+
+    ``may_act`` tells at each instant whether this replica may; ``signers`` are providers of whoever runs us.
+    """
     rotation = timedelta(seconds=settings.challenge_key_rotation)
     keys = ChallengeKeys(client, namespace=settings.namespace, rotate_after=rotation, now=_now)
     events = EventRecorder(client, now=_now, instance=settings.identity)
-    halves = SigningHalves(settings.platforms, metrics)
+    halves = SigningHalves(settings.platforms, metrics, signers)
     fleet: Fleet
 
     def changed(cluster: ClusterKey, provider_ids: frozenset[str] | None) -> None:
         fleet.changed(cluster, provider_ids)
+        if sharing is not None and provider_ids is None:
+            sharing.changed()
 
     management = Management(client, namespace=settings.watch_namespace, on_change=changed, inventory=settings.inventory)
-    ownership = Everything()
+    sharing = None
+    if leases is not None:
+        sharing = Sharing(
+            settings,
+            leases,
+            management,
+            metrics=metrics,
+            may_act=may_act,
+            begun=lambda cluster: fleet.changed(cluster, None),
+            stop=lambda cluster: fleet.stop(cluster),  # noqa: PLW0108 - the fleet is yet to be made
+        )
+    client.may_send = may_act if sharing is None else sharing.may_write
+    ownership = Everything(may_act) if sharing is None else sharing
     hardening = HardeningDuty(
         management,
         Report(management, events=events, metrics=metrics, now=_now),
@@ -129,7 +166,7 @@ def compose(settings: Settings, client: ApiClient, metrics: Metrics, *, connect:
         per_cluster=share,
         per_requester=max(1, share // 2),
     )
-    return Term(management=management, keys=keys, halves=halves, events=events, fleet=fleet)
+    return Term(management=management, keys=keys, halves=halves, events=events, fleet=fleet, sharing=sharing)
 
 
 def _reconciler(

@@ -58,6 +58,10 @@ class ShardHost(Protocol):
         """Prepare for a shard that is ours from now on; it is owned once this returns. Cancelled when it is lost."""
         ...
 
+    def begun(self, shard: str) -> None:
+        """Hear that a shard is owned. Must not block."""
+        ...
+
     async def end(self, shard: str) -> None:
         """End all work for a shard; when this returns somebody else may begin. May be called for one never begun."""
         ...
@@ -263,6 +267,7 @@ class Shards:
                 await asyncio.sleep(self._period)
             else:
                 self._owned.add(shard)
+                self._host.begun(shard)
                 return
 
     async def _give_up(self, shard: str, seen: Seen, *, keep: bool) -> None:

@@ -12,7 +12,7 @@ from nodeattest_providers.interface import ClusterAPISigner
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.platform import Platform
 
-__all__ = ["ENTRY_POINTS", "IN_TREE", "reads_infrastructure", "reads_secret", "signer"]
+__all__ = ["ENTRY_POINTS", "IN_TREE", "check", "reads_infrastructure", "reads_secret", "signer"]
 
 ENTRY_POINTS: Final = "nodeattest.signers"
 IN_TREE: Final = MappingProxyType(
@@ -46,8 +46,13 @@ def signer(provider: ProviderName, platform: Platform | None = None) -> ClusterA
             remedy=f"take the section platforms.{provider} out of the controller's configuration",
         )
     half = factory(platform=platform or Platform()) if takes_platform else factory()
-    catalog.check_half(half, provider, _METHODS)
+    check(half, provider)
     return cast("ClusterAPISigner", half)
+
+
+def check(half: object, provider: ProviderName) -> None:
+    """Refuse what is no controller half of the provider; raises Denied."""
+    catalog.check_half(half, provider, _METHODS)
 
 
 def reads_infrastructure(half: object) -> bool:

@@ -28,6 +28,7 @@ BASES = (
     "workload-rbac",
     "admission-policy",
     "workload-discovery",
+    "sharding",
     "workload-hardening",
     "workload-on-failure",
     "workload-bootstrap-token",

@@ -33,20 +33,23 @@ from nodeattest_controller.core.clusterapi import (
     MemberResource,
 )
 from nodeattest_controller.core.members import members_of
-from nodeattest_controller.core.objects import flag, key_of, mapping, text, text_map
+from nodeattest_controller.core.objects import flag, items, key_of, mapping, text, text_map
 from nodeattest_controller.core.policy import Policy, policy_for
 from nodeattest_controller.core.policy import parse as parse_policy
 from nodeattest_controller.core.records import cluster_flaw
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonObject, version_of
+from nodeattest_kube.paging import PageSize
 from nodeattest_kube.reflector import Reflector
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.interface import ClusterFacts, SecretBytes
 
 __all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "Management", "MemberResource", "node_change"]
 
 _KEPT_SECRETS: Final = ("-kubeconfig", "-ca")
+LEDGER_RETRY: Final = 0.2
+"""Seconds between two comparisons of the cache with the API server; a watch lags by milliseconds."""
 SYNC_TIMEOUT: Final = 1.0
 """Seconds to wait for a new infrastructure kind's first list; after that the request waits, not its worker."""
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
@@ -128,6 +131,37 @@ class Management:
     def policy_of(self, cluster: JsonObject) -> Policy:
         """Return the one policy of a cluster; raises Denied or Unavailable."""
         return policy_for(cluster, self.policies(text(cluster, "metadata", "namespace")), self._parsed_policy)
+
+    def opts_in(self, cluster: JsonObject) -> bool:
+        """Tell whether a cluster is served; an invalid policy opts in too, so that its requests get the reason."""
+        try:
+            self.policy_of(cluster)
+        except Unavailable:
+            return False
+        except Denied:
+            return True
+        return True
+
+    def opted_in_clusters(self) -> frozenset[ClusterKey]:
+        """Name the clusters that are served, those on their way out included."""
+        return frozenset(ClusterKey(key_of(cluster)) for cluster in self.clusters() if self.opts_in(cluster))
+
+    async def await_ledgers(self, cluster: ClusterKey) -> None:
+        """Wait until the cache holds each ledger of a cluster as the API server has it; raises ApiError.
+
+        For who takes a cluster over: what its last owner wrote a moment ago may still be on its way here.
+        """
+        namespace, _, name = cluster.partition("/")
+        path = paths.collection(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=namespace)
+        query, behind = {"labelSelector": f"{CLUSTER_LABEL}={name}"}, True
+        while behind:
+            behind = False
+            async for page in self.client.pages(path, query, PageSize()):
+                for ledger in items(page, "items"):
+                    known = self._reflectors["ledgers"].get(key_of(ledger))
+                    behind = behind or known is None or version_of(known) != version_of(ledger)
+            if behind:
+                await asyncio.sleep(LEDGER_RETRY)
 
     def _parsed_policy(self, policy: JsonObject) -> Policy:
         """Parse a policy once a version: its settings keep their identity, by which providers keep what they read."""

@@ -6,6 +6,7 @@ Leaves to others: writes that are safe all the same when a paused replica makes 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from nodeattest_controller.clusters.inventory import ClusterKey
@@ -26,12 +27,15 @@ class Ownership(Protocol):
 
 
 class Everything:
-    """The leader's: it serves every cluster."""
+    """The leader's: it serves every cluster, while it leads."""
+
+    def __init__(self, may_act: Callable[[], bool]) -> None:
+        self._may_act = may_act
 
     def owns(self, cluster: ClusterKey) -> bool:  # noqa: ARG002 - the seam's signature
         """Serve it."""
-        return True
+        return self._may_act()
 
     def owns_management(self) -> bool:
         """Do it."""
-        return True
+        return self._may_act()

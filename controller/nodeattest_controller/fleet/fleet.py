@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from nodeattest_controller.clusters.inventory import ClusterKey
@@ -28,9 +29,7 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.requests.reconcile import Reconciler
 from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.workqueue import WorkQueue
-from nodeattest_providers.errors import Denied, Unavailable
 
 __all__ = ["Fleet", "RequestKey"]
 
@@ -89,6 +88,10 @@ class Fleet:
         self._now = now
         self._connections: dict[ClusterKey, _Connection] = {}
         self._dirty: set[ClusterKey] = set()
+        self._switching: defaultdict[ClusterKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Held while a cluster is connected to or disconnected from."""
+        self._judging: defaultdict[ClusterKey, set[asyncio.Task[None]]] = defaultdict(set)
+        """What is being worked on."""
         self._wake = asyncio.Event()
         self._changes: Counter[ClusterKey] = Counter()
         self._waiting: defaultdict[ClusterKey, dict[str, str]] = defaultdict(dict)
@@ -123,6 +126,17 @@ class Fleet:
             for key in list(self._connections):
                 await self._disconnect(key)
 
+    async def stop(self, cluster: ClusterKey) -> None:
+        """End all work in a cluster that is another replica's from now on: afterwards nothing of it is under way."""
+        async with self._switching[cluster]:
+            if cluster in self._connections:
+                await self._disconnect(cluster)
+            tasks = list(self._judging[cluster])
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._judging.pop(cluster, None)
+
     def _groups_of(self, key: RequestKey) -> tuple[ClusterKey, str]:
         """Name cluster and requester; the API server wrote the user name, and nobody can change it."""
         cluster, name = key
@@ -131,6 +145,22 @@ class Fleet:
         return cluster, text(request, "spec", "username") if request is not None else ""
 
     async def _work(self, key: RequestKey) -> None:
+        """Judge in a task of its own, which ``stop`` can end without ending the worker."""
+        judging = asyncio.create_task(self._judge(key))
+        running = self._judging[key[0]]
+        running.add(judging)
+        try:
+            await asyncio.wait({judging})
+        finally:
+            judging.cancel()
+            await asyncio.gather(judging, return_exceptions=True)
+            running.discard(judging)
+        if judging.cancelled():
+            self._queue.forget(key)
+        else:
+            judging.result()
+
+    async def _judge(self, key: RequestKey) -> None:
         cluster, name = key
         connection = self._connections.get(cluster)
         if connection is None:
@@ -179,6 +209,10 @@ class Fleet:
                 await self._bring_up_to_date(self._dirty.pop())
 
     async def _bring_up_to_date(self, key: ClusterKey) -> None:
+        async with self._switching[key]:
+            await self._connect_or_not(key)
+
+    async def _connect_or_not(self, key: ClusterKey) -> None:
         kubeconfig = self._wanted_kubeconfig(key)
         fingerprint = hashlib.sha256(kubeconfig).hexdigest() if kubeconfig else ""
         connection = self._connections.get(key)
@@ -186,7 +220,7 @@ class Fleet:
             return
         if connection is not None:
             await self._disconnect(key)
-        if kubeconfig is None:
+        if kubeconfig is None or not self._ownership.owns(key):
             return
         try:
             client = self._connect(kubeconfig)
@@ -194,6 +228,7 @@ class Fleet:
             _LOG.error("cannot use the cluster's kubeconfig", extra=fields(cluster=key, error=str(error)))
             self._metrics.cluster(key, connected=False)
             return
+        client.may_send = partial(self._ownership.owns, key)
         self._connections[key] = self._open(key, client, fingerprint)
         _LOG.info("connected", extra=fields(cluster=key, server=client.server))
 
@@ -221,16 +256,7 @@ class Fleet:
         cluster = self._management.cluster(key) if self._ownership.owns(key) else None
         if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata"):
             return None
-        return self._management.kubeconfig(key) if self._opted_in(cluster) else None
-
-    def _opted_in(self, cluster: JsonObject) -> bool:
-        try:
-            self._management.policy_of(cluster)
-        except Unavailable:
-            return False
-        except Denied:
-            return True  # an invalid policy opts in too, so that its requests are refused with the reason
-        return True
+        return self._management.kubeconfig(key) if self._management.opts_in(cluster) else None
 
     async def _disconnect(self, key: ClusterKey) -> None:
         connection = self._connections.pop(key)

@@ -22,13 +22,22 @@ __all__ = ["SigningHalves"]
 class SigningHalves:
     """Looks up halves by the provider's name."""
 
-    def __init__(self, platforms: Mapping[str, Mapping[str, JsonValue]], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        platforms: Mapping[str, Mapping[str, JsonValue]],
+        metrics: Metrics,
+        given: Mapping[ProviderName, ClusterAPISigner],
+    ) -> None:
+        """``given`` are those that whoever runs us made and will close (``library``)."""
+        self._given = given
         self._platforms = platforms
         self._metrics = metrics
         self._made: dict[ProviderName, ClusterAPISigner] = {}
 
     def __call__(self, provider: ProviderName) -> ClusterAPISigner:
         """Return the provider's half; raises Denied for an unknown provider or wrong settings of its platform."""
+        if provider in self._given:
+            return self._given[provider]
         if provider not in self._made:
             platform = Platform(
                 settings=self._platforms.get(provider, {}),

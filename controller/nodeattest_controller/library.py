@@ -1,0 +1,53 @@
+"""The controller as a library: an infrastructure provider runs it in its own process, with signers of its own.
+
+Promises: ``run`` is all that ``node-attestation-controller run`` is, and touches nothing of the process's own: signals
+and logs are the caller's, unless it uses ``serve`` and ``configure_logs``. A signer that is handed in needs no entry
+point and is never closed here; it can stand neither for a provider of the catalogue nor beside an entry point.
+Leaves to the caller: what its signers ask and hold, and starting a fresh process when ``run`` ends with 1.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from nodeattest_controller import app, configfile, logs
+from nodeattest_controller.main import serve
+from nodeattest_controller.platforms import check_platforms, check_signers
+from nodeattest_controller.settings import Settings, SettingsError
+from nodeattest_providers.interface import ClusterAPISigner
+from nodeattest_providers.names import ProviderName
+
+__all__ = ["ClusterAPISigner", "Settings", "SettingsError", "configure_logs", "read_settings", "run", "serve"]
+
+_NO_SETTINGS: Final[Mapping[str, object]] = MappingProxyType({})
+
+
+def read_settings(path: Path | None = None, flags: Mapping[str, object] = _NO_SETTINGS) -> Settings:
+    """Read the configuration file of ``node-attestation-controller``; ``flags`` beat it, by the names of ``Settings``.
+
+    Raises ``SettingsError``, whose message is one line for the operator.
+    """
+    return configfile.load(path, flags, identity=f"{socket.gethostname()}_{uuid.uuid4()}")
+
+
+def configure_logs(settings: Settings) -> None:
+    """Log to standard error as the settings say, for the whole process."""
+    logs.configure(level=settings.log_level, log_format=settings.log_format, stream=sys.stderr)
+
+
+async def run(settings: Settings, environment: Mapping[str, str], *, signers: Mapping[str, ClusterAPISigner]) -> int:
+    """Run the controller until cancelled; return 0, or 1 when this process may not act any more.
+
+    ``environment`` tells a pod where its API server is. ``signers`` are the caller's providers by name. Raises
+    ``SettingsError`` for a signer that cannot be used and for settings that a provider refuses.
+    """
+    own = {ProviderName(name): signer for name, signer in signers.items()}
+    check_signers(own, settings.platforms)
+    check_platforms(settings.platforms, "settings")
+    return await app.run(settings, environment, signers=own)

@@ -1,0 +1,124 @@
+"""Replicas that share clusters: balance, moves, kill -9, SIGSTOP; no request is answered twice with effect."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from filing_requests import Filed, Wanted, file_request
+from shared_clusters import LEASE, LEASES, PERIOD, Replicas, many_clusters
+from world import NAMESPACE, World, eventually
+
+from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
+
+SLOW = 4.0
+"""Seconds that a busy machine may take besides, for starting, watching and judging."""
+
+
+@pytest.fixture(scope="module")
+def clusters(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, World]]:
+    world.set_policy(authorizedAttestors=["insecure"])
+    with many_clusters(world, tmp_path_factory.mktemp("clusters"), ("s2", "s3", "s4")) as made:
+        yield made
+
+
+@pytest.fixture
+def replicas(world: World, clusters: dict[str, World]) -> Iterator[Replicas]:
+    made = Replicas(world, clusters)
+    yield made
+    made.close()
+
+
+def issued(world: World, machine: str) -> int:
+    return len(list(maps_at(world.ledger(machine), "spec", "issued")))
+
+
+def test_clusters_are_shared_moved_to_a_newcomer_and_handed_over_at_an_orderly_end(
+    replicas: Replicas, clusters: dict[str, World]
+) -> None:
+    first = replicas.start()
+    replicas.await_owners(first)
+    second = replicas.start()
+    replicas.await_owners(first, second)
+    assert max(len(replicas.owned_by(one)) for one in (first, second)) <= 4  # of five, the management's among them
+    for name, world in clusters.items():
+        world.machine(f"up-{name}")
+        filed = file_request(world, Wanted(node=f"up-{name}"))
+        eventually(lambda: filed.state() == "issued", what=f"a certificate in {name}")  # noqa: B023 - used at once
+    begun = time.monotonic()
+    assert first.terminate() == 0
+    replicas.await_owners(second, seconds=LEASE - PERIOD)  # sooner than any lease runs out
+    assert time.monotonic() - begun < LEASE
+    assert first.said("a bug keeps a shard from being begun; trying again") is None
+
+
+def test_clusters_of_a_replica_that_is_killed_move_within_its_lease_and_a_period(
+    replicas: Replicas, clusters: dict[str, World]
+) -> None:
+    dead, *rest = [replicas.start() for _ in range(2)]
+    replicas.await_owners(dead, *rest)
+    lost = sorted(replicas.owned_by(dead) - {"management"})
+    assert lost
+    name = lost[0].removeprefix(f"{NAMESPACE}/")
+    world = clusters[name]
+    world.machine(f"killed-{name}")
+    dead.kill()
+    killed = time.monotonic()
+    joined = world.agent(f"killed-{name}", "insecure").join(world.token())
+    assert joined.returncode == 0, joined.stderr
+    replicas.await_owners(*rest)
+    moved = [entry for one in rest for entry in one.events() if entry.get("msg") == "owning"]
+    assert {str(entry["shard"]) for entry in moved} >= set(lost)
+    assert time.monotonic() - killed < LEASE + PERIOD + SLOW
+    assert issued(world, f"killed-{name}") == 1
+
+
+def test_a_replica_that_was_stopped_and_wakes_after_its_clusters_moved_changes_nothing(
+    replicas: Replicas, clusters: dict[str, World]
+) -> None:
+    asleep, awake = replicas.start(), replicas.start()
+    replicas.await_owners(asleep, awake)
+    names = [shard.removeprefix(f"{NAMESPACE}/") for shard in replicas.owned_by(asleep) - {"management"}]
+    filed: list[tuple[World, str, Filed]] = []
+    for name in names:
+        world = clusters[name]
+        world.machine(f"stopped-{name}")
+        for attempt in range(4):  # some are in its hands when it stops, at whatever step
+            key = ec.generate_private_key(ec.SECP256R1())
+            wanted = Wanted(node=f"stopped-{name}", key=key)
+            filed.append((world, name, file_request(world, wanted)))
+            if attempt == 1:
+                asleep.signal(signal.SIGSTOP)
+    replicas.await_owners(awake)
+    for _, name, request in filed:
+        eventually(lambda: request.state() not in {"", "Approved"}, what=f"an answer in {name}")  # noqa: B023 - used at once
+    before = [request.read() for _, _, request in filed]
+    ledgers = {name: clusters[name].ledger(f"stopped-{name}") for name in names}
+    asleep.signal(signal.SIGCONT)
+    assert asleep.wait(20) == 1  # it may not act any more, and a fresh process takes part anew
+    assert [request.read() for _, _, request in filed] == before
+    for name in names:
+        ledger = clusters[name].ledger(f"stopped-{name}")
+        assert ledger == ledgers[name]
+        serials = [text_at(entry, "serial") for entry in maps_at(ledger, "spec", "issued")]
+        keys = [text_at(entry, "spki") for entry in maps_at(ledger, "spec", "issued")]
+        assert len(set(serials)) == len(serials)
+        assert len(set(keys)) == len(keys)
+    replicas.await_owners(awake)
+
+
+def test_a_leader_and_replicas_that_share_never_act_beside_each_other(replicas: Replicas, world: World) -> None:
+    config = world.directory / "leads.yaml"
+    config.write_text((world.directory / "shared.yaml").read_text().replace("shardClusters: true", ""))
+    with world.controller("--config", str(config), log="leads.log") as leader:
+        eventually(lambda: leader.said("connected"), seconds=60, what="the leader")
+        sharing = replicas.start()
+        time.sleep(LEASE)
+        assert sharing.said("serving") is None
+        assert leader.terminate() == 0
+    replicas.await_owners(sharing)
+    holder = text_at(world.admin.get(f"{LEASES}/node-attestation-controller"), "spec", "holderIdentity")
+    assert holder == "shared-among-replicas"
