@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 from fuzz.files import as_file
@@ -12,8 +13,18 @@ from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from fuzz.wire import ENVELOPE
 from nodeattest_controller import configfile
+from nodeattest_controller.bootstrap_token import decide
 from nodeattest_controller.clusters.inventory import Inventory
-from nodeattest_controller.core import authority, clusterapi, kubelet_request, ledger, policy, request, serving
+from nodeattest_controller.core import (
+    authority,
+    clusterapi,
+    kubelet_request,
+    ledger,
+    policy,
+    request,
+    serving,
+    token_binding,
+)
 from nodeattest_controller.durations import format_duration, parse_duration
 from nodeattest_controller.settings import SettingsError
 from nodeattest_kube.jsontypes import JsonObject, parse_json
@@ -119,11 +130,41 @@ def _duration(data: bytes) -> bool:
     return True
 
 
+def _machine_token(data: bytes) -> bool:
+    """Read a Secret of a workload cluster as the token of a machine."""
+    found, now = _object(data), datetime(2026, 5, 4, 12, tzinfo=UTC)
+    token = decide.token_of(found, now) if found is not None else None
+    if token is None:
+        return False
+    record = decide.Record("fleet/blue", "Machine/m", "uid")
+    until = decide.renewal(token, record, now)
+    require(until is None or until >= token.expires, "a renewal never shortens")
+    require(token.value not in str(decide.patch_of(token, record, until or now)), "no token in a write")
+    require(not decide.is_named(token, found or {}), "a Secret is no configuration")
+    return True
+
+
+def _kubeadm_config(data: bytes) -> bool:
+    """Read which tokens a configuration names."""
+    found = _object(data)
+    if found is None:
+        return False
+    decide.owner_of(found, "Machine")
+    try:
+        named = token_binding.named_tokens(found)
+    except Unavailable:
+        return False
+    require(all(len(token_id) == 6 for token_id in named.ids), "ids of tokens")  # noqa: PLR2004 - their length
+    return bool(named.ids)
+
+
 TARGETS: Final = (
     Target("request", _request, JsonTree({"request": ENVELOPE}), 8192),
     Target("policy", _policy, JsonTree()),
     Target("ledger", _ledger, JsonTree()),
     Target("authority", _authority, JsonTree({"tls.crt": PemBlocks({"CERTIFICATE": DerTree(AUTHORITY_KEY)})}), 8192),
+    Target("machine-token", _machine_token, JsonTree()),
+    Target("kubeadm-config", _kubeadm_config, JsonTree()),
     Target("configuration", _configuration, JsonTree()),
     Target("duration", _duration, None, 64),
 )
