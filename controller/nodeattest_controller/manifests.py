@@ -15,7 +15,7 @@ import yaml
 
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["crds", "objects"]
+__all__ = ["crds", "folder", "objects"]
 
 _PACKAGE: Final = "nodeattest_controller"
 _FOLDER: Final = "manifests"
@@ -28,13 +28,18 @@ def crds() -> list[JsonObject]:
 
 def objects(base: str) -> list[JsonObject]:
     """Return every object of a base (``crd``, ``rbac``, ``manager``, ``workload-rbac``, …), in order of the files."""
-    files = sorted((_root() / base).iterdir(), key=lambda file: file.name)
+    files = sorted(folder(base).iterdir(), key=lambda file: file.name)
     return [
         document
         for file in files
         if file.name.endswith(".yaml") and file.name != "kustomization.yaml"
         for document in cast("list[JsonObject]", list(yaml.safe_load_all(file.read_text(encoding="utf-8"))))
     ]
+
+
+def folder(base: str) -> Traversable:
+    """Return where a base stands; the empty one is the folder of all."""
+    return _root() / base if base else _root()
 
 
 def _root() -> Traversable:

@@ -41,6 +41,8 @@ class AuditEntry:
     subresource: str
     name: str
     code: int
+    group: str = ""
+    namespace: str = ""
 
 
 class ControlPlane(ABC):
@@ -309,4 +311,6 @@ def _audit_entry(line: bytes) -> AuditEntry:
         subresource=text_at(entry, "objectRef", "subresource"),
         name=text_at(entry, "objectRef", "name"),
         code=code if isinstance(code, int) else 0,
+        group=text_at(entry, "objectRef", "apiGroup"),
+        namespace=text_at(entry, "objectRef", "namespace"),
     )

@@ -37,6 +37,9 @@ BASES = (
     "cluster-info-limit-v1beta1",
     "discovery-front",
     "discovery-reader",
+    "network-policy",
+    "priority-class",
+    "prometheus",
 )
 
 
@@ -71,6 +74,7 @@ def test_clusterctl_move_takes_policies_records_and_the_ledger_along() -> None:
         roots = {"MachineRecord", "ClusterRecord"}  # they own what else goes with them, as a Cluster does
         how = "move-hierarchy" if kind in roots else "move"
         assert {"clusterctl.cluster.x-k8s.io", f"clusterctl.cluster.x-k8s.io/{how}"} <= labels
+        assert text(crd, "metadata", "labels", "cluster.x-k8s.io/provider") == "addon-nodeattest"
 
 
 def test_no_short_name_is_one_of_cluster_api_s() -> None:

@@ -17,6 +17,7 @@ from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.subjects import cluster_subject
 from nodeattest_controller.core.objects import condition, items, text
+from nodeattest_controller.core.records import CLUSTER_RECORD
 from nodeattest_controller.hardening.decide import CONDITION, Finding, Why
 from nodeattest_controller.hardening.doors import Grant
 from nodeattest_controller.logs import fields
@@ -78,4 +79,5 @@ class Report:
 def _path(cluster: JsonObject) -> str:
     group, _, version = text(cluster, "apiVersion").partition("/")
     name, namespace = text(cluster, "metadata", "name"), text(cluster, "metadata", "namespace")
-    return paths.named(group, version, "clusters", name, namespace=namespace)
+    resource = "clusterrecords" if text(cluster, "kind") == CLUSTER_RECORD else "clusters"
+    return paths.named(group, version, resource, name, namespace=namespace)

@@ -1,0 +1,243 @@
+"""Every kustomization of ours, built by kubectl and shown to a real API server, and what all of them promise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, cast
+
+import pytest
+from kustomized import TREE, documents, kustomizations, kustomized
+
+from nodeattest_controller.core.objects import flag, items, mapping, strings, text
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.settings import Settings
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_sandbox import fleet
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.process import ControlPlane, start_real
+
+pytestmark = pytest.mark.conformance
+
+NEWER: Final = {
+    "policy/v1/PodDisruptionBudget": "Kubernetes 1.21",
+    "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy": "Kubernetes 1.30",
+    "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicyBinding": "Kubernetes 1.30",
+    "flowcontrol.apiserver.k8s.io/v1/FlowSchema": "Kubernetes 1.29",
+    "flowcontrol.apiserver.k8s.io/v1/PriorityLevelConfiguration": "Kubernetes 1.29",
+    "monitoring.coreos.com/v1/ServiceMonitor": "the Prometheus operator",
+    "monitoring.coreos.com/v1/PrometheusRule": "the Prometheus operator",
+    "cert-manager.io/v1/Certificate": "cert-manager",
+    "cert-manager.io/v1/Issuer": "cert-manager",
+}
+"""Kinds that the API server of a test may not know, and who brings them."""
+
+
+@pytest.fixture(scope="module")
+def built(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[JsonObject]]:
+    scratch = tmp_path_factory.mktemp("kustomized")
+    return {folder: documents(kustomized(assets / "kubectl", folder, scratch)) for folder in kustomizations()}
+
+
+@pytest.fixture(scope="module")
+def server(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with start_real(tmp_path_factory.mktemp("applied"), assets, name="applied") as plane:
+        yield plane
+
+
+def kind_of(document: JsonObject) -> str:
+    return f"{text(document, 'apiVersion')}/{text(document, 'kind')}"
+
+
+def is_namespace(document: JsonObject) -> bool:
+    return document["kind"] == "Namespace"
+
+
+def collection_of(client: Client, document: JsonObject) -> str | None:
+    """Find where objects of a kind are created; None where the server does not know it."""
+    version = text(document, "apiVersion")
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    try:
+        served = cast("JsonObject", client.get(root))
+    except ApiRefusal:
+        return None
+    found = next(
+        (one for one in items(served, "resources") if one["kind"] == document["kind"] and "/" not in text(one, "name")),
+        None,
+    )
+    if found is None:
+        return None
+    namespace = text(document, "metadata", "namespace") if flag(found, "namespaced") else ""
+    return f"{root}/namespaces/{namespace}/{text(found, 'name')}" if namespace else f"{root}/{text(found, 'name')}"
+
+
+def test_the_api_server_takes_every_object_of_every_kustomization(
+    built: dict[str, list[JsonObject]], server: ControlPlane
+) -> None:
+    """As a dry run, but for namespaces, in which the others are tried."""
+    client = server.client()
+    unknown: set[str] = set()
+    for name in {text(one, "metadata", "name") for made in built.values() for one in made if is_namespace(one)}:
+        fleet.create_namespace(client, name)
+    for made in built.values():
+        for document in made:
+            path = collection_of(client, document)
+            if path is None:
+                unknown.add(kind_of(document))
+            elif not is_namespace(document):
+                answer = client.create(path, cast("JsonMap", document), dryRun="All")
+                assert answer["kind"] == document["kind"]
+    assert unknown <= set(NEWER), f"kinds that nobody knows: {unknown - set(NEWER)}"
+
+
+def test_clusterctl_finds_one_namespace_and_a_release_series(built: dict[str, list[JsonObject]]) -> None:
+    """Source: cluster-api cmd/clusterctl/client/repository/components.go (inspectTargetNamespace), metadata.go."""
+    for folder in ("default", "overlays/single", "overlays/ha"):
+        assert [text(one, "metadata", "name") for one in built[folder] if one["kind"] == "Namespace"] == [
+            "nodeattest-system"
+        ]
+        assert {text(one, "metadata", "namespace") for one in built[folder]} <= {"", "nodeattest-system"}
+    [metadata] = documents((TREE / "metadata.yaml").read_text())
+    assert kind_of(metadata) == "clusterctl.cluster.x-k8s.io/v1alpha3/Metadata"
+    assert items(metadata, "releaseSeries")
+
+
+# Pods
+
+
+def pods(built: dict[str, list[JsonObject]]) -> Iterator[tuple[str, JsonObject]]:
+    for folder, made in built.items():
+        for document in made:
+            if document["kind"] in {"Deployment", "DaemonSet", "StatefulSet", "Job"}:
+                yield f"{folder}/{text(document, 'metadata', 'name')}", mapping(document, "spec", "template", "spec")
+
+
+def test_every_pod_keeps_to_the_restricted_profile(built: dict[str, list[JsonObject]]) -> None:
+    """Source: Kubernetes docs, concepts/security/pod-security-standards; k8s.io/pod-security-admission/policy."""
+    seen = 0
+    for name, pod in pods(built):
+        seen += 1
+        assert not any(flag(pod, field) for field in ("hostNetwork", "hostPID", "hostIPC")), name
+        kinds = {key for volume in items(pod, "volumes") for key in volume if key != "name"}
+        allowed = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "projected", "secret"}
+        assert kinds <= allowed | {"persistentVolumeClaim"}, name
+        for container in (*items(pod, "containers"), *items(pod, "initContainers")):
+            held = {**mapping(pod, "securityContext"), **mapping(container, "securityContext")}
+            assert held["allowPrivilegeEscalation"] is False, name
+            assert held["runAsNonRoot"] is True, name
+            assert held.get("runAsUser") != 0, name
+            assert text(held, "seccompProfile", "type") in {"RuntimeDefault", "Localhost"}, name
+            assert strings(held, "capabilities", "drop") == ("ALL",), name
+            assert set(strings(held, "capabilities", "add")) <= {"NET_BIND_SERVICE"}, name
+            assert not flag(held, "privileged"), name
+            assert not any("hostPort" in port for port in items(container, "ports")), name
+    assert seen >= len(("default", "configured", "single", "ha", "prometheus", "bare-metal", "front"))
+
+
+def test_every_namespace_of_ours_asks_for_the_restricted_profile(built: dict[str, list[JsonObject]]) -> None:
+    namespaces = [one for made in built.values() for one in made if one["kind"] == "Namespace"]
+    assert namespaces
+    for namespace in namespaces:
+        assert text(namespace, "metadata", "labels", "pod-security.kubernetes.io/enforce") == "restricted"
+
+
+def test_every_container_says_what_it_needs(built: dict[str, list[JsonObject]]) -> None:
+    for name, pod in pods(built):
+        for container in items(pod, "containers"):
+            assert {"cpu", "memory"} <= set(mapping(container, "resources", "requests")), name
+            assert "memory" in mapping(container, "resources", "limits"), name
+
+
+def test_a_drain_never_waits_for_ever_and_never_takes_the_last_replica_of_several(
+    built: dict[str, list[JsonObject]],
+) -> None:
+    for folder, made in built.items():
+        replicas = {
+            text(one, "metadata", "name"): mapping(one, "spec")["replicas"]
+            for one in made
+            if one["kind"] == "Deployment"
+        }
+        for budget in (one for one in made if one["kind"] == "PodDisruptionBudget"):
+            count, spec = replicas[text(budget, "metadata", "name")], mapping(budget, "spec")
+            assert isinstance(count, int), folder
+            least = spec.get("minAvailable", 0)
+            assert isinstance(least, int), folder
+            assert least < count, f"{folder}: nothing could ever be drained"
+            assert least > 0 or count == 1, f"{folder}: all could be drained at once"
+
+
+def test_replicas_of_high_availability_are_never_on_one_node_and_come_before_others(
+    built: dict[str, list[JsonObject]],
+) -> None:
+    [deployment] = [one for one in built["overlays/ha"] if one["kind"] == "Deployment"]
+    pod = mapping(deployment, "spec", "template", "spec")
+    [term] = items(pod, "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    assert text(term, "topologyKey") == "kubernetes.io/hostname"
+    assert mapping(term, "labelSelector") == mapping(deployment, "spec", "selector")
+    [spread] = items(pod, "topologySpreadConstraints")
+    assert text(spread, "topologyKey") == "topology.kubernetes.io/zone"
+    [priority] = [one for one in built["overlays/ha"] if one["kind"] == "PriorityClass"]
+    assert text(pod, "priorityClassName") == text(priority, "metadata", "name")
+    value = priority["value"]
+    assert isinstance(value, int)
+    assert 0 < value < 1_000_000_000  # what is above is Kubernetes' own
+
+
+def test_bare_metal_asks_for_records_and_for_nothing_else_new(built: dict[str, list[JsonObject]]) -> None:
+    words = {
+        folder: set(strings(items(pod, "containers")[0], "args"))
+        for folder in ("default", "overlays/bare-metal")
+        for name, pod in pods({folder: built[folder]})
+        if name
+    }
+    assert words["overlays/bare-metal"] - words["default"] == {"--inventory=MachineRecords"}
+    assert words["default"] <= words["overlays/bare-metal"]
+
+
+# Network
+
+
+def test_the_network_policy_opens_what_the_deployment_listens_on(built: dict[str, list[JsonObject]]) -> None:
+    [policy] = built["network-policy"]
+    [deployment] = [one for one in built["default"] if one["kind"] == "Deployment"]
+    assert mapping(policy, "spec", "podSelector") == mapping(deployment, "spec", "selector")
+    assert set(strings(policy, "spec", "policyTypes")) == {"Ingress", "Egress"}
+    opened = {str(port["port"]) for rule in items(policy, "spec", "ingress") for port in items(rule, "ports")}
+    [container] = items(deployment, "spec", "template", "spec", "containers")
+    assert {str(port["containerPort"]) for port in items(container, "ports")} <= opened
+    left = {str(port["port"]) for rule in items(policy, "spec", "egress") for port in items(rule, "ports")}
+    assert left == {"53", "443", "6443"}
+
+
+# Prometheus
+
+
+def test_alerts_speak_of_metrics_that_the_controller_has(built: dict[str, list[JsonObject]]) -> None:
+    families = list(Metrics().registry.collect())
+    names = {name for family in families for name in (family.name, f"{family.name}_total")}
+    names |= {sample.name for family in families for sample in family.samples}
+    [rule] = [one for one in built["prometheus"] if one["kind"] == "PrometheusRule"]
+    alerts = [alert for group in items(rule, "spec", "groups") for alert in items(group, "rules")]
+    assert len(alerts) >= 5
+    for alert in alerts:
+        used = set(re.findall(r"\bnodeattest_\w+", text(alert, "expr")))
+        assert used, text(alert, "alert")
+        assert used <= names, f"{text(alert, 'alert')}: {used - names}"
+        assert text(alert, "annotations", "summary")
+        assert text(alert, "annotations", "runbook")
+
+
+def test_the_service_monitor_finds_the_service_and_it_the_pods(built: dict[str, list[JsonObject]]) -> None:
+    by_kind = {text(one, "kind"): one for one in built["prometheus"]}
+    labels = mapping(by_kind["Service"], "metadata", "labels")
+    assert mapping(by_kind["ServiceMonitor"], "spec", "selector", "matchLabels").items() <= labels.items()
+    [deployment] = [one for one in built["default"] if one["kind"] == "Deployment"]
+    assert mapping(by_kind["Service"], "spec", "selector") == mapping(deployment, "spec", "selector", "matchLabels")
+    [endpoint] = items(by_kind["ServiceMonitor"], "spec", "endpoints")
+    [port] = items(by_kind["Service"], "spec", "ports")
+    assert endpoint["port"] == port["name"]
+    [container] = items(deployment, "spec", "template", "spec", "containers")
+    assert text(port, "targetPort") in {text(one, "name") for one in items(container, "ports")}
+    assert Settings(identity="r").metrics_address is not None

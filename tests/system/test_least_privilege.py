@@ -1,0 +1,278 @@
+"""The shipped rights are what the controller needs and nothing more: shown by a run that has no others, on record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from filing_requests import Wanted, ends, file_request
+from rights import MANAGEMENT, WORKLOAD, Right, apply, groups_of, rights_of, unused, workload_folders
+from world import OWN, World, built_world, eventually
+
+from nodeattest_controller.settings import IMPLEMENTED
+from nodeattest_sandbox import fleet
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.process import AuditEntry, ControlPlane
+
+RUN = tuple(name for name in IMPLEMENTED if not name.startswith("bootstrap-config"))
+"""Every controller but the webhook, whose API server calls it and not the other way round."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What was asked by the two accounts, and with which result."""
+
+    world: World
+    log: str
+    management: tuple[AuditEntry, ...]
+    workload: tuple[AuditEntry, ...]
+
+
+ALIAS = {MANAGEMENT: "management-controller", WORKLOAD: "workload-controller"}
+
+
+def kubeconfig_of(plane: ControlPlane, user: str) -> Path:
+    return plane.client_kubeconfig(ALIAS[user])
+
+
+@pytest.fixture(scope="module")
+def recorded(
+    start_control_plane: Callable[[str], ControlPlane], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Recorded]:
+    """Let everything that a controller does happen once, with the shipped rights alone."""
+    with built_world(start_control_plane, tmp_path_factory.mktemp("rights"), World, "rights-") as world:
+        apply(world.admin, ["rbac"], ALIAS[MANAGEMENT])
+        apply(world.workload_admin, workload_folders(), ALIAS[WORKLOAD])
+        world.route_workload(kubeconfig_of(world.workload, WORKLOAD).read_bytes())
+        furnish(world)
+        flags = ("--controllers", ",".join(RUN), "--inventory", "ClusterAPI,MachineRecords")
+        kubeconfig = kubeconfig_of(world.management, MANAGEMENT)
+        with world.controller(*flags, kubeconfig=kubeconfig, log="rights.log") as controller:
+            world.await_service(controller)
+            live(world)
+            assert controller.terminate() == 0
+        eventually(lambda: made(world.management, MANAGEMENT, "watch", "clusters"), what="the watches' end, on record")
+        log = controller.log()
+        yield Recorded(
+            world,
+            log,
+            tuple(one for one in world.management.requests() if one.user == ALIAS[MANAGEMENT]),
+            tuple(one for one in world.workload.requests() if one.user == ALIAS[WORKLOAD]),
+        )
+
+
+POLICY: JsonMap = {"tokenBinding": "Preferred", "serving": {"kubelet": "Approve"}}
+
+
+def furnish(world: World) -> None:
+    """Make what each controller has something to do about."""
+    world.set_policy(authorizedAttestors=["insecure"], **POLICY)
+    for name in ("one", "two"):
+        world.machine(name, **({"tpm": world.tpm(name)} if name == "two" else {}))
+    fleet.create_machine_pool(world.admin, "pool", cluster=world.cluster, provider_ids=["sandbox://pool-0"])
+    record: JsonMap = {"clusterName": "c1", "providerID": "sandbox://recorded", "nodeName": "recorded"}
+    world.admin.create(
+        f"{OWN}/machinerecords",
+        {
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "MachineRecord",
+            "metadata": {"name": "recorded"},
+            "spec": record,
+        },
+    )
+    for name in ("kubeadm:node-autoapprove-bootstrap", "kubeadm:node-autoapprove-certificate-rotation"):
+        role = f"system:certificates.k8s.io:certificatesigningrequests:{'self' if 'rotation' in name else ''}nodeclient"
+        group = "system:nodes" if "rotation" in name else "system:bootstrappers:kubeadm:default-node-token"
+        world.workload_admin.create(
+            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": name},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+                "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}],
+            },
+        )
+    fleet.create_bootstrap_token(
+        world.workload_admin, "ended1.0123456789abcdef", expiration=datetime(2020, 1, 1, tzinfo=UTC)
+    )
+    kubeconfig = world.workload.admin_kubeconfig.read_text()
+    world.workload_admin.create(
+        "/api/v1/namespaces/kube-public/configmaps",
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "cluster-info"},
+            "data": {"kubeconfig": kubeconfig},
+        },
+    )
+
+
+def live(world: World) -> None:
+    """Join, be refused, join by two steps, renew."""
+    assert ends(file_request(world, Wanted(node="one"))) == "issued"
+    assert ends(file_request(world, Wanted(node="one"))).startswith("Denied:")
+    assert ends(file_request(world, Wanted(node="recorded"))) == "issued"
+    assert ends(file_request(world, Wanted(node="pool-0"))) == "Denied:NodeNameMismatch"
+    world.set_policy(authorizedAttestors=["tpm"], **POLICY)
+    agent = world.agent("two", "tpm", tcti=world.tpm("two").tcti)
+    for flags in ((), ("--renew",)):
+        eventually(lambda flags=flags: agent.join(world.token(), *flags).returncode == 0, seconds=90, what="the join")
+    for verb, resource in (("update", "configmaps"), ("delete", "secrets"), ("delete", "clusterrolebindings")):
+        eventually(lambda what=(verb, resource): made(world.workload, WORKLOAD, *what), seconds=60, what=resource)
+    eventually(lambda: made(world.management, MANAGEMENT, "update", "leases"), what="the Lease's renewal")
+
+
+def made(plane: ControlPlane, user: str, verb: str, resource: str) -> list[AuditEntry]:
+    return [one for one in plane.requests() if (one.user, one.verb, one.resource) == (ALIAS[user], verb, resource)]
+
+
+@pytest.mark.swtpm
+def test_nothing_that_the_controller_asks_for_is_forbidden_to_it(recorded: Recorded) -> None:
+    refused = [f"{one.verb} {one.uri}" for one in (*recorded.management, *recorded.workload) if one.code == 403]
+    assert sorted(set(refused)) == []
+    assert len(recorded.management) > 20
+    assert len(recorded.workload) > 10
+
+
+READ = frozenset({"get", "list", "watch"})
+VIRTUAL = frozenset({"approve", "sign", "bind", "escalate", "impersonate"})
+"""Verbs that no request has: the API server asks for them while it admits another."""
+
+
+def test_no_right_is_there_that_nothing_uses(recorded: Recorded) -> None:
+    unexplained: list[str] = []
+    for account, folders, requests in (
+        (MANAGEMENT, ["rbac"], recorded.management),
+        (WORKLOAD, workload_folders(), recorded.workload),
+    ):
+        left = {right for right in unused(rights_of(account, folders), requests) if right.verb not in VIRTUAL}
+        unexplained += sorted(str(right) for right in left if reason_for(right) is None)
+    assert not unexplained, "; ".join(unexplained)
+
+
+def reason_for(right: Right) -> str | None:
+    """Say why a right is given that this run did not use."""
+    return next((why for words, why in REASONS.items() if str(right).startswith(words)), None)
+
+
+REASONS = {
+    "update secrets. node-attestation-challenge-keys": "the keys are rotated once a day",
+    "get machineattestations": "a write that another replica overtook is judged on a ledger read anew",
+    "get clusters.": "a condition that another overtook is written to the object read anew",
+    "get machines.": "as for clusters",
+    "get machinepools.": "as for clusters",
+    "get clusterrecords.": "as for clusters",
+    "get nodeattestationpolicies.": "as for clusters",
+    "patch clusterrecords/status.": "conditions as on a Cluster; this run has none of its own",
+    "patch machinepools/status.": "a pool is told of when one of its instances has joined",
+    "get *.infrastructure": "an object is listed and watched; a patch of InfraCluster's status reads it anew",
+    "delete clusterrolebindings.rbac.authorization.k8s.io kubeadm:node-autoapprove-certificate-rotation": (
+        "deleted when every Node is in the ledger"
+    ),
+    "patch nodes.": "policy's onFailure: taints and cordons",
+    "delete nodes.": "policy's onFailure: DeleteNode",
+    "get nodes.": "looked at before a node is touched",
+    "get configmaps. cluster-info": "a signature that another write overtook is made anew",
+    "get clusterrolebindings.": "read where a listed one was not enough",
+}
+"""Why the run above did not use a right: by the beginning of the right, as ``Right`` spells it."""
+
+
+Asked = tuple[str, str, JsonMap | None]
+FORBIDDEN_IN_MANAGEMENT: tuple[Asked, ...] = (
+    ("POST", "/api/v1/namespaces/fleet/secrets", {"metadata": {"name": "x"}}),
+    ("DELETE", "/api/v1/namespaces/fleet/secrets/c1-ca", None),
+    ("PATCH", "/api/v1/namespaces/fleet/secrets/c1-kubeconfig", {"data": {}}),
+    ("DELETE", "/api/v1/namespaces/nodeattest-system/secrets/another", None),
+    ("PATCH", "/apis/cluster.x-k8s.io/v1beta1/namespaces/fleet/machines/one", {"spec": {"providerID": "x"}}),
+    ("DELETE", "/apis/cluster.x-k8s.io/v1beta1/namespaces/fleet/machines/one", None),
+    ("PATCH", "/apis/cluster.x-k8s.io/v1beta1/namespaces/fleet/clusters/c1", {"spec": {"paused": True}}),
+    ("POST", "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/nodeattestationpolicies", {"metadata": {}}),
+    (
+        "POST",
+        "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/machinerecords",
+        {"metadata": {"name": "x"}},
+    ),
+    ("PATCH", "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/clusterrecords/x", {"spec": {}}),
+    ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", {"metadata": {"name": "x"}}),
+    ("POST", "/api/v1/namespaces/nodeattest-system/pods", {"metadata": {"name": "x"}}),
+    ("GET", "/api/v1/nodes", None),
+)
+FORBIDDEN_IN_WORKLOAD: tuple[Asked, ...] = (
+    ("GET", "/api/v1/secrets", None),
+    ("GET", "/api/v1/namespaces/default/secrets", None),
+    ("POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": "x"}}),
+    ("GET", "/api/v1/namespaces/default/configmaps", None),
+    ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", {"metadata": {"name": "x"}}),
+    (
+        "POST",
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+        {
+            "metadata": {"name": "takeover"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "thief"}],
+        },
+    ),
+    ("DELETE", "/apis/certificates.k8s.io/v1/certificatesigningrequests/x", None),
+    ("DELETE", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/cluster-admin", None),
+)
+
+
+def refused_as(world: World, plane: ControlPlane, user: str, request: Asked) -> int:
+    """Ask as an account: by impersonation where the server knows it, else with a certificate of its name."""
+    method, path, body = request
+    client = plane.client(kubeconfig_of(plane, user))
+    headers: dict[str, str] = {}
+    if world.workload.pids.get("kube-apiserver") is not None and plane.pids.get("kube-apiserver") is not None:
+        client, headers = plane.client(), {"Impersonate-User": user}
+    try:
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        client.send(method, path, body, content_type=kind, headers=headers)
+    except ApiRefusal as refusal:
+        return refusal.code
+    return 200
+
+
+def test_what_would_be_a_way_to_more_is_forbidden(recorded: Recorded) -> None:
+    world = recorded.world
+    for plane, user, forbidden in (
+        (world.management, MANAGEMENT, FORBIDDEN_IN_MANAGEMENT),
+        (world.workload, WORKLOAD, FORBIDDEN_IN_WORKLOAD),
+    ):
+        answers = {f"{request[0]} {request[1]}": refused_as(world, plane, user, request) for request in forbidden}
+        assert {what for what, code in answers.items() if code != 403} == set()
+
+
+@pytest.mark.parametrize(
+    ("verb", "group", "resource", "name"),
+    [
+        ("approve", "certificates.k8s.io", "signers", "kubernetes.io/kube-apiserver-client-kubelet"),
+        ("sign", "certificates.k8s.io", "signers", "kubernetes.io/kube-apiserver-client-kubelet"),
+        ("approve", "certificates.k8s.io", "signers", "kubernetes.io/kube-apiserver-client"),
+        ("sign", "certificates.k8s.io", "signers", "kubernetes.io/kubelet-serving"),
+        ("bind", "rbac.authorization.k8s.io", "clusterroles", "cluster-admin"),
+        ("escalate", "rbac.authorization.k8s.io", "clusterroles", ""),
+        ("impersonate", "", "users", "system:admin"),
+        ("impersonate", "", "serviceaccounts", ""),
+        ("impersonate", "", "groups", "system:masters"),
+        ("*", "*", "*", ""),
+    ],
+)
+def test_no_in_tree_signer_and_no_other_identity_is_within_reach(
+    recorded: Recorded, verb: str, group: str, resource: str, name: str
+) -> None:
+    world = recorded.world
+    for plane, user in ((world.management, MANAGEMENT), (world.workload, WORKLOAD)):
+        attributes: JsonMap = {"verb": verb, "group": group, "resource": resource, "name": name}
+        asked: JsonMap = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": user, "groups": [*groups_of(user)], "resourceAttributes": attributes},
+        }
+        answer = plane.client().create("/apis/authorization.k8s.io/v1/subjectaccessreviews", asked)
+        assert answer["status"] == {**answer["status"], "allowed": False}, user  # pyright: ignore[reportGeneralTypeIssues,reportOptionalMemberAccess] - a mapping
