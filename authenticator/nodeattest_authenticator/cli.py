@@ -1,4 +1,4 @@
-"""The commands that people type: join, refresh, serving, status, evidence, and credential in its unusual forms.
+"""The commands that people type: join, adopt, refresh, serving, status, evidence, and credential in its unusual forms.
 
 argparse only; what was typed becomes one frozen value, and everything else happens elsewhere.
 """
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from nodeattest_authenticator import cold, join_command, settings
+from nodeattest_authenticator import adopt_command, cold, join_command, settings
 from nodeattest_authenticator.clock import Clock, chance
 from nodeattest_authenticator.errors import Failure
 from nodeattest_authenticator.typed import describe_provider_settings, program_path, provider_settings
@@ -39,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(options: argparse.Namespace, program: str) -> int:
     commands: dict[str, Callable[[], int]] = {
         "join": lambda: _join(options, program),
+        "adopt": lambda: _adopt(options, program),
         "refresh": lambda: _refresh(options),
         "serving": lambda: _serving(options, program),
         "status": lambda: _status(options),
@@ -76,6 +77,14 @@ def parser() -> argparse.ArgumentParser:
             "join", parents=[places], help="join a cluster: first certificate, kubeconfig", allow_abbrev=False
         )
     )
+    adopt_command.describe(
+        commands.add_parser(
+            "adopt",
+            parents=[places],
+            help="attest a node that joined without: by the certificate in kubelet's kubeconfig",
+            allow_abbrev=False,
+        )
+    )
     refresh = commands.add_parser(
         "refresh", parents=[places], help="ask the cluster whether its CAs or its address changed, and follow"
     )
@@ -98,6 +107,11 @@ def parser() -> argparse.ArgumentParser:
 
 def _join(options: argparse.Namespace, program: str) -> int:
     return _serve(_agent(options)) if join_command.run(options, program) else 0
+
+
+def _adopt(options: argparse.Namespace, program: str) -> int:
+    adopt_command.run(options, program)
+    return 0
 
 
 def _refresh(options: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ from nodeattest_providers.exchange import JsonObject, JsonValue
 if TYPE_CHECKING:
     from nodeattest_authenticator.discovery.kubeadm import Joining
 
-__all__ = ["describe", "run"]
+__all__ = ["describe", "describe_proof", "provider_id_source", "run"]
 
 _DEFAULT_KUBECONFIG: Final = "/etc/kubernetes/kubelet.conf"
 _DEFAULT_CA_FILE: Final = "/etc/kubernetes/pki/ca.crt"
@@ -65,29 +65,7 @@ def describe(join: argparse.ArgumentParser) -> None:
         "--provider", required=True, help="how the machine proves what it is, such as tpm, aws or composite"
     )
     join.add_argument("--node-name", metavar="NAME", help="the Node's name (the host name in lower case, as kubelet)")
-    source = join.add_mutually_exclusive_group()
-    source.add_argument(
-        "--provider-id",
-        metavar="ID",
-        help="the value that kubelet gets with --provider-id; a cloud's provider finds it",
-    )
-    source.add_argument("--provider-id-file", metavar="FILE", help="a file that holds it")
-    source.add_argument("--provider-id-command", metavar="COMMAND", help="a command that prints it (no shell)")
-    describe_provider_settings(join)
-    join.add_argument(
-        "--minimum-version",
-        type=int,
-        metavar="N",
-        help="oldest version of the provider's evidence that an older controller may get (any that the agent makes)",
-    )
-    join.add_argument("--expiration-seconds", type=int, metavar="N", help="lifetime to ask for (the signer decides)")
-    join.add_argument(
-        "--timeout",
-        type=int,
-        default=settings.DEFAULT_TIMEOUT,
-        metavar="SECONDS",
-        help="for the certificate (%(default)s)",
-    )
+    describe_proof(join)
     join.add_argument(
         "--patience",
         type=int,
@@ -98,6 +76,33 @@ def describe(join: argparse.ArgumentParser) -> None:
     join.add_argument("--no-wait", action="store_true", help="write the files only; kubelet asks for the certificate")
     _describe_serving(join)
     _describe_files(join)
+
+
+def describe_proof(command: argparse.ArgumentParser) -> None:
+    """Add the flags that say which machine this is, and how it proves it."""
+    source = command.add_mutually_exclusive_group()
+    source.add_argument(
+        "--provider-id",
+        metavar="ID",
+        help="the value that kubelet gets with --provider-id; a cloud's provider finds it",
+    )
+    source.add_argument("--provider-id-file", metavar="FILE", help="a file that holds it")
+    source.add_argument("--provider-id-command", metavar="COMMAND", help="a command that prints it (no shell)")
+    describe_provider_settings(command)
+    command.add_argument(
+        "--minimum-version",
+        type=int,
+        metavar="N",
+        help="oldest version of the provider's evidence that an older controller may get (any that the agent makes)",
+    )
+    command.add_argument("--expiration-seconds", type=int, metavar="N", help="lifetime to ask for (the signer decides)")
+    command.add_argument(
+        "--timeout",
+        type=int,
+        default=settings.DEFAULT_TIMEOUT,
+        metavar="SECONDS",
+        help="for the certificate (%(default)s)",
+    )
 
 
 def _describe_serving(join: argparse.ArgumentParser) -> None:
@@ -236,7 +241,7 @@ def _settings(options: argparse.Namespace, way: Way) -> Settings:
         "kind": settings.KIND,
         "nodeName": options.node_name,
         "provider": provider,
-        "providerID": _provider_id(options),
+        "providerID": provider_id_source(options),
         "timeoutSeconds": options.timeout,
         "expirationSeconds": options.expiration_seconds,
         "serving": _serving_section(options),
@@ -258,7 +263,8 @@ def _serving_section(options: argparse.Namespace) -> JsonValue:
     return section if section or options.serving else None
 
 
-def _provider_id(options: argparse.Namespace) -> JsonValue:
+def provider_id_source(options: argparse.Namespace) -> JsonValue:
+    """Read where the provider ID comes from."""
     if options.provider_id is not None:
         return {"value": options.provider_id}
     if options.provider_id_file is not None:

@@ -12,6 +12,7 @@ from nodeattest_controller.core.clusterapi import InfraRef, Member
 from nodeattest_controller.core.ledger import Entry, Ledger, empty
 from nodeattest_controller.core.review import (
     Surroundings,
+    check_adoption,
     check_binding,
     check_fingerprints,
     check_no_hijack,
@@ -21,6 +22,7 @@ from nodeattest_controller.core.review import (
 )
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.interface import NodeRequest
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 
 NOBODY = Surroundings(claimants=(), holders=())
@@ -250,3 +252,61 @@ def test_a_predecessors_ledger_is_waited_out() -> None:
     with pytest.raises(Unavailable) as refused:
         check_binding(make_request(), member, replace(bound(member), owner_uid="gone"), secure=True)
     assert refused.value.reason is Reason.MACHINE_NOT_READY
+
+
+# Adoption
+
+
+def as_node() -> NodeRequest:
+    return make_request(username="system:node:node-0")
+
+
+REGISTERED: JsonObject = {"metadata": {"name": "node-0", "uid": "n-0"}, "spec": {"providerID": "sandbox://node-0"}}
+
+
+def test_a_node_that_joined_before_is_adopted_as_the_machines_own() -> None:
+    ours = make_member(node_ref_name=NodeName("node-0"), node_ref_uid="n-0")
+    check_adoption(as_node(), ours, empty(ours), REGISTERED)
+    pool = make_member(kind="MachinePool")
+    check_adoption(as_node(), pool, empty(pool), REGISTERED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "node"),
+    [({}, REGISTERED), ({"node_ref_name": "node-0"}, None), ({"kind": "MachinePool"}, None)],
+    ids=["no nodeRef", "no Node", "no Node of a pool"],
+)
+def test_a_node_that_its_machine_does_not_know_waits_for_adoption(
+    changes: dict[str, object], node: JsonObject | None
+) -> None:
+    member = make_member(**changes)
+    with pytest.raises(Unavailable) as refused:
+        check_adoption(as_node(), member, empty(member), node)
+    assert refused.value.reason is Reason.MACHINE_NOT_READY
+
+
+def test_a_node_of_the_name_with_another_provider_id_is_not_adopted() -> None:
+    ours = make_member(node_ref_name=NodeName("node-0"), node_ref_uid="n-0")
+    others: tuple[JsonObject, ...] = (
+        {**REGISTERED, "spec": {"providerID": "sandbox://other"}},
+        {"metadata": {"name": "node-0", "uid": "n-1"}, "spec": {}},
+    )
+    for node in others:
+        with pytest.raises(Denied) as refused:
+            check_no_hijack(ours, NOBODY, node)
+        assert refused.value.reason is Reason.NODE_NAME_TAKEN
+
+
+def test_who_joined_attested_or_was_reset_or_has_a_token_is_not_adopted_but_judged_as_ever() -> None:
+    member = make_member()
+    check_adoption(make_request(), member, empty(member), None)
+    check_adoption(as_node(), member, replace(empty(member), was_reset=True), None)
+    check_adoption(as_node(), member, bound(member), None)
+
+
+def test_the_refusal_of_a_token_says_how_a_node_is_adopted() -> None:
+    member = make_member(node_ref_name=NodeName("node-0"))
+    with pytest.raises(Denied) as refused:
+        check_binding(make_request(), member, empty(member), secure=True)
+    assert "kubelet-authenticator adopt" in refused.value.remedy
+    assert "nodeattest machines adopt --open" in refused.value.remedy

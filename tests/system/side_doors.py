@@ -122,7 +122,11 @@ def asks_in_tree(world: World, node: str, kubeconfig: Path, key: ec.EllipticCurv
         "metadata": {"name": f"in-tree-{uuid4().hex[:10]}"},
         "spec": {
             "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
-            "usages": ["digital signature", "client auth"],
+            "usages": [
+                "digital signature",
+                "key encipherment",
+                "client auth",
+            ],  # Kubernetes before 1.27 wants all three
             "request": base64.b64encode(csr.public_bytes(Encoding.PEM)).decode(),
         },
     }

@@ -19,6 +19,7 @@ from nodeattest_providers.names import NodeName, Purpose
 
 __all__ = [
     "Surroundings",
+    "check_adoption",
     "check_binding",
     "check_fingerprints",
     "check_no_hijack",
@@ -183,7 +184,8 @@ def check_binding(
             Reason.MACHINE_ALREADY_BOUND,
             expected="a Machine without a node, or one whose node joined attested",
             got="a Machine with a nodeRef and no ledger entry",
-            remedy="adopt the node, or re-create the Machine",
+            remedy="adopt the node (kubelet-authenticator adopt on it, or nodeattest machines adopt --open), or "
+            "re-create the Machine",
         )
     if not secure and joined:
         raise Denied(
@@ -191,6 +193,27 @@ def check_binding(
             expected="the key that this machine joined with",
             got="another key, and an insecure provider cannot tell whose",
             remedy="nodeattest machines reset, or re-create the Machine",
+        )
+
+
+def check_adoption(request: NodeRequest, member: Member, ledger: Ledger, node: JsonObject | None) -> None:
+    """Rules 3 and 4: who asks as a node, without ever having joined attested, is the node that the Machine has.
+
+    Its certificate was signed in-tree, where nobody asked which machine gets it; the provider proves the machine now.
+    1. Cluster API has found the Machine's node (a pool's instances have no nodeRef of their own); the name was compared
+    by rule 2. 2. That Node stands in the cluster, and rule 3 has compared its provider ID.
+    """
+    if not request.is_renewal or ledger.of_purpose(Purpose.CLIENT) or ledger.was_reset:
+        return
+    if member.node_ref_name is None and not member.is_pool_instance:  # 1
+        raise _not_ready(
+            f"{member.kind} {member.name} has no nodeRef, so its node cannot be adopted yet",
+            "let Cluster API find the Node: its provider ID must be the Machine's",
+        )
+    if node is None:  # 2
+        raise _not_ready(
+            f"no Node {request.csr.node_name} stands in the cluster, so it cannot be adopted",
+            "let kubelet register the Node",
         )
 
 

@@ -24,6 +24,7 @@ from nodeattest_controller.core.policy import Policy, authorize
 from nodeattest_controller.core.request import RequestState, parse, peek
 from nodeattest_controller.core.review import (
     Surroundings,
+    check_adoption,
     check_binding,
     check_fingerprints,
     check_no_hijack,
@@ -138,7 +139,9 @@ class Judge:
         attested = await self._verify(case, member, ledger, first)  # 6
         check_node_name(request, member, around, attested.proven_node_name)  # 7
         check_fingerprints(member, around, self._holders_of(workload, attested))
-        check_no_hijack(member, around, await workload.read_node(request.csr.node_name))
+        node = await workload.read_node(request.csr.node_name)
+        check_no_hijack(member, around, node)
+        check_adoption(request, member, ledger, node)
         if request.purpose is Purpose.SERVING:
             await self._addresses.check(_wanted(case, member))
         return Proven(
