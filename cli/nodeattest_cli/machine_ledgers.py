@@ -15,7 +15,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["find_ledger", "ledger_path", "ledgers", "title"]
+__all__ = ["find_ledger", "ledger_path", "ledgers", "ledgers_collection", "title"]
 
 _KIND: Final = ("attestation.cluster.x-k8s.io", "v1alpha1", "machineattestations")
 _SHOWN: Final = 10
@@ -57,6 +57,11 @@ def ledger_path(ledger: JsonObject) -> str:
     """Return the path of a ledger's object."""
     meta = ledger.get("metadata", {})
     return paths.named(*_KIND, text(meta, "name"), namespace=text(meta, "namespace"))
+
+
+def ledgers_collection(namespace: str) -> str:
+    """Return the path of a namespace's ledgers."""
+    return paths.collection(*_KIND, namespace=namespace)
 
 
 def title(ledger: JsonObject) -> str:

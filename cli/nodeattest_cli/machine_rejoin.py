@@ -36,7 +36,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, KubeconfigError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["Pass", "rejoin"]
+__all__ = ["Pass", "check_lifetime", "issue_pass", "rejoin", "show_json", "show_text", "workload_client"]
 
 LONGEST: Final = timedelta(hours=24)
 SHORTEST: Final = timedelta(minutes=1)
@@ -58,6 +58,8 @@ class Pass:
     ledger: Ledger
     side_door: bool
     """Whether the cluster's in-tree signer takes this token for any name."""
+    replaces_kubeconfig: bool = False
+    """Whether kubelet's kubeconfig on the machine is another's, such as kubeadm's."""
 
     def command(self) -> list[str]:
         """Return the command to run on the machine."""
@@ -72,7 +74,8 @@ class Pass:
             "-",
         ]
         words += ["--provider", self.ledger.provider, "--node-name", self.ledger.node_name]
-        return [*words, "--provider-id", self.ledger.provider_id]
+        words += ["--provider-id", self.ledger.provider_id]
+        return [*words, "--replace-kubeconfig"] if self.replaces_kubeconfig else words
 
 
 @click.command()
@@ -98,14 +101,14 @@ def rejoin(
     NAME is the Machine's name, its ledger's or its provider ID. The token is good for this machine alone, which proves
     itself as ever when it uses it.
     """
-    lifetime = _lifetime(ttl)
+    lifetime = check_lifetime(ttl)
 
     async def _make(client: ApiClient) -> Pass:
         found = await find_ledger(client, name, namespace=namespace, cluster=cluster)
-        return await _issue(client, found, expires=datetime.now(UTC) + lifetime, choose=secrets.choice)
+        return await issue_pass(client, found, expires=datetime.now(UTC) + lifetime, choose=secrets.choice)
 
     made = ask(Connection(kubeconfig, context), _make)
-    click.echo(_json(made) if output == "json" else _text(made))
+    click.echo(show_json(made) if output == "json" else show_text(made))
     if made.side_door:
         click.echo(
             f"nodeattest: the cluster has the ClusterRoleBinding {_KUBEADM_APPROVES}, so the in-tree signer takes this "
@@ -114,7 +117,8 @@ def rejoin(
         )
 
 
-def _lifetime(ttl: str) -> timedelta:
+def check_lifetime(ttl: str) -> timedelta:
+    """Read how long a token is to be good; raises ``UserError``."""
     try:
         lifetime = timedelta(seconds=parse_duration(ttl))
     except (ValueError, OverflowError):
@@ -124,12 +128,14 @@ def _lifetime(ttl: str) -> timedelta:
     return lifetime
 
 
-async def _issue(management: ApiClient, found: JsonObject, *, expires: datetime, choose: Callable[[str], str]) -> Pass:
+async def issue_pass(
+    management: ApiClient, found: JsonObject, *, expires: datetime, choose: Callable[[str], str]
+) -> Pass:
     """Make the token; raises ``UserError`` for a machine that it would be of no use to."""
     ledger = parse(found)
     _check_may_return(ledger, found)
     await _check_machine(management, ledger, found)
-    async with await _workload(management, ledger) as workload:
+    async with await workload_client(management, ledger.namespace, ledger.cluster_name) as workload:
         groups = [bound_group(f"{ledger.namespace}/{ledger.cluster_name}", ledger.provider_id)]
         side_door = False
         if not await _exists(workload, BOOTSTRAP_BINDING):
@@ -183,17 +189,18 @@ async def _check_machine(management: ApiClient, ledger: Ledger, found: JsonObjec
         raise gone
 
 
-async def _workload(management: ApiClient, ledger: Ledger) -> ApiClient:
-    name = f"{ledger.cluster_name}-kubeconfig"
+async def workload_client(management: ApiClient, namespace: str, cluster: str) -> ApiClient:
+    """Make a client for a workload cluster, as the controller reaches it; raises ``UserError``."""
+    name = f"{cluster}-kubeconfig"
     try:
-        secret = await management.get(paths.core("secrets", name, namespace=ledger.namespace))
+        secret = await management.get(paths.core("secrets", name, namespace=namespace))
         document = base64.b64decode(text(secret, "data", "value"), validate=True)
         return ApiClient.from_kubeconfig(document, trust_env=True)
     except NotFound:
-        raise UserError(f"the Secret {ledger.namespace}/{name} is not there, so the cluster is out of reach") from None
+        raise UserError(f"the Secret {namespace}/{name} is not there, so the cluster is out of reach") from None
     except (binascii.Error, ValueError) as error:
         said = str(error) if isinstance(error, KubeconfigError) else "no base64"
-        raise UserError(f"the Secret {ledger.namespace}/{name}: {said}") from None
+        raise UserError(f"the Secret {namespace}/{name}: {said}") from None
 
 
 async def _exists(workload: ApiClient, binding: str) -> bool:
@@ -204,7 +211,8 @@ async def _exists(workload: ApiClient, binding: str) -> bool:
     return True
 
 
-def _json(made: Pass) -> str:
+def show_json(made: Pass) -> str:
+    """Write it as one JSON document."""
     command: list[JsonValue] = [*made.command()]
     document: JsonObject = {
         "machine": made.machine,
@@ -215,7 +223,8 @@ def _json(made: Pass) -> str:
     return json.dumps(document, indent=2)
 
 
-def _text(made: Pass) -> str:
+def show_text(made: Pass) -> str:
+    """Write it for people."""
     return "\n".join(
         (
             f"bootstrap token for {made.machine} alone, until {rfc3339(made.expires)}; it is not shown again:",

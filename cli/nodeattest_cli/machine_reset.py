@@ -23,9 +23,10 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Conflict
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["reset_machine", "what_it_clears"]
+__all__ = ["checked_reason", "confirmed", "operator", "reset_machine", "tell", "what_it_clears"]
 
 _TRIES: Final = 5
+RESET: Final = "AttestationReset"
 _REVIEW: Final = ("authentication.k8s.io", "v1", "selfsubjectreviews")
 _NOT_DONE: Final = 1
 _NOBODY: Final = "(unknown)"
@@ -56,11 +57,11 @@ def reset_machine(
     The policy then decides as for a new machine. Keys that were certified are never certified again. Certificates are
     not revoked: the old one serves until it ends.
     """
-    why = _checked(reason)
+    why = checked_reason(reason)
     connection = Connection(kubeconfig, context)
     found = ask(connection, lambda client: find_ledger(client, name, namespace=namespace, cluster=cluster))
     click.echo("\n".join(what_it_clears(found)))
-    if not yes and not _confirmed():
+    if not yes and not confirmed("Reset it?"):
         click.echo("nothing was changed")
         return _NOT_DONE
     now = datetime.now(UTC)
@@ -68,9 +69,10 @@ def reset_machine(
     return 0
 
 
-def _confirmed() -> bool:
+def confirmed(question: str) -> bool:
+    """Ask; raises ``UserError`` where nobody answers."""
     try:
-        return click.confirm("Reset it?", default=False)
+        return click.confirm(question, default=False)
     except click.Abort:
         raise UserError("nobody answered; where nobody can, say --yes") from None
 
@@ -102,7 +104,8 @@ def _who_comes_next(known: Ledger) -> str:
     )
 
 
-def _checked(reason: str) -> str:
+def checked_reason(reason: str) -> str:
+    """Return a reason for the record; raises ``UserError`` for none."""
     said = " ".join(reason.split())
     if not said or not said.isprintable() or len(said) > MAX_REASON:
         raise UserError(f"--reason: expected 1 to {MAX_REASON} printable characters, got {len(said)}")
@@ -110,16 +113,16 @@ def _checked(reason: str) -> str:
 
 
 async def _reset(client: ApiClient, found: JsonObject, reason: str, now: datetime) -> str:
-    by = await _operator(client)
+    by = await operator(client)
     written = await _write(client, found, by=by, reason=reason, now=now)
-    told = await _tell(client, written, f"reset by {by.name}: {reason}", now)
+    told = await tell(client, written, f"reset by {by.name}: {reason}", now)
     trail = f"reset by {by.name}{' (as the kubeconfig says)' if by.claimed else ''}, on record in spec.resets"
     return trail + (
         f" and in an Event on {text(owner_of(written), 'kind')} {text(owner_of(written), 'name')}" if told else ""
     )
 
 
-async def _operator(client: ApiClient) -> Operator:
+async def operator(client: ApiClient) -> Operator:
     """Ask the server who we are; Kubernetes before 1.28 cannot tell."""
     group, version, resource = _REVIEW
     asked: JsonObject = {"apiVersion": f"{group}/{version}", "kind": "SelfSubjectReview"}
@@ -147,7 +150,7 @@ def _pins(ledger: JsonObject) -> tuple[str, dict[str, str]]:
     return text(ledger, "metadata", "uid"), parse(ledger).fingerprints
 
 
-async def _tell(client: ApiClient, ledger: JsonObject, message: str, now: datetime) -> bool:
+async def tell(client: ApiClient, ledger: JsonObject, message: str, now: datetime, *, reason: str = RESET) -> bool:
     """Write the Event; a reset that is done is not undone because this is not allowed."""
     owner, namespace = owner_of(ledger), text(ledger, "metadata", "namespace")
     if not owner:
@@ -162,7 +165,7 @@ async def _tell(client: ApiClient, ledger: JsonObject, message: str, now: dateti
     document = event_document(
         subject,
         kind="Warning",
-        reason="AttestationReset",
+        reason=reason,
         message=message,
         now=now,
         component="nodeattest",

@@ -15,6 +15,7 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
+from nodeattest_cli.machine_adopt import adopt
 from nodeattest_cli.machine_ledgers import ledgers
 from nodeattest_cli.machine_rejoin import rejoin
 from nodeattest_cli.machine_reset import reset_machine
@@ -136,6 +137,7 @@ def list_machines(
 
 machines.add_command(reset_machine)
 machines.add_command(rejoin)
+machines.add_command(adopt)
 
 
 def _json(found: Sequence[Attested], now: datetime) -> str:

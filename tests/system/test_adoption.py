@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from side_doors import (
     nudge,
     register_node,
 )
-from world import CSRS, Agent, World, built_world, eventually
+from world import BIN, CSRS, NAMESPACE, Agent, World, built_world, eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at, text_at
 from nodeattest_sandbox.process import ControlPlane
@@ -123,3 +124,26 @@ def test_a_node_that_joined_by_kubeadm_is_taken_over_and_the_last_door_closes(
         assert not binding_names(town) & {BOOTSTRAP, ROTATION}
 
     assert adopts(agent, kubeconfig, tpm)[0] == 0  # again, and nobody need be there
+
+
+def test_a_machine_that_an_operator_opened_joins_by_the_token_that_was_made_for_it(town: World) -> None:
+    """Its node's certificate has ended: nothing but a token is left to it, and a token alone is refused."""
+    town.set_policy(authorizedAttestors=["tpm"])
+    name = "lost"
+    node = register_node(town, name, f"sandbox://{name}")
+    tpm = town.tpm(name)
+    town.machine(name, tpm=tpm, node={"kind": "Node", "name": name, "uid": text_at(node, "metadata", "uid")})
+    access = ["--kubeconfig", str(town.management.admin_kubeconfig), "-n", NAMESPACE, "-o", "json"]
+    listed = subprocess.run([BIN / "nodeattest", "machines", "adopt", name, *access], capture_output=True, check=True)
+    [found] = json.loads(listed.stdout)["nodes"]
+    assert found["command"][:2] == ["kubelet-authenticator", "adopt"]
+    with town.controller(*ALONE, log="opened.log"):
+        agent = town.agent(name, "tpm", tcti=tpm.tcti)
+        assert "MachineAlreadyBound" in agent.join(town.token()).stderr
+        words = ["machines", "adopt", name, "--open", "--reason", "its certificate ended", "--yes", *access]
+        opened = subprocess.run([BIN / "nodeattest", *words], capture_output=True, check=True)
+        done = agent.join(json.loads(opened.stdout)["token"])
+        assert done.returncode == 0, done.stderr
+        spec = map_at(town.ledger(name), "spec")
+        assert len(list(maps_at(spec, "issued"))) == 1
+        assert [text_at(entry, "reason") for entry in maps_at(spec, "resets")] == ["its certificate ended"]

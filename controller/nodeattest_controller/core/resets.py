@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.core.ledger import parse, retired_key
+from nodeattest_controller.core.clusterapi import CLUSTER_LABEL, Member
+from nodeattest_controller.core.ledger import GROUP_VERSION, ledger_name, parse, retired_key
 from nodeattest_controller.core.objects import items, mapping, rfc3339, text_map
 from nodeattest_controller.core.retired import render_retired, retire
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.names import NodeName
 
-__all__ = ["MAX_REASON", "Operator", "reset"]
+__all__ = ["MAX_REASON", "Operator", "opened", "reset"]
 
 KEEP_RESETS: Final = 16
 """Resets kept, newest last; a machine that needs more has another problem."""
@@ -55,3 +57,28 @@ def reset(ledger: JsonObject, *, by: Operator, reason: str, now: datetime) -> Js
     if retired:
         added["retiredKeys"] = [*render_retired(retired)]
     return {**ledger, "spec": {**kept, **added}}
+
+
+def opened(member: Member, node_name: NodeName, *, by: Operator, reason: str, now: datetime) -> JsonObject:
+    """Make the ledger's object of a machine whose node joined without attestation: as one that was reset.
+
+    It binds the node's name to the machine, so that nobody else takes it meanwhile.
+    """
+    owner: JsonObject = {"apiVersion": member.api_version, "kind": member.kind, "name": member.name, "uid": member.uid}
+    fresh: JsonObject = {
+        "apiVersion": GROUP_VERSION,
+        "kind": "MachineAttestation",
+        "metadata": {
+            "name": ledger_name(member.cluster_name, member.provider_id),
+            "namespace": member.namespace,
+            "labels": {CLUSTER_LABEL: member.cluster_name},
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "clusterName": member.cluster_name,
+            "machineName": member.name,
+            "providerID": member.provider_id,
+            "nodeName": node_name,
+        },
+    }
+    return reset(fresh, by=by, reason=reason, now=now)

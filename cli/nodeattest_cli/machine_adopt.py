@@ -1,0 +1,236 @@
+"""``nodeattest machines adopt``: nodes that are not in the ledger, what to run for each, and a door for one of them.
+
+Promises: listing changes nothing; ``--open`` opens one Machine at a time, after it was shown and agreed to, on record
+in its ledger and in an Event, and its token is good for this Machine alone. Leaves to the machine: proving itself.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import click
+
+from nodeattest_cli.connection import Connection, ask, kubeconfig_option
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.machine_open import open_machine
+from nodeattest_cli.machine_rejoin import Pass, check_lifetime, show_json, show_text
+from nodeattest_cli.machine_reset import checked_reason, confirmed
+from nodeattest_cli.machine_unattested import Fleet, Todo, Unattested, survey
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.names import ProviderName
+
+__all__ = ["adopt"]
+
+_NOT_DONE: Final = 1
+_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opening:
+    """What ``--open`` was told."""
+
+    reason: str
+    lifetime: timedelta
+    provider: str | None
+    yes: bool
+    dry_run: bool
+
+
+@click.command()
+@click.argument("names", metavar="[MACHINE]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every node that is not in the ledger.")
+@click.option("--open", "opens", is_flag=True, help="Open one MACHINE whose node has no certificate any more.")
+@click.option("--reason", default="", help="With --open: why, for the record.")
+@click.option("--ttl", default="15m", show_default=True, help="With --open: how long its token is good; at most 24h.")
+@click.option("--provider", help="With --open: how the machine proves itself, where the policy names several.")
+@click.option("--yes", is_flag=True, help="With --open: do not ask.")
+@click.option("--dry-run", is_flag=True, help="With --open: say what would be done, and do nothing.")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@kubeconfig_option
+@click.option("--context", help="Context of the kubeconfig.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the Cluster.")
+@click.option("--cluster", help="Of this workload cluster only.")
+def adopt(
+    *,
+    names: tuple[str, ...],
+    everything: bool,
+    opens: bool,
+    reason: str,
+    ttl: str,
+    provider: str | None,
+    yes: bool,
+    dry_run: bool,
+    output: str,
+    kubeconfig: str | None,
+    context: str | None,
+    namespace: str,
+    cluster: str | None,
+) -> int:
+    """Say what to run for nodes that joined without attestation.
+
+    MACHINE is a Machine's name, its node's or its provider ID. While such nodes are left, the controller hardening
+    leaves the in-tree renewal open for them. With --open a Machine is opened for a node that has no valid certificate
+    any more: it joins by a token that is good for it alone.
+    """
+    if everything == bool(names):
+        raise UserError("name Machines, or say --all")
+    opening = _opening(names, reason, ttl, provider, yes=yes, dry_run=dry_run) if opens else None
+    connection, now = Connection(kubeconfig, context), datetime.now(UTC)
+    found = ask(connection, lambda client: survey(client, namespace=namespace, cluster=cluster, now=now))
+    chosen = found.unattested if everything else _chosen(found, names)
+    for key, said in found.unreachable:
+        click.echo(f"nodeattest: {key} is out of reach: {said}", err=True)
+    if opening is not None:
+        [one] = chosen
+        return _open(connection, one, opening, output, now)
+    click.echo(_json(chosen, found) if output == "json" else _text(chosen, found))
+    return _NOT_DONE if found.unreachable else 0
+
+
+def _opening(
+    names: Sequence[str], reason: str, ttl: str, provider: str | None, *, yes: bool, dry_run: bool
+) -> _Opening:
+    if len(names) != 1:
+        raise UserError("--open opens one Machine: name it, and no other")
+    lifetime = check_lifetime(ttl)
+    return _Opening(reason=checked_reason(reason), lifetime=lifetime, provider=provider, yes=yes, dry_run=dry_run)
+
+
+def _chosen(found: Fleet, names: Sequence[str]) -> tuple[Unattested, ...]:
+    chosen: list[Unattested] = []
+    for name in names:
+        fits = [one for one in found.unattested if name in one.names()]
+        if not fits:
+            raise UserError(
+                f"no node {name} is outside of the ledger: it is attested, is in another namespace or cluster, or its "
+                "cluster is out of reach; nodeattest machines lists the ledger"
+            )
+        if len(fits) > 1:
+            listed = "; ".join(f"{one.cluster} {one.node}" for one in fits[:_SHOWN])
+            raise UserError(
+                f"{name} is one of {len(fits)} nodes, say --cluster or name it by its provider ID: {listed}"
+            )
+        chosen += fits
+    return tuple(chosen)
+
+
+def command_for(one: Unattested) -> list[str]:
+    """Return the command for a node: on the machine itself to adopt it, else on the operator's."""
+    namespace, _, cluster = one.cluster.partition("/")
+    machine = one.member.name if one.member else ""
+    where = ["-n", namespace, "--cluster", cluster]
+    match one.todo:
+        case Todo.ADOPT:
+            provider = one.providers[0] if len(one.providers) == 1 else "PROVIDER"
+            return ["kubelet-authenticator", "adopt", "--provider", provider, "--provider-id", one.provider_id]
+        case Todo.OPEN:
+            return ["nodeattest", "machines", "adopt", machine, "--open", "--reason", "WHY", *where]
+        case Todo.REJOIN:
+            return ["nodeattest", "machines", "rejoin", machine, *where]
+        case Todo.NO_MACHINE:
+            return []
+
+
+def _says(one: Unattested) -> str:
+    match one.todo:
+        case Todo.ADOPT if len(one.providers) > 1:
+            return f"on the machine, as root; PROVIDER is one of {', '.join(one.providers)}"
+        case Todo.ADOPT if not one.providers:
+            return "on the machine, as root; no usable policy selects its Cluster yet"
+        case Todo.ADOPT:
+            return "on the machine, as root" + (
+                "" if one.ready else "; it is not Ready: if its certificate ended, --open"
+            )
+        case Todo.OPEN:
+            return "the policy's provider proves nothing, so a node cannot take itself over"
+        case Todo.REJOIN:
+            return "it joined attested, and its certificate has ended"
+        case Todo.NO_MACHINE:
+            return f"no Machine has its provider ID {one.provider_id or '(none)'}: make one, or delete the Node"
+
+
+def _json(chosen: Sequence[Unattested], found: Fleet) -> str:
+    nodes: list[JsonValue] = []
+    for one in chosen:
+        command: list[JsonValue] = [*command_for(one)]
+        nodes.append(
+            {
+                "cluster": one.cluster,
+                "node": one.node,
+                "machine": one.member.name if one.member else None,
+                "providerID": one.provider_id,
+                "ready": one.ready,
+                "todo": str(one.todo),
+                "command": command,
+                "says": _says(one),
+            }
+        )
+    unreachable: list[JsonValue] = [{"cluster": key, "error": said} for key, said in found.unreachable]
+    document: JsonObject = {"nodes": nodes, "attested": found.attested, "unreachable": unreachable}
+    return json.dumps(document, indent=2)
+
+
+def _text(chosen: Sequence[Unattested], found: Fleet) -> str:
+    lines: list[str] = []
+    for one in chosen:
+        machine = f"{one.member.kind} {one.member.name}" if one.member else "no Machine"
+        lines += [f"{one.cluster} node {one.node} ({machine}): {_says(one)}"]
+        command = command_for(one)
+        lines += [f"  {shlex.join(command)}"] if command else []
+    nodes = found.attested + len(found.unattested)
+    lines.append(f"{len(found.unattested)} of {nodes} nodes are not in the ledger")
+    return "\n".join(lines)
+
+
+def _open(connection: Connection, one: Unattested, opening: _Opening, output: str, now: datetime) -> int:
+    provider = _provider(one, opening.provider)
+    click.echo("\n".join(_what_it_opens(one, provider)), err=output == "json")
+    if opening.dry_run:
+        return 0
+    if not opening.yes and not confirmed("Open it?"):
+        click.echo("nothing was changed", err=output == "json")
+        return _NOT_DONE
+
+    async def _do(client: ApiClient) -> tuple[str, Pass]:
+        trail, made = await open_machine(
+            client, one, reason=opening.reason, now=now, expires=now + opening.lifetime, choose=secrets.choice
+        )
+        return trail, replace(made, ledger=replace(made.ledger, provider=provider), replaces_kubeconfig=True)
+
+    trail, made = ask(connection, _do)
+    click.echo(trail, err=output == "json")
+    click.echo(show_json(made) if output == "json" else show_text(made))
+    return 0
+
+
+def _provider(one: Unattested, said: str | None) -> ProviderName:
+    if said is not None and one.providers and said not in one.providers:
+        raise UserError(f"--provider: expected one of the policy's {', '.join(one.providers)}, got {said}")
+    if said is not None:
+        return ProviderName(said)
+    if len(one.providers) != 1:
+        raise UserError(
+            f"--provider: the policy names {', '.join(one.providers) or 'none that can be read'}; say which"
+        )
+    return one.providers[0]
+
+
+def _what_it_opens(one: Unattested, provider: ProviderName) -> list[str]:
+    if one.member is None:
+        raise UserError(f"node {one.node}: {_says(one)}")
+    if one.has_ledger:
+        raise UserError(f"node {one.node} {_says(one)}: {shlex.join(command_for(one))}")
+    lines = [
+        f"{one.member.kind} {one.member.name} of {one.cluster} ({one.provider_id}), node {one.node}",
+        f"  then a machine with this provider ID may join by {provider} with a bootstrap token, though it has a node",
+    ]
+    if one.todo is Todo.OPEN:
+        lines.append("  the insecure provider proves nothing: until it has joined, any bootstrap token can become it")
+    return lines

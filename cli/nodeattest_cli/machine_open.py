@@ -1,0 +1,62 @@
+"""Open one Machine for a node that joined without attestation: a ledger entry of who and why, an Event, a token.
+
+Promises: the record stands before the token does; killed between the two, it is done again with another record. What
+has certificates is never touched. Leaves to the controller: letting the machine in (core/review: ``was_reset``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.machine_ledgers import ledger_path, ledgers_collection
+from nodeattest_cli.machine_rejoin import Pass, issue_pass
+from nodeattest_cli.machine_reset import operator, tell
+from nodeattest_cli.machine_unattested import Unattested
+from nodeattest_controller.core.ledger import ledger_name, parse
+from nodeattest_controller.core.resets import Operator, opened, reset
+from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.names import NodeName
+
+__all__ = ["open_machine"]
+
+
+async def open_machine(
+    client: ApiClient,
+    one: Unattested,
+    *,
+    reason: str,
+    now: datetime,
+    expires: datetime,
+    choose: Callable[[str], str],
+) -> tuple[str, Pass]:
+    """Record, tell, and make the token; returns the trail in words, and the token. Raises ``UserError``."""
+    by = await operator(client)
+    written = await _record(client, one, by=by, reason=reason, now=now)
+    told = await tell(client, written, f"opened by {by.name}: {reason}", now, reason="AttestationOpened")
+    claimed = " (as the kubeconfig says)" if by.claimed else ""
+    trail = f"opened by {by.name}{claimed}, on record in spec.resets" + (" and in an Event" if told else "")
+    return trail, await issue_pass(client, written, expires=expires, choose=choose)
+
+
+async def _record(client: ApiClient, one: Unattested, *, by: Operator, reason: str, now: datetime) -> JsonObject:
+    member = one.member
+    if member is None:
+        raise UserError(f"node {one.node} has no Machine")
+    fresh = opened(member, NodeName(one.node), by=by, reason=reason, now=now)
+    try:
+        known = await client.get(ledger_path(fresh))
+    except NotFound:
+        known = None
+    try:
+        if known is None:
+            return await client.create(ledgers_collection(member.namespace), fresh)
+        if parse(known).issued:
+            raise UserError(
+                f"{ledger_name(member.cluster_name, member.provider_id)} has certificates by now: look again"
+            )
+        return await client.replace(ledger_path(known), reset(known, by=by, reason=reason, now=now))
+    except (AlreadyExists, Conflict):
+        raise UserError("somebody else wrote its ledger just now: look again") from None

@@ -1,0 +1,171 @@
+"""Nodes that are not in the ledger, and what is to be done about each: facts from both clusters, then plain decisions.
+
+Promises: a Node counts as attested exactly as the controller ``hardening`` counts it; a cluster out of reach is told
+beside the others and hides none of them. Changes nothing. Leaves words to ``machine_adopt``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.machine_rejoin import workload_client
+from nodeattest_controller.clusters.inventory import ClusterKey, Inventory
+from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.core.objects import condition, items, key_of, text
+from nodeattest_controller.core.policy import policy_for
+from nodeattest_controller.hardening.standing import is_attested
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, ApiError, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.names import NodeName, ProviderName
+
+__all__ = ["Fleet", "Todo", "Unattested", "survey"]
+
+_CAPI: Final = "cluster.x-k8s.io"
+_OWN: Final = ("attestation.cluster.x-k8s.io", "v1alpha1")
+_INSECURE: Final = frozenset({ProviderName("insecure"), ProviderName("null")})
+
+
+class Todo(StrEnum):
+    """What is to be done about a Node."""
+
+    ADOPT = "adopt"
+    """Its kubelet takes itself over, by the certificate that it has."""
+    OPEN = "open"
+    """An operator opens its Machine: the policy's provider proves nothing."""
+    REJOIN = "rejoin"
+    """It joined attested, and its certificate has ended."""
+    NO_MACHINE = "none"
+    """No Machine is its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unattested:
+    """One Node that is not in the ledger."""
+
+    cluster: ClusterKey
+    node: str
+    provider_id: str
+    """The Node's own, or its Machine's where it has none."""
+    ready: bool
+    member: Member | None
+    has_ledger: bool
+    providers: tuple[ProviderName, ...]
+    """Those that the policy names; empty where it cannot be told."""
+
+    @property
+    def todo(self) -> Todo:
+        """What is to be done about it."""
+        if self.member is None:
+            return Todo.NO_MACHINE
+        if self.has_ledger:
+            return Todo.REJOIN
+        return Todo.OPEN if self.providers and set(self.providers) <= _INSECURE else Todo.ADOPT
+
+    def names(self) -> set[str]:
+        """Return what an operator may call it."""
+        return {self.node, self.provider_id, self.member.name if self.member else ""} - {""}
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All that was found."""
+
+    unattested: tuple[Unattested, ...]
+    attested: int
+    unreachable: tuple[tuple[ClusterKey, str], ...]
+
+
+async def survey(client: ApiClient, *, namespace: str, cluster: str | None, now: datetime) -> Fleet:
+    """Look at the clusters of a namespace; raises ``UserError`` where there is none of that name."""
+    inventory = await _inventory(client, namespace)
+    version = await _version(client)
+    found = [item async for item in _all(client, paths.collection(_CAPI, version, "clusters", namespace=namespace))]
+    chosen = [item for item in found if cluster in {None, text(item, "metadata", "name")}]
+    if not chosen:
+        raise UserError(f"no Cluster {cluster or ''} in namespace {namespace}".replace("  ", " "))
+    policies = [
+        item async for item in _all(client, paths.collection(*_OWN, "nodeattestationpolicies", namespace=namespace))
+    ]
+    unattested: list[Unattested] = []
+    unreachable: list[tuple[ClusterKey, str]] = []
+    attested = 0
+    for one in chosen:
+        key = ClusterKey(key_of(one))
+        providers = _providers(one, policies)
+        try:
+            async with await workload_client(client, namespace, text(one, "metadata", "name")) as workload:
+                nodes = [node async for node in _all(workload, paths.core("nodes"))]
+        except (ApiError, UserError) as error:
+            unreachable.append((key, str(error)))
+            continue
+        for node in nodes:
+            if is_attested(node, key, inventory, now):
+                attested += 1
+            else:
+                unattested.append(_unattested(node, key, inventory, providers))
+    return Fleet(tuple(unattested), attested, tuple(unreachable))
+
+
+def _unattested(
+    node: JsonObject, key: ClusterKey, inventory: Inventory, providers: Sequence[ProviderName]
+) -> Unattested:
+    name, provider_id = text(node, "metadata", "name"), text(node, "spec", "providerID")
+    members = inventory.members(key, provider_id) if provider_id else inventory.claimants(key, name)
+    if not provider_id:
+        uid = text(node, "metadata", "uid")
+        members = [member for member in members if member.node_ref_uid == uid]
+    member = members[0] if len(members) == 1 else None
+    ready = condition(items(node, "status", "conditions"), "Ready")
+    ledger = inventory.ledger(key, member.provider_id) if member else None
+    return Unattested(
+        cluster=key,
+        node=name,
+        provider_id=provider_id or (member.provider_id if member else ""),
+        ready=ready is not None and ready.get("status") == "True",
+        member=member,
+        has_ledger=ledger is not None and bool(ledger.issued) and ledger.node_name == NodeName(name),
+        providers=tuple(providers),
+    )
+
+
+def _providers(cluster: JsonObject, policies: Sequence[JsonObject]) -> tuple[ProviderName, ...]:
+    try:
+        return tuple(sorted(policy_for(cluster, policies).attestors))
+    except (Denied, Unavailable):
+        return ()
+
+
+async def _inventory(client: ApiClient, namespace: str) -> Inventory:
+    inventory, version = Inventory(), await _version(client)
+    async for machine in _all(client, paths.collection(_CAPI, version, "machines", namespace=namespace)):
+        inventory.put_machine(key_of(machine), machine)
+    try:
+        async for pool in _all(client, paths.collection(_CAPI, version, "machinepools", namespace=namespace)):
+            inventory.put_pool(key_of(pool), pool)
+    except NotFound:
+        pass  # a feature gate of Cluster API
+    async for ledger in _all(client, paths.collection(*_OWN, "machineattestations", namespace=namespace)):
+        inventory.put_ledger(key_of(ledger), ledger)
+    return inventory
+
+
+async def _version(client: ApiClient) -> str:
+    try:
+        return text(await client.get(f"/apis/{_CAPI}"), "preferredVersion", "version")
+    except NotFound:
+        raise UserError(f"{client.server} knows no Cluster API: point --kubeconfig at the management cluster") from None
+
+
+async def _all(client: ApiClient, path: str) -> AsyncGenerator[JsonObject]:
+    """Yield the objects of a collection; what a list leaves out of each (its kind) is put back."""
+    async for page in client.pages(path):
+        kind = text(page, "kind").removesuffix("List")
+        for item in items(page, "items"):
+            yield {"apiVersion": text(page, "apiVersion"), "kind": kind, **item}
