@@ -1,0 +1,127 @@
+"""The look at a cluster: RBAC as the API server resolves it, and the API server's own word where RBAC says nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from nodeattest_controller.clusters.inventory import Inventory, cluster_key
+from nodeattest_controller.hardening.decide import Facts, Why, decide
+from nodeattest_controller.hardening.doors import Door, Who
+from nodeattest_controller.hardening.survey import Survey
+from nodeattest_kube.client import ApiClient
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.process import ControlPlane, start_real
+
+API = "rbac.authorization.k8s.io"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+SECRETS = "/api/v1/namespaces/kube-system/secrets"
+GROUP = "system:bootstrappers:tests"
+
+
+async def look(plane: ControlPlane, kubeconfig: Path | None = None) -> Facts:
+    async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client:
+        survey = Survey(
+            cluster_key("fleet", "c"), client, Inventory(), now=lambda: datetime.now(UTC), clock=lambda: 0.0
+        )
+        return await survey.look(enforce=True)
+
+
+def bind(plane: ControlPlane, name: str, role: str, *groups: str) -> str:
+    subjects: list[JsonValue] = [{"apiGroup": API, "kind": "Group", "name": group} for group in groups]
+    body: JsonMap = {
+        "apiVersion": f"{API}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": API, "kind": "ClusterRole", "name": role},
+        "subjects": subjects,
+    }
+    plane.client().create(f"{RBAC}/clusterrolebindings", body)
+    return f"{RBAC}/clusterrolebindings/{name}"
+
+
+@pytest.fixture
+def made(control_plane: ControlPlane) -> Iterator[list[str]]:
+    """Paths of what a test makes, which goes at its end."""
+    paths: list[str] = []
+    yield paths
+    for path in paths:
+        with suppress(ApiRefusal):
+            control_plane.client().send("DELETE", path)
+
+
+async def test_a_group_that_only_a_binding_names_is_asked_for(control_plane: ControlPlane, made: list[str]) -> None:
+    role = "system:certificates.k8s.io:certificatesigningrequests:nodeclient"
+    made.append(bind(control_plane, "tests:door", role, GROUP))
+    facts = await look(control_plane)
+    [grant] = [one for one in facts.grants if one.name == "tests:door"]
+    assert (grant.doors, grant.to) == ({Door.NODE_CLIENT}, {Who.BOOTSTRAPPERS})
+    assert (Who.BOOTSTRAPPERS, Door.NODE_CLIENT) in facts.passes
+    assert (Who.NODES, Door.NODE_CLIENT) not in facts.passes
+
+
+async def test_what_may_not_read_tokens_does_without(control_plane: ControlPlane, made: list[str]) -> None:
+    user = "tests-hardening-reader"
+    rules: list[JsonValue] = [
+        {
+            "apiGroups": ["rbac.authorization.k8s.io"],
+            "resources": ["clusterroles", "clusterrolebindings"],
+            "verbs": ["list"],
+        },
+        {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]},
+    ]
+    role: JsonMap = {"apiVersion": f"{API}/v1", "kind": "ClusterRole", "rules": rules}
+    control_plane.client().create(f"{RBAC}/clusterroles", {**role, "metadata": {"name": user}})
+    made.append(f"{RBAC}/clusterroles/{user}")
+    made.append(bind(control_plane, user, user, f"{user}s"))
+    token: JsonMap = {key: base64.b64encode(value.encode()).decode() for key, value in TOKEN.items()}
+    secret: JsonMap = {
+        "metadata": {"name": "bootstrap-token-tstsrv"},
+        "type": "bootstrap.kubernetes.io/token",
+        "data": token,
+    }
+    control_plane.client().create(SECRETS, secret)
+    made.append(f"{SECRETS}/bootstrap-token-tstsrv")
+    poor = await look(control_plane, control_plane.client_kubeconfig(user, [f"{user}s"]))
+    rich = await look(control_plane)
+    assert poor.passes == rich.passes
+    refused = [one for one in control_plane.requests() if one.user == user and one.code == 403]
+    assert [one.resource for one in refused] == ["secrets"]
+
+
+TOKEN = {
+    "token-id": "tstsrv",
+    "token-secret": "0123456789abcdef",
+    "usage-bootstrap-authentication": "true",
+    "auth-extra-groups": GROUP,
+}
+
+
+@pytest.mark.conformance
+async def test_another_authorizer_than_rbac_is_found_by_asking(assets: Path, tmp_path: Path) -> None:
+    rule = {
+        "group": "system:bootstrappers",
+        "apiGroup": "certificates.k8s.io",
+        "resource": "certificatesigningrequests",
+    }
+    policy = tmp_path / "abac.jsonl"
+    policy.write_text(
+        json.dumps({"apiVersion": "abac.authorization.kubernetes.io/v1beta1", "kind": "Policy", "spec": rule}) + "\n"
+    )
+    flags = ["--authorization-mode=ABAC", f"--authorization-policy-file={policy}"]  # after the modes that are there
+    with start_real(tmp_path / "open", assets, name="open", flags=flags) as plane:
+        facts = await look(plane)
+    assert not facts.grants
+    assert facts.passes == {(Who.BOOTSTRAPPERS, door) for door in Door}
+    decision = decide(facts)
+    assert not decision.remove
+    assert decision.finding.reason is Why.FOREIGN_AUTHORIZER
+    assert "--authorization-mode" in decision.finding.message
