@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from fuzz import (
+    admission,
     agent,
     agent_discovery,
     aws,
@@ -31,6 +32,7 @@ TARGETS: Final[dict[str, Target]] = {
     target.name: target
     for target in (
         *wire.TARGETS,
+        *admission.TARGETS,
         *tpm.TARGETS,
         *controller.TARGETS,
         *kube.TARGETS,

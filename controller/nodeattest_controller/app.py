@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from nodeattest_controller.admission.server import WebhookServer
 from nodeattest_controller.clusters.sharing import GROUP_IDENTITY
 from nodeattest_controller.health import HealthServer
 from nodeattest_controller.logs import fields
@@ -123,7 +124,9 @@ async def run(
     async with _client(settings, environment) as client, _client(settings, environment) as leases:
         client.on_request = leases.on_request = _count(metrics)
         controller = _Controller(settings, client, metrics, leases=leases, signers=signers)
-        async with HealthServer(settings, metrics, {"caches": controller.health}):
+        webhook = WebhookServer(settings, leases, metrics)  # it answers whether this replica may act or not
+        checks = {"caches": controller.health} | ({"webhook": webhook.unhealthy} if webhook.is_on else {})
+        async with webhook, HealthServer(settings, metrics, checks):
             try:
                 await (_elected(settings, controller, leases) if settings.leader_elect else controller.lead())
             except* LostLease as lost:

@@ -110,6 +110,12 @@ _OPTIONS: Final = (
     click.option("--shard-clusters", type=bool, help="Whether replicas share the clusters instead of one that leads."),
     click.option("--health-bind-address", help="host:port of /healthz, /livez and /readyz."),
     click.option("--metrics-bind-address", help='host:port of /metrics; "0" serves none.'),
+    click.option(
+        "--webhook-bind-address", help='host:port of the bootstrap-config webhook, over TLS; "0" serves none.'
+    ),
+    click.option(
+        "--webhook-cert-dir", help="Folder of its tls.crt and tls.key; without it, the controller keeps its own."
+    ),
     click.option("--workers", type=int, help="Requests that are worked on at the same time."),
     click.option("--certificate-lifetime", help="Of certificates where the policy names none, such as 336h."),
     click.option("--log-level", type=click.Choice(LOG_LEVELS), help="What is logged."),

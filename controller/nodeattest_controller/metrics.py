@@ -15,7 +15,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.platform import CallOutcome
 
-__all__ = ["CONTENT_TYPE", "PROVIDERS", "TOKEN_CONTROLLERS", "VERDICTS", "WRITE_OUTCOMES", "Metrics"]
+__all__ = [
+    "ADMISSION_OUTCOMES",
+    "CONTENT_TYPE",
+    "PROVIDERS",
+    "TOKEN_CONTROLLERS",
+    "VERDICTS",
+    "WRITE_OUTCOMES",
+    "Metrics",
+]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus' text exposition format."""
@@ -25,6 +33,17 @@ VERDICTS: Final = ("approve", "deny", "wait", "challenge", "shed", "ignore")
 _REASONS: Final = frozenset(str(reason) for reason in Reason) | {""}
 _VERBS: Final = frozenset({"get", "list", "watch", "create", "update", "patch", "delete"})
 TOKEN_CONTROLLERS: Final = ("bootstrap-signer", "token-cleaner", "bootstrap-token")
+ADMISSION_KINDS: Final = ("KubeadmConfig", "KubeadmControlPlane")
+ADMISSION_OUTCOMES: Final = (
+    "unconcerned",
+    "rendered",
+    "unchanged",
+    "left",
+    "audited",
+    "denied",
+    "unavailable",
+    "malformed",
+)
 WRITE_OUTCOMES: Final = ("written", "conflict", "forbidden", "unreachable", "refused")
 _STATES: Final = ("failing", "treated", "withheld")
 """Of Nodes whose renewal is refused."""
@@ -51,6 +70,7 @@ class Metrics:
         self._tokens(self.registry)
         self._doors(self.registry)
         self._standings(self.registry)
+        self._admissions(self.registry)
 
     def _requests(self, registry: CollectorRegistry) -> None:
         self._verdicts = Counter(
@@ -156,6 +176,20 @@ class Metrics:
             registry=registry,
         )
 
+    def _admissions(self, registry: CollectorRegistry) -> None:
+        self._admitted = Counter(
+            "nodeattest_admission_requests",
+            "Objects that the webhook of bootstrap-config was asked about, by kind and what became of them.",
+            ("kind", "outcome"),
+            registry=registry,
+        )
+        self._admission_seconds = Histogram(
+            "nodeattest_admission_seconds",
+            "Time to answer the API server about one object.",
+            registry=registry,
+            buckets=_VERIFICATION_BUCKETS,
+        )
+
     def verdict(self, provider: str, verdict: str, reason: str) -> None:
         """Count a verdict; ``reason`` is a ``Reason``, or empty where nothing was refused."""
         known = verdict if verdict in VERDICTS else _OTHER
@@ -194,6 +228,12 @@ class Metrics:
     def side_door_removed(self, binding: str) -> None:
         """Count a deleted binding; there are two names."""
         self._doors_removed.labels(binding if binding.startswith("kubeadm:") else _OTHER).inc()
+
+    def admission(self, kind: str, outcome: str, seconds: float) -> None:
+        """Count an object that the webhook was asked about."""
+        known = outcome if outcome in ADMISSION_OUTCOMES else _OTHER
+        self._admitted.labels(kind if kind in ADMISSION_KINDS else _OTHER, known).inc()
+        self._admission_seconds.observe(max(0.0, seconds))
 
     def foreign_challenge(self) -> None:
         """Count an annotation of ours that somebody else wrote."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,7 @@ IMPLEMENTED: Final = (
     "serving",
     "standing",
     "hardening",
+    "bootstrap-config",
     "bootstrap-token",
     "bootstrap-signer",
     "token-cleaner",
@@ -122,6 +124,16 @@ class Settings:
     """Serves /healthz, /livez and /readyz; port 0 takes a free one."""
     metrics_bind_address: str = "127.0.0.1:8080"
     """Serves /metrics; ``0`` serves none, port 0 takes a free one."""
+    webhook_bind_address: str = "0"
+    """Serves the webhook of ``bootstrap-config`` over TLS; ``0`` serves none, port 0 takes a free one."""
+    webhook_cert_dir: str | None = None
+    """Folder of ``tls.crt`` and ``tls.key``, as cert-manager mounts it; None: the controller keeps a CA of its own."""
+    webhook_service_name: str = "nodeattest-webhook"
+    """The Service by which API servers call the webhook; a certificate of our own names it."""
+    webhook_hosts: tuple[str, ...] = ()
+    """Further names or addresses for that certificate, where a ``clientConfig.url`` names them."""
+    webhook_configuration_name: str = "nodeattest-bootstrap-config"
+    """The MutatingWebhookConfiguration whose ``caBundle`` is ours to write."""
     workers: int = 32
     """How many requests are worked on at the same time."""
     certificate_lifetime: float = 14 * _DAY
@@ -154,6 +166,7 @@ class Settings:
         _check_lease(self)
         _check_controllers(self.controllers)
         _check_inventory(self.inventory)
+        _check_webhook(self)
 
     def enabled(self, controller: str) -> bool:
         """Tell whether a controller runs in this process; only implemented ones ever do."""
@@ -163,6 +176,11 @@ class Settings:
     def health_address(self) -> tuple[str, int]:
         """Host and port; an empty host means every interface."""
         return split_address(self.health_bind_address)
+
+    @property
+    def webhook_address(self) -> tuple[str, int] | None:
+        """Host and port, or None when the webhook is not served."""
+        return None if self.webhook_bind_address == "0" else split_address(self.webhook_bind_address)
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
@@ -189,6 +207,8 @@ def _check_words(settings: Settings) -> None:
         ("namespace", _DNS_LABEL, "a namespace's name (a DNS label)"),
         ("watch_namespace", _DNS_LABEL, "a namespace's name (a DNS label)"),
         ("lease_name", _DNS_SUBDOMAIN, "an object's name (a DNS subdomain)"),
+        ("webhook_service_name", _DNS_LABEL, "a Service's name (a DNS label)"),
+        ("webhook_configuration_name", _DNS_SUBDOMAIN, "an object's name (a DNS subdomain)"),
         ("provider_id_oid", _OID, "a dotted object identifier such as 1.3.6.1.4.1.11129.2.1.21"),
         ("log_level", re.compile("|".join(LOG_LEVELS)), "one of " + ", ".join(LOG_LEVELS)),
         ("log_format", re.compile("|".join(LOG_FORMATS)), "one of " + ", ".join(LOG_FORMATS)),
@@ -198,7 +218,7 @@ def _check_words(settings: Settings) -> None:
             _refuse(name, expected, repr(value))
     if not settings.identity.strip():
         _refuse("identity", "a name unique among replicas", "nothing")
-    for name in ("health_bind_address", "metrics_bind_address"):
+    for name in ("health_bind_address", "metrics_bind_address", "webhook_bind_address"):
         address: str = getattr(settings, name)
         try:
             _ = address == "0" or split_address(address)
@@ -237,6 +257,22 @@ def _check_inventory(wanted: tuple[str, ...]) -> None:
     unknown = next((word for word in wanted if word not in INVENTORIES), None)
     if unknown is not None or not wanted:
         _refuse("inventory", "one or more of " + ", ".join(INVENTORIES), repr(unknown) if unknown else "none")
+
+
+def _check_webhook(settings: Settings) -> None:
+    if "bootstrap-config" in settings.controllers and settings.webhook_bind_address == "0":
+        _refuse("webhook_bind_address", "an address, since bootstrap-config is asked for by name", "'0'")
+    for host in settings.webhook_hosts:
+        if not _is_host(host):
+            _refuse("webhook_hosts", "DNS names and IP addresses", repr(host))
+
+
+def _is_host(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return _DNS_SUBDOMAIN.fullmatch(host) is not None
+    return True
 
 
 def _enabled(wanted: tuple[str, ...]) -> tuple[str, ...]:

@@ -124,6 +124,7 @@ class Reason(StrEnum):
     DISCOVERY_REQUEST_REFUSED = "DiscoveryRequestRefused"
     # Bootstrap configuration of Cluster API
     BOOTSTRAP_CONFIG_REFUSED = "BootstrapConfigRefused"
+    ADMISSION_REVIEW_MALFORMED = "AdmissionReviewMalformed"
     # Temporary: these only ever travel in Unavailable
     AUTHORITY_UNAVAILABLE = "AuthorityUnavailable"
     API_UNAVAILABLE = "APIUnavailable"

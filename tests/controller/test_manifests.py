@@ -9,15 +9,19 @@ import yaml
 
 from nodeattest_cli.discovery import serve
 from nodeattest_controller import configfile, manifests
+from nodeattest_controller.admission import keeper
+from nodeattest_controller.admission import service as admission
 from nodeattest_controller.clusters import challenge_keys, workload
 from nodeattest_controller.configfile import KIND
 from nodeattest_controller.core import ledger, policy
 from nodeattest_controller.core.objects import items, mapping, strings, text
 from nodeattest_controller.hardening import doors
+from nodeattest_controller.main import run
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.front import tokenreview
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import names
+from nodeattest_sandbox.apiserver.patch import json_patch
 
 TREE = Path(manifests.__file__).parents[2] / "manifests"
 BASES = (
@@ -40,6 +44,7 @@ BASES = (
     "network-policy",
     "priority-class",
     "prometheus",
+    "webhook",
 )
 
 
@@ -282,3 +287,64 @@ def test_the_front_has_no_privilege_and_flags_that_its_command_knows() -> None:
     assert words[:2] == ("discovery", "serve")
     known = {option for parameter in serve.params for option in parameter.opts}
     assert {word.partition("=")[0] for word in words[2:]} <= known
+
+
+def test_the_webhook_is_called_as_it_serves_for_two_kinds_and_no_longer_than_it_answers() -> None:
+    settings = Settings(identity="replica-a")
+    configuration, service = find("webhook", "MutatingWebhookConfiguration"), find("webhook", "Service")
+    assert text(configuration, "metadata", "name") == settings.webhook_configuration_name
+    [called] = items(configuration, "webhooks")
+    where = mapping(called, "clientConfig", "service")
+    assert (where["name"], where["path"]) == (settings.webhook_service_name, admission.PATH)
+    assert text(service, "metadata", "name") == settings.webhook_service_name
+    assert service["spec"] == {
+        "selector": mapping(find("manager", "Deployment"), "spec", "selector", "matchLabels"),
+        "ports": [{"name": "webhook", "port": where["port"], "targetPort": 9443}],
+    }
+    kinds = {(group, name) for rule in items(called, "rules") for group in strings(rule, "apiGroups")
+             for name in strings(rule, "resources")}  # fmt: skip
+    assert kinds == {
+        ("bootstrap.cluster.x-k8s.io", "kubeadmconfigs"),
+        ("controlplane.cluster.x-k8s.io", "kubeadmcontrolplanes"),
+    }
+    assert (called["failurePolicy"], called["sideEffects"]) == ("Fail", "None")
+    patience = called["timeoutSeconds"]
+    assert isinstance(patience, int)
+    assert patience > admission.PATIENCE
+
+
+def test_the_webhook_writes_one_secret_and_one_configuration_by_name() -> None:
+    rules = rules_of("webhook", "Role", "ClusterRole")
+    settings = Settings(identity="replica-a")
+    written = {
+        (resource, strings(rule, "resourceNames"), strings(rule, "verbs"))
+        for rule in rules
+        for resource in strings(rule, "resources")
+    }
+    assert written == {
+        ("secrets", (), ("create",)),
+        ("secrets", (keeper.SECRET_NAME,), ("get", "update")),
+        ("mutatingwebhookconfigurations", (settings.webhook_configuration_name,), ("get", "patch")),
+    }
+
+
+@pytest.mark.parametrize("overlay", ["default-webhook", "default-webhook-cert-manager"])
+def test_the_webhooks_overlays_add_flags_that_the_controller_knows_and_its_port(overlay: str) -> None:
+    deployment = find("manager", "Deployment")
+    operations = yaml.safe_load((TREE / overlay / "serve.yaml").read_text())
+    before = strings(items(deployment, "spec", "template", "spec", "containers")[0], "args")
+    pod = mapping(json_patch(deployment, operations), "spec", "template", "spec")
+    [container] = items(pod, "containers")
+    added = [argument for argument in strings(container, "args") if argument not in before]
+    known = {option for parameter in run.params for option in parameter.opts}
+    assert {argument.partition("=")[0] for argument in added} <= known
+    assert 9443 in [port["containerPort"] for port in items(container, "ports")]
+    flags = dict(argument.removeprefix("--").split("=") for argument in added)
+    assert flags["webhook-bind-address"] == ":9443"
+    if "webhook-cert-dir" in flags:
+        mounts = {mount["name"]: mount["mountPath"] for mount in items(container, "volumeMounts")}
+        [volume] = [one for one in items(pod, "volumes") if mounts.get(one["name"]) == flags["webhook-cert-dir"]]
+        _, certificate = yaml.safe_load_all((TREE / overlay / "certificate.yaml").read_text())
+        assert text(certificate, "spec", "secretName") == text(volume, "secret", "secretName")
+        name = f"{text(find('webhook', 'Service'), 'metadata', 'name')}.nodeattest-system.svc"
+        assert strings(certificate, "spec", "dnsNames") == (name,)

@@ -12,7 +12,7 @@ from nodeattest_controller.settings import CONTROLLERS, Settings, SettingsError,
 
 HEADER = f"apiVersion: {configfile.API_VERSION}\nkind: {configfile.KIND}\n"
 
-BY_DEFAULT = {"attestation", "serving", "standing", "hardening", "bootstrap-token"}
+BY_DEFAULT = {"attestation", "serving", "standing", "hardening", "bootstrap-config", "bootstrap-token"}
 
 
 @pytest.fixture
@@ -53,6 +53,11 @@ def test_every_setting_can_be_written_in_the_file(config: Path, tmp_path: Path) 
         health_bind_address="[::1]:0",
         metrics_bind_address="0",
         platforms={"aws": {"endpoints": {"sts": "https://127.0.0.1:1"}, "regions": ["a", "b"], "retries": 3}},
+        webhook_bind_address=":9443",
+        webhook_cert_dir="/certificates",
+        webhook_service_name="another",
+        webhook_hosts=("10.0.0.1", "webhook.example"),
+        webhook_configuration_name="another",
         workers=3,
         certificate_lifetime=3600.0,
         wait_limit=60.0,
@@ -177,6 +182,10 @@ def test_a_wrong_flag_names_the_flag() -> None:
         ({"health_bind_address": "localhost"}, "healthBindAddress: expected host:port"),
         ({"metrics_bind_address": "1.2.3.4:65536"}, "metricsBindAddress: expected host:port"),
         ({"metrics_bind_address": "::1:80"}, "metricsBindAddress: expected host:port"),
+        ({"webhook_bind_address": "9443"}, "webhookBindAddress: expected host:port"),
+        ({"controllers": ("bootstrap-config",)}, "webhookBindAddress: expected an address, since bootstrap-config is"),
+        ({"webhook_hosts": ("a b",)}, "webhookHosts: expected DNS names and IP addresses, got 'a b'"),
+        ({"webhook_service_name": "a.b"}, "webhookServiceName: expected a Service's name"),
     ],
 )
 def test_settings_out_of_range_do_not_exist(change: dict[str, object], message: str) -> None:

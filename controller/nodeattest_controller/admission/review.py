@@ -1,0 +1,152 @@
+"""AdmissionReviews: an API server's question what to make of an object, and our answer. Pure.
+
+Promises: bytes give a ``Review`` or ``Denied``; the answer bears the question's UID; nothing here shows the object in
+its ``repr``: at an update it holds a bootstrap token.
+Source: k8s.io/api admission/v1 types.go; apiserver pkg/admission/plugin/webhook/request (admissionreview.go), which
+refuses an answer of another version, kind or UID.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Final
+
+from nodeattest_controller.core.objects import flag, mapping, text
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, parse_json
+from nodeattest_providers.errors import Denied, Reason
+
+__all__ = ["MAX_BODY", "Operation", "Review", "allowed", "parse", "refused"]
+
+API_VERSION: Final = "admission.k8s.io/v1"
+KIND: Final = "AdmissionReview"
+MAX_BODY: Final = 4 << 20
+"""Bytes: the object and the one before it, of which etcd takes 1.5 MiB each (--max-request-bytes), and some more."""
+_MAX_VALUES: Final = 200_000
+_MAX_UID: Final = 128
+"""Characters; a UID is a UUID of 36."""
+_MAX_WARNING: Final = 256
+"""Characters that an API server shows of one warning (admission/v1, AdmissionResponse.warnings)."""
+_REMEDY: Final = "send what kube-apiserver sends to a MutatingWebhookConfiguration with admissionReviewVersions [v1]"
+
+
+class Operation(StrEnum):
+    """What is being done to the object, of what we are asked about."""
+
+    CREATE = "CREATE"
+    UPDATE = "UPDATE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """A question."""
+
+    uid: str
+    operation: Operation | None
+    """None for what is no business of ours: a deletion, a subresource."""
+    group: str
+    kind: str
+    namespace: str
+    name: str
+    """Empty where the API server is to make one up (``generateName``)."""
+    dry_run: bool
+    target: JsonObject = field(repr=False)
+    """The object as it is to be."""
+    before: JsonObject = field(repr=False)
+    """The object as it is; empty at a creation."""
+
+
+def parse(body: bytes) -> Review:
+    """Read an AdmissionReview.
+
+    1. It is small enough, JSON, and of the one version. 2. It has a UID to answer to. 3. What an operation needs is
+    there and of its type. Raises ``Denied``.
+    """
+    # 1
+    document = _document(body)
+    # 2
+    request = mapping(document, "request")
+    uid = text(request, "uid")
+    if not 0 < len(uid) <= _MAX_UID or not uid.isprintable():
+        raise _malformed(f"request.uid of 1 to {_MAX_UID} characters", "none")
+    # 3
+    kind = mapping(request, "kind")
+    operation = _operation(request)
+    for name, needed in (("object", operation is not None), ("oldObject", operation is Operation.UPDATE)):
+        if needed and not isinstance(request.get(name), dict):
+            raise _malformed(f"request.{name}: an object, for {operation}", "none")
+    if operation is not None and not text(kind, "kind"):
+        raise _malformed("request.kind.kind", "none")
+    return Review(
+        uid=uid,
+        operation=operation,
+        group=text(kind, "group"),
+        kind=text(kind, "kind"),
+        namespace=text(request, "namespace"),
+        name=text(request, "name"),
+        dry_run=flag(request, "dryRun"),
+        target=mapping(request, "object"),
+        before=mapping(request, "oldObject"),
+    )
+
+
+def allowed(uid: str, patch: list[JsonObject] | None = None, warnings: tuple[str, ...] = ()) -> bytes:
+    """Let the object pass, changed by a JSON patch (RFC 6902) where there is one."""
+    response: JsonObject = {"uid": uid, "allowed": True}
+    if patch:
+        encoded = json.dumps(patch, separators=(",", ":")).encode()
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(encoded).decode()}
+    return _answer(response, warnings)
+
+
+def refused(
+    uid: str, status: HTTPStatus, reason: str, message: str, *, retry_after: int = 0, warnings: tuple[str, ...] = ()
+) -> bytes:
+    """Refuse the object, in the words that its creator is shown."""
+    said: JsonObject = {"status": "Failure", "code": status.value, "reason": reason, "message": message}
+    if retry_after:
+        said["details"] = {"retryAfterSeconds": retry_after}
+    return _answer({"uid": uid, "allowed": False, "status": said}, warnings)
+
+
+def _answer(response: JsonObject, warnings: tuple[str, ...]) -> bytes:
+    if warnings:
+        response["warnings"] = [_short(warning) for warning in warnings]
+    document: JsonObject = {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _short(warning: str) -> str:
+    """Keep a warning in one HTTP header of the length that is shown."""
+    line = "".join(character if character.isprintable() else " " for character in warning)
+    return line if len(line) <= _MAX_WARNING else line[: _MAX_WARNING - 1] + "…"
+
+
+def _document(body: bytes) -> JsonObject:
+    if len(body) > MAX_BODY:
+        raise _malformed(f"at most {MAX_BODY} bytes", str(len(body)))
+    try:
+        document = parse_json(body, max_values=_MAX_VALUES)
+    except TooManyValues:
+        raise _malformed(f"at most {_MAX_VALUES} values", "more") from None
+    except ValueError:
+        raise _malformed("a JSON object", "something else") from None
+    if document.get("apiVersion") != API_VERSION or document.get("kind") != KIND:
+        raise _malformed(f"{KIND} of {API_VERSION}", "another kind or version")
+    return document
+
+
+def _operation(request: JsonObject) -> Operation | None:
+    operation: JsonValue = request.get("operation")
+    if not isinstance(operation, str) or not operation:
+        raise _malformed("request.operation", "none")
+    if text(request, "subResource") or operation not in set(Operation):
+        return None
+    return Operation(operation)
+
+
+def _malformed(expected: str, got: str) -> Denied:
+    return Denied(Reason.ADMISSION_REVIEW_MALFORMED, expected=expected, got=got, remedy=_REMEDY)

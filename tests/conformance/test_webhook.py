@@ -1,0 +1,261 @@
+"""The webhook behind a real kube-apiserver, with Cluster API's own CRDs in both versions and the manifests' rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from webhook_world import NAMESPACE, SECRET, WebhookWorld
+from world import Controller, eventually
+
+from nodeattest_controller import manifests
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.definitions import keeps_custom_resources
+from nodeattest_sandbox.process import free_ports, start_real
+
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
+DROP_IN = "/etc/systemd/system/kubelet.service.d/90-nodeattest.conf"
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+TOKEN = "abcdef.0123456789abcdef"
+
+
+@pytest.fixture(scope="module", params=["v1beta1", "v1beta2"])
+def world(
+    request: pytest.FixtureRequest, assets: Path, capi_definitions: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WebhookWorld]:
+    version = cast("str", request.param)
+    directory = tmp_path_factory.mktemp(f"webhook-{version}")
+    with start_real(directory / "plane", assets, name="management") as plane:
+        if not keeps_custom_resources(plane):
+            pytest.skip("not possible here: this kube-apiserver dies of custom resources")
+        made = WebhookWorld(plane, directory, version, free_ports(1)[0])
+        made.install(capi_definitions)
+        made.policy("enforced", "prod")
+        made.policy("audited", "audit", enforcement="Audit")
+        for name, env in (("prod", "prod"), ("audited", "audit"), ("other", "dev")):
+            made.cluster(name, env)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def replica(world: WebhookWorld) -> Iterator[Controller]:
+    with world.replica("a") as running:
+        world.await_announced()
+        yield running
+
+
+def files(spec: JsonMap) -> list[str]:
+    return [text_at(file, "path") for file in maps_at(spec, "files")]
+
+
+def is_rendered(spec: JsonMap) -> bool:
+    commands = texts_at(spec, "preKubeadmCommands")
+    return DROP_IN in files(spec) and "kubelet-authenticator" in (commands[-1] if commands else "")
+
+
+def config_spec(stored: JsonMap) -> JsonMap:
+    return map_at(stored, "spec", "kubeadmConfigSpec")
+
+
+@pytest.mark.usefixtures("replica")
+def test_new_machines_of_a_cluster_with_a_policy_are_rendered_and_no_others(world: WebhookWorld) -> None:
+    configs = world.path("kubeadmconfigs")
+    stored = world.client.create(configs, world.config("worker", "prod"))
+    assert is_rendered(map_at(stored, "spec"))
+    assert texts_at(stored, "spec", "preKubeadmCommands")[0] == "echo mine"
+    for name, cluster in (("audit", "audited"), ("dev", "other"), ("nobody", None)):
+        mine = world.config(name, cluster)
+        assert map_at(world.client.create(configs, mine), "spec") == mine["spec"], name
+
+
+@pytest.mark.usefixtures("replica")
+def test_audit_says_what_it_leaves_undone(world: WebhookWorld) -> None:
+    warned = world.kubectl("-n", NAMESPACE, "create", "-f", "-", body=world.config("told", "audited"))
+    assert "Warning: policy audited is Audit" in warned
+
+
+@pytest.mark.usefixtures("replica")
+def test_what_the_bootstrap_provider_writes_passes_and_costs_no_read(world: WebhookWorld) -> None:
+    path = world.path("kubeadmconfigs", "joining")
+    stored = world.client.create(world.path("kubeadmconfigs"), world.config("joining", "prod"))
+    before = len(world.plane.requests())
+    discovery: JsonMap = {"bootstrapToken": {"token": TOKEN, "apiServerEndpoint": "10.0.0.1:6443"}}
+    written = world.client.patch(path, {"spec": {"joinConfiguration": {"discovery": discovery}}})
+    assert text_at(written, "spec", "joinConfiguration", "discovery", "bootstrapToken", "token") == TOKEN
+    assert list(maps_at(written, "spec", "files")) == list(maps_at(stored, "spec", "files"))
+    assert is_rendered(map_at(written, "spec"))
+    ours = [entry for entry in world.plane.requests()[before:] if "node-attestation" in entry.user]
+    assert not [entry for entry in ours if "nodeattestationpolicies" in entry.uri and entry.verb == "list"]
+    world.client.delete(path)
+
+
+@pytest.mark.usefixtures("replica")
+def test_a_pools_configuration_is_rendered_when_it_gets_its_cluster(world: WebhookWorld) -> None:
+    created = world.client.create(world.path("kubeadmconfigs"), world.config("pool"))
+    assert not is_rendered(map_at(created, "spec"))
+    labels: JsonMap = {"metadata": {"labels": {"cluster.x-k8s.io/cluster-name": "prod"}}}
+    assert is_rendered(map_at(world.client.patch(world.path("kubeadmconfigs", "pool"), labels), "spec"))
+
+
+@pytest.mark.usefixtures("replica")
+def test_a_control_plane_is_rendered_and_its_machines_are_as_it_is(world: WebhookWorld) -> None:
+    world.cluster("whole", "prod")
+    stored = world.client.create(world.path("kubeadmcontrolplanes"), world.control_plane("whole-cp"))
+    spec = config_spec(stored)
+    assert is_rendered(spec)
+    for role, other in (("initConfiguration", "joinConfiguration"), ("joinConfiguration", "initConfiguration")):
+        made = world.config(f"whole-{role.lower()}", "whole")
+        map_at(made, "metadata", "labels")["cluster.x-k8s.io/control-plane"] = ""
+        made["spec"] = {name: value for name, value in spec.items() if name != other}
+        assert map_at(world.client.create(world.path("kubeadmconfigs"), made), "spec") == made["spec"]
+
+
+@pytest.mark.usefixtures("replica")
+def test_applying_what_is_in_git_again_changes_nothing(world: WebhookWorld) -> None:
+    world.cluster("git", "prod")
+    mine = world.control_plane("git-cp")
+    map_at(mine, "spec", "kubeadmConfigSpec")["files"] = [{"path": "/mine", "content": "a"}]
+    world.kubectl("-n", NAMESPACE, "apply", "-f", "-", body=mine)
+    first = world.client.get(world.path("kubeadmcontrolplanes", "git-cp"))
+    for words in (["apply"], ["apply", "--server-side", "--force-conflicts", "--field-manager=capi-topology"]):
+        world.kubectl("-n", NAMESPACE, *words, "-f", "-", body=mine)
+        again = world.client.get(world.path("kubeadmcontrolplanes", "git-cp"))
+        assert again["spec"] == first["spec"]
+        assert map_at(again, "metadata")["generation"] == map_at(first, "metadata")["generation"]
+    assert files(config_spec(first))[0] == "/mine"
+
+
+@pytest.mark.usefixtures("replica")
+def test_a_control_plane_that_stood_before_its_cluster_is_rendered_when_it_gets_its_owner(world: WebhookWorld) -> None:
+    created = world.client.create(world.path("kubeadmcontrolplanes"), world.control_plane("late-cp"))
+    assert not is_rendered(config_spec(created))
+    owner = world.cluster("late", "prod")
+    reference = {
+        "apiVersion": owner["apiVersion"], "kind": "Cluster", "name": "late", "uid": text_at(owner, "metadata", "uid"),
+    }  # fmt: skip
+    owned: JsonMap = {"metadata": {"ownerReferences": [reference]}}
+    assert is_rendered(config_spec(world.client.patch(world.path("kubeadmcontrolplanes", "late-cp"), owned)))
+
+
+@pytest.mark.usefixtures("replica")
+def test_a_control_plane_with_machines_is_rendered_when_new_ones_are_asked_for(world: WebhookWorld) -> None:
+    world.client.create(world.path("kubeadmcontrolplanes"), world.control_plane("old-cp"))
+    machine: JsonMap = {
+        "apiVersion": f"cluster.x-k8s.io/{world.version}",
+        "kind": "Machine",
+        "metadata": {
+            "name": "old-0",
+            "labels": {"cluster.x-k8s.io/cluster-name": "old", "cluster.x-k8s.io/control-plane": ""},
+        },
+        "spec": {
+            "clusterName": "old",
+            "bootstrap": {"dataSecretName": "old-0"},
+            "infrastructureRef": map_at(world.cluster("old", "prod"), "spec", "infrastructureRef"),
+        },
+    }
+    world.client.create(world.path("machines"), machine)
+    path = world.path("kubeadmcontrolplanes", "old-cp")
+    annotated = world.client.patch(path, {"metadata": {"annotations": {"by": "its controller"}}})
+    assert not is_rendered(config_spec(annotated))
+    assert not is_rendered(config_spec(world.client.patch(path, {"spec": {"replicas": 5}})))
+    after: JsonMap = {"rolloutAfter": "2026-01-01T00:00:00Z"}
+    rollout: JsonMap = {"rollout": {"after": "2026-01-01T00:00:00Z"}} if world.version == "v1beta2" else after
+    assert is_rendered(config_spec(world.client.patch(path, {"spec": rollout})))
+
+
+@pytest.mark.usefixtures("replica")
+def test_a_paused_cluster_is_moved_as_it_is(world: WebhookWorld) -> None:
+    world.cluster("moved", "prod", paused=True)
+    mine = world.control_plane("moved-cp")
+    stored = world.client.create(world.path("kubeadmcontrolplanes"), mine)
+    assert not is_rendered(config_spec(stored))
+    stored = world.client.create(world.path("kubeadmconfigs"), world.config("moved", "moved"))
+    assert not is_rendered(map_at(stored, "spec"))
+
+
+@pytest.mark.usefixtures("replica")
+def test_what_cannot_be_rendered_is_refused_with_what_to_do(world: WebhookWorld) -> None:
+    mine = world.config("conflicting", "prod")
+    map_at(mine, "spec", "joinConfiguration")["skipPhases"] = ["kubelet-start"]
+    with pytest.raises(ApiRefusal, match=r"BootstrapConfigRefused: expected .*take it out") as refused:
+        world.client.create(world.path("kubeadmconfigs"), mine)
+    assert (refused.value.code, refused.value.reason) == (403, "BootstrapConfigRefused")
+
+
+def test_while_nobody_answers_bootstrap_configuration_waits_and_nothing_else(
+    world: WebhookWorld, replica: Controller
+) -> None:
+    replica.kill()
+    try:
+        with pytest.raises(ApiRefusal, match="failed calling webhook"):
+            world.client.create(world.path("kubeadmconfigs"), world.config("waiting", "prod"))
+        world.cluster("meanwhile", "prod")
+        namespace = f"/api/v1/namespaces/{NAMESPACE}"
+        label = "attestation.cluster.x-k8s.io/bootstrap-config"
+        world.client.patch(namespace, {"metadata": {"labels": {label: "disabled"}}})
+        try:
+            eventually(lambda: passes(world, "passing"), what="the way out")
+        finally:
+            world.client.patch(namespace, {"metadata": {"labels": {label: None}}})
+    finally:
+        replica.start()
+        world.await_announced()
+
+
+def passes(world: WebhookWorld, name: str) -> bool:
+    try:
+        world.client.create(world.path("kubeadmconfigs"), world.config(name, "prod"))
+    except ApiRefusal:
+        return False
+    return True
+
+
+def test_a_process_killed_between_its_two_writes_is_gone_on_with(world: WebhookWorld, replica: Controller) -> None:
+    """Without the right to announce its CA the first one stops exactly there."""
+    replica.kill()
+    world.client.delete(SECRET)
+    [binding] = [one for one in manifests.objects("webhook") if one["kind"] == "ClusterRoleBinding"]
+    world.client.delete(f"{BINDINGS}/nodeattest:webhook")
+    try:
+        with world.replica("stopped") as stopped:
+            left = eventually(lambda: _secret(world), seconds=60, what="the Secret")
+            eventually(lambda: stopped.said("cannot keep the webhook's certificates"), seconds=60, what="the complaint")
+            assert "apply manifests/webhook" in stopped.log()
+    finally:
+        world.client.create(BINDINGS, cast("JsonMap", binding))
+        replica.start()
+    world.await_announced()
+    assert map_at(_secret(world) or {}, "data") == map_at(left, "data")
+    assert passes(world, "after-the-kill")
+
+
+def test_replicas_that_race_show_one_certificate(world: WebhookWorld, replica: Controller) -> None:
+    replica.kill()
+    world.client.delete(SECRET)
+    with world.replica("b") as first, world.replica("c", port=0) as second:
+        world.await_announced()
+        eventually(
+            lambda: all(one.said("serving certificate taken") for one in (first, second)), seconds=60, what="both"
+        )
+        assert passes(world, "after-the-race")
+        assert sum(one.log().count("certificates of the webhook written") for one in (first, second)) == 1
+    replica.start()
+    world.await_announced()
+
+
+@pytest.mark.usefixtures("replica")
+def test_no_log_shows_a_token_or_a_key(world: WebhookWorld) -> None:
+    logs = "".join(file.read_text() for file in world.directory.glob("*.log"))
+    assert "bootstrap configuration" in logs
+    assert TOKEN.partition(".")[2] not in logs
+    assert "PRIVATE KEY" not in logs
+
+
+def _secret(world: WebhookWorld) -> JsonMap | None:
+    try:
+        return world.client.get(SECRET)
+    except ApiRefusal:
+        return None

@@ -1,0 +1,105 @@
+"""Certificates that last seconds: a real API server goes on calling the webhook while CA after CA is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+from webhook_world import SECRET, WebhookWorld
+
+from nodeattest_controller.admission.certificates import Lifetimes
+from nodeattest_controller.admission.facts import Reader
+from nodeattest_controller.admission.keeper import Keeper
+from nodeattest_controller.admission.rendering import PolicyRenderer
+from nodeattest_controller.admission.review import MAX_BODY
+from nodeattest_controller.admission.service import AdmissionService
+from nodeattest_controller.admission.tls import HeldCertificate
+from nodeattest_controller.core.objects import items
+from nodeattest_controller.metrics import Metrics
+from nodeattest_discovery.front.listener import Listener
+from nodeattest_discovery.front.settings import Address, Limits
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_sandbox.apiserver.jsonvalue import text_at
+from nodeattest_sandbox.definitions import keeps_custom_resources
+from nodeattest_sandbox.process import free_ports, start_real
+
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
+LIFETIMES = Lifetimes(authority=timedelta(seconds=24), serving=timedelta(seconds=12), announcement=timedelta(seconds=3))
+DURATION = 60.0
+"""Seconds, in which a CA is due three times."""
+
+
+@pytest.fixture(scope="module")
+def world(assets: Path, capi_definitions: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebhookWorld]:
+    directory = tmp_path_factory.mktemp("webhook-rotation")
+    with start_real(directory / "plane", assets, name="management") as plane:
+        if not keeps_custom_resources(plane):
+            pytest.skip("not possible here: this kube-apiserver dies of custom resources")
+        made = WebhookWorld(plane, directory, "v1beta2", free_ports(1)[0])
+        made.install(capi_definitions)
+        made.policy("enforced", "prod")
+        made.cluster("prod", "prod")
+        yield made
+
+
+async def test_no_call_fails_while_certificates_and_cas_are_replaced(world: WebhookWorld) -> None:
+    held = HeldCertificate()
+    bundles: set[str] = set()
+    async with ApiClient.from_kubeconfig_file(world.plane.admin_kubeconfig) as client:
+        keepers = [_keeper(client, held), _keeper(client, HeldCertificate())]
+        service = AdmissionService(Reader(client, namespace=None), PolicyRenderer(), Metrics(), clock=time.monotonic)
+        listener = Listener(
+            service.handle, Address("127.0.0.1", world.port), held.context, Limits(), most_body=MAX_BODY
+        )
+        await listener.start()
+        try:
+            await asyncio.gather(*(keeper.refresh() for keeper in keepers))
+            await _called(client, world)
+            end, calls = time.monotonic() + DURATION, 0
+            while time.monotonic() < end:
+                await asyncio.gather(*(keeper.refresh() for keeper in keepers))
+                bundles.add(text_at(world.client.get(SECRET), "data", "ca.crt"))
+                for _ in range(5):
+                    made = await _create(client, world)
+                    assert any("nodeattest" in str(file["path"]) for file in items(made, "spec", "files"))
+                    calls += 1
+        finally:
+            await listener.stop()
+    assert len(bundles) > 2
+    assert calls > 50
+
+
+def _keeper(client: ApiClient, certificate: HeldCertificate) -> Keeper:
+    return Keeper(
+        client,
+        certificate,
+        namespace="nodeattest-system",
+        configuration="nodeattest-bootstrap-config",
+        names=("127.0.0.1",),
+        now=lambda: datetime.now(UTC),
+        lifetimes=LIFETIMES,
+    )
+
+
+async def _create(client: ApiClient, world: WebhookWorld) -> JsonObject:
+    body = cast("JsonObject", world.config("rotating", "prod"))
+    return await client.create(world.path("kubeadmconfigs") + "?dryRun=All", body)
+
+
+async def _called(client: ApiClient, world: WebhookWorld) -> None:
+    """Wait for the first call: API servers learn of a configuration by a watch."""
+    for attempt in range(100):
+        try:
+            await _create(client, world)
+        except Exception:
+            if attempt == 99:
+                raise
+            await asyncio.sleep(0.2)
+        else:
+            return

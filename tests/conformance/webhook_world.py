@@ -1,0 +1,234 @@
+"""A real API server with Cluster API's own CRDs in one version, our manifests, and replicas of the webhook."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+import yaml
+from world import Controller, eventually
+
+from nodeattest_controller import manifests
+from nodeattest_controller.configfile import API_VERSION, KIND
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
+from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.definitions import install_definitions
+from nodeattest_sandbox.process import ControlPlane
+
+__all__ = ["NAMESPACE", "SECRET", "WebhookWorld"]
+
+TREE: Final = Path(manifests.__file__).parents[2] / "manifests"
+NAMESPACE: Final = "team-a"
+CONFIGURATION: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/nodeattest-bootstrap-config"
+SECRET: Final = "/api/v1/namespaces/nodeattest-system/secrets/node-attestation-webhook-certificates"
+_NEEDED: Final = {"kubeadmconfigs", "kubeadmcontrolplanes", "clusters", "machines", "machinepools"}
+_TOKEN: Final = "/api/v1/namespaces/nodeattest-system/serviceaccounts/node-attestation-controller/token"
+_PROVIDER_ID: Final = "metal://{{ ds.meta_data.instance_id }}"
+
+
+@dataclass
+class WebhookWorld:
+    """One management cluster."""
+
+    plane: ControlPlane
+    directory: Path
+    version: str
+    port: int
+    url: str = ""
+
+    def install(self, definitions: Path) -> None:
+        """Install Cluster API's CRDs, our manifests by kubectl, and a policy for clusters with the label env=prod."""
+        client = self.client
+        install_definitions(client, list(self._in_version(definitions)))
+        self.kubectl("apply", "-f", str(TREE / "default" / "namespace.yaml"))
+        for base in ("crd", "rbac", "webhook"):
+            self.kubectl("apply", "-k", str(TREE / base))
+        eventually(self._knows_policies, what="our kinds")
+        client.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        # A url in the place of the Service: there is no network of pods here.
+        self.url = f"https://127.0.0.1:{self.port}/mutate-bootstrap-config"
+        called: JsonMap = {"op": "replace", "path": "/webhooks/0/clientConfig", "value": {"url": self.url}}
+        client.patch(CONFIGURATION, [called], "json")
+
+    @property
+    def client(self) -> Client:
+        """The administrator."""
+        return self.plane.client()
+
+    def kubectl(self, *words: str, body: JsonMap | None = None) -> str:
+        """Run kubectl as the administrator, with an object on its standard input; returns what it warns of."""
+        assert self.plane.kubectl is not None
+        command = [str(self.plane.kubectl), "--kubeconfig", str(self.plane.admin_kubeconfig), *words]
+        given = None if body is None else json.dumps(body)
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def replica(self, name: str, *, port: int | None = None) -> Controller:
+        """A controller as its service account, with the rights of the manifests and no others."""
+        settings = self.directory / f"{name}.yaml"
+        hosts: dict[str, object] = {"apiVersion": API_VERSION, "kind": KIND, "webhookHosts": ["127.0.0.1"]}
+        settings.write_text(yaml.safe_dump(hosts))
+        asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        kubeconfig = self.plane.token_kubeconfig(text_at(self.client.create(_TOKEN, asked), "status", "token"))
+        where = f"127.0.0.1:{self.port if port is None else port}"
+        flags = ["--config", str(settings), "--webhook-bind-address", where]
+        return Controller(kubeconfig, self.directory / f"{name}.log", flags)
+
+    def await_announced(self) -> str:
+        """Wait until API servers are told of the CA in the Secret, and have seen it; return it."""
+
+        def announced() -> str | None:
+            [webhook] = maps_at(self.client.get(CONFIGURATION), "webhooks")
+            try:
+                secret = self.client.get(SECRET)
+            except ApiRefusal:
+                return None
+            bundle = text_at(webhook, "clientConfig", "caBundle")
+            return bundle if bundle and text_at(secret, "data", "ca.crt")[:200] in bundle else None
+
+        found = eventually(announced, seconds=60, what="the announcement")
+        eventually(self._is_called, seconds=60, what="the first call")
+        return found
+
+    def path(self, kind: str, name: str = "") -> str:
+        """The path of a kind's collection or object."""
+        group = {
+            "kubeadmconfigs": "bootstrap.cluster.x-k8s.io",
+            "kubeadmcontrolplanes": "controlplane.cluster.x-k8s.io",
+        }.get(kind, "cluster.x-k8s.io")
+        collection = f"/apis/{group}/{self.version}/namespaces/{NAMESPACE}/{kind}"
+        return f"{collection}/{name}" if name else collection
+
+    def policy(self, name: str, env: str, **spec: JsonValue) -> None:
+        """Create a policy for clusters with a label."""
+        self.client.create(
+            f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies",
+            {
+                "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+                "kind": "NodeAttestationPolicy",
+                "metadata": {"name": name},
+                "spec": {
+                    "clusterSelector": {"matchLabels": {"env": env}},
+                    "authorizedAttestors": ["tpm"],
+                    "serving": {"kubelet": "Approve"},
+                    **spec,
+                },
+            },
+        )
+
+    def cluster(self, name: str, env: str, *, paused: bool = False) -> JsonMap:
+        """Create a Cluster whose control plane is ``<name>-cp``."""
+        reference: JsonMap = {"kind": "KubeadmControlPlane", "name": f"{name}-cp"}
+        infrastructure: JsonMap = {"kind": "DevCluster", "name": name}
+        if self.version == "v1beta2":
+            reference["apiGroup"] = "controlplane.cluster.x-k8s.io"
+            infrastructure["apiGroup"] = "infrastructure.cluster.x-k8s.io"
+        else:
+            reference["apiVersion"] = "controlplane.cluster.x-k8s.io/v1beta1"
+            infrastructure["apiVersion"] = "infrastructure.cluster.x-k8s.io/v1beta1"
+        body: JsonMap = {
+            "apiVersion": f"cluster.x-k8s.io/{self.version}",
+            "kind": "Cluster",
+            "metadata": {"name": name, "labels": {"env": env}},
+            "spec": {"controlPlaneRef": reference, "infrastructureRef": infrastructure, "paused": paused},
+        }
+        return self.client.create(self.path("clusters"), body)
+
+    def config(self, name: str, cluster: str | None = None, **metadata: JsonValue) -> JsonMap:
+        """Make the KubeadmConfig of a worker, as a MachineSet clones it; without a cluster, as a user writes it."""
+        labels: JsonMap = {} if cluster is None else {"cluster.x-k8s.io/cluster-name": cluster}
+        return {
+            "apiVersion": f"bootstrap.cluster.x-k8s.io/{self.version}",
+            "kind": "KubeadmConfig",
+            "metadata": {"name": name, "labels": labels, **metadata},
+            "spec": {
+                "preKubeadmCommands": ["echo mine"],
+                "joinConfiguration": {"nodeRegistration": {"kubeletExtraArgs": self._arguments()}},
+            },
+        }
+
+    def control_plane(self, name: str) -> JsonMap:
+        """Make a KubeadmControlPlane, as a user writes it."""
+        infrastructure: JsonMap = {"kind": "DevMachineTemplate", "name": name}
+        template: JsonMap = {"infrastructureRef": infrastructure}
+        if self.version == "v1beta2":
+            infrastructure["apiGroup"] = "infrastructure.cluster.x-k8s.io"
+            template = {"spec": template}
+        else:
+            infrastructure["apiVersion"] = "infrastructure.cluster.x-k8s.io/v1beta1"
+        registration: JsonMap = {"nodeRegistration": {"kubeletExtraArgs": self._arguments()}}
+        return {
+            "apiVersion": f"controlplane.cluster.x-k8s.io/{self.version}",
+            "kind": "KubeadmControlPlane",
+            "metadata": {"name": name},
+            "spec": {
+                "version": "v1.34.0",
+                "replicas": 3,
+                "machineTemplate": template,
+                "kubeadmConfigSpec": {
+                    "initConfiguration": deepcopy(registration),
+                    "joinConfiguration": deepcopy(registration),
+                },
+            },
+        }
+
+    def _arguments(self) -> JsonValue:
+        if self.version == "v1beta1":
+            return {"provider-id": _PROVIDER_ID}
+        return [{"name": "provider-id", "value": _PROVIDER_ID}]
+
+    def _in_version(self, definitions: Path) -> Iterable[JsonMap]:
+        for file in sorted(definitions.glob("*.yaml")):
+            definition = map_at(cast("JsonValue", yaml.safe_load(file.read_text())))
+            spec = map_at(definition, "spec")
+            if text_at(spec, "names", "plural") in _NEEDED:
+                spec.pop("conversion", None)
+                for version in maps_at(spec, "versions"):
+                    version["served"] = version["storage"] = version["name"] == self.version
+                yield map_at(_for_old_servers(definition))
+
+    def _knows_policies(self) -> bool:
+        try:
+            self.client.get(
+                f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies"
+            )
+        except ApiRefusal:
+            return False
+        return True
+
+    def _is_called(self) -> bool:
+        try:
+            self.client.create(self.path("kubeadmconfigs"), self.config("probe"), dryRun="All")
+        except ApiRefusal:
+            time.sleep(0.1)
+            return False
+        return True
+
+
+def _for_old_servers(value: JsonValue) -> JsonValue:
+    """Leave out what kube-apiserver 1.20, built with a newer Go, takes amiss: to its schemas an empty string is null.
+
+    That is a default of ``""``, and the type of kubelet's arguments, of which one of ours is empty.
+    """
+    match value:
+        case dict():
+            kept = {name: _for_old_servers(item) for name, item in value.items() if (name, item) != ("default", "")}
+            if "kubeletExtraArgs" in kept:
+                kept["kubeletExtraArgs"] = _untyped(map_at(kept, "kubeletExtraArgs"))
+            return kept
+        case list():
+            return [_for_old_servers(item) for item in value]
+        case _:
+            return value
+
+
+def _untyped(schema: JsonMap) -> JsonMap:
+    anything: JsonMap = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return anything if text_at(schema, "type") == "object" else {"type": "array", "items": anything}

@@ -1,0 +1,149 @@
+"""Bootstrap configurations, their reviews, and a renderer whose versions can be told apart."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Final, cast
+
+from nodeattest_controller.admission.subject import Subject, subject_of
+from nodeattest_controller.core.objects import items, mapping, text
+from nodeattest_controller.core.policy import Policy, parse
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_sandbox.apiserver.patch import json_patch
+
+__all__ = [
+    "AGENT", "CLUSTER", "Versioned", "agent", "answer_of", "audit", "config", "control_plane", "enforce", "made_of",
+    "patched", "review", "subject",
+]  # fmt: skip
+
+AGENT: Final = "/agent"
+GROUPS: Final = {
+    "KubeadmConfig": "bootstrap.cluster.x-k8s.io",
+    "KubeadmControlPlane": "controlplane.cluster.x-k8s.io",
+}
+CLUSTER: JsonObject = {
+    "metadata": {"name": "prod", "namespace": "default", "labels": {"env": "prod"}},
+    "spec": {"controlPlaneRef": {"kind": "KubeadmControlPlane", "name": "prod-control-plane"}},
+}
+
+
+@dataclass(frozen=True)
+class Versioned:
+    """Puts one file into a configuration, and refuses one that has ``/conflict``."""
+
+    version: int = 1
+
+    def render(self, subject: Subject, policy: Policy, cluster: JsonObject) -> JsonObject:
+        assert text(cluster, "metadata", "name")
+        assert policy.attestors
+        files = items(subject.spec, "files")
+        if any(text(file, "path") == "/conflict" for file in files):
+            raise Denied(Reason.POLICY_INVALID, expected="no /conflict", got="/conflict", remedy="remove it")
+        kept = [file for file in files if text(file, "path") != AGENT]
+        return {**subject.spec, "files": [*kept, agent(self.version)]}
+
+    def is_rendered(self, spec: JsonObject) -> bool:
+        return any(text(file, "path") == AGENT for file in items(spec, "files"))
+
+
+def agent(version: int = 1) -> JsonObject:
+    """What the renderer adds."""
+    return {"path": AGENT, "content": str(version)}
+
+
+def enforce() -> Policy:
+    return parse({"metadata": {"name": "tpm"}, "spec": {"authorizedAttestors": ["tpm"]}})
+
+
+def audit() -> Policy:
+    return parse({"metadata": {"name": "tpm"}, "spec": {"authorizedAttestors": ["tpm"], "enforcement": "Audit"}})
+
+
+def config(
+    *files: JsonObject,
+    token: str = "",
+    labels: dict[str, JsonValue] | None = None,
+    status: JsonObject | None = None,
+    **spec: JsonValue,
+) -> JsonObject:
+    """A worker's KubeadmConfig, as a MachineSet clones it."""
+    made: JsonObject = {"joinConfiguration": {"nodeRegistration": {}}, **spec}
+    if files:
+        made["files"] = list[JsonValue](files)
+    if token:
+        made["joinConfiguration"] = {"nodeRegistration": {}, "discovery": {"bootstrapToken": {"token": token}}}
+    named: JsonObject = {"cluster.x-k8s.io/cluster-name": "prod"} if labels is None else labels
+    return {
+        "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
+        "kind": "KubeadmConfig",
+        "metadata": {"name": "prod-md-0", "namespace": "default", "labels": named},
+        "spec": made,
+        "status": status or {},
+    }
+
+
+def control_plane(
+    *files: JsonObject, replicas: int = 0, spec: JsonObject | None = None, labels: dict[str, JsonValue] | None = None
+) -> JsonObject:
+    """A KubeadmControlPlane; ``replicas``: Machines that it has."""
+    configuration: JsonObject = {"initConfiguration": {}, "joinConfiguration": {}}
+    if files:
+        configuration["files"] = list[JsonValue](files)
+    return {
+        "apiVersion": "controlplane.cluster.x-k8s.io/v1beta2",
+        "kind": "KubeadmControlPlane",
+        "metadata": {"name": "prod-control-plane", "namespace": "default", "labels": labels or {}},
+        "spec": {"version": "v1.34.0", "replicas": 3, "kubeadmConfigSpec": configuration, **(spec or {})},
+        "status": {"replicas": replicas},
+    }
+
+
+def subject(whole: JsonObject) -> Subject:
+    kind = text(whole, "kind")
+    name, namespace = text(whole, "metadata", "name"), text(whole, "metadata", "namespace")
+    found = subject_of(whole, group=GROUPS[kind], kind=kind, namespace=namespace, name=name)
+    assert found is not None
+    return found
+
+
+def made_of(whole: JsonObject, patch: list[JsonObject]) -> JsonObject:
+    """Apply a patch, and give the files of the bootstrap configuration that it makes."""
+    return cast("JsonObject", json_patch(json.loads(json.dumps(whole)), list[JsonValue](patch)))
+
+
+def review(whole: JsonObject, before: JsonObject | None = None, /, **request: JsonValue) -> JsonObject:
+    """An AdmissionReview as kube-apiserver writes it; ``request`` replaces its fields."""
+    kind = text(whole, "kind")
+    group, _, version = text(whole, "apiVersion").partition("/")
+    asked: JsonObject = {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "kind": {"group": group, "version": version, "kind": kind},
+        "resource": {"group": group, "version": version, "resource": kind.lower() + "s"},
+        "namespace": text(whole, "metadata", "namespace"),
+        "name": text(whole, "metadata", "name"),
+        "operation": "CREATE" if before is None else "UPDATE",
+        "userInfo": {"username": "system:serviceaccount:capi-system:capi-manager"},
+        "object": whole,
+        "oldObject": before,
+        "dryRun": False,
+        "options": {},
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {**asked, **request}}
+
+
+def answer_of(body: bytes) -> JsonObject:
+    """The response of an AdmissionReview."""
+    document = cast("JsonObject", json.loads(body))
+    assert (document["apiVersion"], document["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    return mapping(document, "response")
+
+
+def patched(whole: JsonObject, response: JsonObject) -> JsonObject:
+    """What an API server makes of an answer."""
+    if "patch" not in response:
+        return whole
+    assert response["patchType"] == "JSONPatch"
+    return made_of(whole, cast("list[JsonObject]", json.loads(base64.b64decode(text(response, "patch")))))

@@ -1,0 +1,117 @@
+"""AdmissionReviews and JSON patches: bytes of anybody, and what an API server makes of our answers."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import json
+from http import HTTPStatus
+from typing import cast
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+from admission_kit import answer_of, config, review
+
+from nodeattest_controller.admission import differences
+from nodeattest_controller.admission.review import MAX_BODY, Operation, allowed, parse, refused
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_sandbox.apiserver.patch import json_patch
+
+SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b"])
+KEYS = st.sampled_from(["a", "b/c", "d~e", "~1", ""])
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3))
+OBJECTS = cast("st.SearchStrategy[JsonObject]", st.dictionaries(KEYS, VALUES, max_size=4))
+
+
+def encoded(**request: JsonValue) -> bytes:
+    return json.dumps(review(config(), **request)).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"", "a JSON object"),
+        (b"[]", "a JSON object"),
+        (b"{}", "AdmissionReview of admission.k8s.io/v1"),
+        (json.dumps({**review(config()), "apiVersion": "admission.k8s.io/v1beta1"}).encode(), "AdmissionReview of"),
+        (json.dumps({**review(config()), "kind": "TokenReview"}).encode(), "AdmissionReview of"),
+        (json.dumps({**review(config()), "request": None}).encode(), "request.uid"),
+        (encoded(uid=""), "request.uid"),
+        (encoded(uid=7), "request.uid"),
+        (encoded(uid="u" * 129), "request.uid"),
+        (encoded(uid="a\nb"), "request.uid"),
+        (encoded(operation=None), "request.operation"),
+        (encoded(operation=["CREATE"]), "request.operation"),
+        (encoded(object=None), "request.object: an object, for CREATE"),
+        (encoded(object=[]), "request.object: an object, for CREATE"),
+        (encoded(operation="UPDATE"), "request.oldObject: an object, for UPDATE"),
+        (encoded(kind={}), "request.kind.kind"),
+        (b" " * (MAX_BODY + 1), f"at most {MAX_BODY} bytes"),
+        (b"[" + b"0," * 300_000 + b"0]", "at most 200000 values"),
+        (b'{"a":' * 100_000, "at most 200000 values|a JSON object"),
+        (b"\xff\xfe", "a JSON object"),
+    ],
+)
+def test_what_is_no_question_is_refused_in_words(body: bytes, expected: str) -> None:
+    with pytest.raises(Denied, match=f"expected ({expected})") as refusal:
+        parse(body)
+    assert refusal.value.reason is Reason.ADMISSION_REVIEW_MALFORMED
+
+
+@pytest.mark.parametrize(
+    "request_", [{"operation": "DELETE", "object": None}, {"operation": "CONNECT"}, {"subResource": "status"}]
+)
+def test_what_is_no_business_of_ours_is_answerable_all_the_same(request_: dict[str, JsonValue]) -> None:
+    assert parse(encoded(**request_)).operation is None
+
+
+def test_a_question_keeps_what_is_asked_and_shows_none_of_the_object() -> None:
+    asked = parse(json.dumps(review(config(token="abcdef.0123456789abcdef"), config(), dryRun=True)).encode())
+    assert (asked.operation, asked.kind, asked.namespace, asked.name) == (
+        Operation.UPDATE, "KubeadmConfig", "default", "prod-md-0",
+    )  # fmt: skip
+    assert asked.dry_run
+    assert "0123456789abcdef" not in repr(asked)
+
+
+@hypothesis.given(st.binary(max_size=200) | OBJECTS.map(lambda value: json.dumps(review(config(), **value)).encode()))
+def test_any_bytes_are_a_question_or_refused(body: bytes) -> None:
+    with contextlib.suppress(Denied):
+        assert parse(body).uid
+
+
+def test_an_answer_bears_the_uid_and_a_patch_in_base64() -> None:
+    operations: list[JsonObject] = [{"op": "add", "path": "/spec/files", "value": []}]
+    answer = answer_of(allowed("u-1", operations, ("one\ntwo", "x" * 300)))
+    assert (answer["uid"], answer["allowed"], answer["patchType"]) == ("u-1", True, "JSONPatch")
+    assert json.loads(base64.b64decode(str(answer["patch"]))) == operations
+    assert answer["warnings"] == ["one two", "x" * 255 + "…"]
+    assert answer_of(allowed("u-2")) == {"uid": "u-2", "allowed": True}
+
+
+def test_a_refusal_is_what_its_creator_reads() -> None:
+    answer = answer_of(refused("u-1", HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable", "later", retry_after=2))
+    assert answer["allowed"] is False
+    assert answer["status"] == {
+        "status": "Failure", "code": 503, "reason": "ServiceUnavailable", "message": "later",
+        "details": {"retryAfterSeconds": 2},
+    }  # fmt: skip
+
+
+@hypothesis.given(OBJECTS, OBJECTS)
+def test_a_patch_makes_one_object_of_the_other(before: JsonObject, after: JsonObject) -> None:
+    operations = differences.patch(before, after, ())
+    made = json_patch(copy.deepcopy(before), list[JsonValue](copy.deepcopy(operations)))
+    assert not differences.paths(made, after)
+    assert json.dumps(made, sort_keys=True) == json.dumps(after, sort_keys=True)
+    assert bool(operations) == bool(differences.paths(before, after))
+
+
+def test_paths_touch_where_one_leads_to_the_other() -> None:
+    discovery, join = frozenset({("join", "discovery", "token")}), frozenset({("join",)})
+    assert differences.touch_each_other(discovery, join)
+    assert differences.touch_each_other(join, discovery)
+    assert not differences.touch_each_other(discovery, frozenset({("join", "nodeRegistration"), ("files",)}))

@@ -1,0 +1,256 @@
+"""The webhook over real TLS: whatever is sent to it, and whatever its API server does, it answers what it must."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from admission_kit import Versioned, agent, answer_of, config, control_plane, patched, review
+from front_kit import LOOPBACK, Answer, Authority, ask
+
+from nodeattest_controller import manifests
+from nodeattest_controller.admission.facts import Reader
+from nodeattest_controller.admission.review import MAX_BODY
+from nodeattest_controller.admission.service import PATH, AdmissionService
+from nodeattest_controller.admission.tls import FileCertificate
+from nodeattest_controller.core.objects import items, mapping, text
+from nodeattest_controller.metrics import Metrics
+from nodeattest_discovery.front.listener import Listener
+from nodeattest_discovery.front.settings import Address, Limits, SettingsError
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.process import ControlPlane, start_sandbox
+
+CLUSTERS = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/clusters"
+POLICIES = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/nodeattestationpolicies"
+SECRET = "0123456789abcdef"
+JSON = "application/json"
+NOW = datetime.now(UTC)
+"""The test CA's certificates are good today."""
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """One that runs."""
+
+    port: int
+    authority: Authority
+    metrics: Metrics
+    client: ApiClient
+
+    async def send(self, request: bytes) -> Answer:
+        return await ask(self.port, request, self.authority)
+
+    async def ask(self, document: JsonObject) -> JsonObject:
+        """POST a review as kube-apiserver does, and give the response."""
+        answer = await self.send(post(json.dumps(document).encode()))
+        assert answer.status == 200, answer.body
+        response = answer_of(answer.body)
+        assert response["uid"] == text(document, "request", "uid")
+        return response
+
+
+def post(
+    body: bytes, path: str = f"{PATH}?timeout=5s", method: str = "POST", kind: str = JSON, more: str = ""
+) -> bytes:
+    head = f"{method} {path} HTTP/1.1\r\nHost: webhook\r\nContent-Type: {kind}\r\n{more}"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with start_sandbox(tmp_path_factory.mktemp("admission"), name="management") as running:
+        client = running.client()
+        install_cluster_api(client)
+        install_definitions(client, manifests.crds())  # pyright: ignore[reportArgumentType] - the sandbox's own JSON type
+        for name, env in (("prod", "prod"), ("other", "dev"), ("twice", "twice")):
+            client.create(CLUSTERS, {"metadata": {"name": name, "labels": {"env": env}}, "spec": {}})
+        for name, env in (("prod", "prod"), ("one", "twice"), ("two", "twice")):
+            spec = {"clusterSelector": {"matchLabels": {"env": env}}, "authorizedAttestors": ["tpm"]}
+            kind = {"apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeAttestationPolicy"}
+            client.create(POLICIES, {**kind, "metadata": {"name": name}, "spec": spec})  # pyright: ignore[reportArgumentType] - the same
+        yield running
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture
+async def webhook(plane: ControlPlane, authority: Authority, tmp_path: Path) -> AsyncGenerator[Webhook]:
+    certificate, key = authority.certify(tmp_path)
+    certificate.rename(tmp_path / "tls.crt")
+    key.rename(tmp_path / "tls.key")
+    tls = FileCertificate(tmp_path, now=lambda: NOW)
+    metrics = Metrics()
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        service = AdmissionService(
+            Reader(client, namespace=None), Versioned(), metrics, clock=lambda: 0.0, patience=0.5
+        )
+        limits = Limits(connection_seconds=3.0)
+        listener = Listener(service.handle, Address(LOOPBACK, 0), tls.context, limits, most_body=MAX_BODY)
+        await listener.start()
+        yield Webhook(listener.port, authority, metrics, client)
+        await listener.stop()
+
+
+def files(whole: JsonObject, response: JsonObject) -> list[JsonObject]:
+    return items(patched(whole, response), "spec", "files")
+
+
+async def test_a_new_configuration_is_rendered_for_a_policys_cluster_and_for_no_other(webhook: Webhook) -> None:
+    mine = config()
+    assert files(mine, await webhook.ask(review(mine))) == [agent()]
+    for labels in ({"cluster.x-k8s.io/cluster-name": "other"}, {"cluster.x-k8s.io/cluster-name": "gone"}, {}):
+        other = config(labels=dict(labels))
+        assert await webhook.ask(review(other)) == {"uid": text(review(other), "request", "uid"), "allowed": True}
+
+
+async def test_a_cluster_that_two_policies_select_gets_no_new_machine(webhook: Webhook) -> None:
+    both = config(labels={"cluster.x-k8s.io/cluster-name": "twice"})
+    response = await webhook.ask(review(both))
+    assert (response["allowed"], text(response, "status", "reason")) == (False, "PolicyInvalid")
+    assert "narrow their clusterSelectors" in text(response, "status", "message")
+    same = await webhook.ask(review(both, both))
+    assert same["allowed"] is True
+
+
+async def test_a_review_costs_three_reads_and_what_the_bootstrap_provider_writes_none(webhook: Webhook) -> None:
+    before = webhook.client.requests
+    await webhook.ask(review(config()))
+    assert webhook.client.requests - before == 3
+    before = webhook.client.requests
+    joining = config(agent(), token=f"abcdef.{SECRET}")
+    assert (await webhook.ask(review(joining, config(agent()))))["allowed"] is True
+    assert webhook.client.requests == before
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "words"),
+    [
+        (post(b"{}", path="/"), 404, f"expected {PATH}"),
+        (post(b"{}", path=f"{PATH}/x"), 404, f"expected {PATH}"),
+        (post(b"", method="GET"), 405, "expected POST"),
+        (post(b"{}", method="PUT"), 405, "expected POST"),
+        (post(b"{}", kind="text/plain"), 415, "expected Content-Type application/json"),
+        (post(b"{}", kind=""), 415, "expected Content-Type application/json"),
+        (post(b"{}", more="Content-Encoding: gzip\r\n"), 415, "expected Content-Type application/json"),
+        (post(b""), 400, "expected a JSON object"),
+        (post(b"{"), 400, "expected a JSON object"),
+        (
+            post(b'{"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview"}'),
+            400,
+            "expected AdmissionReview of",
+        ),
+        (post(json.dumps(review(config(), uid=None)).encode()), 400, "expected request.uid"),
+        (post(json.dumps(review(config(), object=None)).encode()), 400, "expected request.object"),
+        (post(b" " * (MAX_BODY + 1)), 413, "expected at most"),
+    ],
+)
+async def test_what_is_no_review_is_told_so(request_: bytes, status: int, words: str, webhook: Webhook) -> None:
+    answer = await webhook.send(request_)
+    assert answer.status == status
+    assert words in json.loads(answer.body)["message"]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        post(b"{}", more="Transfer-Encoding: chunked\r\n"),
+        post(b"{}", more="Content-Length: 5\r\n"),
+        post(b"{}", more="Transfer-Encoding: identity, chunked\r\n"),
+        post(b"{}", more="Transfer-Encoding : chunked\r\n"),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+        b"POST " + b"/" * 9000 + b" HTTP/1.1\r\n\r\n",
+    ],
+)
+async def test_what_could_be_read_in_two_ways_is_refused(request_: bytes, webhook: Webhook) -> None:
+    try:
+        answer = await webhook.send(request_ + b"\r\n")
+    except (ConnectionError, TimeoutError):
+        return
+    assert answer.status == 400
+
+
+async def test_who_is_slow_is_cut_off_and_keeps_nobody_waiting(webhook: Webhook) -> None:
+    context = ssl.create_default_context(cadata=webhook.authority.pem.decode())
+    slow = [await asyncio.open_connection(LOOPBACK, webhook.port, ssl=context) for _ in range(20)]
+    body = json.dumps(review(config())).encode()
+    for _, writer in slow:
+        writer.write(post(body)[:-1])
+    assert (await webhook.ask(review(config())))["allowed"] is True
+    async with asyncio.timeout(10):
+        assert [await reader.read() for reader, _ in slow] == [b""] * 20
+    for _, writer in slow:
+        writer.close()
+
+
+async def test_while_facts_cannot_be_had_new_configuration_waits_and_updates_of_other_things_pass(
+    plane: ControlPlane, webhook: Webhook
+) -> None:
+    plane.freeze()
+    try:
+        created, changed, same = await asyncio.gather(
+            webhook.ask(review(config())),
+            webhook.ask(review(config(agent(2)), config(verbosity=1))),
+            webhook.ask(review(control_plane(), control_plane())),
+        )
+    finally:
+        plane.resume()
+    for response in (created, changed):
+        assert response["allowed"] is False
+        said = mapping(response, "status")
+        assert (said["code"], said["reason"]) == (503, "ServiceUnavailable")
+        assert "try again" in str(said["message"])
+    assert same["allowed"] is True
+
+
+async def test_metrics_count_kinds_and_outcomes_and_no_names(webhook: Webhook) -> None:
+    await webhook.ask(review(config()))
+    await webhook.ask(review({**config(), "kind": "Pod", "apiVersion": "v1"}))
+    await webhook.send(post(b"{}"))
+    shown = webhook.metrics.render().decode()
+    for labels in (
+        'kind="KubeadmConfig",outcome="rendered"',
+        'kind="other",outcome="unconcerned"',
+        'outcome="malformed"',
+    ):
+        assert labels in shown
+    assert "prod-md-0" not in shown
+
+
+async def test_no_line_of_the_log_holds_a_token_or_an_object(
+    webhook: Webhook, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    await webhook.ask(review(config(token=f"abcdef.{SECRET}")))
+    await webhook.ask(review(config({"path": "/conflict", "content": SECRET})))
+    await webhook.send(post(json.dumps(review(config(token=SECRET), operation=None)).encode()))
+    assert "bootstrap configuration" in caplog.text
+    assert SECRET not in caplog.text + "".join(repr(vars(record)) for record in caplog.records)
+
+
+def test_a_folder_without_a_certificate_is_told_at_the_start_and_an_expired_one_while_it_runs(
+    tmp_path: Path, authority: Authority
+) -> None:
+    with pytest.raises(SettingsError, match=r"tls.crt.*: expected a certificate in PEM and its key"):
+        FileCertificate(tmp_path, now=lambda: NOW)
+    certificate, key = authority.certify(tmp_path)
+    certificate.rename(tmp_path / "tls.crt")
+    key.rename(tmp_path / "tls.key")
+    held = FileCertificate(tmp_path, now=lambda: NOW)
+    assert held.trouble() is None
+    late = FileCertificate(tmp_path, now=lambda: NOW.replace(year=NOW.year + 30, day=1))
+    assert "see why its issuer does not renew it" in (late.trouble() or "")
+    (tmp_path / "tls.crt").write_bytes(b"no certificate")
+    assert "holds no certificate" in (held.trouble() or "")
+    (tmp_path / "tls.crt").unlink()
+    assert "cannot be read" in (held.trouble() or "")
