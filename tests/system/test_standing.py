@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from filing_requests import ends
 from gate import Gate
 from killing import Killer, Moment
 from kubelet_requests import register_node
+from serving_requests import end_of
 from tested_provider import Fleet, installed
 from token_rights import GROUPS, USER, shipped
 from world import NAMESPACE, OWN, Controller, World, eventually
@@ -62,9 +62,9 @@ def told(world: World, reason: str, about: str = "") -> JsonMap | None:
 @pytest.mark.usefixtures("controller")
 def test_a_machine_says_that_it_is_attested_by_what_and_until_when(world: World, tested: Fleet) -> None:
     world.machine("st-a")
-    eventually(lambda: says(world, "st-a", "Unknown", "NotYetAttested"), what="the first word")
-    assert ends(tested.file("st-a", "good", as_node=False)) == "issued"
-    condition = eventually(lambda: says(world, "st-a", "True", "Attested"), what="the condition")
+    eventually(lambda: says(world, "st-a", "Unknown", "NotYetAttested"), seconds=60, what="the first word")
+    assert end_of(tested.file("st-a", "good", as_node=False)) == "issued"
+    condition = eventually(lambda: says(world, "st-a", "True", "Attested"), seconds=60, what="the condition")
     assert text_at(condition, "message").startswith("by tested, until 2")
     kept = [text_at(one, "type") for one in maps_at(world.admin.get(f"{CAPI}/machines/st-a"), "status", "conditions")]
     assert kept == ["BootstrapReady", "NodeAttested"]
@@ -75,19 +75,19 @@ def test_a_machine_that_has_not_joined_shows_a_refused_claim_and_then_its_certif
     world: World, tested: Fleet
 ) -> None:
     world.machine("st-claimed")
-    assert ends(tested.file("st-claimed", "bad", as_node=False)) == f"Denied:{REASON}"
-    condition = eventually(lambda: says(world, "st-claimed", "False", "ClaimRefused"), what="the condition")
+    assert end_of(tested.file("st-claimed", "bad", as_node=False)) == f"Denied:{REASON}"
+    condition = eventually(lambda: says(world, "st-claimed", "False", "ClaimRefused"), seconds=60, what="the condition")
     assert REASON in text_at(condition, "message")
-    assert ends(tested.file("st-claimed", "good", as_node=False)) == "issued"
-    eventually(lambda: says(world, "st-claimed", "True", "Attested"), what="the certificate")
+    assert end_of(tested.file("st-claimed", "good", as_node=False)) == "issued"
+    eventually(lambda: says(world, "st-claimed", "True", "Attested"), seconds=60, what="the certificate")
 
 
 def test_a_refused_renewal_is_shown_survives_a_restart_and_a_certificate_clears_it(
     world: World, tested: Fleet, controller: Controller
 ) -> None:
     tested.joined("st-renewed")
-    assert ends(tested.file("st-renewed", "bad")) == f"Denied:{REASON}"
-    eventually(lambda: says(world, "st-renewed", "False", REASON), what="the condition")
+    assert end_of(tested.file("st-renewed", "bad")) == f"Denied:{REASON}"
+    eventually(lambda: says(world, "st-renewed", "False", REASON), seconds=60, what="the condition")
     verdict = map_at(world.ledger("st-renewed"), "spec", "lastVerdict")
     assert (verdict["verdict"], verdict["reason"]) == ("Denied", REASON)
     assert tested.marks("st-renewed") == []  # onFailure is None by default
@@ -95,9 +95,9 @@ def test_a_refused_renewal_is_shown_survives_a_restart_and_a_certificate_clears_
     path = f"{CAPI}/machines/st-renewed"
     world.admin.patch(f"{path}/status", {"status": {"conditions": []}})  # as clusterctl move drops it
     controller.start()
-    eventually(lambda: says(world, "st-renewed", "False", REASON), what="the same after a restart")
-    assert ends(tested.file("st-renewed", "good")) == "issued"
-    eventually(lambda: says(world, "st-renewed", "True", "Attested"), what="the certificate")
+    eventually(lambda: says(world, "st-renewed", "False", REASON), seconds=60, what="the same after a restart")
+    assert end_of(tested.file("st-renewed", "good")) == "issued"
+    eventually(lambda: says(world, "st-renewed", "True", "Attested"), seconds=60, what="the certificate")
 
 
 @pytest.mark.usefixtures("controller")
@@ -105,13 +105,15 @@ def test_a_stolen_token_and_another_node_change_nothing_for_a_healthy_machine(wo
     tested.policy(onFailure="DeleteNode", maxFailedShare=100)
     for name in ("st-healthy", "st-evil"):
         tested.joined(name)
-        eventually(lambda name=name: says(world, name, "True", "Attested"), what="the condition")
+        eventually(lambda name=name: says(world, name, "True", "Attested"), seconds=60, what="the condition")
     before = map_at(world.ledger("st-healthy"), "metadata", "resourceVersion")
-    assert ends(tested.file("st-healthy", "bad", as_node=False)).startswith("Denied:")
-    assert ends(tested.file("st-healthy", "bad", node="st-evil")).startswith("Denied:")  # with the other's provider ID
-    assert ends(tested.file("st-evil", "bad")) == f"Denied:{REASON}"
-    eventually(lambda: says(world, "st-evil", "False", REASON), what="the evil one's own")
-    eventually(lambda: not tested.has_node("st-evil"), what="its Node to go")
+    assert end_of(tested.file("st-healthy", "bad", as_node=False)).startswith("Denied:")
+    assert end_of(tested.file("st-healthy", "bad", node="st-evil")).startswith(
+        "Denied:"
+    )  # with the other's provider ID
+    assert end_of(tested.file("st-evil", "bad")) == f"Denied:{REASON}"
+    eventually(lambda: says(world, "st-evil", "False", REASON), seconds=60, what="the evil one's own")
+    eventually(lambda: not tested.has_node("st-evil"), seconds=60, what="its Node to go")
     assert says(world, "st-healthy", "True", "Attested")
     assert tested.has_node("st-healthy")
     assert map_at(world.ledger("st-healthy"), "metadata", "resourceVersion") == before
@@ -121,18 +123,18 @@ def test_a_stolen_token_and_another_node_change_nothing_for_a_healthy_machine(wo
 def test_a_node_is_tainted_then_cordoned_then_released_by_its_certificate(world: World, tested: Fleet) -> None:
     tested.policy(onFailure="Taint", maxFailedShare=100)
     tested.joined("st-taint")
-    assert ends(tested.file("st-taint", "bad")) == f"Denied:{REASON}"
-    eventually(lambda: tested.marks("st-taint") == ["Taint"], what="the taint")
-    assert eventually(lambda: told(world, "NodeTainted", "st-taint"), what="the Event")
+    assert end_of(tested.file("st-taint", "bad")) == f"Denied:{REASON}"
+    eventually(lambda: tested.marks("st-taint") == ["Taint"], seconds=60, what="the taint")
+    assert eventually(lambda: told(world, "NodeTainted", "st-taint"), seconds=60, what="the Event")
     tested.policy(onFailure="Cordon", maxFailedShare=100)
-    eventually(lambda: tested.marks("st-taint") == ["Cordon"], what="the cordon")
+    eventually(lambda: tested.marks("st-taint") == ["Cordon"], seconds=60, what="the cordon")
     assert map_at(tested.node("st-taint"), "spec")["unschedulable"] is True
-    done = eventually(lambda: says(world, "st-taint", "False", REASON), what="the condition")
+    done = eventually(lambda: says(world, "st-taint", "False", REASON), seconds=60, what="the condition")
     assert "its Node was" in text_at(done, "message")
-    assert ends(tested.file("st-taint", "good")) == "issued"
-    eventually(lambda: tested.marks("st-taint") == [], what="the release")
+    assert end_of(tested.file("st-taint", "good")) == "issued"
+    eventually(lambda: tested.marks("st-taint") == [], seconds=60, what="the release")
     assert "unschedulable" not in map_at(tested.node("st-taint"), "spec")
-    eventually(lambda: "onFailure" not in map_at(world.ledger("st-taint"), "spec"), what="the record to go")
+    eventually(lambda: "onFailure" not in map_at(world.ledger("st-taint"), "spec"), seconds=60, what="the record to go")
 
 
 @pytest.mark.usefixtures("controller")
@@ -144,36 +146,36 @@ def test_a_wrong_policy_touches_no_more_than_the_share(world: World, tested: Fle
     share = 100 * 2 // joined + 1  # two of them
     tested.policy("godo", onFailure="Taint", maxFailedShare=share)
     filed = [tested.file(name, "good") for name in names]
-    assert {ends(one) for one in filed} == {f"Denied:{REASON}"}
-    eventually(lambda: len(tested.marks(*names)) == 2, what="two taints")
-    withheld = eventually(lambda: told(world, "OnFailureWithheld", "c1"), what="the Event")
+    assert {end_of(one) for one in filed} == {f"Denied:{REASON}"}
+    eventually(lambda: len(tested.marks(*names)) == 2, seconds=60, what="two taints")
+    withheld = eventually(lambda: told(world, "OnFailureWithheld", "c1"), seconds=60, what="the Event")
     assert "maxFailedShare" in text_at(withheld, "message")
     for name in names:
-        eventually(lambda name=name: says(world, name, "False", REASON), what="the condition")
+        eventually(lambda name=name: says(world, name, "False", REASON), seconds=60, what="the condition")
     assert len(tested.marks(*names)) == 2
     tested.policy(onFailure="Taint", maxFailedShare=share, enforcement="Audit")
-    eventually(lambda: tested.marks(*names) == [], what="Audit undoing it")
+    eventually(lambda: tested.marks(*names) == [], seconds=60, what="Audit undoing it")
 
 
 @pytest.mark.usefixtures("controller")
 def test_a_node_that_comes_back_under_its_name_is_treated_again(world: World, tested: Fleet) -> None:
     tested.policy(onFailure="Taint", maxFailedShare=100)
     tested.joined("st-again")
-    assert ends(tested.file("st-again", "bad")) == f"Denied:{REASON}"
-    eventually(lambda: tested.marks("st-again") == ["Taint"], what="the taint")
+    assert end_of(tested.file("st-again", "bad")) == f"Denied:{REASON}"
+    eventually(lambda: tested.marks("st-again") == ["Taint"], seconds=60, what="the taint")
     world.workload_admin.delete("/api/v1/nodes/st-again")
     fresh: JsonMap = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "st-again"},
                       "spec": {"providerID": "sandbox://st-again"}}  # fmt: skip
     world.workload_admin.create("/api/v1/nodes", fresh)
-    assert ends(tested.file("st-again", "bad")) == f"Denied:{REASON}"
-    eventually(lambda: tested.marks("st-again") == ["Taint"], what="the taint on the new Node")
+    assert end_of(tested.file("st-again", "bad")) == f"Denied:{REASON}"
+    eventually(lambda: tested.marks("st-again") == ["Taint"], seconds=60, what="the taint on the new Node")
 
 
 @pytest.mark.usefixtures("controller")
 def test_a_paused_cluster_is_left_alone(world: World, tested: Fleet) -> None:
     path = f"{CAPI}/clusters/c1"
     tested.joined("st-paused")
-    eventually(lambda: says(world, "st-paused", "True", "Attested"), what="the condition")
+    eventually(lambda: says(world, "st-paused", "True", "Attested"), seconds=60, what="the condition")
     world.admin.patch(path, {"spec": {"paused": True}})
     try:
         world.admin.patch(f"{CAPI}/machines/st-paused/status", {"status": {"conditions": []}})
@@ -181,18 +183,20 @@ def test_a_paused_cluster_is_left_alone(world: World, tested: Fleet) -> None:
         assert not shown(world, "st-paused")
     finally:
         world.admin.patch(path, {"spec": {"paused": None}})
-    eventually(lambda: says(world, "st-paused", "True", "Attested"), what="the condition, after the pause")
+    eventually(lambda: says(world, "st-paused", "True", "Attested"), seconds=60, what="the condition, after the pause")
 
 
 @pytest.mark.usefixtures("controller")
 def test_a_pool_counts_the_instances_that_are_attested(world: World, tested: Fleet) -> None:
     ids = ["sandbox://st-pool-0", "sandbox://st-pool-1"]
     create_machine_pool(world.admin, "st-pool", cluster=world.cluster, provider_ids=ids)
-    eventually(lambda: says(world, "st-pool", "False", "InstancesNotAttested", "machinepools"), what="the count")
+    eventually(
+        lambda: says(world, "st-pool", "False", "InstancesNotAttested", "machinepools"), seconds=60, what="the count"
+    )
     world.machine("st-pool-0")  # an instance that is a Machine besides
-    assert ends(tested.file("st-pool-0", "good", as_node=False)) == "issued"
+    assert end_of(tested.file("st-pool-0", "good", as_node=False)) == "issued"
     one = eventually(
-        lambda: "1 of 2" in text_at(shown(world, "st-pool", "machinepools"), "message"), what="one instance"
+        lambda: "1 of 2" in text_at(shown(world, "st-pool", "machinepools"), "message"), seconds=60, what="one instance"
     )
     assert one
 
@@ -203,16 +207,18 @@ def test_a_missing_right_is_told_with_its_manifest_and_used_when_it_comes(world:
     world.route_workload(world.workload.client_kubeconfig(USER, GROUPS).read_bytes())
     try:
         with world.controller(*FLAGS, log="standing-403.log") as controller:
-            eventually(lambda: controller.said("connected"), what="the connection")
+            eventually(lambda: controller.said("connected"), seconds=60, what="the connection")
             tested.joined("st-poor")
-            assert ends(tested.file("st-poor", "bad")) == f"Denied:{REASON}"
-            event = eventually(lambda: told(world, "OnFailureForbidden", "c1"), what="the Event")
+            assert end_of(tested.file("st-poor", "bad")) == f"Denied:{REASON}"
+            event = eventually(lambda: told(world, "OnFailureForbidden", "c1"), seconds=60, what="the Event")
             assert "manifests/workload-on-failure" in text_at(event, "message")
-            eventually(lambda: says(world, "st-poor", "False", REASON), what="the condition all the same")
+            eventually(lambda: says(world, "st-poor", "False", REASON), seconds=60, what="the condition all the same")
             assert tested.marks("st-poor") == []
             assert "onFailure" not in map_at(world.ledger("st-poor"), "spec")  # nothing was done, nothing counts
             made += grant(world, "workload-on-failure")
-            assert ends(tested.file("st-poor", "!EndorsementKeyChanged")).startswith("Denied:")  # sooner than in 2 min
+            assert end_of(tested.file("st-poor", "!EndorsementKeyChanged")).startswith(
+                "Denied:"
+            )  # sooner than in 2 min
             eventually(lambda: tested.marks("st-poor") == ["Taint"], seconds=60, what="the taint")
     finally:
         world.route_workload(world.workload.admin_kubeconfig.read_bytes())
@@ -249,19 +255,19 @@ def test_a_node_is_treated_although_the_controller_dies_around_a_write(
         controller = stack.enter_context(world.controller(*FLAGS, kubeconfig=first, log=f"{name}.log"))
         world.await_service(controller)
         tested.joined(name)
-        eventually(lambda: says(world, name, "True", "Attested"), what="the condition")
+        eventually(lambda: says(world, name, "True", "Attested"), seconds=60, what="the condition")
         killer = Killer(controller, write, moment)
         for gate in gates:
             gate.before, gate.after = killer.passes("before"), killer.passes("after")
-        assert ends(tested.file(name, "bad")) == f"Denied:{REASON}"
+        assert end_of(tested.file(name, "bad")) == f"Denied:{REASON}"
         assert killer.done.wait(20)
         controller.start()
         if (write, moment) == ("ledger", "before"):  # nothing was remembered: the node asks again, as agents do
-            assert ends(tested.file(name, "bad")) == f"Denied:{REASON}"
+            assert end_of(tested.file(name, "bad")) == f"Denied:{REASON}"
         eventually(lambda: tested.marks(name) == ["Cordon"], seconds=60, what="the cordon")
-        eventually(lambda: says(world, name, "False", REASON), what="the condition")
-        assert ends(tested.file(name, "good")) == "issued"
-        eventually(lambda: tested.marks(name) == [], what="the release")
+        eventually(lambda: says(world, name, "False", REASON), seconds=60, what="the condition")
+        assert end_of(tested.file(name, "good")) == "issued"
+        eventually(lambda: tested.marks(name) == [], seconds=60, what="the release")
         assert "unschedulable" not in map_at(tested.node(name), "spec")
 
 
@@ -280,16 +286,16 @@ def test_a_tpm_that_shows_another_boot_than_the_policy_wants_is_cordoned_until_i
         agent = world.agent("st-tpm", "tpm", tcti=tpm.tcti)
         joined = agent.join(world.token())
         assert joined.returncode == 0, joined.stderr
-        eventually(lambda: says(world, "st-tpm", "True", "Attested"), what="the condition")
+        eventually(lambda: says(world, "st-tpm", "True", "Attested"), seconds=60, what="the condition")
         policy: JsonMap = {"pcrs": other}
         world.set_policy(authorizedAttestors=["tpm"], tpm=policy, onFailure="Cordon", maxFailedShare=100)
         refused = agent.join(world.token(), "--renew")
         assert REASON in refused.stderr
         assert [text_at(one, "spec", "username") for one in world.requests_of("st-tpm")].count("system:node:st-tpm")
-        eventually(lambda: says(world, "st-tpm", "False", REASON), what="the condition")
-        eventually(lambda: Fleet(world).marks("st-tpm") == ["Cordon"], what="the cordon")
+        eventually(lambda: says(world, "st-tpm", "False", REASON), seconds=60, what="the condition")
+        eventually(lambda: Fleet(world).marks("st-tpm") == ["Cordon"], seconds=60, what="the cordon")
         world.set_policy(authorizedAttestors=["tpm"], tpm={"pcrs": zero}, onFailure="Cordon", maxFailedShare=100)
         renewed = agent.join(world.token(), "--renew")
         assert renewed.returncode == 0, renewed.stderr
-        eventually(lambda: Fleet(world).marks("st-tpm") == [], what="the release")
-        eventually(lambda: says(world, "st-tpm", "True", "Attested"), what="the condition")
+        eventually(lambda: Fleet(world).marks("st-tpm") == [], seconds=60, what="the release")
+        eventually(lambda: says(world, "st-tpm", "True", "Attested"), seconds=60, what="the condition")

@@ -12,8 +12,9 @@ from uuid import uuid4
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from filing_requests import Filed, ends
+from filing_requests import Filed
 from kubelet_requests import register_node
+from serving_requests import end_of
 from third_party import install_provider
 from world import CSRS, World
 
@@ -66,7 +67,7 @@ class Fleet:
         """Make a Machine, let it join, and let its Node stand there."""
         self.world.machine(name, **options)  # pyright: ignore[reportArgumentType] - the tests name real options
         register_node(self.world, name)
-        assert ends(self.file(name, "good", as_node=False)) == "issued"
+        assert end_of(self.file(name, "good", as_node=False)) == "issued"
 
     def file(self, name: str, word: str, *, as_node: bool = True, node: str = "", provider_id: str = "") -> Filed:
         """File a request for a machine, as its node or by a token; ``node`` asks under another name."""

@@ -101,6 +101,10 @@ class Words:
             return LastVerdict(APPROVED, "Attested", grant.at)
         return None
 
+    def pending(self) -> set[str]:
+        """Return the machines on which there is a word that nobody wrote down or told of yet."""
+        return {*self._refusals, *self._grants, *self._claims}
+
     def remembered(self, provider_id: str) -> None:
         """Hear that the ledger has it."""
         self._refusals.pop(provider_id, None)

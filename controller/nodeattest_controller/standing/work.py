@@ -49,6 +49,10 @@ LOOK_PERIOD: Final = 60.0
 """Seconds between two looks at all machines when nothing changes: certificates end without a word."""
 SETTLE: Final = 1.0
 """Seconds that changes are gathered before they are looked at: a Machine changes often, a look costs all of them."""
+LOOK_REST: Final = 30.0
+"""How many times as long as the last look took is waited before the next: at most a thirtieth of a core."""
+LOOK_PIECE: Final = 200
+"""Machines that are looked at before others get their turn."""
 NODE_PERIOD: Final = 300.0
 """Seconds between two looks at a Node that is treated already: it may have been made anew."""
 FORBIDDEN_PAUSE: Final = 120.0
@@ -87,6 +91,10 @@ class StandingWork:
         self._all = Buckets(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=ground.clock)
         self._looked: dict[str, float] = {}
         """When the Node of a treated machine was looked at, by provider ID."""
+        self._rests: dict[Key, float] = {}
+        """Until when a machine is not looked at whose Node may not be written."""
+        self._silent_until = float("-inf")
+        """Until when nothing is tried, because the management cluster refuses it."""
 
     synced = True
     """Nothing is watched here that the management cluster's caches do not hold."""
@@ -114,34 +122,46 @@ class StandingWork:
         self._queue.add(("machine", provider_id))
 
     async def _watch(self) -> None:
+        took = 0.0
         while True:
             try:
                 async with asyncio.timeout(LOOK_PERIOD):
                     await self._wake.wait()
             except TimeoutError:
                 pass
-            await asyncio.sleep(SETTLE)
+            await asyncio.sleep(max(SETTLE, took * LOOK_REST))
             self._wake.clear()
             if self._may_act():
-                self._look()
+                started = self._ground.clock()
+                await self._look()
+                took = self._ground.clock() - started
 
-    def _look(self) -> None:
-        """Find what has to be done, in memory."""
+    async def _look(self) -> None:
+        """Find what has to be done, in memory, and let others work in between."""
         management, policy = self._ground.management, self._policy()
         pairs = [(member, self._ledger(member)) for member in management.inventory.members_of(self._key)]
         around, withheld = around_of(pairs), 0
-        for member, ledger in pairs:
+        for provider_id in self._words.pending():
+            self._offer(("machine", provider_id))
+        for number, (member, ledger) in enumerate(pairs):
+            if number % LOOK_PIECE == 0:
+                await asyncio.sleep(0)
             decision = decide(member, ledger, policy, around) if policy is not None and ledger else Rest.LEAVE
             if isinstance(decision, Withhold) and ledger is not None:
                 withheld += 1
                 self._reports.withheld(member, ledger, decision.why)
             if self._is_due(member, ledger, decision) or self._shows_otherwise(member, ledger):
-                self._queue.add(("machine", member.provider_id))
+                self._offer(("machine", member.provider_id))
         for pool in management.objects_of(self._key, "machinepools"):
             if self._patch(pool, self._condition_of_pool(pool)) is not None:
-                self._queue.add(("pool", text(pool, "metadata", "name")))
+                self._offer(("pool", text(pool, "metadata", "name")))
         failing = sum(ledger is not None and is_failing(ledger) for _member, ledger in pairs)
         self._ground.metrics.standing(self._key, failing=failing, treated=around.treated, withheld=withheld)
+
+    def _offer(self, key: Key) -> None:
+        """Have a key worked on, unless it failed and its next try is planned."""
+        if not self._queue.failures(key) and self._rests.get(key, float("-inf")) <= self._ground.clock():
+            self._queue.add(key)
 
     def _is_due(self, member: Member, ledger: Ledger | None, decision: Treat | Withhold | Rest) -> bool:
         if not isinstance(decision, Treat) or ledger is None or ledger.treatment is None:
@@ -165,9 +185,9 @@ class StandingWork:
         kind, name = key
         try:
             await (self._machine(name) if kind == "machine" else self._pool(name))
-        except Forbidden as error:
+        except Forbidden as error:  # so will the next one be
             self._reports.management_forbidden(error)
-            self._queue.add_after(key, FORBIDDEN_PAUSE)
+            self._silent_until = self._ground.clock() + FORBIDDEN_PAUSE
         except ApiError as error:
             delay = self._queue.retry(key)
             if not isinstance(error, (Conflict, NotFound)):  # somebody was faster, or something is gone: look again
@@ -179,6 +199,8 @@ class StandingWork:
         member = self._member(provider_id)
         if member is None:
             self._words.forget(provider_id)
+            self._looked.pop(provider_id, None)
+            self._rests.pop(("machine", provider_id), None)
             return
         ledger = self._ledger(member)
         if ledger is not None:
@@ -208,7 +230,7 @@ class StandingWork:
 
     async def _see_to_node(self, member: Member, ledger: Ledger) -> Ledger:
         policy = self._policy()
-        if policy is None:
+        if policy is None or (ledger.treatment is None and not is_failing(ledger)):
             return ledger
         inventory = self._ground.management.inventory
         around = around_of((one, self._ledger(one)) for one in inventory.members_of(self._key))
@@ -226,7 +248,7 @@ class StandingWork:
                     pass
         except Forbidden as error:
             self._reports.nodes_forbidden(error)
-            self._queue.add_after(("machine", member.provider_id), FORBIDDEN_PAUSE)
+            self._rests["machine", member.provider_id] = self._ground.clock() + FORBIDDEN_PAUSE
         return self._ledger(member) or ledger
 
     async def _pool(self, name: str) -> None:
@@ -251,6 +273,8 @@ class StandingWork:
     def _may_act(self) -> bool:
         management = self._ground.management
         cluster = management.cluster(self._key)
+        if self._ground.clock() < self._silent_until:
+            return False
         if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata") or management.is_paused(cluster):
             return False
         return self._ground.ownership.owns(self._key)

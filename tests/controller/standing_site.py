@@ -1,0 +1,149 @@
+"""Machines on Cluster API's definitions, and the controller ``standing`` at work on them, in the test's process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, Literal, cast
+
+from nodeattest_controller.clusters.events import EventRecorder
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.ownership import Everything
+from nodeattest_controller.core.clusterapi import machine_members
+from nodeattest_controller.core.ledger import Entry, empty, render
+from nodeattest_controller.manifests import crds
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.standing.desk import Standing
+from nodeattest_controller.standing.work import Ground, StandingWork
+from nodeattest_kube.client import ApiClient
+from nodeattest_providers.names import NodeName, ProviderName, Purpose
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.definitions import install_definitions
+from nodeattest_sandbox.fleet import create_namespace
+from nodeattest_sandbox.process import ControlPlane
+
+__all__ = ["KEY", "OWN", "Site", "Version", "at_work", "prepared", "until"]
+
+Version = Literal["v1beta1", "v1beta2"]
+KEY: Final = ClusterKey("fleet/blue")
+OWN: Final = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet"
+STAMP: Final = "2026-01-01T00:00:00Z"
+
+
+def prepared(plane: ControlPlane) -> ControlPlane:
+    """Install our definitions, and a policy that takes the cluster in."""
+    install_definitions(plane.client(), cast("list[JsonMap]", crds()))
+    create_namespace(plane.client(), "fleet")
+    spec: JsonMap = {"authorizedAttestors": ["tpm"]}
+    policy: JsonMap = {"apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeAttestationPolicy",
+                       "metadata": {"name": "p", "namespace": "fleet"}, "spec": spec}  # fmt: skip
+    plane.client().create(f"{OWN}/nodeattestationpolicies", policy)
+    return plane
+
+
+class Site:
+    """The objects of one cluster in one version, as the definitions want them."""
+
+    def __init__(self, client: Client, version: Version) -> None:
+        self.client = client
+        self.version: Version = version
+        self.root = f"/apis/cluster.x-k8s.io/{version}/namespaces/fleet"
+
+    def reference(self, group: str, kind: str) -> JsonMap:
+        if self.version == "v1beta1":
+            return {"apiVersion": f"{group}.cluster.x-k8s.io/v1beta1", "kind": kind, "name": "x", "namespace": "fleet"}
+        return {"apiGroup": f"{group}.cluster.x-k8s.io", "kind": kind, "name": "x"}
+
+    def create(self, kind: str, name: str, spec: JsonMap, status: JsonMap) -> JsonMap:
+        plural = f"{kind.lower()}s"
+        labels: JsonMap = {"cluster.x-k8s.io/cluster-name": "blue"}
+        body: JsonMap = {"apiVersion": f"cluster.x-k8s.io/{self.version}", "kind": kind,
+                         "metadata": {"name": name, "namespace": "fleet", "labels": labels}, "spec": spec}  # fmt: skip
+        self.client.create(f"{self.root}/{plural}", body)
+        return self.client.patch(f"{self.root}/{plural}/{name}/status", {"status": status})
+
+    def cluster(self) -> JsonMap:
+        spec: JsonMap = {"infrastructureRef": self.reference("infrastructure", "DevCluster")}
+        return self.create("Cluster", "blue", spec, {"phase": "Provisioned"})
+
+    def template(self) -> JsonMap:
+        bootstrap: JsonMap = {"dataSecretName": "d"}
+        infrastructure = self.reference("infrastructure", "DevMachine")
+        return {"clusterName": "blue", "bootstrap": bootstrap, "infrastructureRef": infrastructure}
+
+    def machine(self, name: str, *, node: bool = True) -> JsonMap:
+        told: JsonMap = {"type": "InfrastructureReady", "status": "True", "lastTransitionTime": STAMP}
+        if self.version == "v1beta2":
+            told.update({"reason": "Ready", "message": "ready"})  # old servers' schema checks take "" for null
+        status: JsonMap = {"conditions": [told]}
+        if node:
+            status["nodeRef"] = {"name": name} if self.version == "v1beta2" else {"name": name, "uid": "n-1"}
+        return self.create("Machine", name, {**self.template(), "providerID": f"sandbox://{name}"}, status)
+
+    def pool(self, name: str, *ids: str) -> JsonMap:
+        spec: JsonMap = {"clusterName": "blue", "providerIDList": [*ids], "template": {"spec": self.template()}}
+        return self.create("MachinePool", name, spec, {"phase": "Running"})
+
+    def ledger(self, machine: JsonMap) -> None:
+        """Write down that the machine has a certificate."""
+        [member] = machine_members(machine)
+        now = datetime.now(UTC)
+        entry = Entry(
+            request_name="r", request_uid="u", first_request_uid="", spki="sha256:" + "0" * 64, serial="1f",
+            not_before=now, not_after=now + timedelta(days=14), issued_at=now - timedelta(minutes=1), certificate="PEM",
+            purpose=Purpose.CLIENT,
+        )  # fmt: skip
+        known = replace(empty(member), node_name=NodeName(member.name), provider=ProviderName("tpm"), issued=(entry,))
+        self.client.create(f"{OWN}/machineattestations", cast("JsonMap", render(known, member, "signer")))
+
+    def conditions(self, plural: str, name: str) -> list[JsonMap]:
+        return list(maps_at(self.client.get(f"{self.root}/{plural}/{name}"), "status", "conditions"))
+
+    def said(self, plural: str, name: str) -> tuple[str, str]:
+        """Return status and reason of ours."""
+        found = [one for one in self.conditions(plural, name) if text_at(one, "type") == "NodeAttested"]
+        return (text_at(found[0], "status"), text_at(found[0], "reason")) if found else ("", "")
+
+
+@asynccontextmanager
+async def at_work(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncGenerator[Standing]:
+    """Run the controller ``standing`` on the management cluster's caches, as an administrator or as another user."""
+    async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client:
+        works: list[StandingWork] = []
+
+        def changed(_cluster: ClusterKey, _ids: frozenset[str] | None) -> None:
+            for work in works:
+                work.changed()
+
+        management = Management(client, namespace=None, on_change=changed)
+        ready = asyncio.Event()
+        tasks = [asyncio.create_task(management.run(ready))]
+        await asyncio.wait_for(ready.wait(), 30)
+        ground = Ground(
+            management=management, ownership=Everything(lambda: True), metrics=Metrics(), now=lambda: datetime.now(UTC),
+            clock=time.monotonic,
+        )  # fmt: skip
+        desk = Standing(ground, events=EventRecorder(client, now=lambda: datetime.now(UTC), instance="test"))
+        works.append(desk.of(KEY, client))
+        tasks.append(asyncio.create_task(works[0].run()))
+        try:
+            yield desk
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(holds: Callable[[], bool], what: str) -> None:
+    for _ in range(200):
+        if await asyncio.to_thread(holds):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{what} did not happen")

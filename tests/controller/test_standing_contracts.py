@@ -1,0 +1,141 @@
+"""Where machines stand, on Cluster API's own definitions: one served version at a time, objects that they accept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import cast
+
+import pytest
+import yaml
+from standing_site import KEY, Site, Version, at_work, prepared, until
+
+from nodeattest_controller.clusters.verdicts import Refused
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
+from nodeattest_sandbox.definitions import install_definitions, keeps_custom_resources
+from nodeattest_sandbox.fleet import create_namespace
+from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox
+
+NOT_POSSIBLE = "not possible here:"
+
+
+@pytest.fixture(scope="module", params=["sandbox", pytest.param("real", marks=pytest.mark.conformance)])
+def kind(request: pytest.FixtureRequest) -> str:
+    return cast("str", request.param)
+
+
+@pytest.fixture(scope="module", params=["v1beta1", "v1beta2"])
+def version(request: pytest.FixtureRequest) -> Version:
+    return cast("Version", request.param)
+
+
+@pytest.fixture(scope="module")
+def plane(
+    kind: str,
+    version: Version,
+    capi_definitions: Path,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ControlPlane]:
+    directory = tmp_path_factory.mktemp(f"contracts-{kind}-{version}")
+    with ExitStack() as stack:
+        if kind == "sandbox":
+            running = stack.enter_context(start_sandbox(directory, name="management"))
+        else:
+            assets = cast("Path", request.getfixturevalue("assets"))
+            running = stack.enter_context(start_real(directory, assets, name="management"))
+        if not keeps_custom_resources(running):
+            pytest.skip(f"{NOT_POSSIBLE} this kube-apiserver dies of custom resources")
+        install_definitions(running.client(), only(version, capi_definitions))
+        yield prepared(running)
+
+
+def only(version: Version, folder: Path) -> list[JsonMap]:
+    """Read Cluster API's definitions, with one version that is stored and served: conversion needs its webhooks."""
+    found: list[JsonMap] = []
+    for kind in ("clusters", "machines", "machinepools"):
+        definition = cast("JsonMap", yaml.safe_load((folder / f"cluster.x-k8s.io_{kind}.yaml").read_text()))
+        spec = map_at(definition, "spec")
+        spec["versions"] = [one for one in maps_at(spec, "versions") if one["name"] == version]
+        for one in maps_at(spec, "versions"):
+            one.update({"storage": True, "served": True})
+        spec.pop("conversion", None)
+        found.append(definition)
+    return found
+
+
+@pytest.fixture(scope="module")
+def site(plane: ControlPlane, version: Version) -> Site:
+    made = Site(plane.client(), version)
+    made.cluster()
+    return made
+
+
+async def test_machines_and_pools_say_how_they_stand_beside_others_conditions(plane: ControlPlane, site: Site) -> None:
+    site.ledger(site.machine("good"))
+    site.machine("unattested")
+    site.machine("new", node=False)
+    site.pool("pool", "sandbox://good", "sandbox://late")
+    async with at_work(plane):
+        await until(lambda: site.said("machines", "good") == ("True", "Attested"), "the certificate")
+        await until(lambda: site.said("machines", "unattested") == ("False", "NotAttested"), "the stranger")
+        await until(lambda: site.said("machines", "new") == ("Unknown", "NotYetAttested"), "the new one")
+        await until(lambda: site.said("machinepools", "pool") == ("False", "InstancesNotAttested"), "the pool")
+    kept = [text_at(one, "type") for one in site.conditions("machines", "good")]
+    assert kept == ["InfrastructureReady", "NodeAttested"]
+    ours = site.conditions("machines", "unattested")[1]
+    assert ("severity" in ours) is (site.version == "v1beta1")
+    assert ("observedGeneration" in ours) is (site.version == "v1beta2")
+
+
+async def test_a_refusal_reaches_ledger_and_condition(plane: ControlPlane, site: Site) -> None:
+    site.ledger(site.machine("refused"))
+    async with at_work(plane) as desk:
+        await until(lambda: site.said("machines", "refused") == ("True", "Attested"), "the certificate")
+        desk.refused(
+            Refused(
+                cluster=KEY, provider_id=ProviderID("sandbox://refused"), node_name=NodeName("refused"),
+                username="system:node:refused", by_node=True, provider=ProviderName("tpm"), purpose=Purpose.CLIENT,
+                reason=Reason.PCR_VALUE_NOT_ALLOWED, message="", at=datetime.now(UTC),
+            )
+        )  # fmt: skip
+        await until(lambda: site.said("machines", "refused") == ("False", "PCRValueNotAllowed"), "the refusal")
+
+
+@pytest.mark.parametrize("paused", ["cluster", "machine"])
+async def test_what_is_paused_is_left_alone_until_it_is_resumed(plane: ControlPlane, site: Site, paused: str) -> None:
+    annotation: JsonMap = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}}
+    name = f"paused-{paused}"
+    cluster, machine = f"{site.root}/clusters/blue", f"{site.root}/machines/{name}"
+    if paused == "cluster":
+        site.client.patch(cluster, {"spec": {"paused": True}})
+    site.machine(name)
+    if paused == "machine":
+        site.client.patch(machine, annotation)
+    async with at_work(plane):
+        await asyncio.sleep(2.5)  # longer than changes are gathered
+        assert site.said("machines", name) == ("", "")
+        if paused == "cluster":
+            site.client.patch(cluster, {"spec": {"paused": False}})
+        else:
+            site.client.patch(machine, {"metadata": {"annotations": None}})
+        await until(lambda: site.said("machines", name) == ("False", "NotAttested"), "the word after the pause")
+
+
+async def test_another_namespaces_machines_are_not_this_clusters(plane: ControlPlane, site: Site) -> None:
+    create_namespace(site.client, "other")
+    other = Site(site.client, site.version)
+    other.root = other.root.replace("/fleet", "/other")
+    body: JsonMap = {"apiVersion": f"cluster.x-k8s.io/{site.version}", "kind": "Machine",
+                     "metadata": {"name": "foreign"},
+                     "spec": {**site.template(), "providerID": "sandbox://foreign"}}  # fmt: skip
+    site.client.create(f"{other.root}/machines", body)
+    site.machine("witness")
+    async with at_work(plane):
+        await until(lambda: site.said("machines", "witness") == ("False", "NotAttested"), "the witness")
+    assert other.said("machines", "foreign") == ("", "")
