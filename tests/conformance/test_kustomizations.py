@@ -11,6 +11,7 @@ import pytest
 from kustomized import TREE, documents, kustomizations, kustomized
 
 from nodeattest_controller.core.objects import flag, items, mapping, strings, text
+from nodeattest_controller.main import run
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.jsontypes import JsonObject
@@ -185,15 +186,28 @@ def test_replicas_of_high_availability_are_never_on_one_node_and_come_before_oth
     assert 0 < value < 1_000_000_000  # what is above is Kubernetes' own
 
 
-def test_bare_metal_asks_for_records_and_for_nothing_else_new(built: dict[str, list[JsonObject]]) -> None:
-    words = {
-        folder: set(strings(items(pod, "containers")[0], "args"))
-        for folder in ("default", "overlays/bare-metal")
-        for name, pod in pods({folder: built[folder]})
-        if name
-    }
-    assert words["overlays/bare-metal"] - words["default"] == {"--inventory=MachineRecords"}
-    assert words["default"] <= words["overlays/bare-metal"]
+@pytest.mark.parametrize(
+    ("folder", "new"),
+    [
+        ("overlays/bare-metal", {"--inventory=MachineRecords"}),
+        ("overlays/ha", {"--shard-clusters=true"}),
+        ("overlays/prometheus", {"--shard-clusters=true"}),
+        ("overlays/single", set[str]()),
+    ],
+)
+def test_an_overlay_says_one_thing_besides_and_says_it_right(
+    built: dict[str, list[JsonObject]], folder: str, new: set[str]
+) -> None:
+    said = {name: words_of(built[name]) for name in ("default", folder)}
+    assert said[folder] - said["default"] == new
+    assert said["default"] <= said[folder]
+    known = {option for parameter in run.params for option in parameter.opts}
+    assert {word.partition("=")[0] for word in said[folder] - {"run"}} <= known
+
+
+def words_of(made: list[JsonObject]) -> set[str]:
+    [(_, pod)] = pods({"": made})
+    return set(strings(items(pod, "containers")[0], "args"))
 
 
 # Network

@@ -124,7 +124,8 @@ def live(world: World) -> None:
         eventually(lambda flags=flags: agent.join(world.token(), *flags).returncode == 0, seconds=90, what="the join")
     for verb, resource in (("update", "configmaps"), ("delete", "secrets"), ("delete", "clusterrolebindings")):
         eventually(lambda what=(verb, resource): made(world.workload, WORKLOAD, *what), seconds=60, what=resource)
-    eventually(lambda: made(world.management, MANAGEMENT, "update", "leases"), what="the Lease's renewal")
+    for verb, resource in (("update", "leases"), ("patch", "clusters")):
+        eventually(lambda what=(verb, resource): made(world.management, MANAGEMENT, *what), seconds=60, what=resource)
 
 
 def made(plane: ControlPlane, user: str, verb: str, resource: str) -> list[AuditEntry]:
@@ -177,6 +178,7 @@ REASONS = {
     "patch nodes.": "policy's onFailure: taints and cordons",
     "delete nodes.": "policy's onFailure: DeleteNode",
     "get nodes.": "looked at before a node is touched",
+    "patch secrets. in kube-system": "the bootstrap token of a Machine is prolonged while the Machine is not ready",
     "get configmaps. cluster-info": "a signature that another write overtook is made anew",
     "get clusterrolebindings.": "read where a listed one was not enough",
 }
