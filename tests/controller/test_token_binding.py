@@ -10,7 +10,13 @@ from builders import make_member, make_request
 from nodeattest_controller.core.bound_tokens import bound_group
 from nodeattest_controller.core.clusterapi import InfraRef, Member, bootstrap_ref, machine_members, pool_members
 from nodeattest_controller.core.policy import TokenBinding
-from nodeattest_controller.core.token_binding import NamedTokens, asking_token, check_named, named_tokens
+from nodeattest_controller.core.token_binding import (
+    NamedTokens,
+    asking_token,
+    check_named,
+    named_tokens,
+    recorded_token,
+)
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
@@ -138,3 +144,16 @@ def test_both_contracts_say_where_the_configuration_stands(reference: JsonObject
     pool: JsonObject = {"spec": {"providerIDList": ["x"], "template": template}}
     assert [one.bootstrap for one in (*machine_members(machine), *pool_members(pool))] == [wanted, wanted]
     assert bootstrap_ref({"spec": {"bootstrap": {"dataSecretName": "x"}}}) is None
+
+
+def test_a_record_s_own_token_is_the_one_that_it_names() -> None:
+    record = make_member(kind="MachineRecord", bootstrap_token_id="abcdef")
+    own, stolen = (make_request(username=f"system:bootstrap:{token}") for token in ("abcdef", "fedcba"))
+    named = recorded_token(record)
+    for binding in (TokenBinding.REQUIRED, TokenBinding.PREFERRED):
+        check_named(asking_token(own, record) or "", record, named, binding)
+        with pytest.raises(Denied) as refused:
+            check_named(asking_token(stolen, record) or "", record, named, binding)
+        assert refused.value.reason is Reason.TOKEN_NOT_THIS_MACHINES
+    assert recorded_token(make_member(kind="MachineRecord")) is None
+    assert asking_token(make_request(username="system:node:node-0"), record) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import pytest
 from filing_requests import Wanted, ends, ends_at_last, file_request
@@ -144,6 +145,21 @@ def test_a_bound_token_is_worth_its_own_record(world: RecordedWorld) -> None:
     stolen = file_request(world, Wanted(node="bound-other"), token=token)
     assert ends(stolen) == "Denied:TokenNotThisMachines"
     assert ends(file_request(world, Wanted(node="bound-mine"), token=token)) == "issued"
+
+
+@pytest.mark.usefixtures("unproven")
+def test_a_record_that_names_its_token_takes_no_other(world: RecordedWorld) -> None:
+    world.set_policy(authorizedAttestors=["insecure"], tokenBinding="Required")
+    token, stolen, numbers = world.token(), world.token(), count()
+
+    def refused() -> str:
+        name = f"named-token-{next(numbers)}"  # the controller's watch shows it the new policy in a while
+        world.record(name, bootstrapTokenID=token.partition(".")[0])
+        ended = ends(file_request(world, Wanted(node=name), token=stolen))
+        return name if ended == "Denied:TokenNotThisMachines" else ""
+
+    name = eventually(refused, what="the policy's effect")
+    assert ends(file_request(world, Wanted(node=name), token=token)) == "issued"
 
 
 def test_a_paused_cluster_record_lets_requests_wait(world: RecordedWorld, unproven: Controller) -> None:

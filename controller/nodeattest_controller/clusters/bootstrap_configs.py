@@ -20,6 +20,7 @@ from nodeattest_controller.core.token_binding import (
     check_named,
     is_kubeadm_config,
     named_tokens,
+    recorded_token,
 )
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
@@ -55,7 +56,7 @@ class BootstrapConfigs:
             return
         reference = member.bootstrap if is_kubeadm_config(member) else None
         if reference is None:
-            check_named(token_id, member, None, binding)
+            check_named(token_id, member, recorded_token(member), binding)
             return
         key = (f"{member.namespace}/{reference.name}", member.uid, token_id)
         if self._clock() < self._known.get(key, 0.0):

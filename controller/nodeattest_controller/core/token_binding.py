@@ -22,12 +22,22 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.interface import NodeRequest
 
-__all__ = ["KUBEADM_CONFIG", "NamedTokens", "asking_token", "check_named", "is_kubeadm_config", "named_tokens"]
+__all__ = [
+    "KUBEADM_CONFIG",
+    "NamedTokens",
+    "asking_token",
+    "check_named",
+    "is_kubeadm_config",
+    "named_tokens",
+    "recorded_token",
+]
 
 KUBEADM_CONFIG: Final = ("bootstrap.cluster.x-k8s.io", "KubeadmConfig")
 """Group and kind of the one configuration that is read."""
 _CLUSTER_API_KINDS: Final = frozenset({"Machine", "MachinePool"})
-_REMEDY: Final = "let the node use the token in its own Machine's bootstrap data"
+_REMEDY: Final = (
+    "let the node use its own machine's token: that in the Machine's bootstrap data, or in its MachineRecord"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +53,12 @@ def asking_token(request: NodeRequest, member: Member) -> str | None:
     """Name the token that the machine's configuration has to name; None where the rule has nothing to ask.
 
     A node that renews is itself. A token of our own group (``nodeattest machines rejoin``) is bound to the machine
-    already. What is no machine of Cluster API's has no bootstrap configuration: there the group alone binds a token.
+    already. What is no machine of Cluster API's has no bootstrap configuration: a record names its token itself, and
+    where it names none the group alone binds one.
     """
     bound = bound_group(f"{member.namespace}/{member.cluster_name}", member.provider_id)
-    if request.is_renewal or bound in request.groups or member.kind not in _CLUSTER_API_KINDS:
+    names_one = member.kind in _CLUSTER_API_KINDS or bool(member.bootstrap_token_id)
+    if request.is_renewal or bound in request.groups or not names_one:
         return None
     return request.username.removeprefix(USER_PREFIX)
 
@@ -54,6 +66,12 @@ def asking_token(request: NodeRequest, member: Member) -> str | None:
 def is_kubeadm_config(member: Member) -> bool:
     """Tell whether a machine's bootstrap configuration is one that can be read."""
     return member.bootstrap is not None and (member.bootstrap.group, member.bootstrap.kind) == KUBEADM_CONFIG
+
+
+def recorded_token(member: Member) -> NamedTokens | None:
+    """Read which token a MachineRecord names as its machine's own; None where it names none."""
+    own = member.bootstrap_token_id
+    return NamedTokens(frozenset({own}), settled=True) if own else None
 
 
 def named_tokens(config: JsonObject) -> NamedTokens:
