@@ -84,9 +84,9 @@ class Scene:
     def key(self) -> ClusterKey:
         return ClusterKey(f"{self.namespace}/blue")
 
-    def keeper(self) -> Keeper:
+    def keeper(self, may_write: Callable[[], bool] = lambda: True) -> Keeper:
         configs = BootstrapConfigs(self.management.client, clock=lambda: 0.0)
-        return Keeper(self.key, self.client, self.management, configs, self.told)
+        return Keeper(self.key, self.client, self.management, configs, self.told, may_write=may_write)
 
     async def look(self, keeper: Keeper | None = None, now: datetime | None = None, times: int = 1) -> None:
         keeper = keeper or self.keeper()
@@ -355,6 +355,18 @@ async def test_two_controllers_and_the_provider_write_over_nobody(plane: Control
         assert scene.told.failures == []
         assert all(near(left(scene, token), LIFETIME) for token in tokens)
         assert len({token_id for _, token_id, _ in scene.told.writes}) == len(tokens)
+
+
+async def test_a_replica_that_lost_the_cluster_in_the_midst_of_a_look_writes_no_more(plane: ControlPlane) -> None:
+    async with staged(plane) as scene:
+        tokens = [scene.token() for _ in range(4)]
+        for number, token in enumerate(tokens):
+            scene.machine(f"m-{number}", token)
+        await scene.sees(lambda: len(scene.names("machines")) == len(tokens))
+        answers = iter([True, False, False, False])
+        await scene.look(scene.keeper(lambda: next(answers)))
+        assert len([one for one in tokens if near(left(scene, one), LIFETIME)]) == 1
+        assert len(scene.told.writes) == 1
 
 
 async def test_a_missing_right_comes_out_and_changes_nothing(plane: ControlPlane) -> None:

@@ -96,19 +96,31 @@ class TokenLifeDuty:
             return None
         teller = Reporter(key, self._management, events=self._events, metrics=self._metrics, clock=self._clock)
         configs = BootstrapConfigs(self._management.client, clock=self._clock)
-        keeper = Keeper(key, client, self._management, configs, teller)
+        keeper = Keeper(
+            key, client, self._management, configs, teller, may_write=lambda: self._standing(key) is not None
+        )
         return TokenLifeWork(
-            key,
             client,
             keeper,
-            self._management,
             reporter=teller,
-            ownership=self._ownership,
+            standing=lambda: self._standing(key),
             now=self._now,
             pace=self._pace,
             clock=self._clock,
             chance=self._chance,
         )
+
+    def _standing(self, key: ClusterKey) -> JsonObject | None:
+        """Return the Cluster if its tokens may be written now."""
+        cluster = self._management.cluster(key) if self._ownership.owns(key) else None
+        if cluster is None or self._management.is_paused(cluster):
+            return None
+        if "deletionTimestamp" in mapping(cluster, "metadata"):
+            return None
+        try:
+            return cluster if self._management.policy_of(cluster).enforce else None
+        except (Denied, Unavailable):
+            return None
 
 
 class TokenLifeWork:
@@ -116,24 +128,20 @@ class TokenLifeWork:
 
     def __init__(
         self,
-        key: ClusterKey,
         client: ApiClient,
         keeper: Keeper,
-        management: Management,
         *,
         reporter: Reporter,
-        ownership: Ownership,
+        standing: Callable[[], JsonObject | None],
         now: Callable[[], datetime],
         pace: Pace,
         clock: Callable[[], float],
         chance: Callable[[], float],
     ) -> None:
-        self._key = key
         self._client = client
         self._keeper = keeper
-        self._management = management
         self._reporter = reporter
-        self._ownership = ownership
+        self._standing = standing
         self._now = now
         self._pace = pace
         self._clock = clock
@@ -185,18 +193,6 @@ class TokenLifeWork:
             return pause
         self._failures = 0
         return self._pace.gap if soon else self._pace.period
-
-    def _standing(self) -> JsonObject | None:
-        """Return the Cluster if its tokens may be written now."""
-        cluster = self._management.cluster(self._key) if self._ownership.owns(self._key) else None
-        if cluster is None or self._management.is_paused(cluster):
-            return None
-        if "deletionTimestamp" in mapping(cluster, "metadata"):
-            return None
-        try:
-            return cluster if self._management.policy_of(cluster).enforce else None
-        except (Denied, Unavailable):
-            return None
 
     def _time(self) -> datetime:
         """Tell the time by the clock that judges the tokens: the workload cluster's API server's."""

@@ -9,7 +9,7 @@ Leaves to others: when to look (``duty``), every decision (``decide``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -91,13 +91,16 @@ class Keeper:
         management: Management,
         configs: BootstrapConfigs,
         teller: Teller,
+        *,
+        may_write: Callable[[], bool],
     ) -> None:
-        """``client`` is the workload cluster's."""
+        """``client`` is the workload cluster's; ``may_write`` is asked before each write, for a look takes its time."""
         self._key = key
         self._client = client
         self._management = management
         self._configs = configs
         self._teller = teller
+        self._may_write = may_write
         self._gone: set[str] = set()
         """Tokens whose owners the last look missed: one is not enough, a management cluster may be filled just now."""
         self._missed: set[str] = set()
@@ -233,6 +236,8 @@ class Keeper:
     # Writes
 
     async def _write(self, token: Token, record: Record, until: datetime, what: str) -> None:
+        if not self._may_write():
+            return
         try:
             await self._client.merge_patch(_path(token), patch_of(token, record, until))
         except ApiError as error:
@@ -241,6 +246,8 @@ class Keeper:
             self._teller.written(what, token.id, record.owner)
 
     async def _delete(self, token: Token, owner: str) -> None:
+        if not self._may_write():
+            return
         try:
             await self._client.delete(_path(token), uid=token.uid, resource_version=token.resource_version)
         except ApiError as error:
