@@ -54,7 +54,8 @@ def many_clusters(world: World, directory: Path, names: Sequence[str]) -> Genera
 class Replicas:
     """The processes of one controller, by what their logs and Leases say."""
 
-    def __init__(self, world: World, clusters: Mapping[str, World]) -> None:
+    def __init__(self, world: World, clusters: Mapping[str, World], kubeconfig: Path | None = None) -> None:
+        self._kubeconfig = kubeconfig
         self.world = world
         self.clusters = clusters
         self._stack = ExitStack()
@@ -67,7 +68,9 @@ class Replicas:
         self._started += 1
         log = f"shared-{self._started}.log"
         (self.world.directory / log).unlink(missing_ok=True)
-        return self._stack.enter_context(self.world.controller("--config", str(self._config), log=log))
+        return self._stack.enter_context(
+            self.world.controller("--config", str(self._config), kubeconfig=self._kubeconfig, log=log)
+        )
 
     def close(self) -> None:
         """End all of them, and remove what they share by."""

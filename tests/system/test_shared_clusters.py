@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -12,8 +13,12 @@ from filing_requests import Filed, Wanted, file_request
 from shared_clusters import LEASE, LEASES, PERIOD, Replicas, many_clusters
 from world import NAMESPACE, World, eventually
 
-from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
+from nodeattest_controller import manifests
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox.client import Client
 
+USER = "sharing-controller"
+"""Stands for the shipped service account, whose name is too long for a certificate."""
 SLOW = 4.0
 """Seconds that a busy machine may take besides, for starting, watching and judging."""
 
@@ -108,6 +113,43 @@ def test_a_replica_that_was_stopped_and_wakes_after_its_clusters_moved_changes_n
         assert len(set(serials)) == len(serials)
         assert len(set(keys)) == len(keys)
     replicas.await_owners(awake)
+
+
+def test_the_shipped_rights_suffice_and_without_them_a_replica_names_the_manifest(
+    world: World, clusters: dict[str, World]
+) -> None:
+    kubeconfig = world.management.client_kubeconfig(USER)
+    applied = [apply(world.admin, one) for one in shipped("rbac")]
+    made = Replicas(world, clusters, kubeconfig)
+    try:
+        short = made.start()
+        said = eventually(lambda: short.said("cannot share clusters"), seconds=60, what="the missing right")
+        assert "manifests/sharding" in str(said["remedy"])
+        short.kill()
+        applied += [apply(world.admin, one) for one in shipped("sharding")]
+        first, second = made.start(), made.start()
+        made.await_owners(first, second)
+        first.kill()
+        made.await_owners(second)
+    finally:
+        made.close()
+        for path in applied:
+            world.admin.delete(path)
+
+
+def apply(admin: Client, made: JsonMap) -> str:
+    kind, namespace = text_at(made, "kind"), text_at(made, "metadata", "namespace")
+    folder = f"/namespaces/{namespace}" if namespace else ""
+    collection = f"/apis/rbac.authorization.k8s.io/v1{folder}/{kind.lower()}s"
+    admin.create(collection, made)
+    return f"{collection}/{text_at(made, 'metadata', 'name')}"
+
+
+def shipped(base: str) -> list[JsonMap]:
+    """Return the roles of a base and their bindings, to the test's user."""
+    found = [one for one in cast("list[JsonMap]", manifests.objects(base)) if one["kind"] != "ServiceAccount"]
+    subject: JsonMap = {"kind": "User", "name": USER, "apiGroup": "rbac.authorization.k8s.io"}
+    return [{**one, "subjects": [subject]} if "subjects" in one else one for one in found]
 
 
 def test_a_leader_and_replicas_that_share_never_act_beside_each_other(replicas: Replicas, world: World) -> None:

@@ -19,7 +19,7 @@ from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
-from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.client import ApiClient, ApiError, Forbidden
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.reflector import Reflector
 from nodeattest_kube.shardleases import Group
@@ -32,6 +32,11 @@ MANAGEMENT: Final = "management"
 """The shard of what is of no one cluster; no Cluster can have this name, which lacks a namespace."""
 GROUP_IDENTITY: Final = "shared-among-replicas"
 """Who holds the leader's Lease while clusters are shared: all replicas together, so that none leads beside them."""
+REMEDY: Final = "apply manifests/sharding in the management cluster, or take --shard-clusters away"
+LOOK_PERIOD: Final = 1.0
+"""Seconds between two looks at whether something is wrong; nobody is asked for it."""
+TROUBLE_PERIOD: Final = 60.0
+"""Seconds between two lines about it."""
 RETRY: Final = 2.0
 """Seconds until the ledgers are compared again that an API server would not show."""
 
@@ -97,13 +102,23 @@ class Sharing:
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Take part while ``work`` runs; raises LostLease, perhaps in a group, when this replica may not act on."""
         async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(self._leases.run())
+            beside = [tasks.create_task(self._leases.run()), tasks.create_task(self._tell_of_trouble())]
             await self._shards.run(lambda: self._joined_by(work))
-            watching.cancel()
+            for task in beside:
+                task.cancel()
 
     async def _joined_by(self, work: Callable[[], Awaitable[None]]) -> None:
         self._joined = True
         await work()
+
+    async def _tell_of_trouble(self) -> None:
+        """Log what keeps this replica from its part, once a minute while it lasts."""
+        while True:
+            trouble = self.trouble
+            if trouble is not None:
+                remedy = REMEDY if isinstance(trouble, Forbidden) else "check the network to the management cluster"
+                _LOG.warning("cannot share clusters", extra=fields(error=str(trouble), remedy=remedy))
+            await asyncio.sleep(LOOK_PERIOD if trouble is None else TROUBLE_PERIOD)
 
     def _told(self, _name: str, _lease: JsonObject | None) -> None:
         self._shards.wake()
