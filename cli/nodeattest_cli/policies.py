@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cache
 from typing import Final
 
 import click
@@ -140,6 +141,7 @@ def _unknown(value: JsonValue, shape: JsonObject, path: str) -> Iterator[str]:
         )
 
 
+@cache
 def _schema() -> JsonObject:
     definition = next(one for one in manifests.crds() if text(one, "spec", "names", "kind") == _KIND)
     version = next(one for one in items(definition, "spec", "versions") if text(one, "name") == _VERSION)

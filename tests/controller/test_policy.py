@@ -173,3 +173,25 @@ def test_the_clusters_own_list_keeps_what_the_policy_says_of_serving() -> None:
     security: JsonValue = {"kubeletAuthentication": True, "authorizedAttestors": ["tpm"]}
     found = policy_for(cluster(security=security), [policy(serving={"kubelet": "Approve"})])
     assert found.serving.approves_kubelet
+
+
+SILENT_SELECTORS: list[tuple[JsonValue, str]] = [
+    ({"matchLabel": {"env": "prod"}}, "did you mean matchLabels"),
+    ({"matchExpressions": [{"key": "env", "operator": "In"}]}, "list values of the label"),
+    ({"matchExpressions": [{"key": "env", "operator": "NotIn", "values": []}]}, "list values of the label"),
+    ({"matchExpressions": [{"key": "env", "operator": "Exists", "values": ["a"]}]}, "take out the values"),
+    ({"matchExpressions": [{"key": "env", "operator": "Exists", "value": ["a"]}]}, "did you mean values"),
+]
+
+
+@pytest.mark.parametrize(("selector", "said"), SILENT_SELECTORS)
+def test_a_selector_that_does_not_say_what_it_seems_to_is_denied(selector: JsonValue, said: str) -> None:
+    with pytest.raises(Denied) as refused:
+        parse(policy(clusterSelector=selector))
+    assert refused.value.reason is Reason.POLICY_INVALID
+    assert said in refused.value.remedy
+
+
+def test_our_own_providers_settings_stand_in_their_own_section_only() -> None:
+    with pytest.raises(Denied, match=r"spec\.providers"):
+        parse(policy(tpm={"trustOnFirstUse": False}, providers={"tpm": {"trustOnFirstUse": True}}))

@@ -47,6 +47,8 @@ _FIELDS: Final = OWN_SECTIONS | {
 }
 _SERVING_CHOICES: Final = {"kubelet": ("Ignore", "Approve"), "attested": ("Sign", "Refuse")}
 """Fields of ``serving`` and what each may be; the first is the default (ADR 8)."""
+_LISTING: Final = frozenset({"In", "NotIn"})
+"""The operators of a label selector that go with a list of values."""
 Choice = TypeVar("Choice", bound=StrEnum)
 _WHOLE: Final = 100
 """Percent."""
@@ -158,11 +160,17 @@ def parse(policy: JsonObject) -> Policy:
             ", ".join(sorted(attestors)),
             "take insecure out of authorizedAttestors: beside a secure provider it undoes its protection",
         )
+    _check_selector(mapping(spec, "clusterSelector"))
     enforcement = text(spec, "enforcement") or "Enforce"
     if enforcement not in {"Enforce", "Audit"}:
         raise _invalid("enforcement Enforce or Audit", repr(enforcement), "correct the policy")
     sections = {ProviderName(name): _section(mapping(spec, name)) for name in OWN_SECTIONS if name in spec}
     third_parties = mapping(spec, "providers")
+    ours = ", ".join(sorted(OWN_SECTIONS & third_parties.keys()))
+    if ours:
+        raise _invalid(
+            "settings of others' providers in spec.providers", ours, "move them to their own sections of spec"
+        )
     sections.update({ProviderName(name): _section(mapping(third_parties, name)) for name in third_parties})
     return Policy(
         name=text(policy, "metadata", "name"),
@@ -195,6 +203,18 @@ def _check_fields(section: JsonObject, known: Collection[str], path: str) -> Non
             near = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
             raise _invalid(f"known fields in {path}", repr(name), hint)
+
+
+def _check_selector(selector: JsonObject) -> None:
+    """Refuse a selector that does not say what it seems to (apimachinery meta/v1/validation ValidateLabelSelector)."""
+    _check_fields(selector, ("matchLabels", "matchExpressions"), "spec.clusterSelector")
+    for term in items(selector, "matchExpressions"):
+        _check_fields(term, ("key", "operator", "values"), "spec.clusterSelector.matchExpressions")
+        operator, values = text(term, "operator"), strings(term, "values")
+        if operator in _LISTING and not values:
+            raise _invalid(f"values beside the operator {operator}", "none", "list values of the label in the policy")
+        if operator not in _LISTING and values:
+            raise _invalid(f"no values beside the operator {operator}", ", ".join(values)[:80], "take out the values")
 
 
 def _serving(section: RawValue) -> Serving:
