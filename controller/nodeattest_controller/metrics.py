@@ -7,7 +7,7 @@ cluster, forgotten with them. Every instance has its own registry. Leaves servin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -18,6 +18,7 @@ from nodeattest_providers.platform import CallOutcome
 __all__ = [
     "ADMISSION_OUTCOMES",
     "CONTENT_TYPE",
+    "POLICY_REASONS",
     "PROVIDERS",
     "TOKEN_CONTROLLERS",
     "VERDICTS",
@@ -48,6 +49,8 @@ WRITE_OUTCOMES: Final = ("written", "conflict", "forbidden", "unreachable", "ref
 _STATES: Final = ("failing", "treated", "withheld")
 """Of Nodes whose renewal is refused."""
 SHARD_MOVES: Final = ("gained", "lost")
+POLICY_REASONS: Final = ("Valid", "SelectsNothing", "Invalid", "Conflict")
+"""The reasons of a policy's condition Ready."""
 _OTHER: Final = "other"
 
 _VERIFICATION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -127,6 +130,9 @@ class Metrics:
         self._totals = Gauge("nodeattest_clusters", "Workload clusters by state.", ("state",), registry=registry)
         for state in ("connected", "failing"):
             self._totals.labels(state).set(0)
+        self._policies = Gauge("nodeattest_policies", "Policies by what they are.", ("reason",), registry=registry)
+        for reason in POLICY_REASONS:
+            self._policies.labels(reason).set(0)
         self._leader = Gauge("nodeattest_leader", "Whether this replica leads.", registry=registry)
         self._shards = Gauge(
             "nodeattest_shards_owned", "Clusters that are this replica's, where replicas share them.", registry=registry
@@ -277,6 +283,11 @@ class Metrics:
             self._standing_of.remove(key)
             for state in _STATES:
                 self._standing.remove(key, state)
+
+    def policies(self, counts: Mapping[str, int]) -> None:
+        """Show how many policies are what (``POLICY_REASONS``)."""
+        for reason in POLICY_REASONS:
+            self._policies.labels(reason).set(counts.get(reason, 0))
 
     def leader(self, leads: bool) -> None:
         """Show whether this replica leads."""

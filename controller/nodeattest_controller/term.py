@@ -30,6 +30,8 @@ from nodeattest_controller.hardening.duty import HardeningDuty
 from nodeattest_controller.hardening.report import Report
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.policies.keeper import PolicyKeeper
+from nodeattest_controller.policies.publisher import SignerPublisher
 from nodeattest_controller.requests.addresses import AddressReview, LiveAddresses
 from nodeattest_controller.requests.ages import Ages
 from nodeattest_controller.requests.budget import Budgets
@@ -63,6 +65,8 @@ class Term:
     halves: SigningHalves
     events: EventRecorder
     fleet: Fleet
+    keeper: PolicyKeeper
+    publisher: SignerPublisher
     sharing: Sharing | None
     """None: this replica leads, and serves every cluster."""
 
@@ -79,6 +83,10 @@ class Term:
             await ready.wait()
             tasks.create_task(self.keys.run())
             _LOG.info("serving", extra=fields(identity=settings.identity))
+            if _purposes(settings):
+                tasks.create_task(self.keeper.run())
+            if settings.enabled("attestation"):
+                tasks.create_task(self.publisher.run())
             serve = partial(self.fleet.run, settings.workers)
             tasks.create_task(serve() if self.sharing is None else self.sharing.run(serve))
 
@@ -110,10 +118,27 @@ def compose(
 
     def changed(cluster: ClusterKey, provider_ids: frozenset[str] | None) -> None:
         fleet.changed(cluster, provider_ids)
-        if sharing is not None and provider_ids is None:
+        if provider_ids is not None:
+            return
+        keeper.changed(cluster.partition("/")[0])
+        publisher.changed(cluster)
+        if sharing is not None:
             sharing.changed()
 
-    management = Management(client, namespace=settings.watch_namespace, on_change=changed, inventory=settings.inventory)
+    def begun(cluster: ClusterKey) -> None:
+        fleet.changed(cluster, None)
+        publisher.changed(cluster)
+
+    def policies_changed(namespace: str) -> None:
+        keeper.changed(namespace)
+
+    management = Management(
+        client,
+        namespace=settings.watch_namespace,
+        on_change=changed,
+        inventory=settings.inventory,
+        on_policies=policies_changed,
+    )
     sharing = None
     if leases is not None:
         sharing = Sharing(
@@ -122,11 +147,13 @@ def compose(
             management,
             metrics=metrics,
             may_act=may_act,
-            begun=lambda cluster: fleet.changed(cluster, None),
+            begun=begun,
             stop=lambda cluster: fleet.stop(cluster),  # noqa: PLW0108 - the fleet is yet to be made
         )
     client.may_send = may_act if sharing is None else sharing.may_write
     ownership = Everything(may_act) if sharing is None else sharing
+    keeper = PolicyKeeper(management, ownership=ownership, events=events, metrics=metrics, now=_now)
+    publisher = SignerPublisher(management, ownership=ownership, serves=settings.enabled("serving"), now=_now)
     hardening = HardeningDuty(
         management,
         Report(management, events=events, metrics=metrics, now=_now),
@@ -166,7 +193,16 @@ def compose(
         per_cluster=share,
         per_requester=max(1, share // 2),
     )
-    return Term(management=management, keys=keys, halves=halves, events=events, fleet=fleet, sharing=sharing)
+    return Term(
+        management=management,
+        keys=keys,
+        halves=halves,
+        events=events,
+        fleet=fleet,
+        keeper=keeper,
+        publisher=publisher,
+        sharing=sharing,
+    )
 
 
 def _reconciler(

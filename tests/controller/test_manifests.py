@@ -30,6 +30,7 @@ BASES = (
     "rbac",
     "manager",
     "default",
+    "infrastructure-annotations",
     "workload-rbac",
     "admission-policy",
     "workload-discovery",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from nodeattest_controller.clusters.caches import Caches
@@ -66,13 +66,18 @@ class Management:
         namespace: str | None,
         on_change: Changed,
         inventory: Collection[str] = CLUSTER_API_ONLY,
+        on_policies: Callable[[str], None] | None = None,
     ) -> None:
-        """``inventory`` names the sources (``Settings.inventory``)."""
+        """``inventory`` names the sources (``Settings.inventory``).
+
+        ``on_policies`` is told the namespace of a policy that changed, where no Cluster stands beside it, too.
+        """
         self.client = client
         self.inventory = Inventory()
         self._namespace = namespace
         self._on_change = on_change
         self._sources = sources_of(inventory, self.inventory, namespace=namespace, on_change=on_change)
+        self._on_policies = on_policies or _nobody_asks
         self._reflectors: dict[str, Reflector] = {}
         self._infra: dict[tuple[str, str], Reflector] = {}
         self._infra_locks: dict[tuple[str, str], asyncio.Lock] = {}
@@ -123,6 +128,10 @@ class Management:
             )
         return cluster
 
+    def clusters_in(self, namespace: str) -> list[JsonObject]:
+        """Return the Clusters of a namespace."""
+        return [cluster for cluster in self.clusters() if text(cluster, "metadata", "namespace") == namespace]
+
     def policies(self, namespace: str) -> list[JsonObject]:
         """Return the policies beside a namespace's clusters."""
         found = self._reflectors["policies"].values()
@@ -130,7 +139,7 @@ class Management:
 
     def policy_of(self, cluster: JsonObject) -> Policy:
         """Return the one policy of a cluster; raises Denied or Unavailable."""
-        return policy_for(cluster, self.policies(text(cluster, "metadata", "namespace")), self._parsed_policy)
+        return policy_for(cluster, self.policies(text(cluster, "metadata", "namespace")), self.parsed_policy)
 
     def opts_in(self, cluster: JsonObject) -> bool:
         """Tell whether a cluster is served; an invalid policy opts in too, so that its requests get the reason."""
@@ -163,8 +172,11 @@ class Management:
             if behind:
                 await asyncio.sleep(LEDGER_RETRY)
 
-    def _parsed_policy(self, policy: JsonObject) -> Policy:
-        """Parse a policy once a version: its settings keep their identity, by which providers keep what they read."""
+    def parsed_policy(self, policy: JsonObject) -> Policy:
+        """Parse a policy once a version: its settings keep their identity, by which providers keep what they read.
+
+        Raises Denied.
+        """
         key, version = key_of(policy), text(policy, "metadata", "uid") + text(policy, "metadata", "resourceVersion")
         known = self._policies.get(key)
         if known is None or known[0] != version:
@@ -299,6 +311,7 @@ class Management:
         for cluster in self.clusters():
             if text(cluster, "metadata", "namespace") == namespace:
                 self._on_change(ClusterKey(key_of(cluster)), None)
+        self._on_policies(namespace)
 
     def _ledger_changed(self, key: str, ledger: JsonObject | None) -> None:
         self.inventory.put_ledger(key, ledger)
@@ -309,6 +322,10 @@ class Management:
                 self._on_change(ClusterKey(key.removesuffix(suffix)), None)
         if secret is None:
             self._authorities.pop(ClusterKey(key.removesuffix("-ca")), None)
+
+
+def _nobody_asks(_namespace: str) -> None:
+    """Nobody waits for policies."""
 
 
 def _no_platform(detail: str) -> Unavailable:

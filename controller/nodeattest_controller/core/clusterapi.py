@@ -25,6 +25,7 @@ __all__ = [
     "MemberResource",
     "bootstrap_ref",
     "cluster_of",
+    "infrastructure_of",
     "machine_members",
     "pool_members",
 ]
@@ -118,6 +119,11 @@ class Member:
 def cluster_of(machine: JsonObject) -> str:
     """Name the cluster of a Machine or MachinePool; the spec decides, the label is a copy."""
     return text(machine, "spec", "clusterName")
+
+
+def infrastructure_of(cluster: JsonObject) -> InfraRef | None:
+    """Read where the infrastructure object of a Cluster stands; None where it names none, or none yet."""
+    return _infra_ref(mapping(cluster, "spec", "infrastructureRef"))
 
 
 def machine_members(machine: JsonObject) -> list[Member]:

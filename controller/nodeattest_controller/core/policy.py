@@ -21,6 +21,7 @@ from nodeattest_providers.interface import JsonValue
 from nodeattest_providers.names import ProviderName
 
 __all__ = [
+    "INSECURE",
     "OWN_SECTIONS",
     "FailureAction",
     "OnFailure",
@@ -30,6 +31,7 @@ __all__ = [
     "authorize",
     "parse",
     "policy_for",
+    "selects",
 ]
 
 INSECURE: Final = frozenset({ProviderName("insecure"), ProviderName("null")})
@@ -107,6 +109,8 @@ class Policy:
     """Seconds; None: the controller's default."""
     enforce: bool
     """False (``enforcement: Audit``): findings are reported, existing paths stay; signing is as strict as ever."""
+    listed: tuple[ProviderName, ...] = ()
+    """The attestors in the policy's own order, before the Cluster narrows them."""
     sections: Mapping[ProviderName, Mapping[str, JsonValue]] = field(
         default_factory=dict[ProviderName, Mapping[str, JsonValue]]
     )
@@ -126,8 +130,7 @@ def policy_for(
 
     ``read`` replaces ``parse`` where parsed policies are kept.
     """
-    labels = text_map(cluster, "metadata", "labels")
-    chosen = [policy for policy in policies if _selects(mapping(policy, "spec", "clusterSelector"), labels)]
+    chosen = [policy for policy in policies if selects(policy, cluster)]
     if not chosen:
         raise Unavailable(
             Reason.POLICY_MISSING,
@@ -153,7 +156,8 @@ def parse(policy: JsonObject) -> Policy:
     """Read a policy object; raises Denied(PolicyInvalid)."""
     spec = mapping(policy, "spec")
     _check_fields(spec, _FIELDS, "spec")
-    attestors = frozenset(ProviderName(name) for name in strings(spec, "authorizedAttestors"))
+    listed = tuple(ProviderName(name) for name in strings(spec, "authorizedAttestors"))
+    attestors = frozenset(listed)
     if attestors & INSECURE and attestors - INSECURE:
         raise _invalid(
             "secure attestors alone, or insecure alone",
@@ -177,6 +181,7 @@ def parse(policy: JsonObject) -> Policy:
         attestors=attestors,
         lifetime=_lifetime(text(spec, "certificateLifetime")),
         enforce=enforcement == "Enforce",
+        listed=listed,
         sections=sections,
         serving=_serving(spec.get("serving", {})),
         token_binding=_choice(TokenBinding, spec, "tokenBinding", TokenBinding.REQUIRED),
@@ -271,8 +276,9 @@ def _lifetime(duration: str) -> int | None:
     return total
 
 
-def _selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
-    """Evaluate a LabelSelector (apimachinery meta/v1): all of its terms must hold; an empty one selects everything."""
+def selects(policy: JsonObject, cluster: JsonObject) -> bool:
+    """Tell whether a policy's LabelSelector (apimachinery meta/v1) holds for a Cluster; an empty one always does."""
+    selector, labels = mapping(policy, "spec", "clusterSelector"), text_map(cluster, "metadata", "labels")
     exact = text_map(selector, "matchLabels")
     if any(labels.get(key) != value for key, value in exact.items()):
         return False

@@ -83,6 +83,14 @@ class KubeletServing:
         except (Denied, Unavailable):
             return False
 
+    def only_reports(self, key: ClusterKey) -> bool:
+        """Tell whether the policy is an audit, under which somebody else's way to a certificate is not closed."""
+        cluster = self._management.cluster(key)
+        try:
+            return cluster is not None and not self._management.policy_of(cluster).enforce
+        except (Denied, Unavailable):
+            return False
+
     async def _judge(self, workload: Workload, request: KubeletRequest) -> Member:
         """Find the Machine that may have this certificate.
 

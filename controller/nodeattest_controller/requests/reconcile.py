@@ -301,6 +301,8 @@ class Reconciler:
     async def _refuse(self, task: _Task, denied: Denied, *, judged: bool = True) -> Outcome:
         """Deny for good; the condition carries reason and remedy, the Event and the log expected and got as well."""
         workload, csr, stored = task.workload, task.csr, task.stored
+        if stored.is_kubelets and self._kubelet_serving.only_reports(workload.key):
+            return self._report(task, denied)
         if stored.state is RequestState.APPROVED:
             await workload.fail(csr, denied.reason, denied.remedy, denied.annotations)
         else:
@@ -323,6 +325,15 @@ class Reconciler:
             verdict = replace(_refused(workload.key, task.request, denied, self._now()), judged=judged)
             for observer in self._observers:
                 observer.refused(verdict)
+        return DONE
+
+    def _report(self, task: _Task, denied: Denied) -> Outcome:
+        """Say what Enforce would refuse, and leave kubelet's own request to whoever decides it today."""
+        stored = task.stored
+        self._settled(stored.uid)
+        self._metrics.verdict(stored.provider, "ignore", denied.reason)
+        _LOG.info("audit", extra=fields(cluster=task.workload.key, csr=stored.name, reason=denied.reason))
+        self._warn(task, denied.reason, f"CSR {shown(stored.name)}: Audit: Enforce would deny it: {denied}")
         return DONE
 
     def _warn(self, task: _Task, reason: Reason, message: str) -> None:

@@ -1,0 +1,43 @@
+"""What is wrong with a policy: the controller's own parser, then each provider's reading of its section.
+
+Promises: no network, for a provider's half is made offline; the same answer in every replica, because only providers of
+this project are asked: others' are installed here and not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nodeattest_controller.core.policy import OWN_SECTIONS, Policy
+from nodeattest_providers import signers
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.interface import CheckedSettings, ClusterAPISigner
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.platform import NOWHERE
+
+__all__ = ["first_flaw", "installed", "section_flaws"]
+
+
+def installed(provider: ProviderName) -> ClusterAPISigner | None:
+    """Make a provider's half that asks nobody; None where it is not installed."""
+    try:
+        return signers.signer(provider, NOWHERE)
+    except Denied:
+        return None
+
+
+def section_flaws(policy: Policy, *, own_only: bool) -> Iterator[Denied]:
+    """Yield what providers refuse of their sections, of those that are named and those that have one."""
+    for provider in sorted(policy.attestors | set(policy.sections)):
+        half = installed(provider) if provider in OWN_SECTIONS or not own_only else None
+        if not isinstance(half, CheckedSettings):
+            continue
+        try:
+            half.check_settings(policy.settings(provider))
+        except Denied as denied:
+            yield denied
+
+
+def first_flaw(policy: Policy) -> Denied | None:
+    """Return the first of them, of this project's providers."""
+    return next(section_flaws(policy, own_only=True), None)

@@ -1,0 +1,141 @@
+"""A management cluster with policies and Clusters, and the parts that write of them, without a controller around."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from nodeattest_controller.clusters.events import EventRecorder
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.ownership import Everything, Ownership
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.policies.keeper import PolicyKeeper
+from nodeattest_controller.policies.publisher import SignerPublisher
+from nodeattest_kube.client import ApiClient
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.process import ControlPlane
+
+__all__ = ["NAMESPACE", "Office", "condition_of", "create_cluster", "create_policy", "infra_path", "settled", "working"]
+
+NAMESPACE = "default"
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+POLICIES = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies"
+CLUSTERS = "/apis/cluster.x-k8s.io/{}/namespaces/" + NAMESPACE + "/clusters"
+INFRASTRUCTURE = "/apis/infrastructure.cluster.x-k8s.io/{}/namespaces/" + NAMESPACE + "/devclusters"
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """The two parts at work."""
+
+    management: Management
+    keeper: PolicyKeeper
+    publisher: SignerPublisher
+    metrics: Metrics
+
+
+@asynccontextmanager
+async def working(
+    plane: ControlPlane, *, ownership: Ownership | None = None, serves: bool = True
+) -> AsyncGenerator[Office]:
+    """Run both as a term does, on the administrator's client."""
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        metrics, owner = Metrics(), ownership or Everything(lambda: True)
+        events = EventRecorder(client, now=lambda: NOW, instance="here")
+
+        def changed(cluster: ClusterKey, provider_ids: frozenset[str] | None) -> None:
+            if provider_ids is None:
+                keeper.changed(cluster.partition("/")[0])
+                publisher.changed(cluster)
+
+        management = Management(
+            client,
+            namespace=None,
+            on_change=changed,
+            on_policies=lambda namespace: keeper.changed(namespace),  # noqa: PLW0108
+        )
+        keeper = PolicyKeeper(management, ownership=owner, events=events, metrics=metrics, now=lambda: NOW)
+        publisher = SignerPublisher(management, ownership=owner, serves=serves, now=lambda: NOW)
+        ready = asyncio.Event()
+        running = [asyncio.create_task(management.run(ready))]
+        await asyncio.wait_for(ready.wait(), 20)
+        running += [asyncio.create_task(keeper.run()), asyncio.create_task(publisher.run())]
+        try:
+            yield Office(management, keeper, publisher, metrics)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await events.drain()
+
+
+async def settled(holds: Callable[[], bool] | Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
+    """Wait until something holds."""
+    end = asyncio.get_running_loop().time() + seconds
+    while True:
+        answer = holds()
+        if answer if isinstance(answer, bool) else await answer:
+            return
+        assert asyncio.get_running_loop().time() < end, "it did not come to hold"
+        await asyncio.sleep(0.05)
+
+
+def create_policy(client: Client, name: str, *, labels: Mapping[str, str] | None = None, **spec: JsonValue) -> str:
+    """Create a policy that selects these labels; return its path."""
+    body: JsonMap = {
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "NodeAttestationPolicy",
+        "metadata": {"name": name},
+        "spec": {"authorizedAttestors": ["tpm"], "clusterSelector": {"matchLabels": dict(labels or {})}, **spec},
+    }
+    client.create(POLICIES, body)
+    return f"{POLICIES}/{name}"
+
+
+def create_cluster(
+    client: Client, name: str, *, labels: Mapping[str, str] | None = None, contract: str = "v1beta2", infra: str = "",
+    status: JsonMap | None = None,
+) -> str:  # fmt: skip
+    """Create a Cluster, and its DevCluster where ``infra`` names one; return its path."""
+    group = "infrastructure.cluster.x-k8s.io"
+    place: JsonMap = {"apiGroup": group} if contract == "v1beta2" else {"apiVersion": f"{group}/{contract}"}
+    reference: JsonMap = {**place, "kind": "DevCluster", "name": infra or name}
+    body: JsonMap = {
+        "apiVersion": f"cluster.x-k8s.io/{contract}",
+        "kind": "Cluster",
+        "metadata": {"name": name, "labels": dict(labels or {})},
+        "spec": {"infrastructureRef": reference},
+    }
+    client.create(CLUSTERS.format(contract), body)
+    if infra:
+        create_infra(client, infra, contract)
+    path = f"{CLUSTERS.format(contract)}/{name}"
+    if status is not None:
+        client.patch(f"{path}/status", {"status": status})
+    return path
+
+
+def create_infra(client: Client, name: str, contract: str = "v1beta2") -> None:
+    body: JsonMap = {
+        "apiVersion": f"infrastructure.cluster.x-k8s.io/{contract}",
+        "kind": "DevCluster",
+        "metadata": {"name": name},
+        "spec": {"backend": {"inMemory": {}}},
+    }
+    client.create(INFRASTRUCTURE.format(contract), body)
+
+
+def infra_path(name: str, contract: str = "v1beta2") -> str:
+    """Return the path of a DevCluster."""
+    return f"{INFRASTRUCTURE.format(contract)}/{name}"
+
+
+def condition_of(obj: JsonMap, kind: str) -> JsonMap:
+    """Return a condition, or an empty object."""
+    nothing: JsonMap = {}
+    return next((one for one in maps_at(map_at(obj, "status"), "conditions") if text_at(one, "type") == kind), nothing)

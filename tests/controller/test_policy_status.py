@@ -1,0 +1,227 @@
+"""A policy's status: what it says, that it is written when it changes, and never otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pytest
+from policy_kit import NAMESPACE, condition_of, create_cluster, create_policy, settled, working
+
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.ownership import Everything
+from nodeattest_controller.core.objects import mapping
+from nodeattest_controller.core.policy import parse
+from nodeattest_controller.manifests import crds
+from nodeattest_controller.metrics import POLICY_REASONS
+from nodeattest_controller.policies.checked import first_flaw
+from nodeattest_controller.policies.status import MAX_CONFLICTS, Finding, Why, status_patch, survey
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Denied
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.process import ControlPlane, start_sandbox
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+LATER = datetime(2026, 1, 3, tzinfo=UTC)
+
+
+def policy(name: str = "p", *, labels: dict[str, str] | None = None, **spec: JsonValue) -> JsonObject:
+    return {
+        "metadata": {"name": name, "namespace": NAMESPACE, "generation": 2, "resourceVersion": "9"},
+        "spec": {"authorizedAttestors": ["tpm"], "clusterSelector": {"matchLabels": dict(labels or {})}, **spec},
+    }
+
+
+def cluster(name: str, **labels: str) -> JsonObject:
+    return {"metadata": {"name": name, "namespace": NAMESPACE, "labels": dict(labels)}}
+
+
+def flaw_of(obj: JsonObject) -> Denied | None:
+    try:
+        return first_flaw(parse(obj))
+    except Denied as denied:
+        return denied
+
+
+def finding(*policies: JsonObject, clusters: tuple[JsonObject, ...] = (), of: str = "p") -> Finding:
+    return survey(policies, clusters, flaw_of)[of]
+
+
+def test_a_good_policy_says_whom_it_admits_and_how_many_clusters_it_rules() -> None:
+    found = finding(policy(), clusters=(cluster("a"), cluster("b")))
+    assert (found.why, found.clusters, found.conflicts) == (Why.VALID, 2, ())
+    assert found.message == "admits tpm"
+    assert found.condition.status == "True"
+
+
+def test_an_audit_is_said_to_be_one() -> None:
+    assert "Audit" in finding(policy(enforcement="Audit"), clusters=(cluster("a"),)).message
+
+
+def test_a_policy_that_admits_nobody_says_so() -> None:
+    assert "nobody" in finding(policy(authorizedAttestors=[]), clusters=(cluster("a"),)).message
+
+
+def test_a_policy_that_selects_nothing_is_ready_and_says_so() -> None:
+    found = finding(policy(labels={"tier": "gold"}), clusters=(cluster("a", tier="silver"),))
+    assert (found.why, found.clusters, found.condition.status) == (Why.SELECTS_NOTHING, 0, "True")
+
+
+def test_two_policies_that_select_one_cluster_name_each_other_and_the_cluster() -> None:
+    pair = policy("p"), policy("q", labels={"tier": "gold"})
+    there = cluster("a"), cluster("b", tier="gold")
+    first, second = finding(*pair, clusters=there), finding(*pair, clusters=there, of="q")
+    assert (first.why, first.clusters, first.conflicts) == (Why.CONFLICT, 1, (("b", ("q",)),))
+    assert (second.why, second.clusters, second.conflicts) == (Why.CONFLICT, 0, (("b", ("p",)),))
+    assert "b (also q)" in first.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"authorizedAttestors": ["tpm", "insecure"]}, "take insecure out"),
+        ({"certificateLifetme": "1h"}, "did you mean certificateLifetime"),
+        ({"tpm": {"endorsementCAs": "no PEM"}}, "spec.tpm.endorsementCAs"),
+        ({"tpm": {"trustonFirstUse": True}}, "trustOnFirstUse"),
+        ({"aws": {"accounts": []}}, "the key regions"),
+        ({"composite": {"allOf": ["tpm"]}}, "spec.composite.allOf"),
+    ],
+)
+def test_an_invalid_policy_says_what_the_parser_says(spec: JsonObject, said: str) -> None:
+    invalid = policy()
+    invalid["spec"] = {**mapping(invalid, "spec"), **spec}
+    found = finding(invalid, policy("q"), clusters=(cluster("a"),))
+    assert (found.why, found.condition.status) == (Why.INVALID, "False")
+    assert said in found.message
+
+
+def test_others_providers_are_not_judged_because_they_are_installed_here_and_not_there() -> None:
+    assert finding(policy(authorizedAttestors=["acme"], providers={"acme": {"x": 1}})).why is Why.SELECTS_NOTHING
+
+
+def test_the_metric_knows_every_reason() -> None:
+    assert set(POLICY_REASONS) == {str(why) for why in Why}
+
+
+def test_what_says_so_already_is_not_written_again() -> None:
+    found = finding(policy(), clusters=(cluster("a"),))
+    patch = status_patch(policy(), found, NOW)
+    assert patch is not None
+    assert map_at(patch, "metadata") == {"resourceVersion": "9"}
+    assert status_patch({**policy(), "status": patch["status"]}, found, LATER) is None
+
+
+def test_one_more_cluster_changes_the_count_and_not_the_condition() -> None:
+    once = status_patch(policy(), finding(policy(), clusters=(cluster("a"),)), NOW)
+    assert once is not None
+    known = {**policy(), "status": once["status"]}
+    again = status_patch(known, finding(policy(), clusters=(cluster("a"), cluster("b"))), LATER)
+    assert again is not None
+    assert again["status"] == {"clusters": 2}
+
+
+def test_a_thousand_conflicts_are_a_status_of_bounded_size() -> None:
+    there = tuple(cluster(f"c{number:04}") for number in range(1000))
+    rivals = [policy(f"p{number}") for number in range(20)]
+    found = finding(*rivals, clusters=there, of="p0")
+    patch = status_patch(policy("p0"), found, NOW)
+    assert patch is not None
+    assert len(list(maps_at(map_at(patch, "status"), "conflicts"))) == MAX_CONFLICTS
+    assert len(found.message) < 1000
+
+
+# On an API server
+
+
+@pytest.fixture
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with start_sandbox(tmp_path_factory.mktemp("status"), name="management") as running:
+        install_cluster_api(running.client())
+        install_definitions(running.client(), crds())
+        yield running
+
+
+def ready(plane: ControlPlane, path: str) -> JsonMap:
+    return condition_of(plane.client().get(path), "Ready")
+
+
+def says(plane: ControlPlane, path: str, reason: str) -> Callable[[], bool]:
+    return lambda: text_at(ready(plane, path), "reason") == reason
+
+
+def writes(plane: ControlPlane) -> int:
+    return sum(entry.resource == "nodeattestationpolicies" and entry.verb == "patch" for entry in plane.requests())
+
+
+async def test_a_policys_life_is_told_in_its_status(plane: ControlPlane) -> None:
+    client = plane.client()
+    path = create_policy(client, "life")
+    async with working(plane) as office:
+        await settled(says(plane, path, "SelectsNothing"))
+        create_cluster(client, "blue")
+        await settled(says(plane, path, "Valid"))
+        assert map_at(client.get(path), "status")["clusters"] == 1
+        rival = create_policy(client, "rival")
+        await settled(says(plane, path, "Conflict"))
+        await settled(says(plane, rival, "Conflict"))
+        client.delete(rival)
+        await settled(says(plane, path, "Valid"))
+        client.patch(path, {"spec": {"certificateLifetme": "1h"}})
+        await settled(says(plane, path, "Invalid"))
+        stored = client.get(path)
+        generation = map_at(stored, "metadata")["generation"]
+        assert map_at(stored, "status")["observedGeneration"] == generation
+        assert ready(plane, path)["observedGeneration"] == generation
+        assert office.metrics.registry.get_sample_value("nodeattest_policies", {"reason": "Invalid"}) == 1
+        assert office.metrics.registry.get_sample_value("nodeattest_policies", {"reason": "Conflict"}) == 0
+    told = [text_at(event, "reason") for event in client.list(f"/api/v1/namespaces/{NAMESPACE}/events")]
+    assert "PolicyInvalid" in told
+    assert "PolicyConflict" in told
+
+
+async def test_a_busy_cluster_and_a_restart_write_nothing(plane: ControlPlane) -> None:
+    client = plane.client()
+    path = create_policy(client, "quiet")
+    busy = create_cluster(client, "busy")
+    async with working(plane):
+        await settled(says(plane, path, "Valid"))
+        before = writes(plane)
+        for number in range(20):
+            client.patch(busy, {"metadata": {"annotations": {"n": str(number)}}})
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1.5)
+    async with working(plane) as office:
+        office.keeper.changed(NAMESPACE)
+        await asyncio.sleep(2)
+    assert writes(plane) == before
+
+
+async def test_two_replicas_agree_after_one_write(plane: ControlPlane) -> None:
+    client = plane.client()
+    create_cluster(client, "shared")
+    async with working(plane), working(plane):
+        path = create_policy(client, "two")
+        await settled(says(plane, path, "Valid"))
+        await asyncio.sleep(2.5)
+        version = text_at(client.get(path), "metadata", "resourceVersion")
+        await asyncio.sleep(2.5)
+        assert text_at(client.get(path), "metadata", "resourceVersion") == version
+
+
+class _Nothing(Everything):
+    """A replica that does what is of one cluster only."""
+
+    def owns_management(self) -> bool:
+        return False
+
+    def owns(self, cluster: ClusterKey) -> bool:  # noqa: ARG002 - the seam's signature
+        return True
+
+
+async def test_a_replica_that_is_not_asked_to_writes_no_status(plane: ControlPlane) -> None:
+    path = create_policy(plane.client(), "not-mine")
+    async with working(plane, ownership=_Nothing(lambda: True)):
+        await asyncio.sleep(2)
+    assert ready(plane, path) == {}

@@ -1,0 +1,221 @@
+"""The signers' names on the infrastructure object: in its status, or in annotations, and taken back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from policy_kit import condition_of, create_cluster, create_policy, infra_path, settled, working
+
+from nodeattest_controller.core.policy import parse
+from nodeattest_controller.manifests import crds
+from nodeattest_controller.policies.publisher import PUBLISHED
+from nodeattest_controller.policies.signers import NONE, Signers, annotations_patch, fields_patch, signers_of
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.process import ControlPlane, start_sandbox
+
+CLIENT = "cluster.x-k8s.io/kube-apiserver-client-kubelet-"
+SERVING = "cluster.x-k8s.io/kubelet-serving-"
+FIELDS = ("kubeletClientCertificateSigner", "kubeletServingCertificateSigner")
+ANNOTATIONS = (
+    "attestation.cluster.x-k8s.io/kubelet-client-certificate-signer",
+    "attestation.cluster.x-k8s.io/kubelet-serving-certificate-signer",
+)
+
+
+def signers(*attestors: str, serves: bool = True, **spec: JsonValue) -> Signers:
+    policy: JsonObject = {"metadata": {"name": "p"}, "spec": {"authorizedAttestors": [*attestors], **spec}}
+    return signers_of(parse(policy), serves=serves)
+
+
+def test_one_provider_has_its_two_signers() -> None:
+    assert signers("tpm") == Signers(CLIENT + "tpm", SERVING + "tpm")
+
+
+def test_insecure_has_no_serving_signer() -> None:
+    assert signers("insecure") == Signers(CLIENT + "insecure", None)
+
+
+def test_of_several_the_policys_first_is_named_and_the_others_are_told() -> None:
+    assert signers("tpm", "aws") == Signers(CLIENT + "tpm", SERVING + "tpm", (CLIENT + "aws",))
+    assert signers("aws", "tpm").client == CLIENT + "aws"
+
+
+def test_an_empty_list_names_none() -> None:
+    assert signers() == NONE
+
+
+def test_serving_signers_that_sign_nothing_are_not_named() -> None:
+    assert signers("tpm", serving={"attested": "Refuse"}).serving is None
+    assert signers("tpm", serves=False).serving is None
+
+
+def test_what_stands_there_is_not_written_again() -> None:
+    wanted = signers("tpm")
+    obj: JsonObject = {"metadata": {}, "status": {FIELDS[0]: wanted.client, FIELDS[1]: wanted.serving}}
+    assert fields_patch(obj, wanted) is None
+    assert fields_patch(obj, signers("insecure")) == {"status": {FIELDS[0]: CLIENT + "insecure", FIELDS[1]: None}}
+    assert annotations_patch({"metadata": {}}, NONE) is None
+
+
+# On an API server
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Run a server whose DevCluster keeps the fields."""
+    with start_sandbox(tmp_path_factory.mktemp("signers"), name="management") as running:
+        install_cluster_api(running.client())
+        install_definitions(running.client(), crds())
+        yield running
+
+
+@pytest.fixture
+def pruning(tmp_path: Path, capi_definitions: Path) -> Iterator[ControlPlane]:
+    """Run a server with Cluster API's own definitions, which know no such fields."""
+    with start_sandbox(tmp_path, name="management") as running:
+        install_definitions(running.client(), capi_definitions)
+        install_definitions(running.client(), crds())
+        yield running
+
+
+def fields_of(plane: ControlPlane, name: str, contract: str = "v1beta2") -> tuple[JsonValue, ...]:
+    status = map_at(plane.client().get(infra_path(name, contract)), "status")
+    return tuple(status.get(field) for field in FIELDS)
+
+
+def annotations_of(plane: ControlPlane, name: str) -> tuple[JsonValue, ...]:
+    found = map_at(plane.client().get(infra_path(name)), "metadata", "annotations")
+    return tuple(found.get(field) for field in ANNOTATIONS)
+
+
+def reason_of(plane: ControlPlane, path: str) -> Callable[[], str]:
+    return lambda: text_at(condition_of(plane.client().get(path), PUBLISHED), "reason")
+
+
+@pytest.mark.parametrize("contract", ["v1beta1", "v1beta2"])
+async def test_the_names_stand_in_the_status_and_go_with_the_policy(plane: ControlPlane, contract: str) -> None:
+    client, name = plane.client(), f"status-{contract}"
+    cluster = create_cluster(client, name, labels={"c": name}, contract=contract, infra=name)
+    policy = create_policy(client, name, labels={"c": name})
+    reason = reason_of(plane, cluster)
+    async with working(plane):
+        await settled(lambda: reason() == "InStatus")
+        assert fields_of(plane, name, contract) == (CLIENT + "tpm", SERVING + "tpm")
+        assert annotations_of(plane, name) == (None, None)
+        client.patch(policy, {"spec": {"authorizedAttestors": ["insecure"]}})
+        await settled(lambda: fields_of(plane, name, contract) == (CLIENT + "insecure", None))
+        client.delete(policy)
+        await settled(lambda: reason() == "")
+        assert fields_of(plane, name, contract) == (None, None)
+
+
+async def test_a_restart_writes_nothing_and_takes_back_what_another_published(plane: ControlPlane) -> None:
+    client = plane.client()
+    cluster = create_cluster(client, "restart", labels={"c": "restart"}, infra="restart")
+    policy = create_policy(client, "restart", labels={"c": "restart"})
+    reason = reason_of(plane, cluster)
+    async with working(plane):
+        await settled(lambda: reason() == "InStatus")
+    before = client.get(infra_path("restart")), client.get(cluster)
+    async with working(plane):
+        await asyncio.sleep(2.5)
+    assert (client.get(infra_path("restart")), client.get(cluster)) == before
+    client.delete(policy)
+    async with working(plane):
+        await settled(lambda: reason() == "")
+    assert fields_of(plane, "restart") == (None, None)
+
+
+async def test_a_mistake_in_the_policy_changes_nothing(plane: ControlPlane) -> None:
+    client = plane.client()
+    cluster = create_cluster(client, "mistake", labels={"c": "mistake"}, infra="mistake")
+    policy = create_policy(client, "mistake", labels={"c": "mistake"})
+    reason = reason_of(plane, cluster)
+    async with working(plane):
+        await settled(lambda: reason() == "InStatus")
+        client.patch(policy, {"spec": {"enforcment": "Audit", "authorizedAttestors": ["insecure"]}})
+        await settled(lambda: text_at(condition_of(client.get(policy), "Ready"), "reason") == "Invalid")
+        await asyncio.sleep(1.5)
+    assert fields_of(plane, "mistake") == (CLIENT + "tpm", SERVING + "tpm")
+    assert reason() == "InStatus"
+
+
+async def test_a_paused_cluster_is_left_alone(plane: ControlPlane) -> None:
+    client = plane.client()
+    cluster = create_cluster(client, "paused", labels={"c": "paused"}, infra="paused")
+    client.patch(cluster, {"spec": {"paused": True}})
+    create_policy(client, "paused", labels={"c": "paused"})
+    async with working(plane):
+        await asyncio.sleep(2.5)
+        assert fields_of(plane, "paused") == (None, None)
+        client.patch(cluster, {"spec": {"paused": False}})
+        await settled(lambda: fields_of(plane, "paused")[0] == CLIENT + "tpm")
+
+
+async def test_a_cluster_without_a_policy_is_not_touched(plane: ControlPlane) -> None:
+    cluster = create_cluster(plane.client(), "foreign", labels={"c": "foreign"}, infra="foreign")
+    before = plane.client().get(infra_path("foreign")), plane.client().get(cluster)
+    async with working(plane):
+        await asyncio.sleep(2)
+    assert (plane.client().get(infra_path("foreign")), plane.client().get(cluster)) == before
+
+
+async def test_an_infrastructure_object_that_comes_later_gets_them(plane: ControlPlane) -> None:
+    client = plane.client()
+    cluster = create_cluster(client, "late", labels={"c": "late"})
+    create_policy(client, "late", labels={"c": "late"})
+    reason = reason_of(plane, cluster)
+    async with working(plane):
+        await settled(lambda: reason() == "InfrastructureNotFound")
+        body: JsonMap = {"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "DevCluster",
+                         "metadata": {"name": "late"}, "spec": {}}  # fmt: skip
+        client.create(infra_path("late").rpartition("/")[0], body)
+        await settled(lambda: reason() == "InStatus", seconds=30)
+
+
+async def test_where_the_definition_prunes_the_fields_annotations_hold_the_names(pruning: ControlPlane) -> None:
+    client = pruning.client()
+    cluster = create_cluster(client, "pruned", infra="pruned")
+    policy = create_policy(client, "pruned")
+    reason = reason_of(pruning, cluster)
+    async with working(pruning):
+        await settled(lambda: reason() == "InAnnotations")
+        assert fields_of(pruning, "pruned") == (None, None)
+        assert annotations_of(pruning, "pruned") == (CLIENT + "tpm", SERVING + "tpm")
+        told = condition_of(client.get(cluster), PUBLISHED)
+        assert told["status"] == "True"
+        assert "no fields" in text_at(told, "message")
+        client.delete(policy)
+        await settled(lambda: reason() == "")
+    assert annotations_of(pruning, "pruned") == (None, None)
+
+
+async def test_a_kind_without_a_status_of_its_own_gets_annotations(tmp_path: Path) -> None:
+    with start_sandbox(tmp_path, name="management") as plane:
+        client = plane.client()
+        install_cluster_api(client)
+        install_definitions(client, crds())
+        definitions = (
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/devclusters.infrastructure.cluster.x-k8s.io"
+        )
+        spec = map_at(client.get(definitions), "spec")
+        versions: list[JsonValue] = [
+            {key: value for key, value in map_at(one).items() if key != "subresources"}
+            for one in _items(spec["versions"])
+        ]
+        client.patch(definitions, {"spec": {"versions": versions}})
+        cluster = create_cluster(client, "plain", infra="plain")
+        create_policy(client, "plain")
+        reason = reason_of(plane, cluster)
+        async with working(plane):
+            await settled(lambda: reason() == "InAnnotations")
+        assert annotations_of(plane, "plain") == (CLIENT + "tpm", SERVING + "tpm")
+
+
+def _items(value: JsonValue) -> list[JsonValue]:
+    return list(value) if isinstance(value, list) else []
