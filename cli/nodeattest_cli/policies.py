@@ -20,7 +20,7 @@ from nodeattest_cli.errors import UserError
 from nodeattest_cli.learn import learn
 from nodeattest_controller import manifests
 from nodeattest_controller.core.objects import items, mapping, strings, text
-from nodeattest_controller.core.policy import OWN_SECTIONS, parse
+from nodeattest_controller.core.policy import OWN_SECTIONS, parse, policy_for, selects
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import signers
 from nodeattest_providers.composite.policy import parse_policy as parse_composite
@@ -37,6 +37,11 @@ _GROUP: Final = "attestation.cluster.x-k8s.io"
 _VERSION: Final = "v1alpha1"
 _KIND: Final = "NodeAttestationPolicy"
 _PLURAL: Final = "nodeattestationpolicies"
+_CLUSTER_GROUP: Final = "cluster.x-k8s.io"
+_NO_POLICY: Final = "no policy of this file selects it; without one nobody gets in"
+_SECURITY: Final = (
+    "spec.security is of the proposal: Cluster API's own definitions drop it on arrival, and the policy alone counts"
+)
 _INVALID: Final = 1
 _RUNTIME: Final = {10: "IMA", 11: "systemd-pcrphase", 15: "systemd-cryptsetup"}
 """PCRs that running systems extend, which no event log of a firmware explains."""
@@ -61,11 +66,12 @@ policy.add_command(learn)
 @policy.command()
 @click.option("-f", "--file", "path", required=True, metavar="FILE", help="YAML or JSON; - is standard input.")
 def check(*, path: str) -> int:
-    """Check every NodeAttestationPolicy of a file.
+    """Check every NodeAttestationPolicy of a file, and the Clusters beside them.
 
-    Exit code 1 when one is invalid. An invalid policy lets nobody in.
+    Exit code 1 when one is invalid, or when two select one Cluster: then nobody gets in.
     """
-    found = [document for document in read_objects(path) if text(document, "kind") == _KIND]
+    documents = read_objects(path)
+    found = [document for document in documents if text(document, "kind") == _KIND]
     if not found:
         raise UserError(f"{path}: expected a {_KIND}, got other objects only")
     wrong = False
@@ -79,7 +85,43 @@ def check(*, path: str) -> int:
             click.echo(f"{name}: valid; {_summary(document)}")
             for note in notes(document):
                 click.echo(f"{name}: note: {note}")
+    for cluster in documents:
+        if text(cluster, "kind") == "Cluster" and text(cluster, "apiVersion").startswith(f"{_CLUSTER_GROUP}/"):
+            wrong = _tell_cluster(cluster, found) or wrong
     return _INVALID if wrong else 0
+
+
+def _tell_cluster(cluster: JsonObject, policies: Sequence[JsonObject]) -> bool:
+    """Say which of the file's policies rules a Cluster, and whom its own list leaves; tell whether several do."""
+    name = f"Cluster {text(cluster, 'metadata', 'name') or '(no name)'}"
+    chosen = [one for one in policies if _beside(one, cluster) and selects(one, cluster)]
+    names = ", ".join(sorted(text(one, "metadata", "name") for one in chosen))
+    if len(chosen) != 1:
+        said = f"{names} select it, and nobody gets in; narrow their clusterSelectors" if chosen else _NO_POLICY
+        click.echo(f"{name}: {said}")
+        return bool(chosen)
+    security = mapping(cluster, "spec", "security")
+    try:
+        admitted = ", ".join(sorted(policy_for(cluster, chosen).attestors)) or "nobody"
+    except Denied:
+        return False  # told of the policy
+    click.echo(f"{name}: ruled by {names}, admits {admitted}")
+    if security:
+        click.echo(f"{name}: note: {_SECURITY}")
+        ignored = sorted(
+            set(strings(security, "authorizedAttestors")) - set(strings(chosen[0], "spec", "authorizedAttestors"))
+        )
+        if ignored:
+            click.echo(
+                f"{name}: note: spec.security cannot add {', '.join(ignored)}: it narrows the policy, never widens it"
+            )
+    return False
+
+
+def _beside(policy: JsonObject, cluster: JsonObject) -> bool:
+    """Tell whether both stand in one namespace; a document that names none is applied to whichever is chosen."""
+    places = {text(policy, "metadata", "namespace"), text(cluster, "metadata", "namespace")} - {""}
+    return len(places) <= 1
 
 
 def problems(document: JsonObject) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -227,3 +228,58 @@ def test_a_part_that_is_let_in_alone_or_is_not_installed_is_worth_a_note() -> No
     assert "tpm is authorized alone, too: whoever has that proof needs no other" in said
     assert any("no provider 'challange' is installed here" in note for note in said)
     assert "the section challenge is without effect: authorizedAttestors does not name it" in said
+
+
+def cluster(name: str, labels: dict[str, str], **spec: JsonValue) -> JsonObject:
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "Cluster",
+        "metadata": {"name": name, "namespace": "fleet", "labels": dict(labels)},
+        "spec": spec,
+    }
+
+
+def checked(tmp_path: Path, *documents: JsonObject) -> tuple[int, str]:
+    """Check a file of several documents by the command itself, in a process of its own."""
+    file = tmp_path / "all.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+    command = [Path(sys.prefix) / "bin" / "nodeattest", "policy", "check", "-f", file]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+GOLD: JsonValue = {"matchLabels": {"tier": "gold"}}
+
+
+def test_clusters_of_the_file_are_told_who_rules_them(tmp_path: Path) -> None:
+    code, said = checked(
+        tmp_path, made(clusterSelector=GOLD), cluster("blue", {"tier": "gold"}), cluster("grey", {"tier": "none"})
+    )
+    assert code == 0
+    assert "Cluster blue: ruled by blue, admits tpm" in said
+    assert "Cluster grey: no policy of this file selects it" in said
+
+
+def test_two_policies_that_select_one_cluster_are_an_error(tmp_path: Path) -> None:
+    rival: JsonObject = {**made(), "metadata": {"name": "rival"}}
+    code, said = checked(tmp_path, made(), rival, cluster("blue", {}))
+    assert code == 1
+    assert "Cluster blue: blue, rival select it, and nobody gets in" in said
+
+
+def test_a_policy_of_another_namespace_is_not_beside_the_cluster(tmp_path: Path) -> None:
+    elsewhere: JsonObject = {**made(), "metadata": {"name": "rival", "namespace": "other"}}
+    code, said = checked(tmp_path, made(), elsewhere, cluster("blue", {}))
+    assert code == 0
+    assert "Cluster blue: ruled by blue" in said
+
+
+def test_a_clusters_own_list_narrows_and_is_said_to_be_dropped_by_cluster_api(tmp_path: Path) -> None:
+    security: JsonValue = {"kubeletAuthentication": True, "authorizedAttestors": ["challenge", "gcp"]}
+    code, said = checked(
+        tmp_path, made(authorizedAttestors=["tpm", "challenge"]), cluster("blue", {}, security=security)
+    )
+    assert code == 0
+    assert "Cluster blue: ruled by blue, admits challenge" in said
+    assert "drop it on arrival" in said
+    assert "cannot add gcp" in said
