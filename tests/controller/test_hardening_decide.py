@@ -117,3 +117,8 @@ def test_a_message_names_some_nodes_and_counts_the_rest() -> None:
 )
 def test_a_control_plane_has_come_up_in_either_contract(status: JsonObject, initialized: bool) -> None:
     assert is_initialized({"status": status}) is initialized
+
+
+def test_a_cluster_that_an_operator_wrote_down_is_there() -> None:
+    assert is_initialized({"kind": "ClusterRecord", "status": {}})
+    assert not is_initialized({"kind": "Cluster", "status": {}})

@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.clusters.conditions import Truth
-from nodeattest_controller.core.objects import condition, flag, items, mapping
+from nodeattest_controller.core.objects import condition, flag, items, mapping, text
+from nodeattest_controller.core.records import CLUSTER_RECORD
 from nodeattest_controller.hardening.doors import KUBEADM_BOOTSTRAP, KUBEADM_ROTATION, Door, Grant, Who
 from nodeattest_controller.hardening.standing import Census
 from nodeattest_kube.jsontypes import JsonObject
@@ -109,7 +110,10 @@ def is_initialized(cluster: JsonObject) -> bool:
 
     Source: cluster-api api/core/v1beta2/cluster_types.go (status.initialization.controlPlaneInitialized, condition
     ControlPlaneInitialized) and api/core/v1beta1/cluster_types.go (status.controlPlaneReady, the same condition).
+    A ClusterRecord is written for a cluster that is there; where it does not answer yet, the look says so.
     """
+    if text(cluster, "kind") == CLUSTER_RECORD:
+        return True
     status = mapping(cluster, "status")
     if flag(status, "initialization", "controlPlaneInitialized") or flag(status, "controlPlaneReady"):
         return True
