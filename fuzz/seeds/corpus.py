@@ -6,6 +6,7 @@ from fuzz.seeds import (
     agent,
     aws,
     azure,
+    bootstrap,
     cli,
     discovery,
     discovery_front,
@@ -24,5 +25,5 @@ def files() -> dict[str, bytes]:
     """Return contents by path under the corpus."""
     made = wire.seeds() | signed.seeds() | tpm.seeds() | objects.seeds() | agent.seeds()
     made |= aws.seeds() | azure.seeds() | gcp.seeds() | discovery.seeds() | discovery_front.seeds() | cli.seeds()
-    made |= discovery_node.seeds()
+    made |= discovery_node.seeds() | bootstrap.seeds()
     return {f"{name}/made-{number:02}": seed for name, seeds in made.items() for number, seed in enumerate(seeds)}

@@ -1,0 +1,44 @@
+"""Target of rendering: bootstrap configurations that a tenant wrote, as the webhook gets them."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from fuzz.mutators.json_tree import JsonTree
+from fuzz.target import Target, require
+from nodeattest_controller.bootstrap.content import DROP_IN, MARK
+from nodeattest_controller.bootstrap.plan import Plan, RenderingRefused
+from nodeattest_controller.bootstrap.render import render
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import ProviderName
+
+__all__ = ["TARGETS"]
+
+_PLAN: Final = Plan(provider=ProviderName("tpm"), provider_id="metal://7")
+
+
+def _render(data: bytes) -> bool:
+    """Render what is JSON; what was rendered is rendered for good, and the input is as it was."""
+    try:
+        document = parse_json(data)
+    except ValueError:
+        return False
+    before = json.dumps(document)
+    try:
+        made = render(document, _PLAN)
+    except RenderingRefused as refused:
+        require(bool(refused.refusals), "a refusal says something")
+        require({each.reason for each in refused.refusals} == {Reason.BOOTSTRAP_CONFIG_REFUSED}, "its own reason")
+        return False
+    finally:
+        require(json.dumps(document) == before, "the input is left alone")
+    again = render(made.document, _PLAN)
+    require(again.document == made.document and not again.changes, "rendering twice is rendering once")
+    written = json.dumps(made.document)
+    require(json.dumps(DROP_IN) in written and MARK in written, "what attests is there")
+    return True
+
+
+TARGETS: Final = (Target("bootstrap-configuration", _render, JsonTree(), 8192),)
