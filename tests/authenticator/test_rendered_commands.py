@@ -1,0 +1,42 @@
+"""The commands that rendering writes are commands that the agent understands, with the values that were meant."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from nodeattest_authenticator.cli import parser
+from nodeattest_authenticator.typed import provider_settings
+from nodeattest_controller.bootstrap.content import ADOPT_SCRIPT, MARK, adopt_files, join_command
+from nodeattest_controller.bootstrap.plan import Plan
+from nodeattest_providers.names import ProviderName
+
+PLAN = Plan(
+    provider=ProviderName("composite"),
+    settings={"tpm": {"tcti": "swtpm:host=127.0.0.1,port=7"}, "name": "it's", "number": 7},
+    provider_id_command="dmi 'product uuid'",
+    exec_api_version="v1beta1",
+)
+
+
+@pytest.mark.parametrize("file_format", ["cloud-config", "ignition"])
+@pytest.mark.parametrize("may_init", [True, False])
+def test_the_agent_understands_the_rendered_join(file_format: str, may_init: bool) -> None:
+    command = join_command(PLAN, file_format=file_format, may_init=may_init)
+    assert command.endswith(f" || exit 1 {MARK}")
+    words = shlex.split(command, comments=True)[:-3]
+    options = parser().parse_args(words[words.index("join") :])
+    assert options.kubeadm_config in {"/run/kubeadm/kubeadm-join-config.yaml", "/etc/kubeadm.yml"}
+    assert (options.provider, options.exec_api_version) == ("composite", "v1beta1")
+    assert options.provider_id_command == PLAN.provider_id_command
+    assert provider_settings(options) == dict(PLAN.settings)
+
+
+def test_the_agent_understands_the_rendered_adoption() -> None:
+    script = next(file.content for file in adopt_files(PLAN) if file.path == ADOPT_SCRIPT)
+    line = next(line for line in script.splitlines() if line.startswith(PLAN.program))
+    options = parser().parse_args(shlex.split(line)[1:])
+    assert (options.command, options.provider, options.exec_api_version) == ("adopt", "composite", "v1beta1")
+    assert options.provider_id_command == PLAN.provider_id_command
+    assert provider_settings(options) == dict(PLAN.settings)
