@@ -38,6 +38,7 @@ _KINDS: Final = (
 )
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _ESTABLISH_LIMIT: Final = 30.0  # seconds
+_ARGUMENTS: Final = "kubeletExtraArgs"
 _LATEST: Final = "v1beta2"
 
 
@@ -49,8 +50,9 @@ def install_cluster_api(client: Client) -> None:
 def install_definitions(client: Client, source: Path | Iterable[JsonMap]) -> None:
     """Install CustomResourceDefinitions, given or from the YAML files of a folder, and wait until they are served.
 
-    What only newer servers or other processes could do is left out: conversion webhooks, CEL rules. Of several
-    versions that need conversion the stored one is served.
+    What only newer servers or other processes could do is left out: conversion webhooks, CEL rules, and what Kubernetes
+    1.20 built with a newer Go refuses of empty strings, which its schemas take for null: as defaults, and as arguments
+    of kubelet. Of several versions that need conversion the stored one is served.
     """
     given = _read_definitions(source) if isinstance(source, Path) else source
     installed = [_install(client, definition) for definition in given]
@@ -126,11 +128,23 @@ def _install(client: Client, definition: JsonMap) -> JsonMap:
 def _without_rules(value: JsonValue) -> JsonValue:
     match value:
         case dict():
-            return {key: _without_rules(item) for key, item in value.items() if key != "x-kubernetes-validations"}
+            kept = {
+                key: _without_rules(item)
+                for key, item in value.items()
+                if key != "x-kubernetes-validations" and (key, item) != ("default", "")
+            }
+            if _ARGUMENTS in kept:  # one of ours is empty
+                kept[_ARGUMENTS] = _untyped(map_at(kept, _ARGUMENTS))
+            return kept
         case list():
             return [_without_rules(item) for item in value]
         case _:
             return value
+
+
+def _untyped(schema: JsonMap) -> JsonMap:
+    anything: JsonMap = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return anything if text_at(schema, "type") == "object" else {"type": "array", "items": anything}
 
 
 def _await_served(client: Client, definition: JsonMap) -> None:

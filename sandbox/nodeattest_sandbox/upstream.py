@@ -22,6 +22,8 @@ __all__ = ["controller_manager", "kubeadm"]
 
 _LIMIT: Final = 60.0
 """Seconds for one run of kubeadm."""
+_FIRST_WITHOUT_PLAIN_PORT: Final = 24
+"""Kubernetes 1.24 removed ``--port``, the port without TLS (CHANGELOG-1.24)."""
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -32,7 +34,7 @@ def controller_manager(plane: ControlPlane, assets: Path, controllers: Sequence[
     (port,) = free_ports(1)
     directory = plane.directory / f"controller-manager-{port}"
     directory.mkdir()
-    flags = {
+    flags: dict[str, object] = {
         "kubeconfig": plane.client_kubeconfig("kube-controller-manager", ("system:masters",)),
         "bind-address": LOOPBACK,
         "secure-port": port,
@@ -44,6 +46,8 @@ def controller_manager(plane: ControlPlane, assets: Path, controllers: Sequence[
         "cluster-signing-key-file": plane.ca_key,
         "cert-dir": directory / "certificates",
     }
+    if _minor(binary) < _FIRST_WITHOUT_PLAIN_PORT:
+        flags["port"] = 0  # else the second one on a machine finds 10252 taken
     pid_file = directory / "kube-controller-manager.pid"
     leash = [sys.executable, "-m", "nodeattest_sandbox.leash", str(pid_file)]
     command = [*leash, str(binary), *(f"--{name}={value}" for name, value in flags.items())]
@@ -65,6 +69,12 @@ def kubeadm(
     clean = {"PATH": os.defpath, "HOME": "/nonexistent", "NO_PROXY": LOOPBACK, **environment}
     command = [str(_binary(assets, "kubeadm")), *words]
     return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=limit, check=False)
+
+
+def _minor(binary: Path) -> int:
+    """Read the minor version: ``Kubernetes v1.20.2``."""
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=_LIMIT, check=True).stdout
+    return int(said.split(".")[1])
 
 
 def _binary(assets: Path, name: str) -> Path:

@@ -26,6 +26,7 @@ from nodeattest_discovery.pins import pin_of
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.client import Client
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -63,12 +64,12 @@ def cluster(world: World) -> Iterator[World]:
     with world.controller("--controllers=*,bootstrap-signer,token-cleaner", log="rendered.log") as running:
         world.await_service(running)
         operate(world, "cluster-info", "publish", "--token", "", "--replace")
-        keep_for_kubeadm(world)
+        keep_for_kubeadm(world.workload_admin, world.workload.server)
         yield world
     world.workload_admin.send("DELETE", clusterinfo.PATH)
 
 
-def keep_for_kubeadm(world: World) -> None:
+def keep_for_kubeadm(admin: Client, server: str) -> None:
     """Keep what ``kubeadm init`` of 1.20 leaves for ``join`` (phases uploadconfig, kubelet, bootstraptoken)."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
@@ -76,14 +77,13 @@ def keep_for_kubeadm(world: World) -> None:
         "apiVersion": "kubeadm.k8s.io/v1beta2",
         "kind": "ClusterConfiguration",
         "kubernetesVersion": "v1.20.2",
-        "controlPlaneEndpoint": world.workload.server.removeprefix("https://"),
+        "controlPlaneEndpoint": server.removeprefix("https://"),
     }
     kubelet = {**QUIET, "port": port, "maxPods": 7}
     data: dict[str, JsonMap] = {
         "kubeadm-config": {"ClusterConfiguration": yaml.safe_dump(configuration)},
         "kubelet-config-1.20": {"kubelet": yaml.safe_dump(kubelet)},
     }
-    admin = world.workload_admin
     for name, content in data.items():
         admin.create(CONFIG_MAPS, {"metadata": {"name": name}, "data": content})
     maps: JsonMap = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": list(data), "verbs": ["get"]}
