@@ -18,7 +18,7 @@ from nodeattest_cli.learned import Booted, Proposal, booted, propose
 from nodeattest_controller.core.objects import text
 from nodeattest_controller.core.policy import policy_for
 from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient
+from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.names import ProviderName
@@ -90,8 +90,7 @@ def _chosen(known: Sequence[Booted], names: Sequence[str], cluster: str | None) 
 
 async def _policy(client: ApiClient, cluster: str, namespace: str) -> TpmPolicy | None:
     """Read the policy that selects a cluster; None where there is none yet."""
-    version = text(await client.get(f"/apis/{_CLUSTER_GROUP}"), "preferredVersion", "version")
-    found = await client.get(paths.named(_CLUSTER_GROUP, version, "clusters", cluster, namespace=namespace))
+    found = await _cluster(client, cluster, namespace)
     try:
         policy = policy_for(found, await _list(client, "nodeattestationpolicies", namespace))
         settings = policy.settings(ProviderName("tpm"))
@@ -100,6 +99,15 @@ async def _policy(client: ApiClient, cluster: str, namespace: str) -> TpmPolicy 
         return None
     except Denied as denied:
         raise UserError(f"the cluster's policy: expected {denied.expected}, got {denied.got}") from None
+
+
+async def _cluster(client: ApiClient, cluster: str, namespace: str) -> JsonObject:
+    """Read the Cluster; where there is none, the ClusterRecord that stands for it."""
+    try:
+        version = text(await client.get(f"/apis/{_CLUSTER_GROUP}"), "preferredVersion", "version")
+        return await client.get(paths.named(_CLUSTER_GROUP, version, "clusters", cluster, namespace=namespace))
+    except NotFound:
+        return await client.get(paths.named(_GROUP, _VERSION, "clusterrecords", cluster, namespace=namespace))
 
 
 def _yaml(proposal: Proposal, machines: Sequence[Booted], *, has_policy: bool) -> str:

@@ -26,8 +26,9 @@ from nodeattest_cli.machine_ledgers import find_ledger, title
 from nodeattest_cli.token.making import store
 from nodeattest_controller.clusters.workload import BOOTSTRAP_BINDING
 from nodeattest_controller.core.bound_tokens import bound_group
-from nodeattest_controller.core.clusterapi import machine_members, pool_members
+from nodeattest_controller.core.clusterapi import RESOURCES
 from nodeattest_controller.core.ledger import Ledger, owner_of, parse
+from nodeattest_controller.core.members import members_of
 from nodeattest_controller.core.objects import rfc3339, text
 from nodeattest_controller.durations import parse_duration
 from nodeattest_discovery.secret import DEFAULT_GROUP, TokenSecret, Usage
@@ -171,18 +172,16 @@ async def _check_machine(management: ApiClient, ledger: Ledger, found: JsonObjec
     """See that the Machine stays: nobody else gets a token."""
     owner = owner_of(found)
     group, _, version = text(owner, "apiVersion").partition("/")
-    is_pool = text(owner, "kind") == "MachinePool"
+    kind = text(owner, "kind")
     gone = UserError(f"{title(found)}: its Machine is gone or on its way out, so it is not let in again")
-    if not group or not version:
+    if not group or not version or kind not in RESOURCES:
         raise gone
     try:
-        path = paths.named(
-            group, version, "machinepools" if is_pool else "machines", text(owner, "name"), namespace=ledger.namespace
-        )
+        path = paths.named(group, version, RESOURCES[kind], text(owner, "name"), namespace=ledger.namespace)
         machine = await management.get(path)
     except NotFound:
         raise gone from None
-    members = pool_members(machine) if is_pool else machine_members(machine)
+    members = members_of(machine, kind)
     if not any(
         one.uid == ledger.owner_uid and one.provider_id == ledger.provider_id and not one.deleting for one in members
     ):

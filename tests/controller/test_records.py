@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from builders import make_member, make_request
 
+from nodeattest_cli.explain.surroundings import pick
 from nodeattest_controller.clusters.inventory import Inventory, cluster_key
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.core.ledger import empty, owner_of, render
@@ -303,3 +304,11 @@ def test_a_member_of_another_kind_has_no_reader() -> None:
     assert members_of({}) == []
     assert [member.kind for member in members_of(record())] == ["MachineRecord"]
     assert make_member().resource == "machines"
+
+
+def test_explain_picks_a_record_and_its_cluster_as_it_picks_a_machine() -> None:
+    cluster: JsonObject = {"kind": "ClusterRecord", "metadata": {"name": "c", "namespace": "fleet", "uid": "k"}}
+    given = pick([cluster, record(), machine("other", "sandbox://other")], make_request(), None)
+    assert [member.kind for member in given.members] == ["MachineRecord"]
+    assert {member.name for member in given.claimants} == {"rack-1-unit-7", "other"}
+    assert given.cluster == cluster

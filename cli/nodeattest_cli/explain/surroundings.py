@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nodeattest_controller.core.authority import bundle_pins
-from nodeattest_controller.core.clusterapi import Member, machine_members
+from nodeattest_controller.core.clusterapi import Member
 from nodeattest_controller.core.ledger import Ledger
 from nodeattest_controller.core.ledger import parse as parse_ledger
+from nodeattest_controller.core.members import CLUSTER_KINDS, members_of
 from nodeattest_controller.core.objects import mapping, text
+from nodeattest_controller.core.records import MACHINE_RECORD
 from nodeattest_controller.core.review import names_of
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.interface import ClusterFacts, NodeRequest, SecretBytes
@@ -61,9 +63,9 @@ class Given:
 
 def pick(documents: Sequence[JsonObject], request: NodeRequest, first_name: str | None) -> Given:
     """Pick what belongs to a request."""
-    everyone = tuple(member for one in _of_kind(documents, "Machine") for member in machine_members(one))
+    everyone = _members(documents)
     members = tuple(member for member in everyone if member.provider_id == request.csr.provider_id)
-    cluster = _one(_of_kind(documents, "Cluster"), members[0].cluster_name if members else None)
+    cluster = _one(_of_kind(documents, *CLUSTER_KINDS), members[0].cluster_name if members else None)
     cluster_name = text(cluster or {}, "metadata", "name")
     ledgers = [parse_ledger(one) for one in _of_kind(documents, "MachineAttestation")]
     infra = members[0].infra if members else None
@@ -89,11 +91,11 @@ def pick(documents: Sequence[JsonObject], request: NodeRequest, first_name: str 
 
 def pick_for_node(documents: Sequence[JsonObject], node_name: NodeName) -> Given:
     """Pick what belongs to a node's request that names no provider ID; the members are those of this node name."""
-    everyone = tuple(member for one in _of_kind(documents, "Machine") for member in machine_members(one))
+    everyone = _members(documents)
     members = tuple(member for member in everyone if node_name in names_of(member))
     ledgers = [parse_ledger(one) for one in _of_kind(documents, "MachineAttestation")]
     return Given(
-        cluster=_one(_of_kind(documents, "Cluster"), members[0].cluster_name if members else None),
+        cluster=_one(_of_kind(documents, *CLUSTER_KINDS), members[0].cluster_name if members else None),
         policy=_one(_of_kind(documents, "NodeAttestationPolicy"), None),
         members=members,
         claimants=everyone,
@@ -101,8 +103,14 @@ def pick_for_node(documents: Sequence[JsonObject], node_name: NodeName) -> Given
     )
 
 
-def _of_kind(documents: Sequence[JsonObject], kind: str) -> list[JsonObject]:
-    return [document for document in documents if text(document, "kind") == kind]
+def _members(documents: Sequence[JsonObject]) -> tuple[Member, ...]:
+    """Read every Machine and MachineRecord; a pool's instances are judged by what their requests claim."""
+    found = _of_kind(documents, "Machine", MACHINE_RECORD)
+    return tuple(member for one in found for member in members_of(one))
+
+
+def _of_kind(documents: Sequence[JsonObject], *kinds: str) -> list[JsonObject]:
+    return [document for document in documents if text(document, "kind") in kinds]
 
 
 def _one(found: Sequence[JsonObject], name: str | None) -> JsonObject | None:
