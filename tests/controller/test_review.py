@@ -17,6 +17,7 @@ from nodeattest_controller.core.review import (
     check_fingerprints,
     check_no_hijack,
     check_node_name,
+    check_takeover,
     find_member,
     names_of,
 )
@@ -283,6 +284,37 @@ def test_a_node_that_its_machine_does_not_know_waits_for_adoption(
     with pytest.raises(Unavailable) as refused:
         check_adoption(as_node(), member, empty(member), node)
     assert refused.value.reason is Reason.MACHINE_NOT_READY
+
+
+def test_a_recorded_machines_node_is_adopted_by_its_name_and_provider_id() -> None:
+    """Nobody writes the nodeRef of a record."""
+    record = make_member(kind="MachineRecord", given_name=NodeName("node-0"))
+    check_adoption(as_node(), record, empty(record), REGISTERED)
+    others: tuple[JsonObject | None, ...] = (
+        None,
+        {**REGISTERED, "spec": {}},
+        {**REGISTERED, "spec": {"providerID": "sandbox://other"}},
+    )
+    for node in others:
+        with pytest.raises(Unavailable) as refused:
+            check_adoption(as_node(), record, empty(record), node)
+        assert refused.value.reason is Reason.MACHINE_NOT_READY
+
+
+def test_no_token_takes_over_a_node_that_stands_and_never_joined_attested() -> None:
+    member = make_member(kind="MachineRecord", given_name=NodeName("node-0"))
+    with pytest.raises(Denied) as refused:
+        check_takeover(make_request(), empty(member), REGISTERED)
+    assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
+    assert "nodeattest machines adopt --open" in refused.value.remedy
+
+
+def test_a_token_joins_where_no_node_stands_or_its_machine_joined_attested_or_was_reset() -> None:
+    member = make_member()
+    check_takeover(make_request(), empty(member), None)
+    check_takeover(make_request(), bound(member), REGISTERED)
+    check_takeover(make_request(), replace(empty(member), was_reset=True), REGISTERED)
+    check_takeover(as_node(), empty(member), REGISTERED)
 
 
 def test_a_node_of_the_name_with_another_provider_id_is_not_adopted() -> None:

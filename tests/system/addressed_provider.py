@@ -76,9 +76,9 @@ class Platform:
     def joined(self, name: str) -> Node:
         """Make a Machine whose status still lists the address that it had, and let it join."""
         self.world.machine(name, addresses=[("Hostname", name), ("InternalIP", f"{STALE}{len(name)}")])
-        register_node(self.world, name)
         node = Node(self.world, name, ADDRESSED, Addressed())
         node.join()
+        register_node(self.world, name)
         return node
 
 

@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 from filing_requests import Wanted, ends, ends_at_last, file_request
 from recorded_world import RECORDS, RecordedWorld
+from side_doors import register_node
 from world import NAMESPACE, OWN, Controller, built_world, eventually
 
 from nodeattest_controller.core.bound_tokens import bound_group
@@ -99,6 +100,22 @@ def test_another_tpm_than_the_recorded_one_is_refused(world: RecordedWorld) -> N
     assert not world.ledger("unit-2")
 
 
+@pytest.mark.swtpm
+@pytest.mark.usefixtures("controller")
+def test_a_node_that_joined_before_it_was_recorded_is_adopted_by_its_own_certificate(world: RecordedWorld) -> None:
+    register_node(world, "cellar-9", "sandbox://unit-9")
+    tpm = world.tpm("unit-9")
+    world.record("unit-9", tpm=tpm, node="cellar-9")
+    agent = world.agent("cellar-9", "tpm", provider_id="sandbox://unit-9", tcti=tpm.tcti)
+    by_token = agent.join(world.token())
+    assert "MachineAlreadyBound" in by_token.stderr
+    kubeconfig = world.workload.client_kubeconfig("system:node:cellar-9", ["system:nodes"])
+    proof = ("--provider", "tpm", "--provider-id", agent.provider_id, "--tcti", tpm.tcti)
+    adopted = agent.run("adopt", *proof, "--kubeconfig", str(kubeconfig), *agent.files())
+    assert adopted.returncode == 0, adopted.stderr
+    assert len(serials(world, "unit-9")) == 1
+
+
 # What needs no proof: with the insecure provider, so that a plain request will do
 
 
@@ -145,6 +162,14 @@ def test_a_bound_token_is_worth_its_own_record(world: RecordedWorld) -> None:
     stolen = file_request(world, Wanted(node="bound-other"), token=token)
     assert ends(stolen) == "Denied:TokenNotThisMachines"
     assert ends(file_request(world, Wanted(node="bound-mine"), token=token)) == "issued"
+
+
+@pytest.mark.usefixtures("unproven")
+def test_no_token_becomes_the_node_that_stood_before_its_machine_was_recorded(world: RecordedWorld) -> None:
+    register_node(world, "standing", "sandbox://standing")
+    world.record("standing")
+    assert ends(file_request(world, Wanted(node="standing"))) == "Denied:MachineAlreadyBound"
+    assert not world.ledger("standing")
 
 
 @pytest.mark.usefixtures("unproven")

@@ -282,10 +282,10 @@ def test_a_tpm_that_shows_another_boot_than_the_policy_wants_is_cordoned_until_i
         world.await_service(controller)
         tpm = world.tpm("st-tpm")
         world.machine("st-tpm", tpm=tpm)
-        register_node(world, "st-tpm")
         agent = world.agent("st-tpm", "tpm", tcti=tpm.tcti)
         joined = agent.join(world.token())
         assert joined.returncode == 0, joined.stderr
+        register_node(world, "st-tpm")
         eventually(lambda: says(world, "st-tpm", "True", "Attested"), seconds=60, what="the condition")
         policy: JsonMap = {"pcrs": other}
         world.set_policy(authorizedAttestors=["tpm"], tpm=policy, onFailure="Cordon", maxFailedShare=100)

@@ -66,8 +66,8 @@ class Fleet:
     def joined(self, name: str, **options: object) -> None:
         """Make a Machine, let it join, and let its Node stand there."""
         self.world.machine(name, **options)  # pyright: ignore[reportArgumentType] - the tests name real options
-        register_node(self.world, name)
         assert end_of(self.file(name, "good", as_node=False)) == "issued"
+        register_node(self.world, name)
 
     def file(self, name: str, word: str, *, as_node: bool = True, node: str = "", provider_id: str = "") -> Filed:
         """File a request for a machine, as its node or by a token; ``node`` asks under another name."""

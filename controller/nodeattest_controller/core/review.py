@@ -25,6 +25,7 @@ __all__ = [
     "check_no_hijack",
     "check_node_name",
     "check_standing",
+    "check_takeover",
     "find_member",
     "names_of",
 ]
@@ -180,13 +181,7 @@ def check_binding(
         return
     joined = ledger.of_purpose(Purpose.CLIENT)
     if member.node_ref_name and not joined and not ledger.was_reset:
-        raise Denied(
-            Reason.MACHINE_ALREADY_BOUND,
-            expected="a Machine without a node, or one whose node joined attested",
-            got="a Machine with a nodeRef and no ledger entry",
-            remedy="adopt the node (kubelet-authenticator adopt on it, or nodeattest machines adopt --open), or "
-            "re-create the Machine",
-        )
+        raise _unattested("a Machine with a nodeRef and no ledger entry", "re-create the Machine")
     if not secure and joined:
         raise Denied(
             Reason.MACHINE_ALREADY_BOUND,
@@ -196,16 +191,38 @@ def check_binding(
         )
 
 
+def check_takeover(request: NodeRequest, ledger: Ledger, node: JsonObject | None) -> None:
+    """Rules 3 and 4: no token takes over a Node that stands although its machine never joined attested.
+
+    A nodeRef says that a Machine has a node (``check_binding``), but nobody writes one for a MachineRecord, and for a
+    Machine Cluster API does so some time after the node joined. The Node itself, read live, is there from the first.
+    """
+    if request.is_renewal or node is None or ledger.of_purpose(Purpose.CLIENT) or ledger.was_reset:
+        return
+    raise _unattested(
+        f"Node {request.csr.node_name} stands, and no ledger entry", "delete the Node if nothing runs there any more"
+    )
+
+
 def check_adoption(request: NodeRequest, member: Member, ledger: Ledger, node: JsonObject | None) -> None:
     """Rules 3 and 4: who asks as a node, without ever having joined attested, is the node that the Machine has.
 
     Its certificate was signed in-tree, where nobody asked which machine gets it; the provider proves the machine now.
-    1. Cluster API has found the Machine's node (a pool's instances have no nodeRef of their own); the name was compared
-    by rule 2. 2. That Node stands in the cluster, and rule 3 has compared its provider ID.
+    1. Cluster API has found the Machine's node (a pool's instances have no nodeRef of their own), or an operator's
+    record names it and the Node has the record's provider ID; the name was compared by rule 2. 2. That Node stands in
+    the cluster, and rule 3 has compared its provider ID.
     """
     if not request.is_renewal or ledger.of_purpose(Purpose.CLIENT) or ledger.was_reset:
         return
-    if member.node_ref_name is None and not member.is_pool_instance:  # 1
+    if member.given_name is not None and member.node_ref_name is None:  # 1
+        if node is not None and text(node, "spec", "providerID") == member.provider_id:
+            return
+        raise _not_ready(
+            f"no Node {request.csr.node_name} with the provider ID of {member.kind} {member.name} stands in the "
+            "cluster, so it cannot be adopted",
+            "let kubelet register the Node with --provider-id, or name the Node in the record's status.nodeRef",
+        )
+    if member.node_ref_name is None and not member.is_pool_instance:
         raise _not_ready(
             f"{member.kind} {member.name} has no nodeRef, so its node cannot be adopted yet",
             "let Cluster API find the Node: its provider ID must be the Machine's",
@@ -219,6 +236,16 @@ def check_adoption(request: NodeRequest, member: Member, ledger: Ledger, node: J
 
 def _not_ready(detail: str, remedy: str) -> Unavailable:
     return Unavailable(Reason.MACHINE_NOT_READY, detail, remedy=remedy)
+
+
+def _unattested(got: str, otherwise: str) -> Denied:
+    return Denied(
+        Reason.MACHINE_ALREADY_BOUND,
+        expected="a Machine without a node, or one whose node joined attested",
+        got=got,
+        remedy="adopt the node (kubelet-authenticator adopt on it, or nodeattest machines adopt --open), or "
+        + otherwise,
+    )
 
 
 def _taken(got: str, remedy: str) -> Denied:

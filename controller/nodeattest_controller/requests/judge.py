@@ -29,6 +29,7 @@ from nodeattest_controller.core.review import (
     check_fingerprints,
     check_no_hijack,
     check_node_name,
+    check_takeover,
     find_member,
 )
 from nodeattest_controller.core.serving import check_attested, check_joined
@@ -141,6 +142,7 @@ class Judge:
         check_fingerprints(member, around, self._holders_of(workload, attested))
         node = await workload.read_node(request.csr.node_name)
         check_no_hijack(member, around, node)
+        check_takeover(request, ledger, node)
         check_adoption(request, member, ledger, node)
         if request.purpose is Purpose.SERVING:
             await self._addresses.check(_wanted(case, member))
