@@ -10,9 +10,11 @@ import pytest
 from builders import make_member, make_request
 
 from nodeattest_controller.clusters.bootstrap_configs import REMEMBERED, BootstrapConfigs
-from nodeattest_controller.core.clusterapi import InfraRef, Member
+from nodeattest_controller.clusters.inventory import Inventory, cluster_key
+from nodeattest_controller.core.clusterapi import InfraRef, Member, machine_members
 from nodeattest_controller.core.policy import TokenBinding
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.definitions import install_cluster_api
@@ -45,6 +47,30 @@ def written(plane: ControlPlane, name: str, token: str = TOKEN, version: str = "
 
 def member_of(name: str, version: str = "v1beta1", kind: str = "KubeadmConfig") -> Member:
     return make_member(namespace="default", uid=f"uid-{name}", bootstrap=InfraRef(GROUP, kind, name, version))
+
+
+def pool_of(member: Member) -> JsonObject:
+    """Write a MachinePool that lists the machine and has a member's configuration."""
+    reference: JsonObject = {"apiVersion": f"{GROUP}/v1beta1", "kind": "KubeadmConfig"}
+    reference["name"] = member.bootstrap.name if member.bootstrap else ""
+    template: JsonObject = {"spec": {"clusterName": "c", "bootstrap": {"configRef": reference}}}
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta1",
+        "kind": "MachinePool",
+        "metadata": {"name": "pool", "namespace": "default", "uid": "p-0"},
+        "spec": {"clusterName": "c", "providerIDList": ["sandbox://node-0"], "template": template},
+    }
+
+
+def pools_machine() -> JsonObject:
+    """Write what Cluster API makes for an instance of a pool."""
+    owner: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "MachinePool", "name": "pool", "uid": "p-0"}
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta1",
+        "kind": "Machine",
+        "metadata": {"name": "pool-0", "namespace": "default", "uid": "m-0", "ownerReferences": [owner]},
+        "spec": {"clusterName": "c", "providerID": "sandbox://node-0", "bootstrap": {"dataSecretName": ""}},
+    }
 
 
 async def judge(
@@ -105,6 +131,40 @@ async def test_a_configuration_that_cannot_be_read_lets_nobody_pass(
         await judge(plane, member, kubeconfig=kubeconfig, binding=binding)
     assert unreadable.value.reason is Reason.BOOTSTRAP_CONFIG_UNREADABLE
     assert "no token at all" not in str(unreadable.value)
+
+
+async def test_a_machine_of_a_pool_asks_with_the_token_of_the_pool_that_lists_it(plane: ControlPlane) -> None:
+    inventory, listing = Inventory(), pool_of(written(plane, "pooled"))
+    cluster, mine = cluster_key("default", "c"), make_request(username="system:bootstrap:abcdef")
+    [machine] = machine_members(pools_machine())
+
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        configs = BootstrapConfigs(client, clock=lambda: 0.0)
+        for binding in (REQUIRED, TokenBinding.PREFERRED):  # the pool does not list it yet
+            with pytest.raises(Unavailable) as waits:
+                await configs.check(mine, inventory.configured_by(cluster, machine), binding)
+            assert waits.value.reason is Reason.BOOTSTRAP_CONFIG_UNREADABLE
+        inventory.put_pool("default/pool", listing)
+        await configs.check(mine, inventory.configured_by(cluster, machine), REQUIRED)
+        other = make_request(username="system:bootstrap:fedcba")
+        with pytest.raises(Denied) as denied:
+            await configs.check(other, inventory.configured_by(cluster, machine), REQUIRED)
+        assert denied.value.reason is Reason.TOKEN_NOT_THIS_MACHINES
+        inventory.put_pool("default/twin", listing)  # two pools that list it: whose it is nobody knows
+        with pytest.raises(Unavailable):
+            await configs.check(other, inventory.configured_by(cluster, machine), REQUIRED)
+
+
+def test_only_a_machine_without_a_configuration_of_its_own_has_its_pools() -> None:
+    inventory, cluster = Inventory(), cluster_key("default", "c")
+    inventory.put_pool("default/pool", pool_of(member_of("pooled")))
+    own = member_of("own")
+    assert inventory.configured_by(cluster, own) is own
+    [machine] = machine_members(pools_machine())
+    assert inventory.configured_by(cluster, machine).kind == "MachinePool"
+    assert inventory.configured_by(cluster_key("default", "other"), machine) is machine
+    record = replace(machine, kind="MachineRecord")
+    assert inventory.configured_by(cluster, record) is record
 
 
 async def test_nothing_is_read_where_nothing_is_to_be_known(plane: ControlPlane) -> None:

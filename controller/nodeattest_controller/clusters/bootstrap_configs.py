@@ -50,12 +50,20 @@ class BootstrapConfigs:
         """Until when a token (the last part) is known to be that of a machine (namespace/configuration, UID)."""
 
     async def check(self, request: NodeRequest, member: Member, binding: TokenBinding) -> None:
-        """Identity rule 4 for whoever asks with a bootstrap token; raises Denied or Unavailable."""
+        """Identity rule 4 for whoever asks with a bootstrap token; raises Denied or Unavailable.
+
+        ``member`` is whoever has the configuration: for a Machine of a pool, the pool (``Inventory.configured_by``).
+        """
         token_id = asking_token(request, member)
         if token_id is None or binding is TokenBinding.OFF:
             return
         reference = member.bootstrap if is_kubeadm_config(member) else None
         if reference is None:
+            if member.of_pool and member.bootstrap is None:
+                raise _unreadable(
+                    f"{member.kind} {member.name} is of a MachinePool, and no one pool lists its provider ID yet",
+                    "let the infrastructure provider list it in the pool's providerIDList",
+                )
             check_named(token_id, member, recorded_token(member), binding)
             return
         key = (f"{member.namespace}/{reference.name}", member.uid, token_id)

@@ -91,6 +91,14 @@ class Inventory:
             return [member for member in found if not member.is_pool_instance]
         return found
 
+    def configured_by(self, cluster: ClusterKey, member: Member) -> Member:
+        """Return who has a machine's bootstrap configuration: itself, or the one pool that lists a Machine without."""
+        if member.kind != "Machine" or member.bootstrap is not None:
+            return member
+        listed = self._members.find((cluster, "id", member.provider_id))
+        pools = [one for one in listed if one.is_pool_instance]
+        return pools[0] if len(pools) == 1 else member
+
     def owners(self, cluster: ClusterKey, provider_id: str) -> frozenset[str]:
         """Return the UIDs of the objects that list a machine: a pool's instance may be a Machine besides."""
         return frozenset(member.uid for member in self._members.find((cluster, "id", provider_id)))

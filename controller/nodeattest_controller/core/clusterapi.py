@@ -75,6 +75,8 @@ class Member:
     infra: InfraRef | None = None
     bootstrap: InfraRef | None = None
     """The bootstrap configuration; None where the bootstrap data was given without one, or is not Cluster API's."""
+    of_pool: bool = False
+    """Whether a MachinePool made this Machine for one of its instances: the pool has its bootstrap configuration."""
     created: datetime | None = None
     is_control_plane: bool = False
     """As the Machine's label has it, which is written in the management cluster only."""
@@ -152,6 +154,7 @@ def machine_members(machine: JsonObject) -> list[Member]:
             annotations=text_map(machine, "metadata", "annotations"),
             infra=_infra_ref(mapping(machine, "spec", "infrastructureRef")),
             bootstrap=bootstrap_ref(machine),
+            of_pool=_is_of_pool(machine),
             created=moment(text(machine, "metadata", "creationTimestamp")),
             is_control_plane=CONTROL_PLANE_LABEL in mapping(machine, "metadata", "labels"),
         )
@@ -183,6 +186,18 @@ def bootstrap_ref(owner: JsonObject) -> InfraRef | None:
     """Read where the bootstrap configuration of a Machine stands, or of a MachinePool, which has it in its template."""
     template = mapping(owner, "spec", "template")
     return _infra_ref(mapping(template or owner, "spec", "bootstrap", "configRef"))
+
+
+def _is_of_pool(machine: JsonObject) -> bool:
+    """Cluster API gives these the pool as owner and no configRef.
+
+    Source: cluster-api machinepool_controller_phases.go (computeDesiredMachine).
+    """
+    owners = items(machine, "metadata", "ownerReferences")
+    return any(
+        (text(owner, "apiVersion").partition("/")[0], text(owner, "kind")) == ("cluster.x-k8s.io", "MachinePool")
+        for owner in owners
+    )
 
 
 def _bootstrap_ready(machine: JsonObject) -> bool:

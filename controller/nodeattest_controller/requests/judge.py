@@ -135,7 +135,8 @@ class Judge:
         check_node_name(request, member, around, may_be_proven)
         if not final:
             _check_unanswered(request, ledger)
-        await self._configs.check(request, member, case.policy.token_binding)  # 5
+        configured = inventory.configured_by(workload.key, member)
+        await self._configs.check(request, configured, case.policy.token_binding)  # 5
         first = await workload.read_request(case.ref.name) if case.ref else None
         attested = await self._verify(case, member, ledger, first)  # 6
         check_node_name(request, member, around, attested.proven_node_name)  # 7
