@@ -167,6 +167,22 @@ def test_only_a_machine_without_a_configuration_of_its_own_has_its_pools() -> No
     assert inventory.configured_by(cluster, record) is record
 
 
+async def test_a_pass_without_a_named_token_is_not_remembered(plane: ControlPlane) -> None:
+    meta: JsonValue = {"name": "unnamed"}
+    body: JsonMap = {"apiVersion": f"{GROUP}/v1beta1", "kind": "KubeadmConfig", "metadata": meta, "spec": {}}
+    plane.client().create(PATH, body)
+    member, mine = member_of("unnamed"), make_request(username="system:bootstrap:abcdef")
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        configs = BootstrapConfigs(client, clock=lambda: 0.0)
+        await configs.check(mine, member, TokenBinding.PREFERRED)
+        with pytest.raises(Unavailable):
+            await configs.check(mine, member, REQUIRED)
+        plane.client().patch(f"{PATH}/unnamed", {"spec": config("fedcba.0123456789abcdef")})
+        with pytest.raises(Denied) as denied:
+            await configs.check(mine, member, TokenBinding.PREFERRED)
+        assert denied.value.reason is Reason.TOKEN_NOT_THIS_MACHINES
+
+
 async def test_nothing_is_read_where_nothing_is_to_be_known(plane: ControlPlane) -> None:
     before = len(plane.requests())
     await judge(plane, member_of("absent"), binding=TokenBinding.OFF)

@@ -69,8 +69,10 @@ class BootstrapConfigs:
         key = (f"{member.namespace}/{reference.name}", member.uid, token_id)
         if self._clock() < self._known.get(key, 0.0):
             return
-        check_named(token_id, member, await self.named(reference, member.namespace), binding)
-        self._remember(key)
+        found = await self.named(reference, member.namespace)
+        check_named(token_id, member, found, binding)
+        if token_id in found.ids:  # a pass that Preferred gave to a machine without a token says nothing of the next
+            self._remember(key)
 
     async def named(self, reference: InfraRef, namespace: str) -> NamedTokens:
         """Read which tokens a KubeadmConfig names, now; raises Unavailable."""
