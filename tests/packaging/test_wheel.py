@@ -43,7 +43,8 @@ def test_the_rubber_stamp_never_ships(wheel: Path) -> None:
 
 def test_the_manifests_ship_where_the_controller_finds_them(unpacked: Path) -> None:
     code = "from nodeattest_controller import manifests; print(len(manifests.crds()))"
-    assert run(unpacked, "-c", code).strip() == "2"
+    in_the_tree = [file for file in (TREE / "manifests" / "crd").glob("*.yaml") if file.name != "kustomization.yaml"]
+    assert int(run(unpacked, "-c", code)) == len(in_the_tree) > 0
 
 
 def test_the_commands_are_plain_scripts(unpacked: Path) -> None:
