@@ -169,4 +169,26 @@ def test_machines_that_have_not_joined_do_not_make_room() -> None:
     pairs: list[tuple[Member, Ledger | None]] = [(machine(n, node=False), None) for n in range(100)]
     pairs += [(machine(n + 100, control_plane=n < 3), None) for n in range(5)]
     pairs.append((machine(200, node=False), ledger(machine(200, node=False), treated=FailureAction.TAINT)))
-    assert around_of(pairs) == Around(nodes=6, treated=1, control_planes=3)
+    assert around_of(pairs) == Around(nodes=6, treated=1, control_planes=3, awaited=100)
+
+
+@given(st.integers(1, 40), st.integers(1, 99), st.integers(0, 5))
+def test_new_machines_that_cannot_join_make_no_room_to_delete_more(nodes: int, share: int, absent: int) -> None:
+    rule = policy(FailureAction.DELETE_NODE, share)
+    fleet: list[tuple[Member, Ledger | None]] = [(one := machine(n), ledger(one, refused=BAD)) for n in range(nodes)]
+    deleted = 0
+    for _round in range(2 * nodes):
+        for number, (member, known) in enumerate(fleet):
+            if known is not None and isinstance(decide(member, known, rule, around_of(fleet, absent=absent)), Treat):
+                deleted += 1  # the Machine is replaced by one that the same policy refuses
+                fleet[number] = (machine(100 + deleted, node=False), None)
+    assert deleted <= max(1, (nodes + absent) * share // 100)
+    assert deleted >= (0 if absent else 1)
+
+
+def test_new_machines_hold_a_place_only_where_nodes_are_deleted() -> None:
+    around = Around(nodes=10, awaited=1)
+    assert decide(ME, FAILING, policy(FailureAction.CORDON), around) == Treat(FailureAction.CORDON)
+    held = decide(ME, FAILING, policy(FailureAction.DELETE_NODE), around)
+    assert isinstance(held, Withhold)
+    assert "1 of 11 Nodes stand treated, 1 yet to join among them" in held.why

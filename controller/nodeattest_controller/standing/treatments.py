@@ -1,7 +1,9 @@
 """What is done to the Node of a machine that fails its attestation: which Nodes, how many at a time, and how. Pure.
 
 Promises: no more of a cluster's Nodes than the policy's share stand treated at one time, never two of its control plane
-and never its only one; a control plane's Node is not deleted, because Cluster API's control plane takes members out of
+and never its only one; where Nodes are deleted, a machine that has yet to join holds a place of the share as if it were
+treated, because a MachineHealthCheck replaces those whose Nodes are gone by machines that a wrong policy keeps from
+joining; a control plane's Node is not deleted, because Cluster API's control plane takes members out of
 etcd whose Nodes are gone. What was done is undone by a certificate, by ``onFailure: None`` and by ``Audit``, and only
 what was done: an administrator's cordon stays. The mark is a taint, because a kubelet cannot change its own taints.
 Leaves to others: reading and writing.
@@ -44,6 +46,8 @@ class Around:
     treated: int = 0
     control_planes: int = 0
     treated_control_planes: int = 0
+    awaited: int = 0
+    """Machines that have yet to join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +99,20 @@ def decide(member: Member, ledger: Ledger, policy: Policy, around: Around) -> Tr
     return _room(member, policy, around) or Treat(wanted)  # 4
 
 
-def around_of(pairs: Iterable[tuple[Member, Ledger | None]]) -> Around:
-    """Count a cluster's machines; one has joined that has a node, or a certificate in its ledger."""
-    joined = [(member, ledger) for member, ledger in pairs if member.node_ref_name or (ledger and ledger.issued)]
+def around_of(pairs: Iterable[tuple[Member, Ledger | None]], *, absent: int = 0) -> Around:
+    """Count a cluster's machines; one has joined that has a node, or a certificate in its ledger.
+
+    ``absent`` are machines that are not among the pairs and have yet to join.
+    """
+    known = list(pairs)
+    joined = [(member, ledger) for member, ledger in known if member.node_ref_name or (ledger and ledger.issued)]
     treated = [member for member, ledger in joined if ledger is not None and ledger.treatment is not None]
     return Around(
         nodes=len(joined),
         treated=len(treated),
         control_planes=sum(member.is_control_plane for member, _ledger in joined),
         treated_control_planes=sum(member.is_control_plane for member in treated),
+        awaited=len(known) - len(joined) + absent,
     )
 
 
@@ -136,9 +145,11 @@ def node_patch(node: JsonObject, action: FailureAction) -> JsonObject | None:
 
 def _room(member: Member, policy: Policy, around: Around) -> Withhold | None:
     share = policy.on_failure.max_share
-    most = max(1, around.nodes * share // 100)
-    if around.treated >= most:
-        stand = f"{around.treated} of {around.nodes} Nodes stand treated"
+    awaited = around.awaited if policy.on_failure.action is FailureAction.DELETE_NODE else 0
+    machines, gone = around.nodes + awaited, around.treated + awaited
+    most = max(1, machines * share // 100)
+    if gone >= most:
+        stand = f"{gone} of {machines} Nodes stand treated" + (f", {awaited} yet to join among them" if awaited else "")
         return Withhold(f"{stand}, and maxFailedShare, {share} %, allows {most}")
     if member.is_control_plane and (around.treated_control_planes or around.control_planes < _FEWEST_CONTROL_PLANES):
         return Withhold("it is of the control plane, of which one Node at a time is treated, and never the only one")

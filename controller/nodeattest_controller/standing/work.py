@@ -22,6 +22,7 @@ from nodeattest_controller.core.ledger import Ledger
 from nodeattest_controller.core.objects import condition, items, mapping, text
 from nodeattest_controller.core.policy import Policy
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.standing.absent import Absent
 from nodeattest_controller.standing.conditions import (
     CONDITION,
     condition_of_machine,
@@ -85,6 +86,7 @@ class StandingWork:
         self._reports = reports
         self._records = Records(ground.management)
         self._nodes = Nodes(client, self._records, reports, ground.now)
+        self._absent = Absent(key, ground.management, ground.clock)
         self._queue: WorkQueue[Key] = WorkQueue(clock=ground.clock)
         self._wake = asyncio.Event()
         self._objects = Buckets(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=ground.clock)
@@ -140,7 +142,7 @@ class StandingWork:
         """Find what has to be done, in memory, and let others work in between."""
         management, policy = self._ground.management, self._policy()
         pairs = [(member, self._ledger(member)) for member in management.inventory.members_of(self._key)]
-        around, withheld = around_of(pairs), 0
+        around, withheld = around_of(pairs, absent=self._absent.count(pairs)), 0
         for provider_id in self._words.pending():
             self._offer(("machine", provider_id))
         for number, (member, ledger) in enumerate(pairs):
@@ -233,7 +235,8 @@ class StandingWork:
         if policy is None or (ledger.treatment is None and not is_failing(ledger)):
             return ledger
         inventory = self._ground.management.inventory
-        around = around_of((one, self._ledger(one)) for one in inventory.members_of(self._key))
+        pairs = [(one, self._ledger(one)) for one in inventory.members_of(self._key)]
+        around = around_of(pairs, absent=self._absent.count(pairs))
         try:
             match decide(member, ledger, policy, around):
                 case Treat(action):

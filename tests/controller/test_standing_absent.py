@@ -1,0 +1,46 @@
+"""Machines that are not there yet, or no more, are counted where Nodes are deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from standing_kit import ledger, machine
+from standing_site import KEY, Site, prepared
+
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.core.policy import FailureAction
+from nodeattest_controller.standing.absent import HELD, Absent
+from nodeattest_kube.client import ApiClient
+from nodeattest_providers.errors import Reason
+from nodeattest_sandbox.definitions import install_cluster_api
+from nodeattest_sandbox.process import start_sandbox
+
+ME = machine()
+DELETED = ledger(ME, refused=Reason.PCR_VALUE_NOT_ALLOWED, treated=FailureAction.DELETE_NODE)
+
+
+async def test_what_cluster_api_has_yet_to_bring_up_and_what_was_deleted_is_counted(tmp_path: Path) -> None:
+    now = 0.0
+    with start_sandbox(tmp_path, name="management") as plane:
+        install_cluster_api(plane.client())
+        site = Site(prepared(plane).client(), "v1beta1")
+        site.cluster()
+        site.machine("known")
+        site.create("Machine", "nameless", site.template(), {"phase": "Provisioning"})
+        site.pool("pool", "sandbox://pool-0")
+        site.client.patch(f"{site.root}/machinepools/pool", {"spec": {"replicas": 3}})
+        async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+            management, ready = Management(client, namespace=None, on_change=lambda _key, _ids: None), asyncio.Event()
+            task = asyncio.create_task(management.run(ready))
+            await asyncio.wait_for(ready.wait(), 30)
+            absent = Absent(KEY, management, lambda: now)
+            assert absent.count([(ME, ledger(ME, treated=FailureAction.TAINT))]) == 3
+            assert absent.count([]) == 3  # a tainted one that is gone holds no place
+            assert absent.count([(ME, DELETED)]) == 3
+            assert absent.count([]) == 4
+            assert absent.count([(ME, DELETED)]) == 3
+            now = HELD
+            assert absent.count([]) == 3
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
