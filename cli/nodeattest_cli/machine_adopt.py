@@ -1,12 +1,15 @@
 """``nodeattest machines adopt``: nodes that are not in the ledger, what to run for each, and a door for one of them.
 
 Promises: listing changes nothing; ``--open`` opens one Machine at a time, after it was shown and agreed to, on record
-in its ledger and in an Event, and its token is good for this Machine alone. Leaves to the machine: proving itself.
+in its ledger and in an Event, and its token is good for this Machine alone. What a workload cluster says of a Node is
+quoted where it is more than one plain word, and stands in a command only as a whole and where a terminal shows it as it
+is. Leaves to the machine: proving itself.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shlex
 from collections.abc import Sequence
@@ -24,12 +27,16 @@ from nodeattest_cli.machine_reset import checked_reason, confirmed
 from nodeattest_cli.machine_unattested import Fleet, Todo, Unattested, survey
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.identifiers import MAX_PROVIDER_ID, node_name, provider_id, shown
 from nodeattest_providers.names import ProviderName
 
 __all__ = ["adopt"]
 
 _NOT_DONE: Final = 1
 _SHOWN: Final = 10
+_WORD: Final = re.compile(rf"[!-~]{{1,{MAX_PROVIDER_ID}}}")
+"""What is shown as it is: ASCII without blanks, so that it can neither end a line nor be padded to look like one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +120,7 @@ def _chosen(found: Fleet, names: Sequence[str]) -> tuple[Unattested, ...]:
                 "cluster is out of reach; nodeattest machines lists the ledger"
             )
         if len(fits) > 1:
-            listed = "; ".join(f"{one.cluster} {one.node}" for one in fits[:_SHOWN])
+            listed = "; ".join(f"{one.cluster} {_word(one.node)}" for one in fits[:_SHOWN])
             raise UserError(
                 f"{name} is one of {len(fits)} nodes, say --cluster or name it by its provider ID: {listed}"
             )
@@ -122,11 +129,13 @@ def _chosen(found: Fleet, names: Sequence[str]) -> tuple[Unattested, ...]:
 
 
 def command_for(one: Unattested) -> list[str]:
-    """Return the command for a node: on the machine itself to adopt it, else on the operator's."""
+    """Return the command for a node: on the machine itself to adopt it, else on the operator's; may be empty."""
     namespace, _, cluster = one.cluster.partition("/")
     machine = one.member.name if one.member else ""
     where = ["-n", namespace, "--cluster", cluster]
     match one.todo:
+        case Todo.ADOPT | Todo.OPEN if not _can_be_asked_for(one):
+            return []
         case Todo.ADOPT:
             provider = one.providers[0] if len(one.providers) == 1 else "PROVIDER"
             return ["kubelet-authenticator", "adopt", "--provider", provider, "--provider-id", one.provider_id]
@@ -138,22 +147,43 @@ def command_for(one: Unattested) -> list[str]:
             return []
 
 
+def _can_be_asked_for(one: Unattested) -> bool:
+    """Tell whether the controller would read both names in a request."""
+    try:
+        node_name(one.node)
+        provider_id(one.provider_id)
+    except Denied:
+        return False
+    return True
+
+
+def _word(text: str) -> str:
+    """Show a word that a workload cluster chose."""
+    return text if _WORD.fullmatch(text) else shown(text)
+
+
 def _says(one: Unattested) -> str:
     match one.todo:
-        case Todo.ADOPT if len(one.providers) > 1:
-            return f"on the machine, as root; PROVIDER is one of {', '.join(one.providers)}"
-        case Todo.ADOPT if not one.providers:
-            return "on the machine, as root; no usable policy selects its Cluster yet"
+        case Todo.ADOPT | Todo.OPEN if not _can_be_asked_for(one):
+            wrong = _word(one.provider_id or "(none)")
+            return f"no machine can ask for its name with provider ID {wrong}: correct its Node and its Machine"
         case Todo.ADOPT:
-            return "on the machine, as root" + (
-                "" if one.ready else "; it is not Ready: if its certificate ended, --open"
-            )
+            return "on the machine, as root" + _by_what(one)
         case Todo.OPEN:
             return "the policy's provider proves nothing, so a node cannot take itself over"
         case Todo.REJOIN:
             return "it joined attested, and its certificate has ended"
         case Todo.NO_MACHINE:
-            return f"no Machine has its provider ID {one.provider_id or '(none)'}: make one, or delete the Node"
+            wrong = _word(one.provider_id or "(none)")
+            return f"no Machine has its provider ID {wrong}: make one, or delete the Node"
+
+
+def _by_what(one: Unattested) -> str:
+    if not one.providers:
+        return "; no usable policy selects its Cluster yet"
+    if len(one.providers) > 1:
+        return f"; PROVIDER is one of {', '.join(one.providers)}"
+    return "" if one.ready else "; it is not Ready: if its certificate ended, --open"
 
 
 def _json(chosen: Sequence[Unattested], found: Fleet) -> str:
@@ -181,7 +211,7 @@ def _text(chosen: Sequence[Unattested], found: Fleet) -> str:
     lines: list[str] = []
     for one in chosen:
         machine = f"{one.member.kind} {one.member.name}" if one.member else "no Machine"
-        lines += [f"{one.cluster} node {one.node} ({machine}): {_says(one)}"]
+        lines += [f"{one.cluster} node {_word(one.node)} ({machine}): {_says(one)}"]
         command = command_for(one)
         lines += [f"  {shlex.join(command)}"] if command else []
     nodes = found.attested + len(found.unattested)
@@ -223,12 +253,12 @@ def _provider(one: Unattested, said: str | None) -> ProviderName:
 
 
 def _what_it_opens(one: Unattested, provider: ProviderName) -> list[str]:
-    if one.member is None:
-        raise UserError(f"node {one.node}: {_says(one)}")
+    if one.member is None or not (one.has_ledger or _can_be_asked_for(one)):
+        raise UserError(f"node {_word(one.node)}: {_says(one)}")
     if one.has_ledger:
-        raise UserError(f"node {one.node} {_says(one)}: {shlex.join(command_for(one))}")
+        raise UserError(f"node {_word(one.node)} {_says(one)}: {shlex.join(command_for(one))}")
     lines = [
-        f"{one.member.kind} {one.member.name} of {one.cluster} ({one.provider_id}), node {one.node}",
+        f"{one.member.kind} {one.member.name} of {one.cluster} ({_word(one.provider_id)}), node {_word(one.node)}",
         f"  then a machine with this provider ID may join by {provider} with a bootstrap token, though it has a node",
     ]
     if one.todo is Todo.OPEN:

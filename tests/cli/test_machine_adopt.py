@@ -12,6 +12,7 @@ from attested_fleet import LEDGERS, NAMESPACE, AttestedFleet
 from nodeattest_cli.main import main
 from nodeattest_controller.core.bound_tokens import bound_group
 from nodeattest_controller.core.ledger import parse
+from nodeattest_providers.identifiers import shown
 from nodeattest_sandbox import fleet as sandbox_fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.process import start_sandbox
@@ -154,6 +155,53 @@ def test_a_dry_run_says_what_would_be_opened_and_opens_nothing(
     assert adopt(fleet, "veteran", "--open", "--reason", "r", "--dry-run") == 0
     assert "Machine veteran of fleet/blue" in capsys.readouterr().out
     assert (fleet.client.list(LEDGERS), fleet.client.list(SECRETS)) == before
+
+
+FORGED = "metal://blue/x\x1b[2K\rfleet/blue node good: fine\n  kubelet-authenticator adopt --provider insecure"
+PADDED = "metal://blue/y" + " " * 20 + "fleet/blue node good: fine"
+
+
+@pytest.mark.parametrize("provider_id", [FORGED, PADDED, "metal://blue/\N{RIGHT-TO-LEFT OVERRIDE}z"])
+def test_a_nodes_own_words_forge_no_line_and_move_no_cursor(
+    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str], provider_id: str
+) -> None:
+    register(fleet, "forger", provider_id)
+    try:
+        assert listed(fleet, capsys, "forger")["forger"]["providerID"] == provider_id
+        assert adopt(fleet, "forger") == 0
+        said = capsys.readouterr().out
+        assert adopt(fleet, "forger", "--open", "--reason", "r", "--dry-run") == 2
+        refused = capsys.readouterr().err
+        assert (said.count("\n"), refused.count("\n")) == (2, 1)  # the node and the sum; the refusal
+        for text in (said, refused):
+            quoted = shown(provider_id) if text is said else " ".join(shown(provider_id).split())
+            assert f"no Machine has its provider ID {quoted}: make one" in text
+            assert all(one == "\n" or one.isprintable() for one in text)
+    finally:
+        fleet.client.delete(f"{NODES}/forger")
+
+
+def test_no_command_is_shown_for_a_provider_id_that_no_machine_can_ask_for(
+    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = register(fleet, "odd", FORGED)
+    reference: JsonMap = {"kind": "Node", "name": "odd", "uid": text_at(node, "metadata", "uid")}
+    cluster = fleet.clusters["blue"]
+    sandbox_fleet.create_machine(fleet.client, "odd", cluster=cluster, provider_id=FORGED, node=reference)
+    try:
+        found = listed(fleet, capsys, "odd")["odd"]
+        assert (found["machine"], found["todo"], found["command"]) == ("odd", "adopt", [])
+        assert adopt(fleet, "odd") == 0
+        said = capsys.readouterr().out
+        assert "no machine can ask for its name with provider ID 'metal://blue/x\\x1b[2K" in said
+        assert "--provider tpm" not in said
+        assert said.count("\n") == 2
+        before = fleet.client.list(LEDGERS), fleet.client.list(SECRETS)
+        assert adopt(fleet, "odd", "--open", "--reason", "r", "--yes") == 2
+        assert capsys.readouterr().err.count("\n") == 1
+        assert (fleet.client.list(LEDGERS), fleet.client.list(SECRETS)) == before
+    finally:
+        fleet.client.delete(f"{NODES}/odd")
 
 
 def test_a_machine_is_opened_on_record_with_a_token_for_it_alone(
