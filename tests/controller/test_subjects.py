@@ -13,3 +13,15 @@ def test_a_machines_and_a_clusters_events_name_them() -> None:
         {"apiVersion": "cluster.x-k8s.io/v1beta1", "metadata": {"name": "c", "namespace": "fleet", "uid": "c-0"}}
     )
     assert (cluster.kind, cluster.namespace, cluster.name, cluster.uid) == ("Cluster", "fleet", "c", "c-0")
+
+
+def test_a_cluster_records_events_name_the_record() -> None:
+    record = cluster_subject(
+        {
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "ClusterRecord",
+            "metadata": {"name": "metal", "namespace": "fleet", "uid": "r-0"},
+        }
+    )
+    named = (record.api_version, record.kind, record.name, record.uid)
+    assert named == ("attestation.cluster.x-k8s.io/v1alpha1", "ClusterRecord", "metal", "r-0")

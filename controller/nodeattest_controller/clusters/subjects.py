@@ -11,6 +11,7 @@ from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.core.clusterapi import Member
 from nodeattest_controller.core.objects import mapping, text
+from nodeattest_controller.core.records import CLUSTER_RECORD
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["claimed_subject", "cluster_subject", "member_subject"]
@@ -24,11 +25,11 @@ def member_subject(member: Member) -> Subject:
 
 
 def cluster_subject(cluster: JsonObject) -> Subject:
-    """Name a Cluster."""
+    """Name a Cluster, or the ClusterRecord that stands for one."""
     meta = mapping(cluster, "metadata")
     return Subject(
         api_version=text(cluster, "apiVersion"),
-        kind="Cluster",
+        kind=CLUSTER_RECORD if text(cluster, "kind") == CLUSTER_RECORD else "Cluster",
         namespace=text(meta, "namespace"),
         name=text(meta, "name"),
         uid=text(meta, "uid"),
