@@ -51,6 +51,7 @@ _STATES: Final = ("failing", "treated", "withheld")
 SHARD_MOVES: Final = ("gained", "lost")
 POLICY_REASONS: Final = ("Valid", "SelectsNothing", "Invalid", "Conflict")
 """The reasons of a policy's condition Ready."""
+_FORBIDDEN: Final = 403
 _OTHER: Final = "other"
 
 _VERIFICATION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -299,8 +300,12 @@ class Metrics:
         self._shards.set(owned)
 
     def api_request(self, verb: str, status: int | None) -> None:
-        """Count a request to an API server; ``status`` is None when no answer came."""
+        """Count a request to an API server; ``status`` is None when no answer came.
+
+        A missing right (403) is counted apart from its class: nothing there (404) and a conflict (409) are daily bread.
+        """
         code = "error" if status is None else f"{status // 100}xx" if 100 <= status < 600 else _OTHER  # noqa: PLR2004 - the classes of HTTP status codes
+        code = "403" if status == _FORBIDDEN else code
         self._api.labels(verb if verb in _VERBS else _OTHER, code).inc()
 
     def render(self) -> bytes:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_controller.metrics import PROVIDERS, VERDICTS, Metrics
 from nodeattest_providers.errors import Reason
+
+RULES = Path(__file__).parents[2] / "manifests/prometheus/rules.yaml"
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -83,11 +88,21 @@ def test_clusters_are_shown_counted_and_forgotten() -> None:
     assert value(metrics, "nodeattest_clusters", state="failing") == 0
 
 
-@pytest.mark.parametrize(("status", "code"), [(200, "2xx"), (409, "4xx"), (503, "5xx"), (None, "error")])
+@pytest.mark.parametrize(("status", "code"), [(200, "2xx"), (404, "4xx"), (409, "4xx"), (503, "5xx"), (None, "error")])
 def test_api_requests_are_counted_by_class(status: int | None, code: str) -> None:
     metrics = Metrics()
     metrics.api_request("patch", status)
     assert value(metrics, "nodeattest_api_requests_total", verb="patch", code=code) == 1
+
+
+def test_a_missing_right_is_counted_apart_and_the_alert_counts_nothing_else() -> None:
+    metrics = Metrics()
+    metrics.api_request("get", 403)
+    metrics.api_request("get", 404)
+    assert value(metrics, "nodeattest_api_requests_total", verb="get", code="403") == 1
+    assert value(metrics, "nodeattest_api_requests_total", verb="get", code="4xx") == 1
+    [rule] = [line for line in RULES.read_text().splitlines() if "nodeattest_api_requests_total" in line]
+    assert re.findall(r"nodeattest_api_requests_total\{(.*?)\}", rule) == ['code="403"']
 
 
 def test_state_times_and_counters_show() -> None:
