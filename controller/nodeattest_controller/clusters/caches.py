@@ -1,5 +1,7 @@
 """The reflectors of one API server by name, and what keeps them from being complete.
 
+Promises: nothing cached has ``metadata.managedFields``, half of what a Machine weighs: nobody reads it here, and a
+write that does not have it leaves it as it is (apimachinery pkg/util/managedfields).
 Leaves to others: what is cached, and what a change means.
 """
 
@@ -16,7 +18,7 @@ from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.reflector import Reflector
 
-__all__ = ["Caches"]
+__all__ = ["Caches", "without_managed_fields"]
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -43,7 +45,11 @@ class Caches:
         may_be_absent: bool = False,
     ) -> Reflector:
         """Start a cache. ``required``: nothing is complete without it; ``may_be_absent``: maybe nobody serves it."""
-        reflector = Reflector(self.client, path, query=query, on_change=on_change, transform=keep)
+
+        def kept(obj: JsonObject) -> JsonObject:
+            return without_managed_fields(keep(obj) if keep is not None else obj)
+
+        reflector = Reflector(self.client, path, query=query, on_change=on_change, transform=kept)
         if required:
             self._required[name] = reflector
         self._tasks.create_task(_if_served(reflector, self.client, path) if may_be_absent else reflector.run())
@@ -62,6 +68,14 @@ class Caches:
             return "not started"
         late = sorted(name for name, reflector in self._required.items() if not reflector.synced)
         return f"waiting for {', '.join(late)}" if late else None
+
+
+def without_managed_fields(obj: JsonObject) -> JsonObject:
+    """Leave out the API server's record of who wrote which field; an object without it comes back as it is."""
+    meta = obj.get("metadata")
+    if not isinstance(meta, dict) or "managedFields" not in meta:
+        return obj
+    return {**obj, "metadata": {name: value for name, value in meta.items() if name != "managedFields"}}
 
 
 async def _if_served(reflector: Reflector, client: ApiClient, path: str) -> None:
