@@ -27,7 +27,8 @@ NODES_REMEDY: Final = (
     "apply manifests/workload-on-failure in the workload cluster, or set the policy's onFailure to None"
 )
 STATUS_REMEDY: Final = (
-    "apply this version's manifests/rbac in the management cluster, or take standing from --controllers"
+    "apply this version's manifests/rbac in the management cluster, or let the write pass where an admission policy "
+    "refuses it, or take standing from --controllers"
 )
 _EVENTS: Final = {
     FailureAction.TAINT: "NodeTainted",

@@ -58,6 +58,11 @@ NODE_PERIOD: Final = 300.0
 """Seconds between two looks at a Node that is treated already: it may have been made anew."""
 FORBIDDEN_PAUSE: Final = 120.0
 """Seconds until something is tried again for which a right is missing."""
+REFUSED_PAUSE: Final = 600.0
+"""Seconds until an object is tried again whose write the management cluster refused."""
+REFUSED_IN_A_ROW: Final = 3
+"""Different objects refused, with no write between, that show a right to be missing: one alone may be an admission
+policy's business with that object."""
 OBJECT_BURST, OBJECT_RATE = 6, 1 / 30
 """Conditions that one object may get at once, and a second after that."""
 CLUSTER_BURST, CLUSTER_RATE = 200, 10.0
@@ -95,6 +100,10 @@ class StandingWork:
         """When the Node of a treated machine was looked at, by provider ID."""
         self._rests: dict[Key, float] = {}
         """Until when a machine is not looked at whose Node may not be written."""
+        self._refused: dict[Key, float] = {}
+        """Until when an object is left alone whose write was refused; kept after that, for such ones come last."""
+        self._row: set[Key] = set()
+        """What was refused since the last write that was not."""
         self._silent_until = float("-inf")
         """Until when nothing is tried, because the management cluster refuses it."""
 
@@ -143,8 +152,7 @@ class StandingWork:
         management, policy = self._ground.management, self._policy()
         pairs = [(member, self._ledger(member)) for member in management.inventory.members_of(self._key)]
         around, withheld = around_of(pairs, absent=self._absent.count(pairs)), 0
-        for provider_id in self._words.pending():
-            self._offer(("machine", provider_id))
+        due: list[Key] = [("machine", provider_id) for provider_id in self._words.pending()]
         for number, (member, ledger) in enumerate(pairs):
             if number % LOOK_PIECE == 0:
                 await asyncio.sleep(0)
@@ -153,10 +161,15 @@ class StandingWork:
                 withheld += 1
                 self._reports.withheld(member, ledger, decision.why)
             if self._is_due(member, ledger, decision) or self._shows_otherwise(member, ledger):
-                self._offer(("machine", member.provider_id))
-        for pool in management.objects_of(self._key, "machinepools"):
-            if self._patch(pool, self._condition_of_pool(pool)) is not None:
-                self._offer(("pool", text(pool, "metadata", "name")))
+                due.append(("machine", member.provider_id))
+        due.extend(
+            ("pool", text(pool, "metadata", "name"))
+            for pool in management.objects_of(self._key, "machinepools")
+            if self._patch(pool, self._condition_of_pool(pool)) is not None
+        )
+        for key in sorted(due, key=self._refused_until):  # those that are refused hold nobody up
+            self._offer(key)
+        self._refused = {key: until for key, until in self._refused.items() if self._is_there(key)}
         failing = sum(ledger is not None and is_failing(ledger) for _member, ledger in pairs)
         self._ground.metrics.standing(self._key, failing=failing, treated=around.treated, withheld=withheld)
 
@@ -164,6 +177,15 @@ class StandingWork:
         """Have a key worked on, unless it failed and its next try is planned."""
         if not self._queue.failures(key) and self._rests.get(key, float("-inf")) <= self._ground.clock():
             self._queue.add(key)
+
+    def _refused_until(self, key: Key) -> float:
+        return self._refused.get(key, float("-inf"))
+
+    def _is_there(self, key: Key) -> bool:
+        management, (kind, name) = self._ground.management, key
+        if kind == "machine":
+            return bool(management.inventory.members(self._key, name))
+        return management.object_at("machinepools", self._key.partition("/")[0], name) is not None
 
     def _is_due(self, member: Member, ledger: Ledger | None, decision: Treat | Withhold | Rest) -> bool:
         if not isinstance(decision, Treat) or ledger is None or ledger.treatment is None:
@@ -181,15 +203,20 @@ class StandingWork:
     # One step
 
     async def _step(self, key: Key) -> None:
-        if not self._may_act():
+        if not self._may_act() or self._refused_until(key) > self._ground.clock():
             self._queue.forget(key)  # what it was about stands in the ledger, or is told again
             return
         kind, name = key
         try:
             await (self._machine(name) if kind == "machine" else self._pool(name))
-        except Forbidden as error:  # so will the next one be
+        except Forbidden as error:
+            self._queue.forget(key)
             self._reports.management_forbidden(error)
-            self._silent_until = self._ground.clock() + FORBIDDEN_PAUSE
+            self._refused[key] = self._ground.clock() + REFUSED_PAUSE
+            self._row.add(key)
+            if len(self._row) >= REFUSED_IN_A_ROW:  # so will the next one be
+                self._row.clear()
+                self._silent_until = self._ground.clock() + FORBIDDEN_PAUSE
         except ApiError as error:
             delay = self._queue.retry(key)
             if not isinstance(error, (Conflict, NotFound)):  # somebody was faster, or something is gone: look again
@@ -209,7 +236,7 @@ class StandingWork:
             ledger = await self._remember(member, ledger)
             ledger = await self._see_to_node(member, ledger)
         if member.is_pool_instance:
-            await self._pool(member.name)
+            self._offer(("pool", member.name))
             return
         resource = _RESOURCES.get(member.kind)
         machine = self._ground.management.object_at(resource, member.namespace, member.name) if resource else None
@@ -270,6 +297,7 @@ class StandingWork:
                 return
         path = self._ground.management.path_of(resource, *_name_of(obj))
         await set_condition(self._ground.management.client, path, obj, wanted, self._ground.now)
+        self._row.clear()
 
     # What is known
 
