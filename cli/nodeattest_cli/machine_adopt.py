@@ -262,5 +262,8 @@ def _what_it_opens(one: Unattested, provider: ProviderName) -> list[str]:
         f"  then a machine with this provider ID may join by {provider} with a bootstrap token, though it has a node",
     ]
     if one.todo is Todo.OPEN:
-        lines.append("  the insecure provider proves nothing: until it has joined, any bootstrap token can become it")
+        lines.append(
+            "  the insecure provider proves nothing: until it has joined, its token can become it, and where "
+            "tokenBinding is Preferred or Off any bootstrap token"
+        )
     return lines

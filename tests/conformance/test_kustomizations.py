@@ -191,6 +191,7 @@ def test_replicas_of_high_availability_are_never_on_one_node_and_come_before_oth
     [
         ("overlays/bare-metal", {"--inventory=MachineRecords"}),
         ("overlays/ha", {"--shard-clusters=true"}),
+        ("overlays/ha-webhook", {"--shard-clusters=true", "--webhook-bind-address=:9443"}),
         ("overlays/prometheus", {"--shard-clusters=true"}),
         ("overlays/single", set[str]()),
     ],

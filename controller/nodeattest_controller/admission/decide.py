@@ -212,7 +212,8 @@ def _would(subject: Subject, policy: Policy) -> str:
 def _by_control_plane(subject: Subject) -> str:
     return (
         f"{subject.kind} {subject.name} is a control plane's and its KubeadmControlPlane is not rendered, so this "
-        "machine joins without attestation; roll the control plane out: clusterctl alpha rollout restart"
+        "machine joins without attestation, or not at all once hardening closed kubeadm's auto-approval; roll the "
+        "control plane out: clusterctl alpha rollout restart"
     )
 
 
