@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
-__all__ = ["collection", "core", "is_segment", "named"]
+__all__ = ["api_group", "collection", "core", "is_segment", "named"]
 
 _QUOTED: Final = 80
 """Characters of a refused name that a message repeats."""
@@ -21,6 +21,11 @@ def collection(group: str, version: str, resource: str, *, namespace: str | None
     root = _join("apis", group, version) if group else _join("api", version)
     scope = _join("namespaces", namespace) if namespace is not None else ""
     return root + scope + _join(resource)
+
+
+def api_group(group: str, version: str | None = None) -> str:
+    """Path at which a server tells which versions of a group it serves, or which resources of one version."""
+    return _join("apis", group) if version is None else _join("apis", group, version)
 
 
 def named(

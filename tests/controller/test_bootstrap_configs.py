@@ -115,6 +115,10 @@ def no_name(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
     return member_of("../../secrets/x"), plane.admin_kubeconfig
 
 
+def no_version_at_all(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
+    return member_of("absent", "v1beta1/"), plane.admin_kubeconfig
+
+
 def down(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
     elsewhere = plane.admin_kubeconfig.with_name("down.kubeconfig")
     elsewhere.write_text(plane.admin_kubeconfig.read_text().replace(plane.server, "https://127.0.0.1:1"))
@@ -122,7 +126,7 @@ def down(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
 
 
 @pytest.mark.parametrize("binding", [TokenBinding.REQUIRED, TokenBinding.PREFERRED])
-@pytest.mark.parametrize("spoilt", [forbidden, absent, malformed, no_version, no_name, down])
+@pytest.mark.parametrize("spoilt", [forbidden, absent, malformed, no_version, no_version_at_all, no_name, down])
 async def test_a_configuration_that_cannot_be_read_lets_nobody_pass(
     plane: ControlPlane, spoilt: Callable[[ControlPlane, TokenBinding], tuple[Member, Path]], binding: TokenBinding
 ) -> None:

@@ -228,6 +228,22 @@ async def test_a_pools_token_is_kept_so_that_the_provider_rotates_none(plane: Co
         assert len(scene.told.writes) == 3
 
 
+async def test_a_machine_whose_reference_is_malformed_keeps_no_other_from_its_token(plane: ControlPlane) -> None:
+    async with staged(plane) as scene:
+        first, token = scene.token(), scene.token()
+        scene.machine("a-bad", first)
+        scene.machine("good", token)
+        path = f"{CAPI}/namespaces/{scene.namespace}/machines/a-bad"
+        reference: JsonMap = {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1/", "kind": "KubeadmConfig", "name": "x"}
+        scene.admin.patch(path, {"spec": {"bootstrap": {"configRef": reference}}})
+        kept = lambda: scene.management.object_at("machines", scene.namespace, "a-bad")  # noqa: E731
+        await scene.sees(lambda: (bad := kept()) is not None and "v1beta1/'" in str(bad))
+        await scene.sees(lambda: scene.names("machines") == {"a-bad", "good"})
+        await scene.look()
+        assert near(left(scene, token), LIFETIME)
+        assert [puzzle.partition(":")[0] for puzzle in scene.told.puzzles] == ["Machine/a-bad"]
+
+
 async def test_the_provider_may_rotate_all_the_same_and_the_former_token_runs_out(plane: ControlPlane) -> None:
     async with staged(plane) as scene:
         former, later = scene.token(), scene.token()

@@ -81,10 +81,14 @@ class BootstrapConfigs:
     async def read(self, reference: InfraRef, namespace: str) -> JsonObject:
         """Read a KubeadmConfig now; raises Unavailable. It holds the token itself: keep nothing of it."""
         what = f"KubeadmConfig {reference.name}"
-        if not paths.is_segment(reference.name):
-            raise _unreadable("a configuration's name that is none", "correct the Machine's bootstrap.configRef")
+        if not (paths.is_segment(reference.name) and paths.is_segment(reference.group)):
+            raise _unreadable(
+                "a configuration's name or group that is none", "correct the Machine's bootstrap.configRef"
+            )
         try:
             version = reference.version or await self._version(reference.group)
+            if not paths.is_segment(version):
+                raise _unreadable(f"{what}: its API version is none", "correct the Machine's bootstrap.configRef")
             path = paths.named(reference.group, version, _RESOURCE, reference.name, namespace=namespace)
             return await self._client.get(path)
         except NotFound as error:
@@ -98,7 +102,7 @@ class BootstrapConfigs:
     async def _version(self, group: str) -> str:
         """Learn which version is served; a v1beta2 reference names none."""
         if group not in self._versions:
-            self._versions[group] = text(await self._client.get(f"/apis/{group}"), "preferredVersion", "version")
+            self._versions[group] = text(await self._client.get(paths.api_group(group)), "preferredVersion", "version")
         return self._versions[group]
 
     def _remember(self, key: tuple[str, str, str]) -> None:

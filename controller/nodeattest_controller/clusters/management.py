@@ -289,13 +289,15 @@ class Management:
         return paths.collection(OWN_GROUP, OWN_VERSION, resource, namespace=self._namespace)
 
     async def _preferred_version(self, group: str) -> str:
-        found = await self.client.get(f"/apis/{group}")
+        found = await self.client.get(paths.api_group(group))
         return text(found, "preferredVersion", "version")
 
     async def _watch_infra(self, reference: InfraRef) -> Reflector:
         try:
             version = reference.version or await self._preferred_version(reference.group)
-            served = await self.client.get(f"/apis/{reference.group}/{version}")
+            served = await self.client.get(paths.api_group(reference.group, version))
+        except ValueError as error:
+            raise _no_platform("its reference names a group or version that is none") from error
         except ApiError as error:
             raise _no_platform(f"cannot tell what {reference.group} serves: {error.reason}") from error
         resource = next((name for name, kind in _resources(served) if kind == reference.kind), None)

@@ -16,9 +16,20 @@ __all__ = ["path_of_reference"]
 
 async def path_of_reference(client: ApiClient, reference: InfraRef, namespace: str) -> str:
     """Return the path of the object that is referred to; raises NotFound where nobody serves its kind, or ApiError."""
-    version = reference.version or text(await client.get(f"/apis/{reference.group}"), "preferredVersion", "version")
-    served = await client.get(f"/apis/{reference.group}/{version}")
+    if not all(map(paths.is_segment, (reference.group, reference.name))):
+        raise _not_served(reference)
+    version = reference.version
+    if not version:
+        version = text(await client.get(paths.api_group(reference.group)), "preferredVersion", "version")
+    if not paths.is_segment(version):
+        raise _not_served(reference)
+    served = await client.get(paths.api_group(reference.group, version))
     for resource in items(served, "resources"):
         if text(resource, "kind") == reference.kind and "/" not in text(resource, "name"):
             return paths.named(reference.group, version, text(resource, "name"), reference.name, namespace=namespace)
-    raise NotFound(404, "NotFound", f"{reference.group}/{version} serves no {reference.kind}")
+    raise _not_served(reference)
+
+
+def _not_served(reference: InfraRef) -> NotFound:
+    where = f"{reference.group}/{reference.version}".rstrip("/")
+    return NotFound(404, "NotFound", f"{where} serves no {reference.kind} {reference.name}".rstrip())
