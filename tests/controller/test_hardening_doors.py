@@ -60,6 +60,7 @@ def binding(name: str, role: str, *subjects: tuple[str, str], kind: str = "Clust
         (rule(resources="*/*"), NO_DOORS),
         (rule(resources=CSRS), NO_DOORS),
         (rule(names="one"), NO_DOORS),
+        ({**rule(), "resourceNames": ["one", ""]}, {NODE}),
         ({"nonResourceURLs": ["*"], "verbs": ["*"]}, NO_DOORS),
         ({"verbs": "create", "apiGroups": None, "resources": 3}, NO_DOORS),
     ],

@@ -2,7 +2,8 @@
 
 The in-tree approver asks, for whoever filed a request, whether he may ``create`` the subresource ``nodeclient`` (a
 certificate for any node) or ``selfnodeclient`` (for himself) of certificatesigningrequests, in no namespace: hence
-RoleBindings never grant it, and rules that name objects neither. What aggregates other roles holds their rules itself.
+RoleBindings never grant it, and rules that name objects neither, but for the empty name. What aggregates other roles
+holds their rules itself.
 Leaves to others: whether another authorizer grants it (a SubjectAccessReview tells).
 Sources: kubernetes pkg/controller/certificates/approver/sarapprove.go; plugin/pkg/auth/authorizer/rbac/rbac.go
 (VisitRulesFor, RuleAllows) and pkg/apis/rbac/v1/evaluation_helpers.go; cmd/kubeadm/app/phases/bootstraptoken/node/
@@ -129,11 +130,12 @@ def bootstrap_groups_of(binding: JsonObject) -> frozenset[str]:
 def _covers(rule: JsonObject, door: Door) -> bool:
     """Evaluate one PolicyRule; ``certificatesigningrequests/*`` means nothing to RBAC, ``*/nodeclient`` does."""
     resources = {"*", f"{CSR_RESOURCE}/{door}", f"*/{door}"}
+    names = strings(rule, "resourceNames")
     return (
         not {"*", "create"}.isdisjoint(strings(rule, "verbs"))
         and not {"*", CSR_GROUP}.isdisjoint(strings(rule, "apiGroups"))
         and not resources.isdisjoint(strings(rule, "resources"))
-        and not strings(rule, "resourceNames")
+        and (not names or "" in names)  # the question names no object, which is the name "" (ResourceNameMatches)
     )
 
 
