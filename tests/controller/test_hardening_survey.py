@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from nodeattest_controller.clusters.inventory import Inventory, cluster_key
+from nodeattest_controller.clusters.kept import Kept
 from nodeattest_controller.hardening.decide import Facts, Why, decide
 from nodeattest_controller.hardening.doors import Door, Who
 from nodeattest_controller.hardening.survey import Survey
-from nodeattest_kube.client import ApiClient
+from nodeattest_kube.client import ApiClient, TooLarge
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.process import ControlPlane, start_real
@@ -65,6 +66,23 @@ async def test_a_group_that_only_a_binding_names_is_asked_for(control_plane: Con
     assert (grant.doors, grant.to) == ({Door.NODE_CLIENT}, {Who.BOOTSTRAPPERS})
     assert (Who.BOOTSTRAPPERS, Door.NODE_CLIENT) in facts.passes
     assert (Who.NODES, Door.NODE_CLIENT) not in facts.passes
+
+
+async def test_a_list_that_does_not_end_is_an_error_and_not_the_controllers_end(control_plane: ControlPlane) -> None:
+    async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
+        key, clock = cluster_key("fleet", "c"), lambda: 0.0
+        survey = Survey(key, client, Inventory(), now=lambda: datetime.now(UTC), clock=clock, most=1)
+        with pytest.raises(TooLarge, match="ClusterRoles does not end"):
+            await survey.look(enforce=True)
+
+
+@pytest.mark.parametrize(("things", "length"), [(3, 1), (1, 1000)])
+def test_what_is_kept_of_a_list_is_bounded_in_number_and_in_length(things: int, length: int) -> None:
+    kept = Kept("x", 2)
+    for _ in range(things - 1):
+        kept.take("n" * length)
+    with pytest.raises(TooLarge):
+        kept.take("n" * length)
 
 
 async def test_what_may_not_read_tokens_does_without(control_plane: ControlPlane, made: list[str]) -> None:

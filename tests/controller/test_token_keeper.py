@@ -21,7 +21,7 @@ from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.manifests import crds
 from nodeattest_discovery.gotime import parse_rfc3339
-from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden
+from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, TooLarge
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import Client
@@ -242,6 +242,19 @@ async def test_a_machine_whose_reference_is_malformed_keeps_no_other_from_its_to
         await scene.look()
         assert near(left(scene, token), LIFETIME)
         assert [puzzle.partition(":")[0] for puzzle in scene.told.puzzles] == ["Machine/a-bad"]
+
+
+async def test_more_tokens_than_can_be_kept_are_an_error_and_none_is_written(plane: ControlPlane) -> None:
+    async with staged(plane) as scene:
+        token = scene.token()
+        scene.token()
+        scene.machine("m", token)
+        await scene.sees(lambda: scene.names("machines") == {"m"})
+        configs = BootstrapConfigs(scene.management.client, clock=lambda: 0.0)
+        keeper = Keeper(scene.key, scene.client, scene.management, configs, scene.told, may_write=lambda: True, most=1)
+        with pytest.raises(TooLarge):
+            await scene.look(keeper)
+        assert scene.told.writes == []
 
 
 async def test_the_provider_may_rotate_all_the_same_and_the_former_token_runs_out(plane: ControlPlane) -> None:

@@ -27,6 +27,7 @@ from nodeattest_controller.bootstrap_token.decide import (
 )
 from nodeattest_controller.clusters.bootstrap_configs import BootstrapConfigs
 from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.kept import MOST, Kept
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.core.clusterapi import PAUSED_ANNOTATION
 from nodeattest_controller.core.objects import mapping, text
@@ -93,14 +94,19 @@ class Keeper:
         teller: Teller,
         *,
         may_write: Callable[[], bool],
+        most: int = MOST,
     ) -> None:
-        """``client`` is the workload cluster's; ``may_write`` is asked before each write, for a look takes its time."""
+        """``client`` is the workload cluster's; ``may_write`` is asked before each write, for a look takes its time.
+
+        ``most`` is how many tokens are kept in a look; where there are more, none is looked after.
+        """
         self._key = key
         self._client = client
         self._management = management
         self._configs = configs
         self._teller = teller
         self._may_write = may_write
+        self._most = most
         self._gone: set[str] = set()
         """Tokens whose owners the last look missed: one is not enough, a management cluster may be filled just now."""
         self._missed: set[str] = set()
@@ -124,13 +130,16 @@ class Keeper:
     async def _listed(self, now: datetime) -> tuple[dict[str, Token], frozenset[str]]:
         found: dict[str, Token] = {}
         others: set[str] = set()
+        kept = Kept("bootstrap tokens", self._most)
         async for page in self._client.pages(paths.core("secrets", namespace=NAMESPACE), _TOKENS):
             listed = page.get("items")
             for item in listed if isinstance(listed, list) else []:
                 token = token_of(item, now) if isinstance(item, dict) else None
                 if token is not None:
+                    kept.take(token.name, token.uid, token.resource_version, token.value, str(token.record))
                     found[token.id] = token
                 elif isinstance(item, dict) and (other := stored(item)) is not None:
+                    kept.take(other.id)
                     others.add(other.id)
         return found, frozenset(others)
 

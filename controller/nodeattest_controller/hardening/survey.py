@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.clusters.inventory import ClusterKey, Inventory
+from nodeattest_controller.clusters.kept import MOST, Kept
 from nodeattest_controller.core.objects import flag, items, text
 from nodeattest_controller.hardening.decide import Facts, Passes
 from nodeattest_controller.hardening.doors import (
@@ -67,12 +68,15 @@ class Survey:
         *,
         now: Callable[[], datetime],
         clock: Callable[[], float],
+        most: int = MOST,
     ) -> None:
+        """``most`` is how much is kept of a list; what has more is TooLarge, and nothing is told of the cluster."""
         self._key = key
         self._client = client
         self._inventory = inventory
         self._now = now
         self._clock = clock
+        self._most = most
         self._may_read_tokens = True
         self._counted: tuple[float, Census] | None = None
 
@@ -92,27 +96,36 @@ class Survey:
     async def _grants(self) -> tuple[tuple[Grant, ...], set[str]]:
         """Resolve every ClusterRoleBinding; also returns the groups of bootstrap tokens that any of them names."""
         doors_of: dict[str, frozenset[Door]] = {}
+        kept = Kept("ClusterRoles", self._most)
         async for role in self._items(_ROLES):
-            doors = doors_of_role(role)
+            doors, name = doors_of_role(role), text(role, "metadata", "name")
             if doors:
-                doors_of[text(role, "metadata", "name")] = doors
+                kept.take(name)
+                doors_of[name] = doors
+        kept = Kept("ClusterRoleBindings", self._most)
         grants: list[Grant] = []
         groups: set[str] = set()
         async for binding in self._items(paths.collection(*_BINDINGS)):
-            groups |= bootstrap_groups_of(binding)
+            for group in bootstrap_groups_of(binding) - groups:
+                kept.take(group)
+                groups.add(group)
             grant = grant_of(binding, doors_of)
             if grant is not None and (len(grants) < MAX_GRANTS or grant.is_kubeadms):
+                kept.take(grant.name, grant.role, grant.uid, grant.resource_version)
                 grants.append(grant)
         return tuple(grants), groups
 
     async def _groups_of_tokens(self) -> set[str]:
         """Read the groups that living tokens give; without the right to, none, and it is not tried again."""
         groups: set[str] = set()
+        kept = Kept("bootstrap tokens", self._most)
         if not self._may_read_tokens:
             return groups
         try:
             async for secret in self._items(_TOKENS, {"fieldSelector": f"type={SECRET_TYPE}"}):
-                groups.update(authenticating_groups(secret, self._now()) or ())
+                for group in set(authenticating_groups(secret, self._now()) or ()) - groups:
+                    kept.take(group)
+                    groups.add(group)
         except Forbidden:
             self._may_read_tokens = False
         return groups
