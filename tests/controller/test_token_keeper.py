@@ -15,7 +15,7 @@ from typing import Final, cast
 import pytest
 
 from nodeattest_controller.bootstrap_token.decide import DESCRIPTION, GRACE, LIFETIME, OWNER_ANNOTATION, Owner
-from nodeattest_controller.bootstrap_token.keeper import Keeper
+from nodeattest_controller.bootstrap_token.keeper import LOOK_PIECE, Keeper, in_pieces
 from nodeattest_controller.clusters.bootstrap_configs import BootstrapConfigs
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
@@ -213,6 +213,25 @@ async def test_a_machines_token_is_renewed_until_its_node_has_registered_and_the
         await scene.look(now=later)
         assert not is_there(scene, token)
         assert [what for what, *_ in scene.told.writes[2:]] == ["let run out", "deleted"]
+
+
+async def test_a_look_at_many_machines_lets_others_work_in_between() -> None:
+    machine = Owner(
+        kind="Machine", api_version="", namespace="fleet", name="m", uid="u", config=None, settled=True, paused=False
+    )
+    owners = [machine] * 1000
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(other())
+    assert [owner async for owner in in_pieces(owners)] == owners
+    working.cancel()
+    assert turns >= len(owners) // LOOK_PIECE
 
 
 async def test_a_pools_token_is_kept_so_that_the_provider_rotates_none(plane: ControlPlane) -> None:

@@ -9,7 +9,8 @@ Leaves to others: when to look (``duty``), every decision (``decide``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -37,11 +38,13 @@ from nodeattest_kube.client import ApiClient, ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Unavailable
 
-__all__ = ["Keeper", "Teller"]
+__all__ = ["LOOK_PIECE", "Keeper", "Teller", "in_pieces"]
 
 _TOKENS: Final = {"fieldSelector": f"type={SECRET_TYPE}"}
 _CLOCKS_DIFFER: Final = timedelta(seconds=30)
 """A token that has run out is removed so much later: clocks differ."""
+LOOK_PIECE: Final = 200
+"""Owners that are looked at before others get their turn."""
 
 
 class Teller(Protocol):
@@ -75,11 +78,20 @@ class _View:
     others: frozenset[str]
     """Ids of all other bootstrap tokens."""
     owners: Mapping[str, Owner]
+    held: Mapping[tuple[str, str], Sequence[Token]]
+    """The same tokens by the cluster and owner that they are recorded for."""
 
-    def of(self, cluster: str, owner: str) -> list[Token]:
+    def of(self, cluster: str, owner: str) -> Sequence[Token]:
         """Return the tokens that are recorded for an owner."""
-        found = self.tokens.values()
-        return [one for one in found if one.record and (one.record.cluster, one.record.owner) == (cluster, owner)]
+        return self.held.get((cluster, owner), ())
+
+
+async def in_pieces(owners: Iterable[Owner]) -> AsyncGenerator[Owner]:
+    """Yield every owner, and let others work before each piece of them: most are settled, and wait for nothing."""
+    for number, owner in enumerate(owners):
+        if number % LOOK_PIECE == 0:
+            await asyncio.sleep(0)
+        yield owner
 
 
 class Keeper:
@@ -116,9 +128,9 @@ class Keeper:
     async def look(self, cluster: JsonObject, now: datetime) -> bool:
         """Do what is due; tells whether to look again soon. Raises ApiError where the tokens cannot be listed."""
         tokens, others = await self._listed(now)
-        view = _View(cluster, now, tokens, others, {owner.key: owner for owner in self._owners()})
+        view = _View(cluster, now, tokens, others, {owner.key: owner for owner in self._owners()}, _by_owner(tokens))
         self._missed, self._missing = self._missing, set()
-        for owner in view.owners.values():
+        async for owner in in_pieces(view.owners.values()):
             if owner.paused:
                 continue
             if owner.settled:
@@ -270,6 +282,14 @@ class Keeper:
 
     def _record(self, owner: Owner) -> Record:
         return Record(self._key, owner.key, owner.uid)
+
+
+def _by_owner(tokens: Mapping[str, Token]) -> dict[tuple[str, str], list[Token]]:
+    held: dict[tuple[str, str], list[Token]] = {}
+    for token in tokens.values():
+        if token.record is not None:
+            held.setdefault((token.record.cluster, token.record.owner), []).append(token)
+    return held
 
 
 def _is(token: Token, record: Record) -> bool:
