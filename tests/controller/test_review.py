@@ -307,6 +307,7 @@ def test_no_token_takes_over_a_node_that_stands_and_never_joined_attested() -> N
         check_takeover(make_request(), empty(member), REGISTERED)
     assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
     assert "nodeattest machines adopt --open" in refused.value.remedy
+    assert "delete the Node" in refused.value.remedy
 
 
 def test_a_token_joins_where_no_node_stands_or_its_machine_joined_attested_or_was_reset() -> None:
