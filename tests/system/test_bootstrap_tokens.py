@@ -75,7 +75,7 @@ def test_a_token_outlives_its_first_minutes_joins_its_machine_and_ends_with_it(w
 def test_audit_writes_no_token(world: World) -> None:
     world.set_policy(authorizedAttestors=["insecure"], enforcement="Audit")
     token = provided(world, "audit0.0123456789abcdef", timedelta(minutes=10))
-    world.machine("audited", bootstrap_token=token)
+    world.machine("audited-token", bootstrap_token=token)
     before = world.workload_admin.get(f"{SECRETS}/bootstrap-token-audit0")
     with world.controller(*FLAGS, log="tokens-audit.log") as controller:
         world.await_service(controller)

@@ -285,9 +285,12 @@ class World:
         """Wait until the controller serves the cluster, and bootstrap tokens may file requests."""
         eventually(lambda: controller.said("connected"), seconds=60, what="the connection")
         path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-        name = "nodeattest:node-bootstrapper"
+        names = {
+            "nodeattest:node-bootstrapper",
+            "kubeadm:kubelet-bootstrap",
+        }  # ours, or kubeadm's
         eventually(
-            lambda: any(text_at(one, "metadata", "name") == name for one in self.workload_admin.list(path)),
+            lambda: any(text_at(one, "metadata", "name") in names for one in self.workload_admin.list(path)),
             seconds=60,
             what="the bootstrappers' binding",
         )
