@@ -32,8 +32,11 @@ CLUSTERS = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/clusters"
 POLICIES = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/nodeattestationpolicies"
 SECRET = "0123456789abcdef"
 JSON = "application/json"
-NOW = datetime.now(UTC)
-"""The test CA's certificates are good today."""
+
+
+def now() -> datetime:
+    """The test CA's certificates are good from their making."""
+    return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ async def webhook(plane: ControlPlane, authority: Authority, tmp_path: Path) -> 
     certificate, key = authority.certify(tmp_path)
     certificate.rename(tmp_path / "tls.crt")
     key.rename(tmp_path / "tls.key")
-    tls = FileCertificate(tmp_path, now=lambda: NOW)
+    tls = FileCertificate(tmp_path, now=now)
     metrics = Metrics()
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         service = AdmissionService(
@@ -242,13 +245,13 @@ def test_a_folder_without_a_certificate_is_told_at_the_start_and_an_expired_one_
     tmp_path: Path, authority: Authority
 ) -> None:
     with pytest.raises(SettingsError, match=r"tls.crt.*: expected a certificate in PEM and its key"):
-        FileCertificate(tmp_path, now=lambda: NOW)
+        FileCertificate(tmp_path, now=now)
     certificate, key = authority.certify(tmp_path)
     certificate.rename(tmp_path / "tls.crt")
     key.rename(tmp_path / "tls.key")
-    held = FileCertificate(tmp_path, now=lambda: NOW)
+    held = FileCertificate(tmp_path, now=now)
     assert held.trouble() is None
-    late = FileCertificate(tmp_path, now=lambda: NOW.replace(year=NOW.year + 30, day=1))
+    late = FileCertificate(tmp_path, now=lambda: now().replace(year=now().year + 30, day=1))
     assert "see why its issuer does not renew it" in (late.trouble() or "")
     (tmp_path / "tls.crt").write_bytes(b"no certificate")
     assert "holds no certificate" in (held.trouble() or "")
