@@ -18,14 +18,9 @@ from nodeattest_controller import logs
 from nodeattest_controller.main import serve as serve_until_signal
 from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
 from nodeattest_discovery.front import app
-from nodeattest_discovery.front.settings import (
-    FrontSettings,
-    Limits,
-    SettingsError,
-    WebhookSettings,
-    parse_address,
-)
+from nodeattest_discovery.front.settings import FrontSettings, Limits, WebhookSettings
 from nodeattest_kube.client import ApiClient, KubeconfigError
+from nodeattest_serving.settings import SettingsError, parse_address
 
 __all__ = ["discovery"]
 

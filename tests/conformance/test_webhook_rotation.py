@@ -21,13 +21,14 @@ from nodeattest_controller.admission.service import AdmissionService
 from nodeattest_controller.admission.tls import HeldCertificate
 from nodeattest_controller.core.objects import items
 from nodeattest_controller.metrics import Metrics
-from nodeattest_discovery.front.listener import Listener
-from nodeattest_discovery.front.settings import Address, Limits
+from nodeattest_discovery.front.settings import Limits
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.definitions import keeps_custom_resources
 from nodeattest_sandbox.process import free_ports, start_real
+from nodeattest_serving.listener import Listener
+from nodeattest_serving.settings import Address
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
 LIFETIMES = Lifetimes(authority=timedelta(seconds=24), serving=timedelta(seconds=12), announcement=timedelta(seconds=3))

@@ -21,12 +21,13 @@ from nodeattest_controller.admission.service import PATH, AdmissionService
 from nodeattest_controller.admission.tls import FileCertificate
 from nodeattest_controller.core.objects import items, mapping, text
 from nodeattest_controller.metrics import Metrics
-from nodeattest_discovery.front.listener import Listener
-from nodeattest_discovery.front.settings import Address, Limits, SettingsError
+from nodeattest_discovery.front.settings import Limits
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_sandbox.process import ControlPlane, start_sandbox
+from nodeattest_serving.listener import Listener
+from nodeattest_serving.settings import Address, SettingsError
 
 CLUSTERS = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/clusters"
 POLICIES = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/nodeattestationpolicies"

@@ -21,15 +21,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from jwt_kit import NOW, TOKEN
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.front.listener import Handler, Listener
 from nodeattest_discovery.front.metrics import Metrics
 from nodeattest_discovery.front.service import DiscoveryService
-from nodeattest_discovery.front.settings import Address, Limits
-from nodeattest_discovery.front.tls import ServingCertificate
+from nodeattest_discovery.front.settings import Limits
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.certificates import builder, usage
+from nodeattest_serving.listener import Handler, Listener
+from nodeattest_serving.settings import Address
+from nodeattest_serving.tls import ServingCertificate
 
 __all__ = [
     "LOOPBACK", "Answer", "Authority", "KnownCluster", "ask", "front", "get", "listening", "secret_object", "service",

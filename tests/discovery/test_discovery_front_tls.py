@@ -11,10 +11,11 @@ import pytest
 from front_kit import LOOPBACK, Authority, KnownCluster, ask, get, service
 from jwt_kit import NOW, TOKEN
 
-from nodeattest_discovery.front.listener import Listener, client_of
-from nodeattest_discovery.front.settings import Address, Limits, SettingsError
-from nodeattest_discovery.front.tls import ServingCertificate
+from nodeattest_discovery.front.settings import Limits
 from nodeattest_discovery.jwt import mint
+from nodeattest_serving.listener import Listener, client_of
+from nodeattest_serving.settings import Address, SettingsError
+from nodeattest_serving.tls import ServingCertificate
 
 
 async def test_a_new_certificate_is_shown_without_a_restart_and_a_bad_one_is_not(

@@ -17,16 +17,17 @@ import pytest
 from front_kit import LOOPBACK, Authority, KnownCluster, ask, get, listening, secret_object, service
 from jwt_kit import NOW, TOKEN, jwt
 
-from nodeattest_discovery.front.health import Health
-from nodeattest_discovery.front.listener import Listener
 from nodeattest_discovery.front.metrics import Metrics
 from nodeattest_discovery.front.proof import prove
-from nodeattest_discovery.front.settings import Address, Limits
-from nodeattest_discovery.front.tls import ServingCertificate
+from nodeattest_discovery.front.settings import Limits
 from nodeattest_discovery.jwt import mint, parse
 from nodeattest_kube.buckets import Buckets
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied
+from nodeattest_serving.health import Health
+from nodeattest_serving.listener import Listener
+from nodeattest_serving.settings import Address
+from nodeattest_serving.tls import ServingCertificate
 
 ELSEWHERE = "127.0.0.2"
 

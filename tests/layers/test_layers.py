@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TREE = Path(__file__).parents[2]
-ROOMS = ("providers", "kube", "discovery", "identity", "authenticator", "controller", "sandbox", "cli")
+ROOMS = ("providers", "kube", "serving", "discovery", "identity", "authenticator", "controller", "sandbox", "cli")
 LINTER = Path(sys.prefix) / "bin" / "lint-imports"
 
 BREACHES = [

@@ -20,13 +20,13 @@ from nodeattest_controller.admission.service import AdmissionService
 from nodeattest_controller.admission.tls import FileCertificate, HeldCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings, SettingsError
-from nodeattest_discovery.front import settings as front
-from nodeattest_discovery.front.listener import Listener
 from nodeattest_kube.client import ApiClient
+from nodeattest_serving import settings as serving
+from nodeattest_serving.listener import Listener
 
 __all__ = ["WebhookServer"]
 
-_LIMITS: Final = front.Limits(connections=128, connections_of_client=128, connection_seconds=10.0)
+_LIMITS: Final = serving.ConnectionLimits(connections=128, connections_of_client=128, connection_seconds=10.0)
 """All API servers may come from one address (kube-proxy), and each review is a connection; API servers wait for five
 seconds."""
 
@@ -73,9 +73,9 @@ class WebhookServer:
         )
         try:
             context = self._own().context if self._settings.webhook_cert_dir is None else self._given().context
-            self._listener = Listener(service.handle, front.Address(host, port), context, _LIMITS, most_body=MAX_BODY)
+            self._listener = Listener(service.handle, serving.Address(host, port), context, _LIMITS, most_body=MAX_BODY)
             await self._listener.start()
-        except front.SettingsError as error:
+        except serving.SettingsError as error:
             raise SettingsError(f"webhook: {error}") from None
         if self._keeper is not None:
             self._keeping = asyncio.create_task(self._keeper.run(), name="webhook certificates")

@@ -3,7 +3,7 @@
 Promises: every request gets an answer within ``PATIENCE``, whatever it holds; what is no AdmissionReview of v1 is a 400
 that says so; no object, no patch and no token is logged, nor kept. Where facts cannot be had, what concerns the
 configuration of machines is refused with 503, for its creator to try again, and the rest passes.
-Leaves to others: connections (``nodeattest_discovery.front.listener``), the verdict (``decide``).
+Leaves to others: connections (``nodeattest_serving.listener``), the verdict (``decide``).
 Source: k8s.io/api admission/v1; apiserver pkg/admission/plugin/webhook/mutating (dispatcher.go).
 """
 
@@ -36,9 +36,9 @@ from nodeattest_controller.admission.review import Operation, Review
 from nodeattest_controller.admission.subject import Subject, subject_of
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
-from nodeattest_discovery.front.replies import Reply
 from nodeattest_kube.client import ApiError
 from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_serving.replies import Reply
 
 __all__ = ["PATH", "AdmissionService"]
 

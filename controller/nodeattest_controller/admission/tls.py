@@ -16,8 +16,8 @@ from typing import Final
 
 from cryptography import x509
 
-from nodeattest_discovery.front.tls import ServingCertificate
 from nodeattest_providers.unreadable import UNREADABLE
+from nodeattest_serving.tls import ServingCertificate
 
 __all__ = ["FileCertificate", "HeldCertificate"]
 

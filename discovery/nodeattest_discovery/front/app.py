@@ -14,16 +14,16 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from nodeattest_discovery.front import tokenreview
-from nodeattest_discovery.front.health import Health
-from nodeattest_discovery.front.listener import Listener
 from nodeattest_discovery.front.metrics import Metrics
 from nodeattest_discovery.front.service import DiscoveryService
 from nodeattest_discovery.front.settings import FrontSettings
-from nodeattest_discovery.front.tls import ServingCertificate
 from nodeattest_discovery.front.view import ClusterView
 from nodeattest_discovery.front.webhook import TokenReviewService
 from nodeattest_kube.buckets import Buckets
 from nodeattest_kube.client import ApiClient
+from nodeattest_serving.health import Health
+from nodeattest_serving.listener import Listener
+from nodeattest_serving.tls import ServingCertificate
 
 __all__ = ["Ports", "run"]
 

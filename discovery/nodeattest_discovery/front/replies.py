@@ -1,61 +1,24 @@
-"""What the front answers, as bytes. Pure.
+"""What the front answers to a good question, as bytes. Pure.
 
-Promises: every refusal of one status is the same bytes, whatever its cause; the signed answer is the final entity, not
+Promises: the signed answer is the final entity, not
 to be encoded any further, because ``X-Kubernetes-JWS`` covers these very bytes.
-Source: companion proposal 000, "JWS content signing"; apimachinery metav1.Status.
+Source: companion proposal 000, "JWS content signing".
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject, dig, dig_text
+from nodeattest_serving.replies import Reply, refusal
 
-__all__ = ["SIGNATURE", "Reply", "found", "refusal"]
+__all__ = ["SIGNATURE", "found"]
 
 SIGNATURE: Final = "X-Kubernetes-JWS"
-_NO_HEADERS: Final[Mapping[str, str]] = {}
-_SAID: Final[dict[HTTPStatus, tuple[str, Mapping[str, str]]]] = {
-    HTTPStatus.BAD_REQUEST: ("BadRequest", {}),
-    HTTPStatus.UNAUTHORIZED: ("Unauthorized", {"WWW-Authenticate": "Bearer"}),
-    HTTPStatus.NOT_FOUND: ("NotFound", {}),
-    HTTPStatus.METHOD_NOT_ALLOWED: ("MethodNotAllowed", {}),
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("RequestEntityTooLarge", {}),
-    HTTPStatus.TOO_MANY_REQUESTS: ("TooManyRequests", {"Retry-After": "1"}),
-    HTTPStatus.INTERNAL_SERVER_ERROR: ("InternalError", {}),
-    HTTPStatus.SERVICE_UNAVAILABLE: ("ServiceUnavailable", {"Retry-After": "5"}),
-}
-"""StatusReason and headers of each refusal."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """One HTTP answer with a JSON body."""
-
-    status: HTTPStatus
-    body: bytes = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-def refusal(status: HTTPStatus, headers: Mapping[str, str] = _NO_HEADERS) -> Reply:
-    """Refuse, in the words of every API server."""
-    reason, usual = _SAID[status]
-    said: JsonObject = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": status.phrase,
-        "reason": reason,
-        "code": status.value,
-    }
-    return Reply(status=status, body=_text(said), headers={**usual, **headers})
 
 
 def found(config_map: JsonObject, token: BootstrapToken) -> Reply:

@@ -18,12 +18,12 @@ from nodeattest_discovery import clusterinfo, jwt
 from nodeattest_discovery.front import replies
 from nodeattest_discovery.front.metrics import Metrics
 from nodeattest_discovery.front.proof import bearer, prove
-from nodeattest_discovery.front.replies import Reply
 from nodeattest_discovery.front.settings import Limits
 from nodeattest_discovery.front.view import Known
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.buckets import Buckets
 from nodeattest_providers.errors import Denied
+from nodeattest_serving.replies import Reply, refusal
 
 __all__ = ["DiscoveryService", "has_body"]
 
@@ -74,30 +74,30 @@ class DiscoveryService:
         trouble = self._view.trouble()
         if trouble is not None:
             _log.warning("refused %s: %s", client, trouble)
-            return replies.refusal(HTTPStatus.SERVICE_UNAVAILABLE)
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE)
         # 5
         token = self._proved(request.headers.get("Authorization", ""), client)
         if token is None:
-            return replies.refusal(HTTPStatus.UNAUTHORIZED)
+            return refusal(HTTPStatus.UNAUTHORIZED)
         # 6
         if not self._tokens.take(token.id):
-            return replies.refusal(HTTPStatus.TOO_MANY_REQUESTS)
+            return refusal(HTTPStatus.TOO_MANY_REQUESTS)
         return self._found(token, client)
 
     def _misdirected(self, request: web.BaseRequest, client: str) -> Reply | None:
         """Refuse what needs no look at any token."""
         # 1
         if not self._clients.take(client):
-            return replies.refusal(HTTPStatus.TOO_MANY_REQUESTS)
+            return refusal(HTTPStatus.TOO_MANY_REQUESTS)
         # 2
         if request.raw_path.partition("?")[0] != clusterinfo.PATH:
-            return replies.refusal(HTTPStatus.NOT_FOUND)
+            return refusal(HTTPStatus.NOT_FOUND)
         if request.method != "GET":
-            return replies.refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET"})
+            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET"})
         # 3
         proofs = request.headers.getall("Authorization", [])
         if len(proofs) > 1 or has_body(request) or any(len(proof) > jwt.MAX_SIZE for proof in proofs):
-            return replies.refusal(HTTPStatus.BAD_REQUEST)
+            return refusal(HTTPStatus.BAD_REQUEST)
         return None
 
     def _proved(self, proof: str, client: str) -> BootstrapToken | None:
@@ -114,7 +114,7 @@ class DiscoveryService:
         config_map = self._view.cluster_info()
         if config_map is None:
             _log.warning("the cluster has no cluster-info for %s, token %s", client, token.id)
-            return replies.refusal(HTTPStatus.NOT_FOUND)
+            return refusal(HTTPStatus.NOT_FOUND)
         reply = replies.found(config_map, token)
         _log.info("answered %s, token %s: %d", client, token.id, reply.status)
         return reply

@@ -15,13 +15,13 @@ from typing import Final
 from aiohttp import web
 
 from nodeattest_discovery import jwt
-from nodeattest_discovery.front import replies, tokenreview
+from nodeattest_discovery.front import tokenreview
 from nodeattest_discovery.front.metrics import Metrics
 from nodeattest_discovery.front.proof import prove
-from nodeattest_discovery.front.replies import Reply
 from nodeattest_discovery.front.tokenreview import Review
 from nodeattest_discovery.front.view import Known
 from nodeattest_providers.errors import Denied
+from nodeattest_serving.replies import Reply, refusal
 
 __all__ = ["PATH", "TokenReviewService"]
 
@@ -47,21 +47,21 @@ class TokenReviewService:
 
     async def _reply(self, request: web.BaseRequest, client: str) -> Reply:
         if request.raw_path.partition("?")[0] != PATH:
-            return replies.refusal(HTTPStatus.NOT_FOUND)
+            return refusal(HTTPStatus.NOT_FOUND)
         if request.method != "POST":
-            return replies.refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "POST"})
+            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "POST"})
         body = await _body(request)
         if body is None:
-            return replies.refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         try:
             review = tokenreview.parse(body)
         except Denied as denied:
             _log.warning("no TokenReview from %s: expected %s, got %s", client, denied.expected, denied.got)
-            return replies.refusal(HTTPStatus.BAD_REQUEST)
+            return refusal(HTTPStatus.BAD_REQUEST)
         trouble = self._view.trouble()
         if trouble is not None:
             _log.warning("refused to review a token: %s", trouble)
-            return replies.refusal(HTTPStatus.SERVICE_UNAVAILABLE)
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE)
         return Reply(status=HTTPStatus.OK, body=self._answer(review))
 
     def _answer(self, review: Review) -> bytes:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from nodeattest_discovery.front.settings import SettingsError
+from nodeattest_serving.settings import SettingsError
 
 __all__ = ["ServingCertificate"]
 

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics of a front, over plain HTTP on an address of their own: nothing there is secret.
+"""/healthz, /readyz and /metrics of a program, over plain HTTP on an address of their own: nothing there is secret.
 
 Promises: connections that say nothing keep no probe out, and use up no file descriptors: over ``_CONNECTIONS`` the
 oldest ends.
@@ -9,19 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp import web
 
-from nodeattest_discovery.front.metrics import Metrics
-from nodeattest_discovery.front.settings import Address, SettingsError
+from nodeattest_serving.settings import Address, SettingsError
 
-__all__ = ["Health"]
+__all__ = ["Health", "Metrics"]
 
 _KEEPALIVE: Final = 15.0
 """Seconds an idle connection is kept; probes come every 10."""
 _CONNECTIONS: Final = 64
 """At once; probes and Prometheus have one or two."""
+
+
+class Metrics(Protocol):
+    """What can be scraped."""
+
+    def render(self) -> bytes:
+        """Write the exposition."""
+        ...
 
 
 class _Server(web.Server):
@@ -36,7 +43,7 @@ class _Server(web.Server):
 
 
 class Health:
-    """Ready means: the cluster was read, and its API server was heard of lately."""
+    """Ready means that ``trouble`` knows of none."""
 
     def __init__(self, address: Address, metrics: Metrics, trouble: Callable[[], str | None]) -> None:
         self.port = 0

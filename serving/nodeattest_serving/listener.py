@@ -20,9 +20,9 @@ from typing import Final, cast
 
 from aiohttp import web
 
-from nodeattest_discovery.front.replies import Reply, refusal
-from nodeattest_discovery.front.settings import Address, Limits, SettingsError
 from nodeattest_kube.buckets import Buckets
+from nodeattest_serving.replies import Reply, refusal
+from nodeattest_serving.settings import Address, ConnectionLimits, SettingsError
 
 __all__ = ["Handler", "Listener", "client_of"]
 
@@ -128,7 +128,7 @@ class Listener:
         handler: Handler,
         address: Address,
         tls: ssl.SSLContext,
-        limits: Limits,
+        limits: ConnectionLimits,
         *,
         most_body: int = 0,
         arrivals: Buckets | None = None,

@@ -1,0 +1,52 @@
+"""Where to listen, and how much of it one client may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Address", "ConnectionLimits", "SettingsError", "parse_address"]
+
+_MAX_PORT: Final = 65_535
+
+
+class SettingsError(ValueError):
+    """What was set cannot be used; says what was expected and what was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    """Empty: every interface."""
+    port: int
+    """0: any free one."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody but this machine can connect."""
+        return self.host in {"127.0.0.1", "::1"}
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What one client and all together may use of a listener."""
+
+    connections: int = 256
+    """Of one listener; each costs some 300 KiB, most of it TLS's buffer, before anybody proved anything."""
+    connections_of_client: int = 64
+    connection_seconds: float = 15.0
+    """For the whole life of a connection after its handshake, which has five: one request takes milliseconds."""
+
+
+def parse_address(text: str, flag: str) -> Address:
+    """Read ``host:port``, ``[IPv6]:port`` or ``:port``; raises ``SettingsError``, which names the flag."""
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > _MAX_PORT or (":" in bare and bare == host):
+        raise SettingsError(f"{flag}: expected host:port, got {text!a}")
+    return Address(bare, int(port))
