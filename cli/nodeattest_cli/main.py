@@ -26,6 +26,10 @@ _INTERRUPTED: Final = 130
 """128 + SIGINT, as shells say it."""
 
 _COMMANDS: Final = {
+    "addon-auth": (
+        "nodeattest_cli.addon_auth.command:addon_auth",
+        "Tell add-ons who their callers are, without credentials.",
+    ),
     "cluster-info": (
         "nodeattest_cli.cluster_info.command:cluster_info",
         "Publish, show, sign, verify or take over where a cluster is.",
@@ -33,6 +37,7 @@ _COMMANDS: Final = {
     "demo": ("nodeattest_cli.demo.command:demo", "Watch nodes join and impostors be refused, on this machine."),
     "discovery": ("nodeattest_cli.discovery:discovery", "Serve cluster-info to nodes that know a bootstrap token."),
     "explain": ("nodeattest_cli.explain.command:explain", "Replay a stored request: each check, expected and got."),
+    "issuer": ("nodeattest_cli.issuer.command:issuer", "Let tokens of service accounts be verified anywhere."),
     "machines": ("nodeattest_cli.machines:machines", "Which machines are attested, until when; reset or readmit one."),
     "policy": ("nodeattest_cli.policies:policy", "Check attestation policies; learn register values for them."),
     "render": ("nodeattest_cli.render:render", "Render Cluster API's bootstrap configuration for attested machines."),

@@ -1,0 +1,21 @@
+"""``nodeattest addon-auth``: the gateway beside the API server and the sidecar beside the add-on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from nodeattest_cli.lazy import LazyGroup
+
+__all__ = ["addon_auth"]
+
+_COMMANDS: Final[dict[str, tuple[str, str]]] = {}
+
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS, name="addon-auth")
+def addon_auth() -> None:
+    """Tell an add-on who its caller is, and nothing that it could use in the caller's place.
+
+    docs/addon-auth.md tells more.
+    """

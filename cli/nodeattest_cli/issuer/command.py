@@ -1,0 +1,21 @@
+"""``nodeattest issuer``: serve, publish, rotate and check what verifies service accounts' tokens."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from nodeattest_cli.lazy import LazyGroup
+
+__all__ = ["issuer"]
+
+_COMMANDS: Final[dict[str, tuple[str, str]]] = {}
+
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS)
+def issuer() -> None:
+    """Let anybody verify tokens of a cluster's service accounts without asking its API server.
+
+    docs/issuer.md tells more.
+    """
