@@ -1,0 +1,128 @@
+"""The two documents of an issuer: OpenID configuration and key set, in kube-apiserver's own bytes. Pure.
+
+Promises: members, their order and every byte are kube-apiserver's (1.20 and newer agree), so whoever compared the two
+would see no difference; only public members can be written, because each is named here.
+Source: Kubernetes pkg/serviceaccount/openidmetadata.go; go-jose jwk.go rawJSONWebKey; Go encoding/json (HTML escapes);
+OpenID Connect Discovery 1.0 §3; RFC 7517 §4, RFC 7518 §6.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, base64url
+from nodeattest_identity.issuer.urls import UrlError, issuer_url, jwks_url
+from nodeattest_kube.jsontypes import JsonValue, parse_json
+
+__all__ = [
+    "CONFIGURATION_TYPE",
+    "JWKS_TYPE",
+    "MAX_AGE",
+    "Configuration",
+    "DocumentError",
+    "Documents",
+    "documents",
+    "parse_configuration",
+]
+
+CONFIGURATION_TYPE: Final = "application/json"
+JWKS_TYPE: Final = "application/jwk-set+json"
+MAX_AGE: Final = 3600
+"""Seconds that kube-apiserver lets others keep both: ``Cache-Control: public, max-age=3600``."""
+_MAX_SIZE: Final = 64 * 1024
+"""Bytes of a configuration; ours take 300."""
+_GO_ESCAPES: Final = str.maketrans(
+    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+)
+
+
+class DocumentError(ValueError):
+    """A configuration that cannot be believed; says what was expected and what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """What one issuer publishes."""
+
+    issuer: str
+    jwks_uri: str
+    keys: tuple[VerifyingKey, ...]
+    configuration: bytes = field(repr=False)
+    jwks: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a configuration says."""
+
+    issuer: str
+    jwks_uri: str
+    algorithms: tuple[str, ...]
+
+
+def documents(issuer: str, jwks_uri: str, keys: Iterable[VerifyingKey]) -> Documents:
+    """Write both documents; raises ``UrlError`` and ``KeysError``.
+
+    Keys stay in their order. One that comes twice is written once; two keys of one name are an error, and so is none.
+    """
+    issuer_url(issuer)
+    jwks_url(jwks_uri)
+    named: dict[str, VerifyingKey] = {}
+    for key in keys:
+        if named.setdefault(key.kid, key).spki != key.spki:
+            raise KeysError("expected every key under a name of its own, got two of one kid")
+    if not named:
+        raise KeysError("expected at least one key to publish, got none: the last documents stay as they are")
+    kept = tuple(named.values())
+    configuration: dict[str, JsonValue] = {
+        "issuer": issuer,
+        "jwks_uri": jwks_uri,
+        "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"],
+        "id_token_signing_alg_values_supported": [*sorted({key.alg for key in kept})],
+    }
+    return Documents(issuer, jwks_uri, kept, _go_json(configuration), _go_json({"keys": [_jwk(key) for key in kept]}))
+
+
+def parse_configuration(body: bytes) -> Configuration:
+    """Read anybody's configuration; raises ``DocumentError``. Whether the issuer is the right one is the caller's."""
+    if len(body) > _MAX_SIZE:
+        raise DocumentError(f"expected at most {_MAX_SIZE} bytes of an OpenID configuration, got {len(body)}")
+    try:
+        members = parse_json(body)
+    except ValueError as error:
+        raise DocumentError(f"expected an OpenID configuration in JSON, got {error}") from None
+    issuer, jwks_uri = members.get("issuer"), members.get("jwks_uri")
+    algorithms = members.get("id_token_signing_alg_values_supported", [])
+    if not isinstance(issuer, str) or not isinstance(jwks_uri, str):
+        raise DocumentError("expected `issuer` and `jwks_uri` in an OpenID configuration, got none")
+    if not isinstance(algorithms, list):
+        raise DocumentError("expected a list of algorithms in an OpenID configuration, got something else")
+    try:
+        issuer_url(issuer)
+        jwks_url(jwks_uri)
+    except UrlError as error:
+        raise DocumentError(str(error)) from None
+    return Configuration(issuer, jwks_uri, tuple(each for each in algorithms if isinstance(each, str)))
+
+
+def _jwk(key: VerifyingKey) -> dict[str, JsonValue]:
+    """Write one key: ``use, kty, kid, crv, alg, x, y`` or ``use, kty, kid, alg, n, e``."""
+    if isinstance(key.public, ec.EllipticCurvePublicKey):
+        point = key.public.public_numbers()
+        size = (key.public.curve.key_size + 7) // 8
+        x, y = (base64url(number.to_bytes(size)) for number in (point.x, point.y))
+        return {"use": "sig", "kty": "EC", "kid": key.kid, "crv": key.curve, "alg": key.alg, "x": x, "y": y}
+    numbers = key.public.public_numbers()
+    n, e = (base64url(number.to_bytes((number.bit_length() + 7) // 8)) for number in (numbers.n, numbers.e))
+    return {"use": "sig", "kty": "RSA", "kid": key.kid, "alg": key.alg, "n": n, "e": e}
+
+
+def _go_json(value: dict[str, JsonValue]) -> bytes:
+    """Write JSON as Go does: compact, in order, with ``<``, ``>`` and ``&`` escaped."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).translate(_GO_ESCAPES).encode()

@@ -1,0 +1,225 @@
+"""Public keys by which service accounts' tokens are verified, out of PEM files and key sets. Pure.
+
+Promises: whatever is read, only the public half of it leaves this module; bytes give keys in their order, or
+``KeysError``, which quotes none of them. A key is RSA of 2048 bits or more, or on one of NIST's curves P-256, P-384 and
+P-521: what kube-apiserver can sign with.
+Leaves to others: where keys come from, how they are written (``documents``).
+Source: Kubernetes client-go util/keyutil/key.go ParsePublicKeysPEM, pkg/serviceaccount/jwt.go keyIDFromPublicKey,
+pkg/serviceaccount/openidmetadata.go; RFC 7517 §4 and §5, RFC 7518 §6.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_der_private_key,
+    load_der_public_key,
+)
+
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
+
+__all__ = ["MAX_SIZE", "KeysError", "PublicKey", "VerifyingKey", "base64url", "of_public", "read_jwks", "read_pem"]
+
+PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
+
+MAX_SIZE: Final = 1 << 20
+"""Bytes of a file or a key set; a hundred keys take 60 KiB."""
+_MAX_KEYS: Final = 1000
+_MIN_RSA: Final = 2048
+_MAX_RSA: Final = 8192
+_MAX_KID: Final = 1024
+"""Bytes (Kubernetes externaljwt: a signer's kid)."""
+_LARGEST_EXPONENT: Final = 2**31 - 1
+"""Go's crypto/rsa takes no larger one."""
+_PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
+"""Members that only a private or a symmetric key has (RFC 7518 §6.2.2, §6.3.2, §6.4)."""
+_CURVES: Final = {"secp256r1": ("P-256", "ES256"), "secp384r1": ("P-384", "ES384"), "secp521r1": ("P-521", "ES512")}
+_BY_NAME: Final[dict[str, ec.EllipticCurve]] = {
+    "P-256": ec.SECP256R1(),
+    "P-384": ec.SECP384R1(),
+    "P-521": ec.SECP521R1(),
+}
+_BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----\r?\n(.*?)-----END \1-----", re.DOTALL)
+_PARAMETERS: Final = "EC PARAMETERS"
+"""What ``openssl ecparam -genkey`` writes before a key: no key."""
+_PRIVATE_BLOCKS: Final = frozenset({"PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY"})
+
+
+class KeysError(ValueError):
+    """Keys that cannot be used: says what was expected and what was found, and quotes no key."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyingKey:
+    """One key by which tokens are verified."""
+
+    public: PublicKey
+    kid: str
+    """Its name in a token's header: of ours, the SHA-256 of the SubjectPublicKeyInfo in base64url."""
+    alg: str
+    """RS256, ES256, ES384 or ES512: the one algorithm that this key verifies."""
+
+    @property
+    def spki(self) -> bytes:
+        """The SubjectPublicKeyInfo in DER."""
+        return self.public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+    @property
+    def curve(self) -> str:
+        """The curve's name in a key set; empty for RSA."""
+        return _CURVES[self.public.curve.name][0] if isinstance(self.public, ec.EllipticCurvePublicKey) else ""
+
+
+def base64url(data: bytes) -> str:
+    """Encode without padding (RFC 7515 §2)."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def of_public(key: object) -> VerifyingKey:
+    """Name a public key as kube-apiserver does; raises ``KeysError`` for a kind that it cannot sign with."""
+    public, alg = _usable(key)
+    spki = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return VerifyingKey(public, base64url(hashlib.sha256(spki).digest()), alg)
+
+
+def read_pem(data: bytes) -> tuple[VerifyingKey, ...]:
+    """Read a file of ``--service-account-key-file``: its keys in their order, of private ones the public half.
+
+    Blocks: ``PUBLIC KEY``, ``RSA PUBLIC KEY``, ``CERTIFICATE`` and the private kinds, unencrypted. kube-apiserver
+    passes over a block that it cannot read; here that is an error, because a key that silently is not published locks
+    tokens out. Raises ``KeysError``.
+    """
+    if len(data) > MAX_SIZE:
+        raise KeysError(f"expected at most {MAX_SIZE} bytes of PEM, got {len(data)}")
+    blocks = [(found[1].decode(), found[2]) for found in _BLOCK.finditer(data)]
+    if data.count(b"-----BEGIN ") != len(blocks):
+        raise KeysError("expected whole PEM blocks, got one that does not end or has another name at its end")
+    keys = tuple(_of_block(label, body) for label, body in blocks if label != _PARAMETERS)
+    if not keys:
+        raise KeysError("expected at least one RSA or ECDSA key in PEM, got none")
+    return keys
+
+
+def read_jwks(body: bytes, *, skip_foreign: bool = False) -> tuple[VerifyingKey, ...]:
+    """Read a key set (RFC 7517 §5): its keys in their order, under the names that it gives them.
+
+    ``skip_foreign``: pass over keys of other types, curves and uses, as RFC 7517 §5 wants of one who reads any issuer's
+    set; else they are errors. A private member, two keys of one name, or nothing usable is always an error. Raises
+    ``KeysError``.
+    """
+    if len(body) > MAX_SIZE:
+        raise KeysError(f"expected at most {MAX_SIZE} bytes of a key set, got {len(body)}")
+    try:
+        members = parse_json(body, max_values=_MAX_KEYS * 16).get("keys")
+    except ValueError as error:
+        raise KeysError(f"expected a key set in JSON, got {error}") from None
+    if not isinstance(members, list) or not 0 < len(members) <= _MAX_KEYS:
+        raise KeysError(f"expected `keys` with 1 to {_MAX_KEYS} keys, got none or more")
+    keys = tuple(key for each in members if (key := _of_jwk(each, skip_foreign=skip_foreign)) is not None)
+    if not keys:
+        raise KeysError("expected at least one key that verifies tokens, got none")
+    if len({key.kid for key in keys}) != len(keys):
+        raise KeysError("expected every key under a name of its own, got two of one kid")
+    return keys
+
+
+def _of_block(label: str, body: bytes) -> VerifyingKey:
+    """Read one PEM block."""
+    try:
+        der = base64.b64decode(b"".join(body.split()), validate=True)
+        if label in _PRIVATE_BLOCKS:
+            return of_public(load_der_private_key(der, None).public_key())
+        if label == "CERTIFICATE":
+            return of_public(x509.load_der_x509_certificate(der).public_key())
+        if label in {"PUBLIC KEY", "RSA PUBLIC KEY"}:
+            return of_public(load_der_public_key(der))
+    except KeysError:
+        raise
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a key under a password
+        raise KeysError(f"expected an unencrypted key, got a block {label} that cannot be read") from None
+    raise KeysError(f"expected PUBLIC KEY, CERTIFICATE or a private key, got a block {label}")
+
+
+def _usable(key: object) -> tuple[PublicKey, str]:
+    """Tell the one algorithm of a key; raises ``KeysError``."""
+    if isinstance(key, rsa.RSAPublicKey):
+        if not _MIN_RSA <= key.key_size <= _MAX_RSA:
+            raise KeysError(f"expected RSA of {_MIN_RSA} to {_MAX_RSA} bits, got {key.key_size}")
+        if key.public_numbers().e > _LARGEST_EXPONENT:
+            raise KeysError(f"expected an RSA exponent of at most {_LARGEST_EXPONENT}, got a larger one")
+        return key, "RS256"
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _CURVES:
+        return key, _CURVES[key.curve.name][1]
+    kind = key.curve.name if isinstance(key, ec.EllipticCurvePublicKey) else type(key).__name__.removeprefix("_")
+    raise KeysError(f"expected RSA, or ECDSA on P-256, P-384 or P-521, got {kind}")
+
+
+def _of_jwk(value: JsonValue, *, skip_foreign: bool) -> VerifyingKey | None:
+    """Read one member of a key set; None for one that is passed over."""
+    if not isinstance(value, dict):
+        raise KeysError("expected JSON objects as keys, got something else")
+    foreign = value.get("kty") not in {"RSA", "EC"} or value.get("use", "sig") != "sig"
+    foreign = foreign or (value.get("kty") == "EC" and value.get("crv") not in _BY_NAME)
+    if foreign and skip_foreign:
+        return None
+    if not _PRIVATE.isdisjoint(value):
+        raise KeysError("expected public keys only, got a private or symmetric member")
+    if foreign:
+        raise KeysError("expected keys of kty RSA or EC for use sig, got another")
+    kid = value.get("kid")
+    if not isinstance(kid, str) or not 0 < len(kid.encode()) <= _MAX_KID:
+        raise KeysError(f"expected a kid of 1 to {_MAX_KID} bytes, got another")
+    public, alg = _usable(_rsa(value) if value["kty"] == "RSA" else _elliptic(value))
+    if value.get("alg", alg) != alg:
+        if skip_foreign:
+            return None
+        raise KeysError(f"expected alg {alg} for this key, got another")
+    return VerifyingKey(public, kid, alg)
+
+
+def _rsa(value: JsonObject) -> rsa.RSAPublicKey:
+    modulus, exponent = (int.from_bytes(_octets(value, name)) for name in ("n", "e"))
+    if modulus.bit_length() > _MAX_RSA or exponent > _LARGEST_EXPONENT:
+        raise KeysError(f"expected RSA of at most {_MAX_RSA} bits and an exponent of 31, got larger ones")
+    try:
+        return rsa.RSAPublicNumbers(exponent, modulus).public_key()
+    except ValueError:
+        raise KeysError("expected an RSA key, got numbers that are none") from None
+
+
+def _elliptic(value: JsonObject) -> ec.EllipticCurvePublicKey:
+    """Read a point; each coordinate is as long as the curve's field, zeros included (RFC 7518 §6.2.1.2)."""
+    curve = _BY_NAME[str(value["crv"])]
+    size = (curve.key_size + 7) // 8
+    x, y = _octets(value, "x"), _octets(value, "y")
+    if len(x) != size or len(y) != size:
+        raise KeysError(f"expected coordinates of {size} bytes, got {len(x)} and {len(y)}")
+    try:
+        return ec.EllipticCurvePublicNumbers(int.from_bytes(x), int.from_bytes(y), curve).public_key()
+    except ValueError:
+        raise KeysError("expected a point on its curve, got one that is not") from None
+
+
+def _octets(value: JsonObject, name: str) -> bytes:
+    """Decode base64url in its one spelling."""
+    text = value.get(name)
+    try:
+        if not isinstance(text, str):
+            raise KeysError(f"expected `{name}` in base64url, got none")
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise KeysError(f"expected `{name}` in base64url, got something else") from None
+    if base64url(data) != text or not data:
+        raise KeysError(f"expected `{name}` in its one spelling of base64url, got another")
+    return data
