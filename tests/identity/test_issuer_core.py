@@ -1,0 +1,260 @@
+"""Keys, URLs and documents of an issuer: what passes, what is refused, and that nothing private comes out."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_identity.issuer.documents import DocumentError, documents, parse_configuration
+from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, of_public, read_jwks, read_pem
+from nodeattest_identity.issuer.urls import UrlError, configuration_url, issuer_url
+
+ISSUER = "https://issuer.example/c1"
+JWKS_URI = "https://issuer.example/c1/openid/v1/jwks"
+RSA = rsa.generate_private_key(65537, 2048)
+EC = ec.generate_private_key(ec.SECP256R1())
+RSA_PEM = RSA.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+PUBLIC_PEM = EC.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+PRIVATE = {"d", "p", "q", "dp", "dq", "qi", "oth", "k"}
+
+
+def jwk(key: VerifyingKey) -> dict[str, object]:
+    return json.loads(documents(ISSUER, JWKS_URI, [key]).jwks)["keys"][0]
+
+
+def jwks(*members: object) -> bytes:
+    return json.dumps({"keys": [*members]}).encode()
+
+
+def test_keys_stay_in_the_files_order_and_private_ones_leave_their_public_half() -> None:
+    (first, second) = read_pem(b"a comment\n" + RSA_PEM + PUBLIC_PEM)
+    assert (first.alg, second.alg) == ("RS256", "ES256")
+    assert first.spki == of_public(RSA.public_key()).spki
+    assert second.public.public_numbers() == EC.public_key().public_numbers()
+
+
+@pytest.mark.parametrize("curve", [ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()], ids=lambda one: one.name)
+def test_coordinates_are_as_long_as_the_field(curve: ec.EllipticCurve) -> None:
+    size = (curve.key_size + 7) // 8
+    short = next(
+        key
+        for key in (ec.derive_private_key(number, curve).public_key() for number in range(1, 20_000))
+        if key.public_numbers().x.bit_length() <= 8 * (size - 1)
+    )
+    shown = jwk(of_public(short))
+    assert len(base64.urlsafe_b64decode(str(shown["x"]) + "==")) == size
+    assert read_jwks(jwks(shown))[0].public.public_numbers() == short.public_numbers()
+
+
+def test_what_is_written_is_read_again_under_the_same_names() -> None:
+    keys = (of_public(RSA.public_key()), of_public(EC.public_key()))
+    made = documents(ISSUER, JWKS_URI, keys)
+    assert [(key.kid, key.spki) for key in read_jwks(made.jwks)] == [(key.kid, key.spki) for key in keys]
+    said = parse_configuration(made.configuration)
+    assert (said.issuer, said.jwks_uri, said.algorithms) == (ISSUER, JWKS_URI, ("ES256", "RS256"))
+
+
+def unencrypted(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, form: PrivateFormat) -> bytes:
+    return key.private_bytes(Encoding.PEM, form, NoEncryption())
+
+
+REFUSED_PEM: dict[str, Callable[[], bytes]] = {
+    "nothing": lambda: b"",
+    "no block": lambda: b"ssh-rsa AAAA",
+    "a block without an end": lambda: PUBLIC_PEM[:-10],
+    "another name at the end": lambda: PUBLIC_PEM.replace(b"END PUBLIC", b"END PRIVATE"),
+    "base64 that is none": lambda: b"-----BEGIN PUBLIC KEY-----\n!!!!\n-----END PUBLIC KEY-----\n",
+    "no key in a key's block": lambda: b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
+    "a certificate request": lambda: PUBLIC_PEM.replace(b"PUBLIC KEY", b"CERTIFICATE REQUEST"),
+    "Ed25519": lambda: (
+        ed25519.Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    ),
+    "DSA": lambda: (
+        dsa.generate_private_key(2048).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    ),
+    "P-224": lambda: (
+        ec.generate_private_key(ec.SECP224R1())
+        .public_key()
+        .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    ),
+    "secp256k1": lambda: unencrypted(ec.generate_private_key(ec.SECP256K1()), PrivateFormat.PKCS8),
+    "RSA-1024": lambda: unencrypted(
+        rsa.generate_private_key(65537, 1024),  # noqa: S505 - too short is what is refused
+        PrivateFormat.PKCS8,
+    ),
+    "a key under a password": lambda: EC.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password")
+    ),
+    "a good key and a bad one": lambda: PUBLIC_PEM + b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
+    "a file beyond the limit": lambda: PUBLIC_PEM + b"#" * (1 << 20),
+}
+
+
+@pytest.mark.parametrize("make", REFUSED_PEM.values(), ids=REFUSED_PEM.keys())
+def test_a_file_that_cannot_be_published_whole_is_refused_and_not_quoted(make: Callable[[], bytes]) -> None:
+    data = make()
+    with pytest.raises(KeysError) as refused:
+        read_pem(data)
+    assert "expected" in str(refused.value)
+    lines = [line for line in data.decode("latin-1").splitlines() if line and not line.startswith("-----")]
+    assert not any(line[:24] in str(refused.value) for line in lines if len(line) > 12)
+
+
+GOOD_RSA, GOOD_EC = jwk(of_public(RSA.public_key())), jwk(of_public(EC.public_key()))
+REFUSED_JWKS: dict[str, bytes] = {
+    "no JSON": b"{",
+    "a list": b"[]",
+    "no keys": b"{}",
+    "an empty set": jwks(),
+    "a text": jwks("key"),
+    "a private member": jwks({**GOOD_EC, "d": "AAAA"}),
+    "a prime": jwks({**GOOD_RSA, "p": "AAAA"}),
+    "a symmetric key": jwks({"kty": "oct", "kid": "1", "k": "AAAA"}),
+    "Ed25519": jwks({"kty": "OKP", "crv": "Ed25519", "kid": "1", "x": "AAAA"}),
+    "another curve": jwks({**GOOD_EC, "crv": "secp256k1"}),
+    "a key to encrypt with": jwks({**GOOD_RSA, "use": "enc"}),
+    "another algorithm": jwks({**GOOD_RSA, "alg": "HS256"}),
+    "PS256": jwks({**GOOD_RSA, "alg": "PS256"}),
+    "no kid": jwks({key: value for key, value in GOOD_RSA.items() if key != "kid"}),
+    "an empty kid": jwks({**GOOD_RSA, "kid": ""}),
+    "a long kid": jwks({**GOOD_RSA, "kid": "k" * 1025}),
+    "a number as kid": jwks({**GOOD_RSA, "kid": 1}),
+    "two of one kid": jwks(GOOD_RSA, {**GOOD_EC, "kid": GOOD_RSA["kid"]}),
+    "padding": jwks({**GOOD_RSA, "e": "AQAB=="}),
+    "base64, not base64url": jwks({**GOOD_RSA, "n": "+/+/"}),
+    "a short coordinate": jwks({**GOOD_EC, "x": "AAAA"}),
+    "a point off its curve": jwks({**GOOD_EC, "x": GOOD_EC["y"], "y": GOOD_EC["x"]}),
+    "an even exponent": jwks({**GOOD_RSA, "e": "Ag"}),
+    "a modulus of 64 KiB": jwks({**GOOD_RSA, "n": "f" * 87380}),
+    "a set beyond the limit": jwks({**GOOD_RSA, "note": "x" * (1 << 20)}),
+}
+
+
+@pytest.mark.parametrize("body", REFUSED_JWKS.values(), ids=REFUSED_JWKS.keys())
+def test_a_key_set_with_anything_odd_is_refused(body: bytes) -> None:
+    with pytest.raises(KeysError, match="expected"):
+        read_jwks(body)
+
+
+def test_a_relying_party_passes_over_keys_of_other_kinds_but_not_over_private_members() -> None:
+    foreign = {"kty": "OKP", "crv": "Ed25519", "kid": "1", "x": "AAAA"}
+    others = (foreign, {**GOOD_RSA, "use": "enc"}, {**GOOD_RSA, "alg": "PS256"}, {**GOOD_EC, "crv": "P-224"})
+    (only,) = read_jwks(jwks(*others, GOOD_EC), skip_foreign=True)
+    assert only.kid == GOOD_EC["kid"]
+    with pytest.raises(KeysError, match="at least one"):
+        read_jwks(jwks(*others), skip_foreign=True)
+    with pytest.raises(KeysError, match="private"):
+        read_jwks(jwks({**GOOD_EC, "d": "AAAA"}), skip_foreign=True)
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_give_keys_or_an_error_of_ours(data: bytes) -> None:
+    for read in (read_pem, read_jwks):
+        with pytest.raises(KeysError):
+            read(data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://issuer.example",
+        "https://issuer.example/",
+        "https://account.blob.core.windows.net/$web/",
+        "https://10.0.0.1:6443",
+        "https://[::1]:6443/a",
+        "https://kubernetes.default.svc.cluster.local",
+        "https://issuer.example/a&b",
+    ],
+)
+def test_an_issuer_is_kept_byte_for_byte(text: str) -> None:
+    assert issuer_url(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "issuer.example",
+        "//issuer.example",
+        "http://issuer.example",
+        "HTTPS://issuer.example",
+        "https://",
+        "https:///path",
+        "https://issuer.example?x",
+        "https://issuer.example/?",
+        "https://issuer.example#x",
+        "https://user@issuer.example",
+        "https://user:password@issuer.example",
+        "https://issuer.example:port",
+        "https://issuer.example:99999",
+        "https://issuer.example:0",
+        "https://issuer.example/a b",
+        "https://issuer.example/a\n",
+        "https://issuer.example\\evil.example",
+        "https://issuer.examplé",
+        "https://[::1",
+        "https://-issuer.example",
+        "https://issuer.example/" + "a" * 2048,
+    ],
+)
+def test_what_kube_apiserver_or_a_url_parser_may_take_otherwise_is_no_issuer(text: str) -> None:
+    with pytest.raises(UrlError, match="expected the https URL"):
+        issuer_url(text)
+
+
+def test_the_configuration_stands_below_the_issuers_path() -> None:
+    assert configuration_url("https://a.example/c1") == "https://a.example/c1/.well-known/openid-configuration"
+    assert configuration_url("https://a.example/c1/") == "https://a.example/c1/.well-known/openid-configuration"
+
+
+def test_no_keys_and_two_keys_of_one_name_give_no_documents() -> None:
+    key, other = of_public(RSA.public_key()), of_public(EC.public_key())
+    with pytest.raises(KeysError, match="at least one key"):
+        documents(ISSUER, JWKS_URI, [])
+    with pytest.raises(KeysError, match="one kid"):
+        documents(ISSUER, JWKS_URI, [key, VerifyingKey(other.public, key.kid, other.alg)])
+    assert documents(ISSUER, JWKS_URI, [key, key]).keys == (key,)
+
+
+def test_html_characters_are_escaped_as_go_escapes_them() -> None:
+    made = documents("https://a.example/a&b", JWKS_URI, [of_public(RSA.public_key())])
+    assert b'{"issuer":"https://a.example/a\\u0026b","jwks_uri":' in made.configuration
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"issuer":1,"jwks_uri":"https://a.example"}',
+        b'{"issuer":"https://a.example"}',
+        b'{"issuer":"https://a.example","jwks_uri":"http://a.example/jwks"}',
+        b'{"issuer":"https://a.example?x","jwks_uri":"https://a.example/jwks"}',
+        b'{"issuer":"https://a.example","jwks_uri":"https://a.example","id_token_signing_alg_values_supported":"RS256"}',
+        b'{"issuer":"' + b"a" * 70_000 + b'"}',
+    ],
+)
+def test_a_configuration_that_says_too_little_is_not_believed(body: bytes) -> None:
+    with pytest.raises(DocumentError, match="expected"):
+        parse_configuration(body)
+
+
+@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+@pytest.mark.parametrize("key", [RSA, EC], ids=["RSA", "EC"])
+def test_nothing_private_is_written(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
+    made = documents(ISSUER, JWKS_URI, read_pem(unencrypted(key, form)))
+    assert PRIVATE.isdisjoint(json.loads(made.jwks)["keys"][0])
