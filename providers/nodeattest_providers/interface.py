@@ -156,6 +156,8 @@ class LedgerFacts:
     """The one that attested this machine last; empty while none did."""
     bound_spkis: frozenset[str] = frozenset()
     """``sha256:<hex>`` of the keys that were issued to this machine."""
+    was_reset: bool = False
+    """Whether an operator opened the machine's binding on record: then whoever comes first is taken anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

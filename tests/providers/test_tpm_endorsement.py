@@ -131,6 +131,22 @@ def test_first_use_needs_the_policy_and_the_chain_or_the_ledgers_pin(tpm: SoftTp
     assert outcome(tpm, facts_of({}, ledger=pinned)) is UNTRUSTED
 
 
+def test_a_nodes_certificate_pins_no_first_key_unless_an_operator_opened_the_machine(
+    tpm: SoftTpm, authority: Authority
+) -> None:
+    settings: dict[str, JsonValue] = {"trustOnFirstUse": True, "endorsementCAs": authority.pem}
+    asked = request_of(tpm.first(ek_certificate=authority.endorse(tpm.ek.public_key())), username="system:node:node-7")
+    for held in (ledger(), ledger(bound_spkis=frozenset({"sha256:x"}), provider="insecure")):
+        with pytest.raises(Denied, match="machines adopt NODE --open") as denied:
+            verify(asked, facts_of(settings, ledger=held))
+        assert denied.value.reason is UNTRUSTED
+    for held in (ledger(was_reset=True), ledger(fingerprints={"ek": tpm.fingerprint})):
+        with pytest.raises(ChallengeRequired):
+            verify(asked, facts_of(settings, ledger=held))
+    with pytest.raises(ChallengeRequired):
+        verify(asked, facts_of({**settings, **allow(tpm.fingerprint)}))
+
+
 def test_a_genuine_tpm_that_nobody_enrolled_is_denied(tpm: SoftTpm, authority: Authority) -> None:
     relayed = SoftTpm()
     facts = facts_of({"endorsementCAs": authority.pem, **allow(tpm.fingerprint)})

@@ -162,6 +162,7 @@ class Ledger:
             answered=self.answered(request, first_uid),
             provider=self.provider,
             bound_spkis=frozenset(entry.spki for entry in self.of_purpose(Purpose.CLIENT)),
+            was_reset=self.was_reset,
         )
 
 

@@ -43,14 +43,23 @@ def parse_endorsement_key(raw: bytes) -> PublicArea:
     return parse_public(raw, what=what, reason=reason)
 
 
-def check_trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence, facts: Facts, policy: TpmPolicy) -> None:
+def check_trust(
+    checks: Checks,
+    ek: PublicArea,
+    evidence: FirstEvidence,
+    facts: Facts,
+    policy: TpmPolicy,
+    *,
+    is_renewal: bool,
+) -> None:
     """Check that the endorsement key is this Machine's.
 
     1. The platform's word, an annotation on the infrastructure machine, decides alone.
     2. The policy's allow-list: an entry of this machine decides; a key listed for another machine only is refused.
     3. An annotation on the Machine names the key, and the key's certificate chains to a configured authority.
     4. Trust on first use, where the policy says so: the ledger pins the key already, or its certificate chains to a
-       configured authority.
+       configured authority. Who asks by a node's certificate has been before: it is no first use, unless an operator
+       has opened the machine on record. Else whoever got hold of that certificate would choose the machine's TPM.
     5. A certificate chain alone is refused: it tells a genuine TPM, not whose.
     """
     got = ek.fingerprint
@@ -80,6 +89,16 @@ def check_trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence, facts: 
     if is_pinned:
         _require(checks, is_pinned, "pinned by the ledger", got, got)
         return
+    is_first = not is_renewal or facts.ledger.was_reset
+    checks.require(
+        is_first,
+        "endorsement key: first use",
+        section=_SECTION,
+        reason=Reason.ENDORSEMENT_KEY_UNTRUSTED,
+        expected="a bootstrap token, or a key that something binds to this Machine",
+        got="a bootstrap token" if is_first else "a node's certificate and a key that nothing binds to its Machine",
+        remedy=f"{_REGISTER}; or open the Machine on record (nodeattest machines adopt NODE --open, or machines reset)",
+    )
     _check_chain(checks, ek, evidence, facts, policy)
 
 

@@ -58,6 +58,6 @@ class TpmSigner:
         policy = self._policies.get(facts.settings)
 
         def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:
-            check_trust(checks, ek, evidence, facts, policy)
+            check_trust(checks, ek, evidence, facts, policy, is_renewal=request.is_renewal)
 
         return self._speaker.judge(Checks(), request, facts, boot=policy, trust=trust)
