@@ -125,10 +125,22 @@ class Reason(StrEnum):
     # Bootstrap configuration of Cluster API
     BOOTSTRAP_CONFIG_REFUSED = "BootstrapConfigRefused"
     ADMISSION_REVIEW_MALFORMED = "AdmissionReviewMalformed"
+    # Tokens of an issuer, and the issuer itself
+    JWT_MALFORMED = "JWTMalformed"
+    JWT_ALGORITHM_NOT_ALLOWED = "JWTAlgorithmNotAllowed"
+    JWT_KEY_UNKNOWN = "JWTKeyUnknown"
+    JWT_SIGNATURE_INVALID = "JWTSignatureInvalid"
+    JWT_ISSUER_MISMATCH = "JWTIssuerMismatch"
+    JWT_AUDIENCE_MISMATCH = "JWTAudienceMismatch"
+    JWT_EXPIRED = "JWTExpired"
+    JWT_NOT_YET_VALID = "JWTNotYetValid"
+    JWT_LIFETIME_TOO_LONG = "JWTLifetimeTooLong"
+    ISSUER_DOCUMENT_REFUSED = "IssuerDocumentRefused"
     # Temporary: these only ever travel in Unavailable
     AUTHORITY_UNAVAILABLE = "AuthorityUnavailable"
     API_UNAVAILABLE = "APIUnavailable"
     PLATFORM_UNAVAILABLE = "PlatformUnavailable"
+    ISSUER_UNAVAILABLE = "IssuerUnavailable"
     INTERNAL_ERROR = "InternalError"
 
 

@@ -138,6 +138,18 @@ _NOTHING: Final = (
     Reason.SERVER_NOT_TRUSTED,
     Reason.DISCOVERY_FILE_NOT_ALLOWED,
     Reason.DISCOVERY_REQUEST_REFUSED,
+    # Tokens of issuers: whoever shows one files no request.
+    Reason.JWT_MALFORMED,
+    Reason.JWT_ALGORITHM_NOT_ALLOWED,
+    Reason.JWT_KEY_UNKNOWN,
+    Reason.JWT_SIGNATURE_INVALID,
+    Reason.JWT_ISSUER_MISMATCH,
+    Reason.JWT_AUDIENCE_MISMATCH,
+    Reason.JWT_EXPIRED,
+    Reason.JWT_NOT_YET_VALID,
+    Reason.JWT_LIFETIME_TOO_LONG,
+    Reason.ISSUER_DOCUMENT_REFUSED,
+    Reason.ISSUER_UNAVAILABLE,
 )
 WEIGHTS: Final = MappingProxyType(
     {

@@ -1,0 +1,1 @@
+"""Tokens of service accounts and of our own: verified against an issuer's keys, and made."""

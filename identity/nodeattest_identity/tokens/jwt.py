@@ -1,0 +1,214 @@
+"""A strict verifier of JWTs under an issuer's keys (JWS compact, RS256 and ES256 to ES512).
+
+Promises: ``parse`` makes of any bytes an ``Unproved`` or ``Denied``; ``verify`` returns ``Claims`` that one of the
+given keys signed, by that key's own algorithm, for one of the expected audiences, and that are good now. No message
+quotes the token. Leaves to others: signatures (joserfc), where keys come from (``keyring``), who may do what.
+
+Stricter than other relying parties, on purpose: ``kid`` is required (npm jose, go-oidc and jwcrypto try every key
+without one: a token of unnamed key is then good as long as any key is), header members that we do not know are refused
+instead of passed over, and so is a ``typ`` that is not JWT (an RFC 9068 access token, a logout token).
+Source: RFC 7515 §5.2 and §4.1, RFC 7519 §7.2, RFC 8725 §3; Kubernetes pkg/serviceaccount/jwt.go.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric import rsa
+from joserfc import jws
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, RSAKey
+
+from nodeattest_identity.issuer.keys import VerifyingKey, base64url
+from nodeattest_identity.tokens.claims import Claims, json_object, malformed, read_claims
+from nodeattest_providers.errors import Denied, Reason
+
+__all__ = ["ALGORITHMS", "MAX_LEEWAY", "MAX_SIZE", "Claims", "Expected", "Unproved", "parse", "shown", "verify"]
+
+MAX_SIZE: Final = 8192
+"""Bytes: what fits into one header field of a request; a token of kube-apiserver takes 1,100."""
+MAX_LEEWAY: Final = 5.0
+"""Seconds that two clocks may differ."""
+ALGORITHMS: Final = ("RS256", "ES256", "ES384", "ES512")
+"""What kube-apiserver signs with (pkg/serviceaccount/jwt.go signerFromRSAPrivateKey, signerFromECDSAPrivateKey)."""
+_PARTS: Final = 3
+_MAX_KID: Final = 1024
+"""Bytes (Kubernetes externaljwt)."""
+_HEADER: Final = frozenset({"alg", "kid", "typ", "x5t", "x5t#S256"})
+"""Members of a header; hashes of certificates (x5t) are hints that are not followed."""
+_SHOWN: Final = 128
+_CLOCK: Final = "set the clocks of both sides by NTP, and ask for a new token"
+
+
+@dataclass(frozen=True, slots=True)
+class Unproved:
+    """A well-formed JWT, of which nothing is proved yet."""
+
+    key_id: str
+    """Whose key it claims to be signed with."""
+    algorithm: str
+    payload: bytes = field(repr=False)
+    token: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a relying party takes."""
+
+    issuer: str
+    """Compared byte for byte: a slash more is another issuer."""
+    audiences: frozenset[str]
+    """One of these must be the token's."""
+    leeway: float = MAX_LEEWAY
+    longest_lifetime: float | None = None
+    """Seconds that a token may be good for, from ``iat`` and from now."""
+    algorithms: tuple[str, ...] = ALGORITHMS
+    single_audience: bool = False
+    """Whether a token for several audiences is refused: each of them could hand it on to the others."""
+
+    def __post_init__(self) -> None:
+        """Refuse expectations that everybody, or nobody, would meet."""
+        if not self.issuer or not self.audiences or "" in self.audiences:
+            raise ValueError("expected an issuer and at least one audience, got an empty one")
+        if not self.algorithms or not set(self.algorithms) <= set(ALGORITHMS):
+            raise ValueError(f"expected algorithms among {', '.join(ALGORITHMS)}, got others or none")
+        if not 0 <= self.leeway <= MAX_LEEWAY:
+            raise ValueError(f"expected a leeway of at most {MAX_LEEWAY:.0f} s, got {self.leeway}")
+
+
+def parse(token: bytes | str) -> Unproved:
+    """Read a JWT without believing it; raises ``Denied``.
+
+    1. Three parts of at most 8 KiB together, each base64url in its one spelling.
+    2. The header is an object of known members: ``alg``, ``kid``, perhaps ``typ`` JWT. No ``crit``, no key inside it.
+    """
+    data = token.encode("utf-8", "surrogateescape") if isinstance(token, str) else token
+    # 1, RFC 7515 §5.2 (1) to (3)
+    parts = data.split(b".") if len(data) <= MAX_SIZE else []
+    if len(parts) != _PARTS:
+        raise malformed(f"a JWT: three parts in at most {MAX_SIZE} bytes", f"{len(data)} bytes, {len(parts)} parts")
+    header, payload, _ = (_octets(part) for part in parts)
+    # 2, RFC 7515 §4.1; RFC 8725 §3.1, §3.10 and §3.11
+    members = json_object(header, "header")
+    algorithm, key_id, typ = members.get("alg"), members.get("kid"), members.get("typ", "JWT")
+    if not members.keys() <= _HEADER:
+        raise malformed("a header of alg, kid and typ", "other members: crit, or a key of its own, is never followed")
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        raise _denied(Reason.JWT_ALGORITHM_NOT_ALLOWED, f"alg among {', '.join(ALGORITHMS)}", "another", _SIGNER)
+    if not isinstance(key_id, str) or not 0 < len(key_id.encode()) <= _MAX_KID:
+        raise malformed("kid: the name of the key", "none, or something else")
+    if not isinstance(typ, str) or typ.upper() != "JWT":
+        raise malformed("typ JWT, or none", "another type of token")
+    return Unproved(key_id, algorithm, payload, data)
+
+
+def verify(token: bytes | str | Unproved, keys: Sequence[VerifyingKey], expected: Expected, now: float) -> Claims:
+    """Prove a token at ``now``, seconds since the epoch; raises ``Denied``.
+
+    1. Its algorithm is expected. 2. Its ``kid`` names one of the keys, and its algorithm is that key's own.
+    3. That key signed it. 4. The claims are well-formed. 5. The issuer is the expected one, byte for byte.
+    6. One of its audiences is expected. 7. It has not expired, is valid already and was issued in the past.
+    8. It lasts no longer than expected.
+    """
+    unproved = token if isinstance(token, Unproved) else parse(token)
+    # 1, RFC 8725 §3.1
+    if unproved.algorithm not in expected.algorithms:
+        wanted = f"alg among {', '.join(expected.algorithms)}"
+        raise _denied(Reason.JWT_ALGORITHM_NOT_ALLOWED, wanted, unproved.algorithm, _SIGNER)
+    # 2, RFC 7515 §4.1.4; RFC 8725 §3.2
+    key = next((key for key in keys if key.kid == unproved.key_id), None)
+    if key is None:
+        got = f"kid {shown(unproved.key_id)}"
+        raise _denied(Reason.JWT_KEY_UNKNOWN, f"a kid of one of the issuer's {len(keys)} keys", got, _KEYS)
+    if key.alg != unproved.algorithm:
+        raise _denied(Reason.JWT_ALGORITHM_NOT_ALLOWED, f"the key's own alg {key.alg}", unproved.algorithm, _SIGNER)
+    # 3, RFC 7515 §5.2 (8)
+    if not _signed(unproved, key):
+        raise _denied(Reason.JWT_SIGNATURE_INVALID, "a signature by the key that kid names", "another", _KEYS)
+    # 4
+    claims = read_claims(unproved.payload, key_id=unproved.key_id, algorithm=unproved.algorithm)
+    # 5, RFC 7519 §4.1.1; OpenID Connect Core §3.1.3.7 (2)
+    if claims.issuer != expected.issuer:
+        remedy = "give the issuer exactly as tokens have it, slash included, or take a token of that issuer"
+        raise _denied(Reason.JWT_ISSUER_MISMATCH, f"iss {shown(expected.issuer)}", shown(claims.issuer), remedy)
+    # 6, RFC 7519 §4.1.3; RFC 8725 §3.9
+    _check_audience(claims, expected)
+    # 7 and 8
+    _check_times(claims, expected, now)
+    return claims
+
+
+def shown(text: str) -> str:
+    """Make a stranger's text fit for a message: printable, ASCII and short."""
+    return text if len(text) <= _SHOWN and text.isascii() and text.isprintable() else f"{text[:_SHOWN]!a}"
+
+
+_SIGNER: Final = "let the issuer sign with RS256 or ES256; symmetric keys and none are never taken"
+_KEYS: Final = "check that the token is this issuer's, and that the issuer publishes its keys"
+
+
+def _check_audience(claims: Claims, expected: Expected) -> None:
+    wanted = f"aud {' or '.join(shown(each) for each in sorted(expected.audiences))}"
+    got = ", ".join(shown(each) for each in claims.audiences[:4])
+    if expected.single_audience and len(claims.audiences) > 1:
+        remedy = "ask for a token with one audience"
+        raise _denied(Reason.JWT_AUDIENCE_MISMATCH, f"one audience: {wanted}", got, remedy)
+    if expected.audiences.isdisjoint(claims.audiences):
+        remedy = "ask for a token with this audience (kubectl create token --audience)"
+        raise _denied(Reason.JWT_AUDIENCE_MISMATCH, wanted, got, remedy)
+
+
+def _check_times(claims: Claims, expected: Expected, now: float) -> None:
+    leeway, longest = expected.leeway, expected.longest_lifetime
+    # RFC 7519 §4.1.4: now must be before exp
+    if now >= claims.expires + leeway:
+        raise _denied(Reason.JWT_EXPIRED, "exp to come", f"{now - claims.expires:.0f} s ago", _CLOCK)
+    # RFC 7519 §4.1.5, and §4.1.6: nobody has issued a token in the future
+    for name, moment in (("nbf", claims.not_before), ("iat", claims.issued_at)):
+        if moment is not None and moment > now + leeway:
+            raise _denied(Reason.JWT_NOT_YET_VALID, f"{name} in the past", f"{moment - now:.0f} s ahead", _CLOCK)
+    if longest is None:
+        return
+    ahead = claims.expires - now
+    lasts = 0.0 if claims.issued_at is None else claims.expires - claims.issued_at
+    if lasts > longest or ahead > longest + leeway:
+        got = f"{max(lasts, ahead):.0f} s"
+        remedy = "ask for a token that lasts shorter"
+        raise _denied(Reason.JWT_LIFETIME_TOO_LONG, f"good for at most {longest:.0f} s", got, remedy)
+
+
+class _Registry(jws.JWSRegistry):
+    """joserfc's rules with room for a kid of 1 KiB and a signature of RSA 8192; everything was parsed before."""
+
+    max_header_length = MAX_SIZE
+    max_signature_length = MAX_SIZE
+
+
+def _signed(unproved: Unproved, key: VerifyingKey) -> bool:
+    """Whether the key made the signature, by its own algorithm."""
+    public = key.public
+    jwk = RSAKey.import_key(public) if isinstance(public, rsa.RSAPublicKey) else ECKey.import_key(public)
+    try:
+        proved = jws.deserialize_compact(unproved.token, jwk, registry=_Registry(algorithms=[key.alg]))
+    except (JoseError, ValueError):
+        return False
+    return proved.payload == unproved.payload
+
+
+def _octets(part: bytes) -> bytes:
+    """Read base64url in its one spelling: no padding, no stray bits (RFC 4648 §3.5)."""
+    try:
+        data = base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise malformed("base64url", "other text") from None
+    if base64url(data).encode() != part or not data:
+        raise malformed("base64url without padding, in its one spelling", "another spelling, or nothing")
+    return data
+
+
+def _denied(reason: Reason, expected: str, got: str, remedy: str) -> Denied:
+    return Denied(reason, expected=expected, got=got, remedy=remedy)

@@ -1,0 +1,325 @@
+"""JWTs under an issuer's keys: the good ones are proved, everything else is refused for its own reason."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import jwt as pyjwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from hypothesis import given
+from hypothesis import strategies as st
+from token_kit import (
+    AUDIENCE,
+    EXPECTED,
+    ISSUER,
+    NOW,
+    SUBJECT,
+    b64u,
+    bad_tokens,
+    claims,
+    elliptic,
+    good_tokens,
+    header,
+    rsa_key,
+    token,
+)
+
+from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
+from nodeattest_identity.tokens.claims import Claims
+from nodeattest_identity.tokens.jwt import MAX_SIZE, Expected, parse, verify
+from nodeattest_identity.tokens.minting import mint, read_signing_key, signing_key
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason
+
+ALL = [rsa_key(), elliptic(), elliptic(bits=384), elliptic(bits=521)]
+KEYS = tuple(key.verifying for key in ALL)
+ES = elliptic()
+
+
+def verdict(text: bytes | str, expected: Expected = EXPECTED, now: float = NOW + 1) -> Claims | Reason:
+    """Return the claims, or the reason of a refusal that quotes no part of the token."""
+    try:
+        return verify(text, KEYS, expected, now)
+    except Denied as denied:
+        refused = denied
+    data = text.encode() if isinstance(text, str) else text
+    long = [part for part in data.split(b".") if len(part) > 20]
+    assert not any(part[:20] in str(refused).encode() for part in long), "a refusal that quotes the token"
+    assert all((refused.expected, refused.got, refused.remedy))
+    return refused.reason
+
+
+@pytest.mark.parametrize("alg", ["RS256", "ES256", "ES384", "ES512"])
+def test_a_token_of_each_algorithm_is_proved(alg: str) -> None:
+    proved = verdict(good_tokens(ALL, NOW, ISSUER)[alg])
+    assert isinstance(proved, Claims)
+    assert (proved.subject, proved.issuer, proved.audiences) == (SUBJECT, ISSUER, (AUDIENCE,))
+    assert (proved.expires, proved.issued_at, proved.not_before, proved.jwt_id) == (NOW + 600, NOW, NOW, None)
+    assert (proved.algorithm, proved.key_id) == (alg, next(key.kid for key in KEYS if key.alg == alg))
+    assert proved.extra == {"kubernetes.io": claims()["kubernetes.io"]}
+
+
+BAD = {
+    "expired": Reason.JWT_EXPIRED,
+    "another issuer by a slash": Reason.JWT_ISSUER_MISMATCH,
+    "another audience": Reason.JWT_AUDIENCE_MISMATCH,
+    "an unknown key": Reason.JWT_KEY_UNKNOWN,
+    "a known kid over another key": Reason.JWT_SIGNATURE_INVALID,
+    "not yet valid": Reason.JWT_NOT_YET_VALID,
+    "alg none": Reason.JWT_MALFORMED,
+    "an unknown crit": Reason.JWT_MALFORMED,
+    "HS256 under the public key": Reason.JWT_ALGORITHM_NOT_ALLOWED,
+    "no kid": Reason.JWT_MALFORMED,
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("bits", [0, 256, 384, 521])
+def test_each_bad_token_is_refused_for_its_reason(bits: int, name: str) -> None:
+    key, stranger = (elliptic(which, bits=bits) if bits else rsa_key(which) for which in (0, 1))
+    assert verdict(bad_tokens(key, stranger, NOW, ISSUER)[name]) == BAD[name]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        pytest.param({"alg": "none"}, Reason.JWT_ALGORITHM_NOT_ALLOWED, id="alg none over a signature"),
+        pytest.param({"alg": "es256"}, Reason.JWT_ALGORITHM_NOT_ALLOWED, id="alg in lower case"),
+        pytest.param({"alg": "PS256"}, Reason.JWT_ALGORITHM_NOT_ALLOWED, id="alg PS256"),
+        pytest.param({"alg": "EdDSA"}, Reason.JWT_ALGORITHM_NOT_ALLOWED, id="alg EdDSA"),
+        pytest.param({"alg": ["ES256"]}, Reason.JWT_ALGORITHM_NOT_ALLOWED, id="alg a list"),
+        pytest.param({"alg": "RS256"}, Reason.JWT_ALGORITHM_NOT_ALLOWED, id="alg of another kind than the key"),
+        pytest.param({"alg": "ES384"}, Reason.JWT_ALGORITHM_NOT_ALLOWED, id="alg of another curve than the key"),
+        pytest.param({"kid": ""}, Reason.JWT_MALFORMED, id="kid empty"),
+        pytest.param({"kid": 7}, Reason.JWT_MALFORMED, id="kid a number"),
+        pytest.param({"kid": "x" * 1025}, Reason.JWT_MALFORMED, id="kid of more than a KiB"),
+        pytest.param({"kid": "../../etc/passwd"}, Reason.JWT_KEY_UNKNOWN, id="kid a path"),
+        pytest.param({"kid": "\x1b[2J\n"}, Reason.JWT_KEY_UNKNOWN, id="kid that moves a cursor"),
+        pytest.param({"kid": KEYS[0].kid}, Reason.JWT_ALGORITHM_NOT_ALLOWED, id="kid of another key"),
+        pytest.param({"typ": "at+jwt"}, Reason.JWT_MALFORMED, id="an access token of RFC 9068"),
+        pytest.param({"typ": "logout+jwt"}, Reason.JWT_MALFORMED, id="a logout token"),
+        pytest.param({"typ": 1}, Reason.JWT_MALFORMED, id="typ a number"),
+        pytest.param({"cty": "JWT"}, Reason.JWT_MALFORMED, id="nested"),
+        pytest.param({"crit": []}, Reason.JWT_MALFORMED, id="crit empty"),
+        pytest.param({"crit": ["b64"], "b64": False}, Reason.JWT_MALFORMED, id="b64"),
+        pytest.param({"jwk": {"kty": "EC"}}, Reason.JWT_MALFORMED, id="jwk"),
+        pytest.param({"jku": "https://evil.example"}, Reason.JWT_MALFORMED, id="jku"),
+        pytest.param({"x5u": "https://evil.example"}, Reason.JWT_MALFORMED, id="x5u"),
+        pytest.param({"x5c": ["AAAA"]}, Reason.JWT_MALFORMED, id="x5c"),
+        pytest.param({"zip": "DEF"}, Reason.JWT_MALFORMED, id="zip"),
+        pytest.param({"x-unknown": 1}, Reason.JWT_MALFORMED, id="unknown"),
+    ],
+)
+def test_a_header_with_one_thing_spoilt_is_refused_though_the_signature_is_right(
+    changed: dict[str, object], reason: Reason
+) -> None:
+    assert verdict(token(ES, header(ES, **changed))) == reason
+
+
+@pytest.mark.parametrize("changed", [{"typ": "jwt"}, {"typ": None}, {"x5t": "AAAA", "x5t#S256": "AAAA"}])
+def test_headers_that_other_issuers_write_are_taken(changed: dict[str, object]) -> None:
+    assert isinstance(verdict(token(ES, header(ES, **changed))), Claims)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "reason"),
+    [
+        pytest.param(claims(exp=None), Reason.JWT_MALFORMED, id="no exp: a token of an old Secret"),
+        pytest.param(claims(aud=None), Reason.JWT_MALFORMED, id="no aud: a token of an old Secret"),
+        pytest.param(claims(iss=None), Reason.JWT_MALFORMED, id="no iss"),
+        pytest.param(claims(sub=None), Reason.JWT_MALFORMED, id="no sub"),
+        pytest.param(claims(sub=""), Reason.JWT_MALFORMED, id="sub empty"),
+        pytest.param(claims(sub=["a"]), Reason.JWT_MALFORMED, id="sub a list"),
+        pytest.param(claims(aud=[]), Reason.JWT_MALFORMED, id="aud empty"),
+        pytest.param(claims(aud=[AUDIENCE, 1]), Reason.JWT_MALFORMED, id="aud with a number"),
+        pytest.param(claims(aud=[AUDIENCE] * 65), Reason.JWT_MALFORMED, id="aud of too many"),
+        pytest.param(claims(aud={AUDIENCE: 1}), Reason.JWT_MALFORMED, id="aud an object"),
+        pytest.param(claims(aud=AUDIENCE.upper()), Reason.JWT_AUDIENCE_MISMATCH, id="aud in upper case"),
+        pytest.param(claims(iss=ISSUER.upper()), Reason.JWT_ISSUER_MISMATCH, id="iss in upper case"),
+        pytest.param(claims(iss=[ISSUER]), Reason.JWT_MALFORMED, id="iss a list"),
+        pytest.param(claims(exp=str(NOW + 60)), Reason.JWT_MALFORMED, id="exp a text"),
+        pytest.param(claims(exp=True), Reason.JWT_MALFORMED, id="exp a boolean"),
+        pytest.param(claims(exp=2**53 + 1), Reason.JWT_MALFORMED, id="exp beyond what JSON holds"),
+        pytest.param(claims(exp=-1), Reason.JWT_MALFORMED, id="exp before 1970"),
+        pytest.param(claims(nbf="0"), Reason.JWT_MALFORMED, id="nbf a text"),
+        pytest.param(claims(iat=NOW + 7), Reason.JWT_NOT_YET_VALID, id="issued in the future"),
+        pytest.param(claims(jti=5), Reason.JWT_MALFORMED, id="jti a number"),
+        pytest.param(b'{"exp":NaN}', Reason.JWT_MALFORMED, id="NaN"),
+        pytest.param(b'{"exp":1e999}', Reason.JWT_MALFORMED, id="a number without end"),
+        pytest.param(b'{"exp":' + b"9" * 5000 + b"}", Reason.JWT_MALFORMED, id="five thousand digits"),
+        pytest.param(b'{"a":' * 700 + b"1" + b"}" * 700, Reason.JWT_MALFORMED, id="deeply nested"),
+        pytest.param(b"[" * 6000, Reason.JWT_MALFORMED, id="lists without end"),
+        pytest.param([claims()], Reason.JWT_MALFORMED, id="a list"),
+        pytest.param(b"\xff{}", Reason.JWT_MALFORMED, id="no UTF-8"),
+        pytest.param(json.dumps(claims()).encode()[:-1] + b',"sub":"x"}', Reason.JWT_MALFORMED, id="sub twice"),
+        pytest.param(
+            json.dumps(claims()).encode()[:-1] + b',"x":{"y":1,"y":2}}', Reason.JWT_MALFORMED, id="twice within"
+        ),
+        pytest.param(json.dumps(claims()).encode() + b"{}", Reason.JWT_MALFORMED, id="text behind"),
+        pytest.param(
+            json.dumps(claims()).encode()[:-1] + b',"x":"\\ud800"}', Reason.JWT_MALFORMED, id="half a character"
+        ),
+    ],
+)
+def test_claims_with_one_thing_spoilt_are_refused_though_the_signature_is_right(spoilt: object, reason: Reason) -> None:
+    assert verdict(token(ES, given_claims=spoilt)) == reason
+
+
+GOOD = token(ES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"..",
+        GOOD[:-4],
+        GOOD + b"=",
+        GOOD + b"\n",
+        b" " + GOOD,
+        b"Bearer " + GOOD,
+        GOOD + b".",
+        GOOD.rpartition(b".")[0],
+        GOOD.rpartition(b".")[0] + b".",
+        GOOD.replace(b".", b"..", 1),
+        GOOD.replace(b".", b"+.", 1),
+        GOOD.rpartition(b".")[0] + b"." + b64u(b"\0" * 64),
+        GOOD.rpartition(b".")[0] + b"." + b64u(b"\xff" * 64),
+        GOOD.rpartition(b".")[0] + b"." + b64u(b"\0" * 63),
+        b"\xff" * 64,
+        b".".join([b64u(b"{}")] * 3),
+        "ä.ö.ü".encode(),
+    ],
+)
+def test_what_is_not_whole_or_spelt_otherwise_is_refused(text: bytes) -> None:
+    assert verdict(text) in {Reason.JWT_MALFORMED, Reason.JWT_SIGNATURE_INVALID, Reason.JWT_ALGORITHM_NOT_ALLOWED}
+
+
+def test_a_token_of_more_than_eight_kib_is_refused_and_one_below_is_not() -> None:
+    room = MAX_SIZE - len(token(ES, given_claims=claims(groups="")))
+    assert verdict(token(ES, given_claims=claims(groups="x" * room))) == Reason.JWT_MALFORMED
+    assert isinstance(verdict(token(ES, given_claims=claims(groups="x" * (room * 3 // 4 - 8)))), Claims)
+
+
+def test_the_same_signature_in_asn1_is_none() -> None:
+    """Java's ECDSA writes DER; a reader that takes both gives a token two spellings."""
+    signed, _, signature = GOOD.rpartition(b".")
+    raw = base64.urlsafe_b64decode(signature + b"==")
+    der = encode_dss_signature(int.from_bytes(raw[:32]), int.from_bytes(raw[32:]))
+    assert verdict(signed + b"." + b64u(der)) == Reason.JWT_SIGNATURE_INVALID
+
+
+@pytest.mark.parametrize(
+    ("now", "whether"), [(NOW - 5, True), (NOW - 5.1, False), (NOW + 604.9, True), (NOW + 605, False)]
+)
+def test_clocks_may_differ_by_five_seconds(now: float, whether: bool) -> None:
+    assert isinstance(verdict(GOOD, now=now), Claims) is whether
+
+
+def test_a_token_may_be_demanded_to_be_short_and_for_one_audience() -> None:
+    short = Expected(issuer=ISSUER, audiences=frozenset({AUDIENCE}), longest_lifetime=600)
+    assert isinstance(verdict(GOOD, short), Claims)
+    assert verdict(token(ES, given_claims=claims(exp=NOW + 601)), short) == Reason.JWT_LIFETIME_TOO_LONG
+    assert verdict(token(ES, given_claims=claims(exp=NOW + 610, iat=None)), short) == Reason.JWT_LIFETIME_TOO_LONG
+    single = Expected(issuer=ISSUER, audiences=frozenset({AUDIENCE}), single_audience=True)
+    assert isinstance(verdict(token(ES, given_claims=claims(aud=AUDIENCE)), single), Claims)
+    two = token(ES, given_claims=claims(aud=[AUDIENCE, "other.example"]))
+    assert isinstance(verdict(two), Claims)
+    assert verdict(two, single) == Reason.JWT_AUDIENCE_MISMATCH
+
+
+def test_an_algorithm_that_the_caller_does_not_want_is_refused() -> None:
+    only = Expected(issuer=ISSUER, audiences=frozenset({AUDIENCE}), algorithms=("RS256",))
+    assert verdict(GOOD, only) == Reason.JWT_ALGORITHM_NOT_ALLOWED
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"issuer": ""},
+        {"audiences": frozenset[str]()},
+        {"audiences": frozenset({""})},
+        {"leeway": 5.1},
+        {"leeway": -1.0},
+        {"leeway": float("nan")},
+        {"algorithms": ()},
+        {"algorithms": ("HS256",)},
+        {"algorithms": ("none",)},
+    ],
+)
+def test_expectations_that_would_weaken_a_check_cannot_be_written(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        replace(EXPECTED, **wrong)
+
+
+def test_what_we_mint_is_exactly_what_kubernetes_demands_and_we_and_others_take_it() -> None:
+    now = int(datetime.now(UTC).timestamp())
+    for key in (rsa_key(), ES):
+        minted = mint(
+            key,
+            issuer=ISSUER,
+            subject="jane@example.com",
+            audience=AUDIENCE,
+            now=now + 0.9,
+            lifetime=60,
+            jwt_id="id-1",
+            extra={"groups": ["dev"], "uid": "7"},
+        )
+        assert pyjwt.get_unverified_header(minted) == header(key)
+        assert list(pyjwt.get_unverified_header(minted)) == ["alg", "kid", "typ"]
+        proved = verdict(minted, now=now)
+        assert isinstance(proved, Claims)
+        assert (proved.subject, proved.jwt_id, proved.extra) == (
+            "jane@example.com",
+            "id-1",
+            {"groups": ["dev"], "uid": "7"},
+        )
+        public: Any = key.verifying.public
+        read = pyjwt.decode(minted, public, algorithms=[key.verifying.alg], audience=AUDIENCE, issuer=ISSUER)
+        assert list(read) == ["iss", "sub", "aud", "iat", "nbf", "exp", "jti", "groups", "uid"]
+        assert (read["iat"], read["nbf"], read["exp"]) == (now, now, now + 60)
+
+
+def test_extras_never_replace_a_claim_of_ours() -> None:
+    more: JsonObject = {"aud": "everybody"}
+    with pytest.raises(ValueError, match="other names"):
+        mint(ES, issuer=ISSUER, subject="a", audience=AUDIENCE, now=NOW, lifetime=60, jwt_id="1", extra=more)
+
+
+def test_keys_that_relying_parties_do_not_take_do_not_sign() -> None:
+    for refused in (elliptic(bits=384).private, ES.verifying.public, "a key"):
+        with pytest.raises(KeysError):
+            signing_key(refused)
+    with pytest.raises(KeysError) as said:
+        read_signing_key(b"-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n")
+    assert "c2VjcmV0" not in str(said.value)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_token_of_one_spelling_or_refused(data: bytes) -> None:
+    try:
+        unproved = parse(data)
+    except Denied as denied:
+        reason = denied.reason
+    else:
+        assert unproved.token == data
+        return
+    assert reason in {Reason.JWT_MALFORMED, Reason.JWT_ALGORITHM_NOT_ALLOWED}
+
+
+@given(st.integers(0, len(GOOD) - 1), st.integers(0, 255))
+def test_no_byte_of_a_token_can_be_changed(position: int, byte: int) -> None:
+    changed = GOOD[:position] + bytes([byte]) + GOOD[position + 1 :]
+    assert isinstance(verdict(changed), Claims) is (changed == GOOD)
+
+
+def test_a_key_set_of_nobody_proves_nothing() -> None:
+    nobody: tuple[VerifyingKey, ...] = ()
+    with pytest.raises(Denied) as refused:
+        verify(GOOD, nobody, EXPECTED, NOW)
+    assert refused.value.reason == Reason.JWT_KEY_UNKNOWN
