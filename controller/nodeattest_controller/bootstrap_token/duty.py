@@ -9,12 +9,10 @@ Leaves to others: the work (``keeper``), connections (``fleet``).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -23,17 +21,19 @@ from nodeattest_controller.bootstrap_token.keeper import Keeper
 from nodeattest_controller.clusters.bootstrap_configs import BootstrapConfigs
 from nodeattest_controller.clusters.events import EventRecorder, Subject
 from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.looks import Looks, Pace
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.ownership import Ownership
 from nodeattest_controller.clusters.subjects import cluster_subject
+from nodeattest_controller.clusters.tellings import Tellings, outcome_of
 from nodeattest_controller.core.objects import mapping
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
-from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, Unreachable
+from nodeattest_kube.client import ApiClient, ApiError, Forbidden
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["CONTROLLER", "LOST", "REASON", "REMEDY", "Pace", "TokenLifeDuty", "TokenLifeWork"]
+__all__ = ["CONTROLLER", "LOST", "REASON", "REMEDY", "TokenLifeDuty"]
 
 _LOG: Final = logging.getLogger(__name__)
 CONTROLLER: Final = "bootstrap-token"
@@ -44,24 +44,8 @@ REMEDY: Final = (
 )
 _EVENT_PERIOD: Final = 600.0
 """Seconds between two tellings of the same."""
-_SHARE: Final = 10
-"""One part in so many of the time may be spent looking."""
 _CREDIBLE: Final = timedelta(days=1)
 """A server's clock that is further from ours is not believed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How often; seconds. Every wait is drawn between 0.8 and 1.2 of it, so that clusters do not go in step."""
-
-    spread: float = 2.0
-    """The first look comes within this time."""
-    period: float = 60.0
-    gap: float = 10.0
-    """Between two looks at least, however much changes."""
-    retry: float = 5.0
-    """After a failure; doubled each time, up to ``longest``."""
-    longest: float = 300.0
 
 
 class TokenLifeDuty:
@@ -90,7 +74,7 @@ class TokenLifeDuty:
         self._clock = clock
         self._chance = chance
 
-    def of(self, key: ClusterKey, client: ApiClient) -> TokenLifeWork | None:
+    def of(self, key: ClusterKey, client: ApiClient) -> Looks | None:
         """Make the work of one connection; None where the controller does not run."""
         if not self._enabled:
             return None
@@ -99,16 +83,8 @@ class TokenLifeDuty:
         keeper = Keeper(
             key, client, self._management, configs, teller, may_write=lambda: self._standing(key) is not None
         )
-        return TokenLifeWork(
-            client,
-            keeper,
-            reporter=teller,
-            standing=lambda: self._standing(key),
-            now=self._now,
-            pace=self._pace,
-            clock=self._clock,
-            chance=self._chance,
-        )
+        looker = _Looker(client, keeper, reporter=teller, standing=lambda: self._standing(key), now=self._now)
+        return Looks(looker, self._pace, clock=self._clock, chance=self._chance)
 
     def _standing(self, key: ClusterKey) -> JsonObject | None:
         """Return the Cluster if its tokens may be written now."""
@@ -123,8 +99,8 @@ class TokenLifeDuty:
             return None
 
 
-class TokenLifeWork:
-    """One cluster's."""
+class _Looker:
+    """One cluster's tokens (``looks.Looker``)."""
 
     def __init__(
         self,
@@ -134,65 +110,21 @@ class TokenLifeWork:
         reporter: Reporter,
         standing: Callable[[], JsonObject | None],
         now: Callable[[], datetime],
-        pace: Pace,
-        clock: Callable[[], float],
-        chance: Callable[[], float],
     ) -> None:
         self._client = client
         self._keeper = keeper
         self._reporter = reporter
         self._standing = standing
         self._now = now
-        self._pace = pace
-        self._clock = clock
-        self._chance = chance
-        self._wake = asyncio.Event()
-        self._failures = 0
 
-    @property
-    def synced(self) -> bool:
-        """Nothing is watched."""
-        return True
-
-    @property
-    def last_error(self) -> ApiError | None:
-        """None: what fails is told by Event and log, and says nothing of how requests are served."""
-        return None
-
-    def changed(self) -> None:
-        """Look again soon."""
-        self._wake.set()
-
-    async def run(self) -> None:
-        """Serve until cancelled."""
-        await asyncio.sleep(self._pace.spread * self._chance())
-        while True:
-            self._wake.clear()
-            begun = self._clock()
-            pause = await self._run_once() * (0.8 + 0.4 * self._chance())
-            if self._failures:
-                await asyncio.sleep(pause)
-                continue
-            await asyncio.sleep(max(min(self._pace.gap, pause), _SHARE * (self._clock() - begun)))
-            try:
-                await asyncio.wait_for(self._wake.wait(), pause)
-            except TimeoutError:
-                continue
-
-    async def _run_once(self) -> float:
-        """Look; returns how long to wait."""
+    async def look(self) -> bool:
+        """Look after the tokens; tells whether one of them is to be seen again soon."""
         cluster = self._standing()
-        if cluster is None:
-            return self._pace.period
-        try:
-            soon = await self._keeper.look(cluster, self._time())
-        except ApiError as error:
-            self._failures += 1
-            pause = min(self._pace.retry * 2 ** min(self._failures - 1, 10), self._pace.longest)
-            self._reporter.cannot_look(error, pause)
-            return pause
-        self._failures = 0
-        return self._pace.gap if soon else self._pace.period
+        return cluster is not None and await self._keeper.look(cluster, self._time())
+
+    async def failed(self, error: ApiError, failures: int, pause: float) -> None:  # noqa: ARG002 - told once in a while, however many
+        """Tell that the tokens, or what they are for, cannot be read."""
+        self._reporter.cannot_look(error, pause)
 
     def _time(self) -> datetime:
         """Tell the time by the clock that judges the tokens: the workload cluster's API server's."""
@@ -216,9 +148,7 @@ class Reporter:
         self._management = management
         self._events = events
         self._metrics = metrics
-        self._clock = clock
-        self._told: dict[str, float] = {}
-        """What was told lately, and until when it need not be told again."""
+        self._tellings = Tellings(clock)
 
     def written(self, what: str, token_id: str, owner: str) -> None:
         """Count and log a write."""
@@ -227,7 +157,7 @@ class Reporter:
 
     def failed(self, error: ApiError, token_id: str) -> None:
         """Count a failed write, and tell of it."""
-        self._metrics.token_write(CONTROLLER, _outcome(error))
+        self._metrics.token_write(CONTROLLER, outcome_of(error))
         self._trouble("cannot write a bootstrap token", error, token=token_id)
 
     def cannot_look(self, error: ApiError, delay: float) -> None:
@@ -236,7 +166,7 @@ class Reporter:
 
     def lost(self, owner: Owner) -> None:
         """Tell on the machine that it will not join by the token that it has."""
-        if not self._may_tell(f"lost {owner.uid}"):
+        if not self._tellings.may_tell(f"lost {owner.uid}", _EVENT_PERIOD):
             return
         _LOG.warning("a machine's bootstrap token is gone", extra=fields(cluster=self._key, owner=owner.key))
         subject = Subject(
@@ -255,14 +185,14 @@ class Reporter:
 
     def unreadable(self, owner: Owner, detail: str) -> None:
         """Log that a configuration could not be read."""
-        if self._may_tell(f"unreadable {owner.uid}"):
+        if self._tellings.may_tell(f"unreadable {owner.uid}", _EVENT_PERIOD):
             _LOG.warning(
                 "cannot read a bootstrap configuration",
                 extra=fields(cluster=self._key, owner=owner.key, detail=detail),
             )
 
     def _trouble(self, what: str, error: ApiError, **more: object) -> None:
-        if not self._may_tell(f"{what} {type(error).__name__}"):
+        if not self._tellings.may_tell(f"{what} {type(error).__name__}", _EVENT_PERIOD):
             return
         remedy = REMEDY if isinstance(error, Forbidden) else ""
         _LOG.warning(what, extra=fields(cluster=self._key, error=str(error), remedy=remedy, **more))
@@ -270,23 +200,3 @@ class Reporter:
         if remedy and cluster is not None:
             message = f"{CONTROLLER} {what}: {error}; {remedy}"
             self._events.record(cluster_subject(cluster), "Warning", REASON, message)
-
-    def _may_tell(self, about: str) -> bool:
-        now = self._clock()
-        self._told = {known: until for known, until in self._told.items() if now < until}
-        if about in self._told:
-            return False
-        self._told[about] = now + _EVENT_PERIOD
-        return True
-
-
-def _outcome(error: ApiError) -> str:
-    match error:
-        case Conflict():
-            return "conflict"
-        case Forbidden():
-            return "forbidden"
-        case Unreachable():
-            return "unreachable"
-        case _:
-            return "refused"

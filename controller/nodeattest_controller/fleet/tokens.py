@@ -17,12 +17,13 @@ from nodeattest_controller.clusters.events import EventRecorder
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.subjects import cluster_subject
+from nodeattest_controller.clusters.tellings import Tellings, outcome_of
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.controllers.cluster import TokenControllers
 from nodeattest_discovery.controllers.ground import Controller
-from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, Unreachable
+from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden
 
 __all__ = [
     "EVENT_PERIOD",
@@ -125,9 +126,7 @@ class Reporter:
         self._management = management
         self._events = events
         self._metrics = metrics
-        self._clock = clock
-        self._next: dict[tuple[str, str], float] = {}
-        """When something may be told again, by what is told and of whom; few entries, from closed sets."""
+        self._tellings = Tellings(clock)
 
     def signed(self, tokens: int, seconds: float) -> None:
         """Count and log a signed cluster-info."""
@@ -142,11 +141,11 @@ class Reporter:
 
     def failed(self, controller: Controller, error: ApiError, delay: float) -> None:
         """Count a failed write, and tell of it unless somebody else was merely faster."""
-        self._metrics.token_write(controller, _outcome(error))
+        self._metrics.token_write(controller, outcome_of(error))
         if isinstance(error, Conflict):
             return
         what = "cannot sign cluster-info" if controller is Controller.SIGNER else "cannot delete an expired token"
-        if self._may_tell("log", controller, LOG_PERIOD):
+        if self._tellings.may_tell(f"log {controller}", LOG_PERIOD):
             remedy = REMEDY if isinstance(error, Forbidden) else ""
             _LOG.warning(
                 what,
@@ -158,31 +157,12 @@ class Reporter:
     def may_not_watch(self, error: Forbidden) -> None:
         """Tell that what the pair needs may not even be read; the reflector has logged the server's answer."""
         who = " and ".join(sorted(Controller))
-        if self._may_tell("log", "watch", LOG_PERIOD):
+        if self._tellings.may_tell("log watch", LOG_PERIOD):
             _LOG.warning("cannot follow tokens and cluster-info", extra=fields(cluster=self._key, remedy=REMEDY))
         self._tell_on_cluster("watch", f"{who} cannot follow tokens and cluster-info: {error}")
 
     def _tell_on_cluster(self, about: str, message: str) -> None:
         cluster = self._management.cluster(self._key)
-        if cluster is None or not self._may_tell("event", about, EVENT_PERIOD):
+        if cluster is None or not self._tellings.may_tell(f"event {about}", EVENT_PERIOD):
             return
         self._events.record(cluster_subject(cluster), "Warning", REASON, f"{message}; {REMEDY}")
-
-    def _may_tell(self, where: str, about: str, period: float) -> bool:
-        now = self._clock()
-        if now < self._next.get((where, about), now):
-            return False
-        self._next[where, about] = now + period
-        return True
-
-
-def _outcome(error: ApiError) -> str:
-    match error:
-        case Conflict():
-            return "conflict"
-        case Forbidden():
-            return "forbidden"
-        case Unreachable():
-            return "unreachable"
-        case _:
-            return "refused"

@@ -13,12 +13,13 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 from weakref import WeakValueDictionary
 
 from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.looks import Looks, Pace
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.ownership import Ownership
 from nodeattest_controller.clusters.verdicts import Granted, Refused
@@ -32,31 +33,23 @@ from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, Not
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["HardeningDuty", "HardeningWork", "Pace"]
+__all__ = ["HardeningDuty"]
 
 _LOG: Final = logging.getLogger(__name__)
 _LOOKS: Final = 4
 """Looks in one run: after the removal of one binding, of the other, and two for an API server that lags behind."""
 _TELLS_AFTER: Final = 3
 """Failures in a row after which the condition says that nobody knows; a short outage is no news."""
-_SHARE: Final = 10
-"""One part in so many of the time may be spent looking."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How often; seconds. Every wait is drawn between 0.8 and 1.2 of it, so that clusters do not go in step."""
+_PACE: Final = Pace(period=300.0)
+"""kubeadm makes its bindings again at each upgrade (cmd/kubeadm/app/phases/upgrade/postupgrade.go)."""
+_SETTLE: Final = 1.0
+"""Seconds after a removal: API servers authorize from caches."""
 
-    spread: float = 2.0
-    """The first look comes within this time."""
-    period: float = 300.0
-    """kubeadm makes its bindings again at each upgrade (cmd/kubeadm/app/phases/upgrade/postupgrade.go)."""
-    gap: float = 10.0
-    """Between two looks at least, however much changes."""
-    settle: float = 1.0
-    """After a removal: API servers authorize from caches."""
-    retry: float = 5.0
-    """After a failure; doubled each time, up to ``period``."""
+
+class _Untold(ApiError):  # noqa: N818 - says what became of the condition
+    """The condition could not be written; that is logged already."""
 
 
 class HardeningDuty:
@@ -70,7 +63,7 @@ class HardeningDuty:
         ownership: Ownership,
         enabled: bool,
         now: Callable[[], datetime],
-        pace: Pace | None = None,
+        pace: Pace = _PACE,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -79,26 +72,18 @@ class HardeningDuty:
         self._ownership = ownership
         self._enabled = enabled
         self._now = now
-        self._pace = pace or Pace()
+        self._pace = pace
         self._clock = clock
         self._chance = chance
-        self._works: WeakValueDictionary[ClusterKey, HardeningWork] = WeakValueDictionary()
+        self._works: WeakValueDictionary[ClusterKey, Looks] = WeakValueDictionary()
 
-    def of(self, key: ClusterKey, client: ApiClient) -> HardeningWork | None:
+    def of(self, key: ClusterKey, client: ApiClient) -> Looks | None:
         """Make the work of one connection; None where the controller does not run."""
         if not self._enabled:
             return None
         survey = Survey(key, client, self._management.inventory, now=self._now, clock=self._clock)
-        work = HardeningWork(
-            key,
-            survey,
-            self._management,
-            self._report,
-            ownership=self._ownership,
-            pace=self._pace,
-            clock=self._clock,
-            chance=self._chance,
-        )
+        looker = _Looker(key, survey, self._management, self._report, ownership=self._ownership)
+        work = Looks(looker, self._pace, clock=self._clock, chance=self._chance)
         self._works[key] = work
         return work
 
@@ -112,80 +97,36 @@ class HardeningDuty:
         """Take no notice: a refusal opens and closes nothing."""
 
 
-class HardeningWork:
-    """One cluster's."""
+class _Looker:
+    """One cluster's doors (``looks.Looker``)."""
 
     def __init__(
-        self,
-        key: ClusterKey,
-        survey: Survey,
-        management: Management,
-        report: Report,
-        *,
-        ownership: Ownership,
-        pace: Pace,
-        clock: Callable[[], float],
-        chance: Callable[[], float],
+        self, key: ClusterKey, survey: Survey, management: Management, report: Report, *, ownership: Ownership
     ) -> None:
         self._key = key
         self._survey = survey
         self._management = management
         self._report = report
         self._ownership = ownership
-        self._pace = pace
-        self._clock = clock
-        self._chance = chance
-        self._wake = asyncio.Event()
-        self._failures = 0
 
-    @property
-    def synced(self) -> bool:
-        """Nothing is watched."""
-        return True
-
-    @property
-    def last_error(self) -> ApiError | None:
-        """None: what fails is told by the condition, and says nothing of how requests are served."""
-        return None
-
-    def changed(self) -> None:
-        """Look again soon."""
-        self._wake.set()
-
-    async def run(self) -> None:
-        """Serve until cancelled."""
-        await asyncio.sleep(self._pace.spread * self._chance())
-        while True:
-            self._wake.clear()
-            begun = self._clock()
-            pause = await self._run_once() * (0.8 + 0.4 * self._chance())
-            took = self._clock() - begun
-            await asyncio.sleep(max(self._pace.gap, _SHARE * took) if self._failures == 0 else 0)
-            await self._wait(pause)
-
-    async def _wait(self, pause: float) -> None:
-        """Wait; a change cuts it short, but after a failure nothing does."""
-        if self._failures:
-            await asyncio.sleep(pause)
-            return
-        try:
-            await asyncio.wait_for(self._wake.wait(), pause)
-        except TimeoutError:
-            return
-
-    async def _run_once(self) -> float:
-        """Look, act, tell; returns how long to wait."""
+    async def look(self) -> bool:
+        """Look, act, tell; a change, a certificate or the usual time brings the next look."""
         cluster = self._standing()
-        if cluster is None:
-            return self._pace.period
-        try:
-            finding = await self._found(cluster)
-        except ApiError as error:
-            return await self._failed(error)
-        if finding is not None and not await self._told(finding):
-            return self._later()
-        self._failures = 0
-        return self._pace.period
+        finding = None if cluster is None else await self._found(cluster)
+        if finding is not None:
+            await self._tell(finding)
+        return False
+
+    async def failed(self, error: ApiError, failures: int, pause: float) -> None:
+        """Tell of a failure, a missing right at once."""
+        if isinstance(error, _Untold):
+            return
+        _LOG.warning("cannot look after side doors", extra=fields(cluster=self._key, error=str(error), delay=pause))
+        with suppress(_Untold):
+            if isinstance(error, Forbidden):
+                await self._tell(unverified(f"{error}; {REMEDY}"))
+            elif failures >= _TELLS_AFTER:
+                await self._tell(unverified(f"the cluster does not answer: {error}"))
 
     def _standing(self) -> JsonObject | None:
         """Return the Cluster if it may be acted for now."""
@@ -200,7 +141,7 @@ class HardeningWork:
         finding: Finding | None = None
         for look in range(_LOOKS):
             if look:
-                await asyncio.sleep(self._pace.settle)
+                await asyncio.sleep(_SETTLE)
             enforce = self._enforces()
             if enforce is None:
                 return None
@@ -234,18 +175,8 @@ class HardeningWork:
             return  # somebody was faster: the next look sees what there is now
         self._report.removed(self._key, grant)
 
-    async def _failed(self, error: ApiError) -> float:
-        """Tell of a failure, a missing right at once; returns how long to wait."""
-        pause = self._later()
-        _LOG.warning("cannot look after side doors", extra=fields(cluster=self._key, error=str(error), delay=pause))
-        if isinstance(error, Forbidden):
-            await self._told(unverified(f"{error}; {REMEDY}"))
-        elif self._failures >= _TELLS_AFTER:
-            await self._told(unverified(f"the cluster does not answer: {error}"))
-        return pause
-
-    async def _told(self, finding: Finding) -> bool:
-        """Write the condition; tells whether that could be done."""
+    async def _tell(self, finding: Finding) -> None:
+        """Write the condition; raises ``_Untold``."""
         try:
             await self._report.tell(self._key, finding)
         except ApiError as error:
@@ -254,10 +185,4 @@ class HardeningWork:
                 "cannot write the Cluster's condition",
                 extra=fields(cluster=self._key, error=str(error), finding=finding.reason, remedy=remedy),
             )
-            return False
-        return True
-
-    def _later(self) -> float:
-        """Count a failure; returns how long to wait after it."""
-        self._failures += 1
-        return min(self._pace.retry * 2 ** min(self._failures - 1, 10), self._pace.period)
+            raise _Untold(error.status, error.reason, error.message) from error

@@ -1,0 +1,101 @@
+"""When a controller looks: soon after a change, ever later after failures, and never more than a tenth of the time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
+
+from nodeattest_controller.clusters.looks import Looks, Pace
+from nodeattest_controller.clusters.tellings import Tellings
+from nodeattest_kube.client import ApiError
+
+REFUSED = ApiError(500, "InternalError", "broken")
+QUICK = Pace(spread=0, period=30, gap=0.001, retry=0.02, longest=0.08)
+
+
+class Seen:
+    """A looker that goes by a script: what each look does."""
+
+    def __init__(self, script: Sequence[bool | ApiError]) -> None:
+        self.script = list(script)
+        self.looks = 0
+        self.begun = asyncio.Event()
+        self.failures: list[tuple[int, float]] = []
+        self.done = asyncio.Event()
+
+    async def look(self) -> bool:
+        self.looks += 1
+        self.begun.set()
+        if not self.script:
+            self.done.set()
+            return False
+        answer = self.script.pop(0)
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
+
+    async def failed(self, error: ApiError, failures: int, pause: float) -> None:
+        assert error is REFUSED
+        self.failures.append((failures, pause))
+
+
+async def go(looks: Looks, until: asyncio.Event) -> None:
+    task = asyncio.create_task(looks.run())
+    await asyncio.wait_for(until.wait(), 20)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def looks_of(looker: Seen) -> Looks:
+    return Looks(looker, QUICK, clock=asyncio.get_running_loop().time, chance=lambda: 0.5)
+
+
+async def test_failures_double_the_wait_up_to_the_longest_and_a_success_forgets_them() -> None:
+    looker = Seen([REFUSED, REFUSED, REFUSED, REFUSED, True, REFUSED])
+    await go(looks_of(looker), looker.done)
+    assert looker.failures == [(1, 0.02), (2, 0.04), (3, 0.08), (4, 0.08), (1, 0.02)]
+
+
+async def test_a_change_brings_the_next_look_though_it_is_not_time_yet() -> None:
+    looker = Seen([False])
+    looks = looks_of(looker)
+    task = asyncio.create_task(looks.run())
+    await looker.begun.wait()
+    looks.changed()
+    await asyncio.wait_for(looker.done.wait(), 20)  # the usual period is 30 s
+    task.cancel()
+    assert looker.looks == 2
+
+
+async def test_a_change_does_not_cut_short_what_follows_a_failure() -> None:
+    looker = Seen([REFUSED])
+    times: list[float] = []
+    clock = asyncio.get_running_loop().time
+
+    class Timed:
+        async def look(self) -> bool:
+            times.append(clock())
+            looks.changed()
+            return await looker.look()
+
+        async def failed(self, error: ApiError, failures: int, pause: float) -> None:
+            looks.changed()
+            await looker.failed(error, failures, pause)
+
+    looks = Looks(Timed(), QUICK, clock=clock, chance=lambda: 0.5)
+    await go(looks, looker.done)
+    [waited] = [later - earlier for earlier, later in pairwise(times[:2])]
+    assert waited >= looker.failures[0][1]
+
+
+def test_a_thing_is_told_once_in_its_period_and_others_are_told_besides() -> None:
+    now = [0.0]
+    tellings = Tellings(lambda: now[0])
+    assert tellings.may_tell("a", 60)
+    assert not tellings.may_tell("a", 60)
+    assert tellings.may_tell("b", 60)
+    now[0] = 60
+    assert tellings.may_tell("a", 60)
