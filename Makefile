@@ -3,13 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+ORACLES := $(VENV)/oracles
 
 FUZZ_SECONDS ?= 60
 
-.PHONY: help venv demo test check conformance bench fuzz lock clean
+.PHONY: help venv demo test oracles check conformance bench fuzz lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and impostors be refused"
 	@echo "make test         run the tests"
+	@echo "make oracles      programs of others (npm packages, Chromium) that some tests compare with; they are skipped without"
 	@echo "make check        lint, types, layers"
 	@echo "make conformance  the system tests against a real kube-apiserver (KUBEBUILDER_ASSETS)"
 	@echo "make bench        measurements"
@@ -33,6 +35,13 @@ demo: venv
 
 test: venv
 	@$(BIN)/python -m pytest -m "not conformance" $(ARGS)
+
+oracles: $(ORACLES)/.installed
+
+$(ORACLES)/.installed: tests/oracles/package.json tests/oracles/package-lock.json tools/system-packages tools/install-oracles | $(STAMP)
+	@tools/system-packages chromium
+	@tools/install-oracles $(BIN)/python tests/oracles $(ORACLES)
+	@touch $@
 
 check: venv
 	@$(BIN)/ruff check .
