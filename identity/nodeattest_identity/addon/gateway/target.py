@@ -1,0 +1,121 @@
+"""Which service a request is for, read from its raw path as kube-apiserver read it to authorise it. Pure.
+
+Promises: any text gives a ``Target`` or ``Refused``; namespace and name are the very segments that kube-apiserver's
+RequestInfo took for its decision, because no segment before the sub-resource may be encoded, empty or dots. Of the
+query only ``add-auth`` is ours: it is taken out, everything else stays byte for byte.
+Leaves to others: what the rest of the path may hold (``nodeattest_identity.proxy``), whether the service exists.
+Source: apiserver pkg/endpoints/request/requestinfo.go; apimachinery pkg/util/net/port_split.go (SplitSchemeNamePort);
+pkg/registry/core/service/proxy; RFC 1035 labels and RFC 6335 §5.1 port names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, Literal
+from urllib.parse import unquote_plus
+
+from nodeattest_identity.addon.gateway.names import RESOURCE, ROOT, SUBRESOURCE
+from nodeattest_identity.addon.gateway.refusals import Refused
+
+__all__ = ["ADD_AUTH", "Scheme", "Target", "parse"]
+
+ADD_AUTH: Final = "add-auth"
+
+Scheme = Literal["http", "https"]
+
+_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_PORT_NAME: Final = re.compile(r"(?=[-0-9]*[a-z])[a-z0-9](?:-?[a-z0-9]){0,14}")
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,4}")
+_MAX_PORT: Final = 65_535
+_SHAPE: Final = f"{ROOT}/namespaces/NAMESPACE/{RESOURCE}/[SCHEME:]NAME[:PORT]/{SUBRESOURCE}/"
+_SEGMENTS: Final = 5
+"""``namespaces``, its name, ``services``, its name, ``proxy``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One service of one namespace, and what is asked of it."""
+
+    namespace: str
+    name: str
+    """As it stands in the path, with scheme and port: what RBAC knows as the name."""
+    scheme: Scheme
+    service: str
+    port: str
+    """A number or a name; empty: the service's only one."""
+    path: str | None
+    """Raw, from its slash on; None where even that is missing."""
+    query: str
+    """Raw, without ours and without ``?``."""
+
+    @property
+    def audience(self) -> str:
+        """Whom a token for this service is for."""
+        return f"{self.namespace}/{self.service}"
+
+
+def parse(raw_path: str) -> Target:
+    """Read a request's target (RFC 9112 §3.2.1, origin-form); raises ``Refused``."""
+    path, _, query = raw_path.partition("?")
+    if not path.startswith(f"{ROOT}/"):
+        raise Refused(HTTPStatus.NOT_FOUND, f"expected {_SHAPE}, got another path")
+    segments = path.removeprefix(f"{ROOT}/").split("/", _SEGMENTS)
+    fixed = (segments[0], *segments[2:3], *segments[4:5])
+    if fixed != ("namespaces", RESOURCE, SUBRESOURCE):
+        raise Refused(HTTPStatus.NOT_FOUND, f"expected {_SHAPE}, got another path")
+    namespace, name = segments[1], segments[3]
+    scheme, service, port = _split(name)
+    if _LABEL.fullmatch(namespace) is None or _LABEL.fullmatch(service) is None or not _is_port(port):
+        raise Refused(HTTPStatus.BAD_REQUEST, f"expected the names of a namespace, a service and a port in {_SHAPE}")
+    return Target(
+        namespace=namespace,
+        name=name,
+        scheme=scheme,
+        service=service,
+        port=port,
+        path="/" + segments[5] if len(segments) > _SEGMENTS else None,
+        query=_without_ours(query),
+    )
+
+
+def _split(name: str) -> tuple[Scheme, str, str]:
+    """Read ``service``, ``service:port`` or ``scheme:service:port``, whose port may be empty."""
+    match name.split(":"):
+        case [service]:
+            return "http", service, ""
+        case [service, port] if port:
+            return "http", service, port
+        case ["http" | "", service, port]:
+            return "http", service, port
+        case ["https", service, port]:
+            return "https", service, port
+        case _:
+            raise Refused(HTTPStatus.BAD_REQUEST, "expected NAME, NAME:PORT or SCHEME:NAME:PORT with http or https")
+
+
+def _is_port(port: str) -> bool:
+    if _NUMBER.fullmatch(port):
+        return int(port) <= _MAX_PORT
+    return not port or _PORT_NAME.fullmatch(port) is not None
+
+
+def _without_ours(query: str) -> str:
+    """Take ``add-auth=true`` out of a query; refuse what else calls itself so.
+
+    Whoever leaves it out gets the same: this path forwards nothing without the caller's identity, and the links of a
+    page are relative to it and lose its query.
+    """
+    kept: list[str] = []
+    for part in query.split("&"):
+        name, _, value = part.partition("=")
+        if unquote_plus(name).strip().lower() != ADD_AUTH:
+            kept.append(part)
+        elif value != "true":
+            raise Refused(
+                HTTPStatus.BAD_REQUEST,
+                f"expected {ADD_AUTH}=true or nothing, got something else: this path never forwards a request without "
+                "its caller's identity; /api/v1/namespaces/NAMESPACE/services/NAME/proxy/ does",
+            )
+    return "&".join(kept)
