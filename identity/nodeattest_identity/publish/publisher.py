@@ -1,0 +1,89 @@
+"""Making a place hold what is wanted: read, plan, write, until there is nothing left to write.
+
+Promises: what stands there already is not written; whatever instant it is killed at, tokens verify and the next run
+finishes; a race that is lost is read and judged anew. It ends, also where a place never holds what was written into it.
+Leaves to others: what to write (``plan``), whether the public sees it (``readback``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from nodeattest_identity.issuer.documents import Documents
+from nodeattest_identity.publish.errors import LostRace, StoreRefused
+from nodeattest_identity.publish.layout import layout
+from nodeattest_identity.publish.plan import Found, Plan, Wanted, Write, plan
+from nodeattest_identity.publish.state import State
+from nodeattest_identity.publish.store import Store
+
+__all__ = ["Published", "foresee", "look", "publish"]
+
+_ROUNDS: Final = 12
+"""Three without others: write the documents, write their time, see that nothing is left. Lost races take one each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What stands in the place now."""
+
+    documents: Documents
+    state: State
+    writes: tuple[Write, ...]
+    """What this run wrote; empty where all was there."""
+    notes: tuple[str, ...]
+
+
+async def look(store: Store, wanted: Wanted) -> Found:
+    """Read what stands there; the state last, so that it is never older than the documents."""
+    place = layout(wanted.issuer, wanted.jwks_uri)
+    configuration = await store.read(place.configuration)
+    jwks = await store.read(place.jwks)
+    return Found(configuration=configuration, jwks=jwks, state=await store.read(place.state))
+
+
+async def foresee(store: Store, wanted: Wanted, *, clock: Callable[[], float]) -> Plan:
+    """Plan without writing."""
+    return plan(await look(store, wanted), wanted, int(clock()))
+
+
+async def publish(store: Store, wanted: Wanted, *, clock: Callable[[], float]) -> Published:
+    """Make the place hold what is wanted; ``clock`` gives seconds since the epoch.
+
+    Raises ``PublishError``, ``KeysError`` and ``UrlError``.
+    """
+    written: list[Write] = []
+    notes: dict[str, None] = {}
+    lost: LostRace | None = None
+    for _ in range(_ROUNDS):
+        ahead = await foresee(store, wanted, clock=clock)
+        notes |= dict.fromkeys(ahead.notes)
+        if not ahead.writes:
+            return Published(documents=ahead.documents, state=ahead.state, writes=tuple(written), notes=tuple(notes))
+        try:
+            written += await _write(store, ahead)
+        except LostRace as race:
+            lost = race
+    raise lost or _unholdable(store, await foresee(store, wanted, clock=clock))
+
+
+async def _write(store: Store, ahead: Plan) -> tuple[Write, ...]:
+    for each in ahead.writes:
+        await store.write(
+            each.path,
+            each.body,
+            content_type=each.content_type,
+            cache_control=each.cache_control,
+            version=each.version,
+        )
+    return ahead.writes
+
+
+def _unholdable(store: Store, ahead: Plan) -> StoreRefused:
+    """Tell what the place does not keep, however often it is written."""
+    lost = ", ".join(f"{write.path} {write.why}" for write in ahead.writes)
+    return StoreRefused(
+        f"{store.name}: expected to read what was written, got otherwise each time ({lost}); a place that changes "
+        "bytes or loses headers cannot hold an issuer's documents, or somebody else writes there all the time"
+    )

@@ -1,0 +1,156 @@
+"""What was published when: one object of ours beside the documents, which also marks them as ours. Pure.
+
+Promises: any bytes give a ``State`` or ``StateError``; what is written is read as the same value. No private member can
+stand in it. A key's own bytes stand in it too, so that a key set that was spoilt is made anew from it.
+Leaves to others: what follows from it (``plan``).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeattest_identity.issuer.documents import documents
+from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks
+from nodeattest_identity.issuer.urls import UrlError
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
+
+__all__ = ["KeyRecord", "State", "StateError", "encode", "parse"]
+
+FORMAT: Final = "nodeattest/issuer-state/v1"
+MAX_SIZE: Final = 1 << 20
+"""Bytes, as of a key set."""
+_LATEST: Final = 253_402_300_799
+"""Seconds: the last of the year 9999."""
+_MEMBERS: Final = frozenset(
+    {"format", "issuer", "jwks_uri", "owner", "max_age", "held_until", "replaced", "changed", "jwks", "keys"}
+)
+_TIMES: Final = frozenset({"kid", "published", "settled", "retire"})
+_LONGEST_TEXT: Final = 2048
+
+
+class StateError(ValueError):
+    """An object that is no state of ours; says what was expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRecord:
+    """One key that is published, is about to be, or is about to go."""
+
+    key: VerifyingKey
+    published: int | None = None
+    """Since when it surely stands in the key set, seconds since the epoch; None: not seen there yet."""
+    settled: int | None = None
+    """From when on no cache that obeys us holds a key set without it: from then on it may sign."""
+    retire: int | None = None
+    """Until when it stays although nobody wants it any more; None: it is wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What this issuer has published."""
+
+    issuer: str
+    jwks_uri: str
+    owner: str
+    max_age: int
+    """Seconds: the longest that anybody is told to keep what stands there now."""
+    held_until: int = 0
+    """Until when caches may hold something older that they were told to keep for longer."""
+    replaced: bool = False
+    """Whether a key set stood there before the one that is being written."""
+    changed: int | None = None
+    """When the documents were last written; None: they are being written."""
+    keys: tuple[KeyRecord, ...] = field(default=())
+
+
+def encode(state: State) -> bytes:
+    """Write it; raises ``KeysError`` and ``UrlError`` for what could not be published either."""
+    jwks = documents(state.issuer, state.jwks_uri, [record.key for record in state.keys]).jwks
+    members: dict[str, JsonValue] = {
+        "format": FORMAT,
+        "issuer": state.issuer,
+        "jwks_uri": state.jwks_uri,
+        "owner": state.owner,
+        "max_age": state.max_age,
+        "held_until": state.held_until,
+        "replaced": state.replaced,
+        "changed": state.changed,
+        "keys": [
+            {"kid": each.key.kid, "published": each.published, "settled": each.settled, "retire": each.retire}
+            for each in state.keys
+        ],
+        "jwks": parse_json(jwks),
+    }
+    return json.dumps(members, indent=1).encode() + b"\n"
+
+
+def parse(body: bytes) -> State:
+    """Read it; raises ``StateError``."""
+    if len(body) > MAX_SIZE:
+        raise StateError(f"expected at most {MAX_SIZE} bytes of an issuer's state, got {len(body)}")
+    try:
+        members = parse_json(body, max_values=100_000)
+    except ValueError as error:
+        raise StateError(f"expected an issuer's state in JSON, got {error}") from None
+    if members.get("format") != FORMAT or members.keys() != _MEMBERS:
+        raise StateError(f"expected {FORMAT} with its members and no others, got something else")
+    replaced, max_age = members["replaced"], _time(members["max_age"])
+    held_until = _time(members["held_until"])
+    if not isinstance(replaced, bool) or max_age is None or held_until is None:
+        raise StateError("expected max_age and held_until in seconds and replaced as true or false, got others")
+    state = State(
+        issuer=_text(members["issuer"]),
+        jwks_uri=_text(members["jwks_uri"]),
+        owner=_text(members["owner"]),
+        max_age=max_age,
+        held_until=held_until,
+        replaced=replaced,
+        changed=_time(members["changed"]),
+        keys=_records(members["jwks"], members["keys"]),
+    )
+    try:
+        encode(state)
+    except (KeysError, UrlError) as error:
+        raise StateError(str(error)) from None
+    return state
+
+
+def _records(jwks: JsonValue, times: JsonValue) -> tuple[KeyRecord, ...]:
+    """Read the keys and their times, which stand in one order."""
+    try:
+        keys = read_jwks(json.dumps(jwks).encode())
+    except KeysError as error:
+        raise StateError(str(error)) from None
+    if not isinstance(times, list) or len(times) != len(keys):
+        raise StateError("expected the times of each key, got more or fewer")
+    return tuple(_record(key, each) for key, each in zip(keys, times, strict=True))
+
+
+def _record(key: VerifyingKey, times: JsonValue) -> KeyRecord:
+    if not isinstance(times, dict) or times.keys() != _TIMES or times["kid"] != key.kid:
+        raise StateError("expected kid, published, settled and retire of each key in the key set's order, got others")
+    record = _of_times(key, times)
+    if (record.published is None) != (record.settled is None):
+        raise StateError("expected published and settled together, got one of them")
+    return record
+
+
+def _of_times(key: VerifyingKey, times: JsonObject) -> KeyRecord:
+    published, settled, retire = (_time(times[name]) for name in ("published", "settled", "retire"))
+    return KeyRecord(key=key, published=published, settled=settled, retire=retire)
+
+
+def _time(value: JsonValue) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LATEST:
+        raise StateError("expected whole seconds before the year 10000, got something else")
+    return value
+
+
+def _text(value: JsonValue) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+        raise StateError(f"expected a text of at most {_LONGEST_TEXT} characters, got something else")
+    return value

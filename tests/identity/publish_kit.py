@@ -1,0 +1,101 @@
+"""Keys, a clock and stores that fail, for tests of publication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from nodeattest_identity.issuer.keys import VerifyingKey, of_public, read_jwks
+from nodeattest_identity.publish.layout import default_jwks_uri
+from nodeattest_identity.publish.plan import Wanted
+from nodeattest_identity.publish.state import State, parse
+from nodeattest_identity.publish.store import Store, Stored
+from nodeattest_identity.publish.stores.directory import DirectoryStore
+
+ISSUER = "https://issuer.example/c1"
+START = 1_800_000_000
+HOUR = 3600
+YEAR = 8761 * HOUR
+
+
+@cache
+def private(name: str) -> ec.EllipticCurvePrivateKey:
+    """One key a name, made once."""
+    assert name
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def key(name: str) -> VerifyingKey:
+    return of_public(private(name).public_key())
+
+
+def wanted(*names: str) -> Wanted:
+    return Wanted(issuer=ISSUER, jwks_uri=default_jwks_uri(ISSUER), keys=tuple(map(key, names)))
+
+
+@dataclass
+class Clock:
+    now: float = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class KilledError(Exception):
+    """The process ended here."""
+
+
+@dataclass
+class Faulty:
+    """A store that is like another until its moment has come."""
+
+    inner: Store
+    before_write: Callable[[int, str], None] = lambda _number, _path: None
+    after_write: Callable[[int, str], None] = lambda _number, _path: None
+    content_type: str | None = None
+    written: list[str] = field(default_factory=list[str])
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    async def read(self, path: str) -> Stored | None:
+        found = await self.inner.read(path)
+        return found if found is None else replace(found, content_type=self.content_type)
+
+    async def write(
+        self, path: str, body: bytes, *, content_type: str, cache_control: str, version: str | None
+    ) -> None:
+        self.before_write(len(self.written), path)
+        await self.inner.write(path, body, content_type=content_type, cache_control=cache_control, version=version)
+        self.written.append(path)
+        self.after_write(len(self.written), path)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+def directory(path: Path) -> DirectoryStore:
+    return DirectoryStore(path)
+
+
+def stood(root: Path) -> list[str]:
+    """The names of the keys that are published."""
+    return [each.kid for each in read_jwks((root / "openid/v1/jwks").read_bytes())]
+
+
+def state_of(root: Path) -> State:
+    return parse((root / ".nodeattest/issuer-state.json").read_bytes())
+
+
+def files(root: Path) -> dict[Path, bytes]:
+    """Everything that stands there."""
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def kids(*names: str) -> list[str]:
+    return [key(name).kid for name in names]

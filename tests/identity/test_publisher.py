@@ -1,0 +1,190 @@
+"""Publishing into a place that fails, is killed, is raced for or forgets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from publish_kit import ISSUER, START, YEAR, Clock, Faulty, KilledError, directory, files, kids, state_of, stood, wanted
+
+from nodeattest_identity.publish.errors import ForeignIssuer, LostRace, StoreRefused
+from nodeattest_identity.publish.publisher import publish
+from nodeattest_identity.publish.stores.directory import DirectoryStore
+
+_OBJECTS = {".well-known/openid-configuration", "openid/v1/jwks", ".nodeattest/issuer-state.json"}
+
+
+async def test_what_stands_there_already_is_not_written_again(tmp_path: Path) -> None:
+    store = directory(tmp_path)
+    assert {write.path for write in (await publish(store, wanted("a"), clock=Clock())).writes} == _OBJECTS
+    times = {path: (tmp_path / path).stat().st_mtime_ns for path in _OBJECTS}
+    again = await publish(store, wanted("a"), clock=Clock(START + 500))
+    assert again.writes == ()
+    assert {path: (tmp_path / path).stat().st_mtime_ns for path in _OBJECTS} == times
+
+
+async def test_files_can_be_read_by_a_web_server_and_written_by_nobody_else(tmp_path: Path) -> None:
+    previous = os.umask(0o077)
+    try:
+        await publish(directory(tmp_path), wanted("a"), clock=Clock())
+    finally:
+        os.umask(previous)
+    assert {stat.S_IMODE((tmp_path / path).stat().st_mode) for path in _OBJECTS} == {0o644}
+    assert stat.S_IMODE((tmp_path / "openid/v1").stat().st_mode) == 0o755
+    assert sorted(path.name for path in (tmp_path / "openid/v1").iterdir()) == ["jwks"]
+
+
+@pytest.mark.parametrize("survives", range(5))
+@pytest.mark.parametrize(("before", "then", "moment"), [((), ("a",), 0), (("a",), ("b",), 10), (("a", "b"), ("b",), 9)])
+async def test_a_run_killed_after_any_write_leaves_every_live_key_and_the_next_finishes(
+    tmp_path: Path, survives: int, before: tuple[str, ...], then: tuple[str, ...], moment: int
+) -> None:
+    store, clock = directory(tmp_path), Clock()
+    if before:
+        await publish(store, wanted(*before), clock=clock)
+
+    def kill(number: int, _path: str) -> None:
+        if number == survives:
+            raise KilledError
+
+    clock.now += moment
+    try:
+        await publish(Faulty(store, before_write=kill), wanted(*then), clock=clock)
+    except KilledError:
+        assert set(kids(*before)) <= set(stood(tmp_path) if before else [])
+    clock.now += 1
+    await publish(store, wanted(*then), clock=clock)
+    assert set(stood(tmp_path)) == set(kids(*before, *then))
+    assert all(record.published is not None for record in state_of(tmp_path).keys)
+
+
+async def test_a_lost_race_is_judged_anew_and_no_publishers_key_is_lost(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def other() -> None:
+        await publish(directory(tmp_path), wanted("other"), clock=clock)
+
+    def race(number: int, _path: str) -> None:
+        if number == 1 and not done:
+            done.append(True)
+            asyncio.run_coroutine_threadsafe(other(), loop).result(10)
+
+    done: list[bool] = []
+    loop = asyncio.new_event_loop()
+    runner = asyncio.to_thread(loop.run_forever)
+    task = asyncio.create_task(runner)
+    await asyncio.sleep(0)
+    try:
+        await publish(Faulty(directory(tmp_path), before_write=race), wanted("ours"), clock=clock)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        await task
+        loop.close()
+    assert done
+    assert set(stood(tmp_path)) == set(kids("ours", "other"))
+
+
+async def test_eight_publishers_at_one_moment_lose_no_key(tmp_path: Path) -> None:
+    names = [f"k{number}" for number in range(8)]
+
+    async def one(name: str) -> None:
+        while True:
+            try:
+                await publish(directory(tmp_path), wanted(name), clock=Clock())
+            except (LostRace, StoreRefused):
+                continue
+            return
+
+    await asyncio.gather(*map(one, names))
+    assert set(stood(tmp_path)) == set(kids(*names))
+
+
+async def test_a_place_that_forgets_content_types_is_told_of_instead_of_written_for_ever(tmp_path: Path) -> None:
+    forgetful = Faulty(directory(tmp_path), content_type="binary/octet-stream")
+    with pytest.raises(StoreRefused, match=r"openid/v1/jwks has another content type"):
+        await publish(forgetful, wanted("a"), clock=Clock())
+    assert len(forgetful.written) < 50
+
+
+async def test_an_object_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "openid/v1").mkdir(parents=True)
+    (tmp_path / "openid/v1/jwks").write_bytes(b" " * (1 << 21))
+    with pytest.raises(StoreRefused, match="at most"):
+        await publish(directory(tmp_path), wanted("a"), clock=Clock())
+
+
+async def test_a_link_out_of_the_directory_is_not_followed(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "openid").symlink_to(outside)
+    with pytest.raises(StoreRefused, match="symbolic link"):
+        await publish(directory(inside), wanted("a"), clock=Clock())
+    assert list(outside.iterdir()) == []
+
+
+async def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreRefused, match="expected a directory"):
+        await publish(DirectoryStore(tmp_path / "no"), wanted("a"), clock=Clock())
+
+
+async def test_a_foreign_issuer_is_left_as_it_is(tmp_path: Path) -> None:
+    other = replace(wanted("x"), issuer="https://other.example", jwks_uri="https://other.example/jwks")
+    await publish(directory(tmp_path), other, clock=Clock())
+    before = files(tmp_path)
+    with pytest.raises(ForeignIssuer):
+        await publish(directory(tmp_path), wanted("a"), clock=Clock())
+    assert files(tmp_path) == before
+
+
+_CHILD = """
+import asyncio, os, signal, sys, time
+sys.path[:0] = sys.argv[3:]
+from pathlib import Path
+from publish_kit import Faulty, directory
+from nodeattest_identity.publish.publisher import publish
+from nodeattest_identity.publish.plan import Wanted
+from nodeattest_identity.issuer.keys import read_pem
+from nodeattest_identity.publish.layout import default_jwks_uri
+def die(number, path):
+    if number == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+root, issuer = Path(sys.argv[1]), "https://issuer.example/c1"
+keys = read_pem((root.parent / "key.pem").read_bytes())
+want = Wanted(issuer=issuer, jwks_uri=default_jwks_uri(issuer), keys=keys)
+asyncio.run(publish(Faulty(directory(root), before_write=die), want, clock=lambda: 1_800_000_100))
+"""
+
+
+@pytest.mark.parametrize("survives", [1, 2, 3])
+async def test_a_process_killed_between_two_writes_leaves_what_the_next_one_finishes(
+    tmp_path: Path, survives: int
+) -> None:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # noqa: PLC0415 - here only
+    from publish_kit import key  # noqa: PLC0415 - here only
+
+    root = tmp_path / "www"
+    root.mkdir()
+    await publish(directory(root), wanted("old"), clock=Clock())
+    pem = key("new").public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "key.pem").write_bytes(pem)
+    child = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", _CHILD, str(root), str(survives), str(Path(__file__).parent)],
+        check=False,
+        timeout=60,
+    )
+    # The first write of three is the mark, the second the key set, the third the time: the configuration stays.
+    assert child.returncode == (-signal.SIGKILL if survives < 3 else 0)
+    assert kids("old")[0] in stood(root)
+    await publish(directory(root), wanted("new"), clock=Clock(START + 200))
+    assert stood(root) == kids("new", "old")
+    assert state_of(root).keys[1].retire == START + 100 + YEAR
+    assert state_of(root).issuer == ISSUER
