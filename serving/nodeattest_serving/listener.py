@@ -1,9 +1,9 @@
 """HTTPS for strangers: bounded in connections, in time and in bytes before a request is looked at.
 
 Promises: at most so many connections, in all and of one client, counted before the handshake; where all are taken, a
-newcomer gets the place of whoever holds most. A connection ends after one answer, after ``connection_seconds``, and
-after some 32 KiB and the body that is allowed, whatever it sends; aiohttp refuses every ambiguous framing; no forwarded
-address is believed.
+newcomer gets the place of whoever holds most. A connection ends after one answer, or where ``idle_seconds`` is set when
+no further request comes in that time; after ``connection_seconds``; and after some 32 KiB and the body that is allowed
+for one request, whatever it sends. aiohttp refuses every ambiguous framing; no forwarded address is believed.
 Leaves to others: what is answered.
 """
 
@@ -21,6 +21,7 @@ from typing import Final, cast
 from aiohttp import web
 
 from nodeattest_kube.buckets import Buckets
+from nodeattest_serving.connection import Connection, HttpServer, response
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import Address, ConnectionLimits, SettingsError
 
@@ -30,10 +31,6 @@ _HANDSHAKE: Final = 5.0
 """Seconds for a TLS handshake."""
 _SHUTDOWN: Final = 3.0
 """Seconds for requests that are being answered when we stop."""
-_MAX_LINE: Final = 2048
-"""Bytes of a request line; ours has 80."""
-_MAX_FIELD: Final = 8190
-_MAX_FIELDS: Final = 64
 _MOST_HEAD: Final = 32 * 1024
 """Bytes of a request but for its body: a line and a dozen headers, one of 4 KiB; more only costs memory."""
 _BACKLOG: Final = 128
@@ -44,69 +41,6 @@ _log = logging.getLogger(__name__)
 
 Handler = Callable[[web.BaseRequest, str], Awaitable[Reply]]
 """A request and who sent it (``client_of``) to the answer."""
-
-
-class _Connection(web.RequestHandler):
-    """aiohttp's connection, which ends when more came than any request of ours has.
-
-    aiohttp keeps all that came until the connection ends, whatever its own limits refused of it.
-    """
-
-    room: int
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; bytes may have come before, with the end of the handshake."""
-        super().connection_made(transport)
-        if self.room < 0 and self.transport is not None:
-            self.transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Take some bytes in."""
-        self.room -= len(data)
-        if self.room >= 0:
-            super().data_received(data)
-        elif self.transport is not None:
-            self.transport.abort()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Refuse what is no HTTP in our own words; aiohttp's quote the request, and tell our versions."""
-        del request, exc, message
-        bad = status < HTTPStatus.INTERNAL_SERVER_ERROR
-        return _response(refusal(HTTPStatus.BAD_REQUEST if bad else HTTPStatus.INTERNAL_SERVER_ERROR))
-
-
-class _Server(web.Server):
-    """aiohttp's server, which tells when a connection has ended."""
-
-    ended: Callable[[web.RequestHandler], None]
-    most_bytes: int
-
-    def __call__(self) -> web.RequestHandler:
-        """Make a connection's protocol; aiohttp's own way does without limits that it does not know."""
-        quiet = logging.Logger("http", logging.CRITICAL + 1)  # noqa: LOG001 - aiohttp's own lines quote requests
-        connection = _Connection(
-            self,
-            loop=asyncio.get_running_loop(),
-            access_log=quiet,
-            logger=quiet,
-            max_line_size=_MAX_LINE,
-            max_field_size=_MAX_FIELD,
-            max_headers=_MAX_FIELDS,
-            lingering_time=0.0,
-        )
-        connection.room = self.most_bytes
-        return connection
-
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """Note the end of a connection."""
-        super().connection_lost(handler, exc)
-        self.ended(handler)
 
 
 class _Arrival(asyncio.Protocol):
@@ -127,13 +61,15 @@ class Listener:
         self,
         handler: Handler,
         address: Address,
-        tls: ssl.SSLContext,
+        tls: ssl.SSLContext | None,
         limits: ConnectionLimits,
         *,
         most_body: int = 0,
         arrivals: Buckets | None = None,
     ) -> None:
-        """``most_body``: bytes of the longest body that the handler takes.
+        """``tls``: None for plain HTTP, behind something of ours on the same machine.
+
+        ``most_body``: bytes of the longest body that the handler takes.
 
         ``arrivals``: connections of a client in time. A handshake costs far more than closing a connection does, so
         whoever is far over his limit gets none.
@@ -150,17 +86,18 @@ class Listener:
         self._arrivals = arrivals
         self._clients: dict[str, dict[asyncio.Transport, None]] = {}
         """Connections of each client that has any, the oldest first."""
-        self._timers: dict[asyncio.BaseProtocol, tuple[str, asyncio.Transport, asyncio.TimerHandle]] = {}
+        self._held: dict[asyncio.BaseProtocol, tuple[str, asyncio.Transport]] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._http: _Server | None = None
+        self._http: HttpServer | None = None
         self._listening: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
-        self._http = _Server(
+        self._http = HttpServer(
             self._answer  # pyright: ignore[reportArgumentType] - a response is what aiohttp sends, stream or not
         )
         self._http.most_bytes = self._most_bytes
+        self._http.limits = self._limits
         self._http.ended = self._ended
         loop = asyncio.get_running_loop()
         try:
@@ -191,8 +128,11 @@ class Listener:
             transport.abort()
             return
         self._clients.setdefault(client, {})[transport] = None
+        if self._tls is None:
+            self._begin_plain(transport, client)
+            return
         transport.pause_reading()
-        task = asyncio.get_running_loop().create_task(self._shake_hands(transport, client))
+        task = asyncio.get_running_loop().create_task(self._shake_hands(transport, client, self._tls))
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
 
@@ -217,7 +157,7 @@ class Listener:
         oldest.abort()
         return True
 
-    async def _shake_hands(self, transport: asyncio.Transport, client: str) -> None:
+    async def _shake_hands(self, transport: asyncio.Transport, client: str, tls: ssl.SSLContext) -> None:
         """Put TLS on a connection and HTTP on that; whatever fails ends it."""
         loop = asyncio.get_running_loop()
         assert self._http is not None  # noqa: S101 - for the type checker: there is a server before there are connections
@@ -226,7 +166,7 @@ class Listener:
             secured = await loop.start_tls(
                 transport,
                 protocol,
-                self._tls,
+                tls,
                 server_side=True,
                 ssl_handshake_timeout=_HANDSHAKE,
                 ssl_shutdown_timeout=_HANDSHAKE,
@@ -241,16 +181,20 @@ class Listener:
         if secured is None:
             self._leave(client, transport)
             return
-        timer = loop.call_later(self._limits.connection_seconds, secured.abort)
-        self._timers[protocol] = client, transport, timer
+        self._held[protocol] = client, transport
         protocol.connection_made(secured)
 
+    def _begin_plain(self, transport: asyncio.Transport, client: str) -> None:
+        assert self._http is not None  # noqa: S101 - as above
+        protocol = self._http()
+        self._held[protocol] = client, transport
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+
     def _ended(self, protocol: web.RequestHandler) -> None:
-        held = self._timers.pop(protocol, None)
+        held = self._held.pop(protocol, None)
         if held is not None:
-            client, transport, timer = held
-            timer.cancel()
-            self._leave(client, transport)
+            self._leave(*held)
 
     def _leave(self, client: str, transport: asyncio.Transport) -> None:
         held = self._clients.get(client, {})
@@ -259,25 +203,18 @@ class Listener:
             self._clients.pop(client, None)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request and end the connection; a bug of ours is a 500, and in the log."""
+        """Answer one request; a bug of ours is a 500, and in the log."""
+        connection = request.protocol
+        assert isinstance(connection, Connection)  # noqa: S101 - for the type checker: ``HttpServer`` makes no other
         transport = request.transport
         client = client_of(transport.get_extra_info("peername") if transport is not None else None)
+        connection.asked()
         try:
             reply = await self._handler(request, client)
         except Exception:  # noqa: BLE001 - the worker's edge
             _log.exception("answering a request failed")
             reply = refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
-        return _response(reply)
-
-
-def _response(reply: Reply) -> web.Response:
-    response = web.Response(status=reply.status, body=reply.body, headers=reply.headers)
-    response.content_type = "application/json"
-    response.headers["Cache-Control"] = "no-cache, private"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Server"] = "nodeattest"
-    response.force_close()
-    return response
+        return response(reply, last=not connection.answered())
 
 
 def client_of(peer: object) -> str:

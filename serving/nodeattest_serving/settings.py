@@ -40,7 +40,15 @@ class ConnectionLimits:
     """Of one listener; each costs some 300 KiB, most of it TLS's buffer, before anybody proved anything."""
     connections_of_client: int = 64
     connection_seconds: float = 15.0
-    """For the whole life of a connection after its handshake, which has five: one request takes milliseconds."""
+    """For the whole life of a connection after its handshake, which has five: one request takes milliseconds.
+
+    Where connections are kept, the answer after this is the last one.
+    """
+    idle_seconds: float | None = None
+    """Connections are kept for further requests, and each must be here so long after the answer before it.
+
+    None: a connection ends after one answer.
+    """
 
 
 def parse_address(text: str, flag: str) -> Address:

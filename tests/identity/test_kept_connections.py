@@ -1,0 +1,129 @@
+"""A listener that keeps connections for further requests: how many, how long, and who loses his."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+
+import pytest
+from aiohttp import web
+
+from nodeattest_serving.listener import Listener
+from nodeattest_serving.replies import Reply
+from nodeattest_serving.settings import Address, ConnectionLimits
+
+LOOPBACK = "127.0.0.1"
+GET = b"GET /a HTTP/1.1\r\nHost: here\r\n\r\n"
+LIMIT = 10.0
+"""Seconds for one exchange; whatever is waited for here comes within one."""
+
+
+async def echo_path(request: web.BaseRequest, client: str) -> Reply:
+    return Reply(status=HTTPStatus.OK, body=f"{client} {request.raw_path}".encode(), headers={"ETag": '"1"'})
+
+
+@asynccontextmanager
+async def connected(limits: ConnectionLimits) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    listener = Listener(echo_path, Address(LOOPBACK, 0), None, limits)
+    await listener.start()
+    try:
+        async with asyncio.timeout(LIMIT):
+            reader, writer = await asyncio.open_connection(LOOPBACK, listener.port)
+            yield reader, writer
+            writer.close()
+    finally:
+        await listener.stop()
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    return head, await reader.readexactly(int(length.split(b":")[1]))
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """Read what comes until the end, which may be a reset."""
+    with contextlib.suppress(ConnectionError):
+        return await reader.read()
+    return b""
+
+
+async def test_a_connection_carries_request_after_request_and_several_at_once() -> None:
+    async with connected(ConnectionLimits(idle_seconds=5.0)) as (reader, writer):
+        for _ in range(3):
+            writer.write(GET)
+            head, body = await answer(reader)
+            assert head.startswith(b"HTTP/1.1 200 OK")
+            assert b"connection: close" not in head.lower()
+            assert body == b"127.0.0.1 /a"
+        writer.write(GET + GET.replace(b"/a", b"/b"))
+        assert [(await answer(reader))[1] for _ in range(2)] == [b"127.0.0.1 /a", b"127.0.0.1 /b"]
+
+
+async def test_whoever_wants_one_answer_gets_one() -> None:
+    async with connected(ConnectionLimits(idle_seconds=5.0)) as (reader, writer):
+        writer.write(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert b"/a" in await rest(reader)
+
+
+async def test_without_an_idle_limit_a_connection_ends_after_one_answer() -> None:
+    async with connected(ConnectionLimits()) as (reader, writer):
+        writer.write(GET + GET)
+        assert (await rest(reader)).count(b"HTTP/1.1 200") == 1
+
+
+@pytest.mark.parametrize("first", [b"", GET], ids=["at its beginning", "after an answer"])
+async def test_a_connection_that_says_nothing_ends(first: bytes) -> None:
+    async with connected(ConnectionLimits(idle_seconds=0.1)) as (reader, writer):
+        writer.write(first)
+        assert (await rest(reader)).count(b"HTTP/1.1 200") == bool(first)
+
+
+@pytest.mark.parametrize("first", [b"", GET], ids=["at its beginning", "after an answer"])
+async def test_a_request_that_comes_byte_by_byte_ends_its_connection(first: bytes) -> None:
+    async with connected(ConnectionLimits(idle_seconds=0.2)) as (reader, writer):
+        writer.write(first + GET[:-2] + b"X-Pad: ")
+        trickle = asyncio.create_task(byte_by_byte(writer))
+        assert (await rest(reader)).count(b"HTTP/1.1 200") == bool(first)
+        trickle.cancel()
+
+
+async def byte_by_byte(writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while True:
+            writer.write(b"a")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+
+async def test_the_answer_after_a_connections_time_is_its_last() -> None:
+    async with connected(ConnectionLimits(idle_seconds=5.0, connection_seconds=0.0)) as (reader, writer):
+        writer.write(GET + GET)
+        answers = await rest(reader)
+    assert answers.count(b"HTTP/1.1 200") == 1
+    assert b"connection: close" in answers.lower()
+
+
+async def test_more_than_any_request_has_ends_the_connection_although_many_requests_had_less() -> None:
+    async with connected(ConnectionLimits(idle_seconds=5.0)) as (reader, writer):
+        padded = GET.replace(b"\r\n\r\n", b"\r\nX-Pad: " + b"a" * 4000 + b"\r\n\r\n")
+        for _ in range(20):
+            writer.write(padded)
+            await answer(reader)
+        writer.write(b"GET /a HTTP/1.1\r\nHost: here\r\n" + (b"X-Pad: " + b"a" * 4000 + b"\r\n") * 9)
+        assert b"HTTP/1.1 200" not in await rest(reader)
+
+
+async def test_what_is_no_http_is_refused_in_our_own_words_and_ends_the_connection() -> None:
+    async with connected(ConnectionLimits(idle_seconds=5.0)) as (reader, writer):
+        writer.write(GET)
+        await answer(reader)
+        writer.write(
+            b"GET /a HTTP/1.1\r\nHost: here\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        )
+        answers = await rest(reader)
+    assert b" 400 Bad Request" in answers
+    assert b'"reason":"BadRequest"' in answers
