@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from nodeattest_identity.issuer.documents import DocumentError, documents, parse_configuration
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, of_public, read_jwks, read_pem
-from nodeattest_identity.issuer.urls import UrlError, configuration_url, issuer_url
+from nodeattest_identity.issuer.urls import UrlError, configuration_url, issuer_url, jwks_url
 
 ISSUER = "https://issuer.example/c1"
 JWKS_URI = "https://issuer.example/c1/openid/v1/jwks"
@@ -124,6 +124,8 @@ REFUSED_JWKS: dict[str, bytes] = {
     "a prime": jwks({**GOOD_RSA, "p": "AAAA"}),
     "a symmetric key": jwks({"kty": "oct", "kid": "1", "k": "AAAA"}),
     "Ed25519": jwks({"kty": "OKP", "crv": "Ed25519", "kid": "1", "x": "AAAA"}),
+    "a list as kty": jwks({**GOOD_EC, "kty": []}),
+    "an object as curve": jwks({**GOOD_EC, "crv": {}}),
     "another curve": jwks({**GOOD_EC, "crv": "secp256k1"}),
     "a key to encrypt with": jwks({**GOOD_RSA, "use": "enc"}),
     "another algorithm": jwks({**GOOD_RSA, "alg": "HS256"}),
@@ -147,6 +149,10 @@ REFUSED_JWKS: dict[str, bytes] = {
 def test_a_key_set_with_anything_odd_is_refused(body: bytes) -> None:
     with pytest.raises(KeysError, match="expected"):
         read_jwks(body)
+
+
+def test_a_key_that_comes_twice_is_read_once() -> None:
+    assert [key.alg for key in read_jwks(jwks(GOOD_RSA, GOOD_EC, GOOD_RSA))] == ["RS256", "ES256"]
 
 
 def test_a_relying_party_passes_over_keys_of_other_kinds_but_not_over_private_members() -> None:
@@ -213,6 +219,18 @@ def test_an_issuer_is_kept_byte_for_byte(text: str) -> None:
 def test_what_kube_apiserver_or_a_url_parser_may_take_otherwise_is_no_issuer(text: str) -> None:
     with pytest.raises(UrlError, match="expected the https URL"):
         issuer_url(text)
+
+
+def test_a_key_sets_url_may_have_a_query_and_no_fragment() -> None:
+    assert jwks_url("https://keys.example/v2.0/keys?p=a&b=c") == "https://keys.example/v2.0/keys?p=a&b=c"
+    for text in (
+        "https://keys.example/?",
+        "https://keys.example/?a#b",
+        "https://keys.example/?a?b",
+        "http://keys.example",
+    ):
+        with pytest.raises(UrlError, match="expected the https URL"):
+            jwks_url(text)
 
 
 def test_the_configuration_stands_below_the_issuers_path() -> None:

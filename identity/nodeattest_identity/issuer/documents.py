@@ -15,7 +15,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, base64url
+from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, base64url, once
 from nodeattest_identity.issuer.urls import UrlError, issuer_url, jwks_url
 from nodeattest_kube.jsontypes import JsonValue, parse_json
 
@@ -72,13 +72,9 @@ def documents(issuer: str, jwks_uri: str, keys: Iterable[VerifyingKey]) -> Docum
     """
     issuer_url(issuer)
     jwks_url(jwks_uri)
-    named: dict[str, VerifyingKey] = {}
-    for key in keys:
-        if named.setdefault(key.kid, key).spki != key.spki:
-            raise KeysError("expected every key under a name of its own, got two of one kid")
-    if not named:
+    kept = once(keys)
+    if not kept:
         raise KeysError("expected at least one key to publish, got none: the last documents stay as they are")
-    kept = tuple(named.values())
     configuration: dict[str, JsonValue] = {
         "issuer": issuer,
         "jwks_uri": jwks_uri,

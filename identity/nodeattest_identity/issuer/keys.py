@@ -14,6 +14,7 @@ import base64
 import binascii
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,7 +30,17 @@ from cryptography.hazmat.primitives.serialization import (
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
 
-__all__ = ["MAX_SIZE", "KeysError", "PublicKey", "VerifyingKey", "base64url", "of_public", "read_jwks", "read_pem"]
+__all__ = [
+    "MAX_SIZE",
+    "KeysError",
+    "PublicKey",
+    "VerifyingKey",
+    "base64url",
+    "of_public",
+    "once",
+    "read_jwks",
+    "read_pem",
+]
 
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
@@ -97,8 +108,8 @@ def read_pem(data: bytes) -> tuple[VerifyingKey, ...]:
     """Read a file of ``--service-account-key-file``: its keys in their order, of private ones the public half.
 
     Blocks: ``PUBLIC KEY``, ``RSA PUBLIC KEY``, ``CERTIFICATE`` and the private kinds, unencrypted. kube-apiserver
-    passes over a block that it cannot read; here that is an error, because a key that silently is not published locks
-    tokens out. Raises ``KeysError``.
+    passes over a block that it cannot read, such as an ECDSA key in PKCS #8; here one that is no key is an error,
+    because a key that silently is not published locks tokens out. Raises ``KeysError``.
     """
     if len(data) > MAX_SIZE:
         raise KeysError(f"expected at most {MAX_SIZE} bytes of PEM, got {len(data)}")
@@ -115,8 +126,8 @@ def read_jwks(body: bytes, *, skip_foreign: bool = False) -> tuple[VerifyingKey,
     """Read a key set (RFC 7517 §5): its keys in their order, under the names that it gives them.
 
     ``skip_foreign``: pass over keys of other types, curves and uses, as RFC 7517 §5 wants of one who reads any issuer's
-    set; else they are errors. A private member, two keys of one name, or nothing usable is always an error. Raises
-    ``KeysError``.
+    set; else they are errors. A private member, two keys of one name, or nothing usable is always an error; a key that
+    comes twice (kube-apiserver repeats one that stands in two of its files) is read once. Raises ``KeysError``.
     """
     if len(body) > MAX_SIZE:
         raise KeysError(f"expected at most {MAX_SIZE} bytes of a key set, got {len(body)}")
@@ -129,9 +140,16 @@ def read_jwks(body: bytes, *, skip_foreign: bool = False) -> tuple[VerifyingKey,
     keys = tuple(key for each in members if (key := _of_jwk(each, skip_foreign=skip_foreign)) is not None)
     if not keys:
         raise KeysError("expected at least one key that verifies tokens, got none")
-    if len({key.kid for key in keys}) != len(keys):
-        raise KeysError("expected every key under a name of its own, got two of one kid")
-    return keys
+    return once(keys)
+
+
+def once(keys: Iterable[VerifyingKey]) -> tuple[VerifyingKey, ...]:
+    """Leave out keys that were there before; raises ``KeysError`` for two different ones of one name."""
+    named: dict[str, VerifyingKey] = {}
+    for key in keys:
+        if named.setdefault(key.kid, key).spki != key.spki:
+            raise KeysError("expected every key under a name of its own, got two of one kid")
+    return tuple(named.values())
 
 
 def _of_block(label: str, body: bytes) -> VerifyingKey:
@@ -169,8 +187,8 @@ def _of_jwk(value: JsonValue, *, skip_foreign: bool) -> VerifyingKey | None:
     """Read one member of a key set; None for one that is passed over."""
     if not isinstance(value, dict):
         raise KeysError("expected JSON objects as keys, got something else")
-    foreign = value.get("kty") not in {"RSA", "EC"} or value.get("use", "sig") != "sig"
-    foreign = foreign or (value.get("kty") == "EC" and value.get("crv") not in _BY_NAME)
+    foreign = value.get("kty") not in ("RSA", "EC") or value.get("use", "sig") != "sig"
+    foreign = foreign or (value.get("kty") == "EC" and value.get("crv") not in tuple(_BY_NAME))
     if foreign and skip_foreign:
         return None
     if not _PRIVATE.isdisjoint(value):

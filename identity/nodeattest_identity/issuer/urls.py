@@ -1,7 +1,8 @@
 """An issuer's URL and its key set's, as kube-apiserver takes them. Pure.
 
 Promises: what passes is returned byte for byte: issuers are compared so, and a slash at the end makes another issuer.
-Source: Kubernetes pkg/serviceaccount/openidmetadata.go NewOpenIDMetadata: scheme https, no query, no fragment.
+Source: Kubernetes pkg/serviceaccount/openidmetadata.go NewOpenIDMetadata: scheme https; an issuer has
+no query and no fragment.
 OpenID Connect Discovery 1.0 §4.
 """
 
@@ -20,6 +21,7 @@ JWKS_PATH: Final = "/openid/v1/jwks"
 _MAX_LENGTH: Final = 2048
 _ALLOWED: Final = re.compile(r"https://[\x21\x24-\x3b\x3d\x41-\x5a\x5f\x61-\x7a~\[\]@%]+", re.ASCII)
 """Printable ASCII without spaces, quotes, backslashes, ``<``, ``>``, ``?``, ``#``, ``^``, ``{``, ``|`` and ``}``."""
+_ALLOWED_QUERY: Final = re.compile(rf"{_ALLOWED.pattern}(?:\?{_ALLOWED.pattern.removeprefix('https://')})?", re.ASCII)
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+", re.ASCII)
 
 
@@ -29,12 +31,13 @@ class UrlError(ValueError):
 
 def issuer_url(text: str) -> str:
     """Check ``--service-account-issuer``; raises ``UrlError``."""
-    return _checked(text, "an issuer")
+    expected = "expected the https URL of an issuer, without user, query and fragment"
+    return _checked(text, _ALLOWED, expected)
 
 
 def jwks_url(text: str) -> str:
-    """Check ``--service-account-jwks-uri``; raises ``UrlError``."""
-    return _checked(text, "a key set")
+    """Check ``--service-account-jwks-uri``, which may have a query; raises ``UrlError``."""
+    return _checked(text, _ALLOWED_QUERY, "expected the https URL of a key set, without user and fragment")
 
 
 def configuration_url(issuer: str) -> str:
@@ -42,9 +45,8 @@ def configuration_url(issuer: str) -> str:
     return issuer.removesuffix("/") + CONFIGURATION_PATH
 
 
-def _checked(text: str, what: str) -> str:
-    expected = f"expected the https URL of {what}, without user, query and fragment"
-    if len(text) > _MAX_LENGTH or not _ALLOWED.fullmatch(text):
+def _checked(text: str, allowed: re.Pattern[str], expected: str) -> str:
+    if len(text) > _MAX_LENGTH or not allowed.fullmatch(text):
         raise UrlError(f"{expected}, got {text[:100]!a}")
     try:
         parts: SplitResult = urlsplit(text)
