@@ -21,7 +21,9 @@ def test_every_named_test_exists() -> None:
 
 
 def test_every_named_module_exists() -> None:
-    named = set(re.findall(r"`((?:providers|controller|kube|authenticator|discovery)/[a-z_/]+)`", PAGE))
+    named = set(
+        re.findall(r"`((?:providers|controller|kube|authenticator|discovery|serving|identity)/[a-z_/]+)`", PAGE)
+    )
     assert named
     for module in named:
         room, _, rest = module.partition("/")

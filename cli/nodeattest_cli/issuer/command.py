@@ -10,7 +10,9 @@ from nodeattest_cli.lazy import LazyGroup
 
 __all__ = ["issuer"]
 
-_COMMANDS: Final[dict[str, tuple[str, str]]] = {}
+_COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "verify": ("nodeattest_cli.issuer.verify:verify", "Verify a token as a strict relying party, and show its claims."),
+}
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)

@@ -1,0 +1,137 @@
+"""``nodeattest issuer verify``: what a token proves to somebody who trusts its issuer.
+
+Promises: exit code 0 and the claims, or 1 and the refusal with expected, got and remedy, or 3 where the issuer could
+not be asked; of a token whose signature is not proved nothing but its kid is told.
+Everything else is ``nodeattest_identity.tokens``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from nodeattest_cli.errors import UserError
+from nodeattest_identity.issuer.keys import KeysError
+from nodeattest_identity.issuer.urls import UrlError
+from nodeattest_identity.tokens.fetching import Https
+from nodeattest_identity.tokens.jwt import MAX_SIZE, Claims, Expected, shown
+from nodeattest_identity.tokens.keyring import KnownKeys, read_key_files
+from nodeattest_identity.tokens.relying import RelyingParty
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Unavailable
+
+__all__ = ["verify"]
+
+_REFUSED: Final = 1
+_UNKNOWN: Final = 3
+_FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
+_ON_COMMAND_LINE: Final = (
+    "nodeattest: this token was an argument, which everybody on this machine can read in the list of processes, and "
+    "which your shell keeps: give it by --token-file, or - and standard input"
+)
+
+
+@click.command()
+@click.argument("token", required=False)
+@click.option("--token-file", type=_FILE, help="A file with the token, such as a projected volume's.")
+@click.option("--issuer", required=True, metavar="URL", help="Who must have issued it, exactly as its claim `iss`.")
+@click.option("--audience", "audiences", required=True, multiple=True, help="For whom it must be; one of several.")
+@click.option("--ca-file", type=_FILE, help="The only CAs that vouch for the issuer's server  [this machine's]")
+@click.option(
+    "--jwks-file", "key_files", type=_FILE, multiple=True, help="Keys, as a key set or PEM: nobody is asked then."
+)
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How.")
+def verify(
+    *,
+    token: str | None,
+    token_file: Path | None,
+    issuer: str,
+    audiences: tuple[str, ...],
+    ca_file: Path | None,
+    key_files: tuple[Path, ...],
+    output: str,
+) -> int:
+    """Verify a token of a service account, or any JWT of an issuer, as a strict relying party.
+
+    TOKEN is - for standard input. The issuer's keys are fetched by its OpenID configuration; --jwks-file does without.
+    Exit code 1: the token is refused; 3: the issuer could not be asked.
+    """
+    try:
+        expected = Expected(issuer=issuer, audiences=frozenset(audiences))
+        if key_files:
+            party = RelyingParty(expected, KnownKeys(read_key_files(key_files)))
+        else:
+            party = RelyingParty.at(expected, Https(ca_file=ca_file))
+    except UrlError as error:
+        raise UserError(f"--issuer: {error}; with --jwks-file it may be any text") from None
+    except (KeysError, ValueError) as error:
+        raise UserError(str(error)) from None
+    data = _read(token, token_file)
+    try:
+        claims = asyncio.run(party.verify(data))
+    except Denied as denied:
+        lines = ("expected", denied.expected), ("got", denied.got), ("do", denied.remedy)
+        click.echo(f"nodeattest: refused: {denied.reason}\n{_aligned(lines)}", err=True)
+        return _REFUSED
+    except Unavailable as unavailable:
+        click.echo(f"nodeattest: {unavailable}", err=True)
+        return _UNKNOWN
+    said = _members(claims)
+    click.echo(json.dumps(said) if output == "json" else _table(claims))
+    return 0
+
+
+def _read(token: str | None, token_file: Path | None) -> bytes:
+    """Read the token; files and pipes end with a line end, which is none of it."""
+    if (token is None) == (token_file is None):
+        raise UserError("expected one token: --token-file, or - and the token on standard input")
+    if token_file is not None:
+        with token_file.open("rb") as file:
+            return file.read(2 * MAX_SIZE).strip()
+    if token == "-":  # noqa: S105 - no secret, but where one is read
+        return sys.stdin.buffer.read(2 * MAX_SIZE).strip()
+    click.echo(_ON_COMMAND_LINE, err=True)
+    return (token or "").encode("utf-8", "surrogateescape")
+
+
+def _members(claims: Claims) -> JsonObject:
+    """Write the claims under their registered names (RFC 7519 §4.1)."""
+    times = {"exp": claims.expires, "iat": claims.issued_at, "nbf": claims.not_before}
+    known: JsonObject = {"iss": claims.issuer, "sub": claims.subject, "aud": [*claims.audiences], **times}
+    known["jti"] = claims.jwt_id
+    return {name: value for name, value in known.items() if value is not None} | claims.extra
+
+
+def _table(claims: Claims) -> str:
+    left = claims.expires - time.time()
+    since = ("issued", claims.issued_at), ("valid from", claims.not_before)
+    rows = [
+        ("subject", shown(claims.subject)),
+        ("issuer", shown(claims.issuer)),
+        ("audience", ", ".join(map(shown, claims.audiences))),
+        ("expires", f"{_moment(claims.expires)} (in {left:.0f} s)"),
+        *((name, _moment(each)) for name, each in since if each is not None),
+        ("key", f"{shown(claims.key_id)} ({claims.algorithm})"),
+        *((shown(name), json.dumps(value)) for name, value in claims.extra.items()),
+    ]
+    return _aligned(rows)
+
+
+def _aligned(rows: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"  {name:{width}}  {value}" for name, value in rows)
+
+
+def _moment(seconds: float) -> str:
+    """Write a time; one beyond the calendar as it stands."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f}"
