@@ -1,0 +1,238 @@
+"""One request to one upstream, and its answer back: streamed both ways, ended at a deadline.
+
+Promises: what was judged is what is sent, the target byte for byte; bodies pass as they came, at the pace of whoever
+takes them; no redirect is followed, no cookie kept, no environment asked, no connection reused after an upstream
+answered an upgrade in any way. At the deadline an answer is cut off, so that nobody takes it for whole.
+Leaves to others: who may ask, how long (``deadline``), what is injected.
+Source: RFC 9112 §6 and §9.3, RFC 9110 §10.1.1; CVE-2018-1002105 (a connection reused after a refused upgrade).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from types import TracebackType
+from typing import Final, Self
+
+from aiohttp import (
+    ClientConnectorError,
+    ClientError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    DummyCookieJar,
+    TCPConnector,
+    hdrs,
+    web,
+)
+from multidict import CIMultiDict
+from yarl import URL
+
+from nodeattest_identity.proxy import upgrade
+from nodeattest_identity.proxy.headers import Network, Sender, request_headers, response_headers
+from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_LINE, ProxyLimits
+from nodeattest_identity.proxy.paths import Target
+from nodeattest_identity.proxy.refusals import Refusal, Refused
+from nodeattest_identity.proxy.upload import Upload
+
+__all__ = ["Forwarder", "Order", "Upstream", "sender_of"]
+
+_IDLE_UPSTREAM: Final = 10.0
+"""Seconds that an unused connection to an upstream is kept: less than any server that we know of does."""
+_NEVER_FORWARDED: Final = frozenset({"CONNECT", "TRACE"})
+"""TRACE would show a caller what we inject."""
+_QUIET: Final = frozenset({hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT, hdrs.CONTENT_TYPE})
+"""What aiohttp would add to a client's request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """Where requests go."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    server_name: str | None = None
+    """What the upstream's certificate has to name; None: the host."""
+
+    def url(self, target: Target) -> URL:
+        """Name a target there; nothing of it is decoded or normalised."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return URL(f"{'http' if self.tls is None else 'https'}://{host}:{self.port}{target.raw}", encoded=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """How to forward a request."""
+
+    upstream: Upstream
+    target: Target
+    """What to ask the upstream for."""
+    deadline: float
+    """When everything ends, by the loop's clock."""
+    sender: Sender
+    inject: Sequence[tuple[str, str]] = ()
+    """Fields to add, once no field of their names is left."""
+    without: frozenset[bytes] = frozenset()
+    """Further fields not to pass, by canonical name."""
+
+
+def sender_of(request: web.BaseRequest, trusted: Sequence[Network] = ()) -> Sender:
+    """Tell who sent a request, by its connection alone."""
+    name = request.protocol.peername
+    peer = str(name[0]) if isinstance(name, tuple) and name else "unknown"
+    return Sender(peer=peer, scheme="http" if request.protocol.ssl_context is None else "https", trusted=trusted)
+
+
+class Forwarder:
+    """Connections to upstreams; an async context manager."""
+
+    def __init__(self, limits: ProxyLimits) -> None:
+        self._limits = limits
+        self._session: ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the pool."""
+        self._session = ClientSession(
+            connector=TCPConnector(
+                limit=self._limits.upstream_connections, keepalive_timeout=_IDLE_UPSTREAM, use_dns_cache=True
+            ),
+            auto_decompress=False,
+            cookie_jar=DummyCookieJar(),
+            skip_auto_headers=_QUIET,
+            trust_env=False,
+            timeout=ClientTimeout(total=None, sock_connect=self._limits.connect_seconds),
+            max_line_size=MAX_LINE,
+            max_field_size=MAX_FIELD,
+            max_headers=MAX_FIELDS,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close every connection."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def forward(self, request: web.BaseRequest, order: Order) -> web.StreamResponse:
+        """Forward a request and its answer; raises ``Refused`` while the client has got nothing yet.
+
+        1. The method may be forwarded, an upgrade is to WebSocket, an expectation is of 100. 2. The body may fit.
+        3. Header. 4. Ask, within the time for an answer. 5. Relay, or let bytes pass both ways, until the deadline.
+        """
+        # 1
+        if request.method in _NEVER_FORWARDED:
+            raise Refused(Refusal.METHOD_NOT_ALLOWED, f"expected another method, got {request.method}", close=True)
+        key = upgrade.requested(request)
+        # 2
+        upload = Upload(request, self._limits) if request.can_read_body else None
+        # 3
+        headers = request_headers(
+            request.raw_headers,
+            sender=order.sender,
+            inject=order.inject,
+            without=order.without,
+        )
+        if upload is not None and upload.length is not None:
+            headers[hdrs.CONTENT_LENGTH] = str(upload.length)
+        if key is not None:
+            headers.update(upgrade.HEADERS)
+        exchange = _Exchange(request, key)
+        now = asyncio.get_running_loop().time()
+        answer_by = min(order.deadline, now + self._limits.answer_seconds)
+        try:
+            async with asyncio.timeout_at(answer_by if upload is None else order.deadline) as timer:
+                if upload is not None:
+                    upload.answer_within(timer, order.deadline)
+                response = await self._ask(request, order, headers, upload)  # 4
+                if upload is not None:
+                    upload.answered = True
+                timer.reschedule(order.deadline)
+                return await exchange.relay(response)  # 5
+        except TimeoutError:
+            over = asyncio.get_running_loop().time() >= order.deadline
+            refusal = Refusal.TIME_OVER if over else Refusal.UPSTREAM_TOO_SLOW
+            return exchange.cut(Refused(refusal, "expected an answer in time, got none"))
+        except ClientError:
+            return exchange.cut(Refused(Refusal.UPSTREAM_MALFORMED, "expected a whole answer, got a part"))
+
+    async def _ask(
+        self, request: web.BaseRequest, order: Order, headers: CIMultiDict[str], upload: Upload | None
+    ) -> ClientResponse:
+        """Get the beginning of an answer; raises ``Refused``."""
+        assert self._session is not None  # noqa: S101 - for the type checker: callers have entered us
+        upstream = order.upstream
+        try:
+            return await self._session.request(
+                request.method,
+                upstream.url(order.target),
+                headers=headers,
+                data=None if upload is None else upload.chunks(),
+                allow_redirects=False,
+                ssl=upstream.tls or True,
+                server_hostname=upstream.server_name if upstream.tls is not None else None,
+            )
+        except ClientConnectorError as error:
+            raise Refused(
+                Refusal.UPSTREAM_UNREACHABLE, f"expected to reach the upstream, got {error.os_error.strerror}"
+            ) from None
+        except ClientError as error:
+            if upload is not None and upload.refused is not None:
+                raise upload.refused from None
+            raise Refused(Refusal.UPSTREAM_MALFORMED, f"expected an answer, got {type(error).__name__}") from None
+
+
+class _Exchange:
+    """An answer on its way to the client."""
+
+    def __init__(self, request: web.BaseRequest, key: str | None) -> None:
+        """``key``: of a request for WebSocket."""
+        self._request = request
+        self._key = key
+        self._sent: web.StreamResponse | None = None
+
+    async def relay(self, response: ClientResponse) -> web.StreamResponse:
+        """Pass an answer on; an upstream that was asked to upgrade is asked nothing else on that connection."""
+        try:
+            if self._key is not None and response.status == HTTPStatus.SWITCHING_PROTOCOLS:
+                sent = self._sent = upgrade.accepted(response, self._key)
+                await upgrade.tunnel(self._request, response, sent)
+                return sent
+            sent = self._sent = _begin(response)
+            if self._key is not None:
+                sent.force_close()
+            await sent.prepare(self._request)
+            async for chunk in response.content.iter_any():
+                await sent.write(chunk)
+            await sent.write_eof()
+            return sent
+        finally:
+            if self._key is None:
+                response.release()
+            else:
+                response.close()
+
+    def cut(self, refused: Refused) -> web.StreamResponse:
+        """End an answer that is not whole so that nobody takes it for one; raises where none has begun."""
+        sent = self._sent
+        if sent is None or not sent.prepared:
+            raise refused
+        sent.force_close()
+        if self._request.transport is not None:
+            self._request.transport.abort()
+        return sent
+
+
+def _begin(response: ClientResponse) -> web.StreamResponse:
+    """Make our answer of an upstream's; raises ``Refused``."""
+    if response.status < HTTPStatus.OK:
+        raise Refused(Refusal.UPSTREAM_MALFORMED, f"expected a final answer, got {response.status}")
+    sent = web.StreamResponse(status=response.status, headers=response_headers(response.raw_headers))
+    if hdrs.TRANSFER_ENCODING in response.headers:
+        sent.headers.popall(hdrs.CONTENT_LENGTH, None)
+    sent.headers.setdefault(hdrs.SERVER, "nodeattest")
+    return sent

@@ -1,0 +1,197 @@
+"""Which header fields pass a proxy, in both directions. Pure.
+
+Promises: an upstream that folds ``-``, ``_``, ``.`` and case (CGI, WSGI, some routers) sees of every identity header
+only what we inject, one value each; no credential and no hop-by-hop field passes; the client's words on who it is or
+was forwarded by never pass. Fields are dropped before ours are added, so no ``Connection`` names ours away.
+Leaves to others: framing (aiohttp refuses what is ambiguous), what is injected.
+Source: RFC 9110 §7.6.1, RFC 7230 §6.1; RFC 3875 §4.1.18 and PEP 3333 (folding); CVE-2025-64484 and its relatives in
+Traefik and oauth2-proxy (an alias passed), kube-rbac-proxy #319 (``Connection`` named the identity header); apiserver
+pkg/server/httplog and authentication/request/websocket (a bearer token in ``Sec-WebSocket-Protocol``).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from multidict import CIMultiDict
+
+from nodeattest_identity.proxy.refusals import Refusal, Refused
+
+__all__ = [
+    "COOKIE", "CREDENTIALS", "Network", "RawHeaders", "Sender", "canonical", "is_safe_value", "request_headers",
+    "response_headers",
+]  # fmt: skip
+
+RawHeaders = Sequence[tuple[bytes, bytes]]
+"""Names and values as they came."""
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_ALPHANUMERIC: Final = string.ascii_lowercase + string.digits
+_FOLD: Final = bytes(
+    ord(lower) if (lower := chr(code).lower()) in _ALPHANUMERIC else ord("-") for code in range(256)
+)  # fmt: skip
+"""What each byte of a name becomes: lower case, and ``-`` for everything that is no letter and no digit."""
+
+COOKIE: Final = b"cookie"
+CREDENTIALS: Final = frozenset({b"authorization", COOKIE})
+"""What a request that is forwarded for nobody does not carry."""
+_HOP_BY_HOP: Final = frozenset({
+    b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
+    b"http2-settings",
+})  # fmt: skip
+"""RFC 9110 §7.6.1; each connection has its own."""
+_OURS: Final = frozenset({b"host", b"content-length", b"expect"})
+"""What we write anew."""
+_IDENTITY: Final = frozenset({
+    b"authorization", b"forwarded", b"remote-user", b"remote-group", b"remote-groups", b"remote-email", b"remote-name",
+    b"x-user", b"x-username", b"x-email", b"x-groups", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip",
+    b"true-client-ip", b"x-request-id", b"x-http-method-override", b"x-http-method", b"x-method-override",
+})  # fmt: skip
+"""Identities, origins and methods that an upstream may believe a proxy for."""
+_IDENTITY_PREFIXES: Final = (
+    b"x-authenticated-", b"x-authorized-", b"x-remote-", b"x-forwarded-", b"x-auth-request-", b"x-webauth-",
+    b"x-auth-user", b"x-auth-email", b"x-auth-group", b"x-auth-name", b"x-original-",
+    b"x-rewrite-", b"impersonate-", b"proxy-", b"x-ssl-client-", b"ssl-client-", b"x-client-cert", b"x-pomerium-",
+    b"x-goog-authenticated-", b"x-goog-iap-", b"x-amzn-oidc-", b"x-ms-client-principal", b"cf-access-",
+)  # fmt: skip
+_BARE: Final = frozenset(prefix.rstrip(b"-") for prefix in _IDENTITY_PREFIXES)
+_DROPPED: Final = _HOP_BY_HOP | _OURS | _IDENTITY | _BARE
+_BACK: Final = (b"x-authenticated-", b"x-authorized-", b"x-remote-", b"impersonate-")
+"""What an upstream does not say of identities: a proxy behind us might believe it."""
+_BACK_BARE: Final = frozenset(prefix.rstrip(b"-") for prefix in _BACK)
+_HOST: Final = re.compile(rb"[A-Za-z0-9._~\-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
+"""A host that cannot bend a URL it is put into (CVE-2026-48710)."""
+_SAFE: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_PROTOCOLS: Final = b"sec-websocket-protocol"
+_BEARER_PROTOCOL: Final = b"base64url.bearer.authorization.k8s.io."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Who a request came from, as far as the connection tells."""
+
+    peer: str
+    """The address that the connection comes from."""
+    scheme: str
+    trusted: Sequence[Network] = ()
+    """Proxies whose own X-Forwarded-For, -Proto and -Host are passed on."""
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the peer is one of them."""
+        if not self.trusted:
+            return False
+        try:
+            address = ipaddress.ip_address(self.peer.partition("%")[0])
+        except ValueError:
+            return False
+        return any(address in network for network in self.trusted)
+
+
+def canonical(name: bytes) -> bytes:
+    """Name a field as the most forgetful upstream would: ``X_Remote.User`` is ``x-remote-user``."""
+    return name.translate(_FOLD)
+
+
+def is_safe_value(text: str) -> bool:
+    """Tell whether a text can be a field's value and be read back as it is: printable ASCII, no blank at its ends."""
+    return _SAFE.fullmatch(text) is not None
+
+
+def request_headers(
+    raw: RawHeaders,
+    *,
+    sender: Sender,
+    inject: Sequence[tuple[str, str]],
+    without: frozenset[bytes] = frozenset(),
+) -> CIMultiDict[str]:
+    """Make the header that the upstream gets; raises ``Refused``.
+
+    1. Drop by canonical name: hop-by-hop, what ``Connection`` lists, identities, credentials, ``without``, and every
+       alias of what is injected. 2. Take bearer tokens out of the WebSocket protocols. 3. Write Host and X-Forwarded-*.
+    4. Inject.
+    """
+    names = [canonical(name) for name, _ in raw]
+    dropped = _DROPPED | without | _listed(raw, names) | {canonical(name.encode()) for name, _ in inject}
+    made: CIMultiDict[str] = CIMultiDict()
+    for (name, value), known in zip(raw, names, strict=True):
+        if known in dropped or known.startswith(_IDENTITY_PREFIXES):  # 1
+            continue
+        if known == _PROTOCOLS:  # 2
+            kept = b", ".join(_protocols(value))
+            if kept:
+                made.add("Sec-WebSocket-Protocol", _text(kept))
+        else:
+            made.add(name.decode(), _text(value))
+    made.update(_origin(raw, sender))  # 3
+    # 4
+    for name, value in inject:
+        if not is_safe_value(value):
+            raise Refused(Refusal.INTERNAL_ERROR, f"expected a value of {name} that a header can carry, got another")
+        made.add(name, value)
+    return made
+
+
+def response_headers(raw: RawHeaders) -> CIMultiDict[str]:
+    """Make the header that the client gets; fields that repeat, like Set-Cookie, stay apart.
+
+    Bytes that are no UTF-8 become ``?``: nothing that reads a header byte by byte may read ours otherwise.
+    """
+    names = [canonical(name) for name, _ in raw]
+    listed = _listed(raw, names)
+    made: CIMultiDict[str] = CIMultiDict()
+    for (name, value), known in zip(raw, names, strict=True):
+        if known in _HOP_BY_HOP or known in listed or known in _BACK_BARE or known.startswith(_BACK):
+            continue
+        made.add(name.decode(errors="replace"), value.decode(errors="replace").replace("\ufffd", "?"))
+    return made
+
+
+def _origin(raw: RawHeaders, sender: Sender) -> dict[str, str]:
+    """Tell the upstream what was asked for, and by whom as far as the connection tells."""
+    given: dict[bytes, bytes] = {}
+    for name, value in raw:
+        known = name.lower()
+        if known == b"host" or sender.is_trusted:
+            given[known] = _joined(given.get(known), value)
+    host = given.get(b"host", b"")
+    if _HOST.fullmatch(host) is None:
+        raise Refused(Refusal.HEADER_NOT_ALLOWED, "expected a Host of name and port, got another")
+    before = given.get(b"x-forwarded-for")
+    return {
+        "Host": host.decode(),
+        "X-Forwarded-For": sender.peer if before is None else f"{_text(before)}, {sender.peer}",
+        "X-Forwarded-Proto": _text(given.get(b"x-forwarded-proto", sender.scheme.encode())),
+        "X-Forwarded-Host": _text(given.get(b"x-forwarded-host", host)),
+    }
+
+
+def _listed(raw: RawHeaders, names: Iterable[bytes]) -> frozenset[bytes]:
+    """Name what ``Connection`` says is for this hop only (RFC 9110 §7.6.1)."""
+    values = [value for (_, value), known in zip(raw, names, strict=True) if known == b"connection"]
+    if not values:
+        return frozenset()
+    listed = {canonical(option.strip()) for value in values for option in value.split(b",")}
+    return frozenset(listed)
+
+
+def _joined(before: bytes | None, value: bytes) -> bytes:
+    return value if before is None else before + b", " + value
+
+
+def _protocols(value: bytes) -> list[bytes]:
+    """Name the WebSocket protocols but for bearer tokens, which kube-apiserver takes there, too."""
+    offered = (protocol.strip() for protocol in value.split(b","))
+    return [protocol for protocol in offered if protocol and not protocol.lower().startswith(_BEARER_PROTOCOL)]
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise Refused(Refusal.HEADER_NOT_ALLOWED, "expected a header in UTF-8, got other bytes") from None

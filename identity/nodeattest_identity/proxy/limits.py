@@ -1,0 +1,40 @@
+"""What a proxy takes of one request and of all: bytes, seconds, connections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["MAX_FIELD", "MAX_FIELDS", "MAX_HEAD", "MAX_LINE", "ProxyLimits"]
+
+MAX_LINE: Final = 8190
+"""Bytes of a request line."""
+MAX_FIELD: Final = 8190
+"""Bytes of one header field."""
+MAX_FIELDS: Final = 128
+MAX_HEAD: Final = 32 * 1024
+"""Bytes of request line and header together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyLimits:
+    """What can be set; seconds are of a monotonic clock."""
+
+    connections: int = 4096
+    """At once, WebSockets among them; each costs some 50 KiB, and 300 KiB over TLS."""
+    upstream_connections: int = 4096
+    """To all upstreams at once."""
+    header_seconds: float = 10.0
+    """From the first byte of a request, or of a connection, to the end of its header."""
+    idle_seconds: float = 120.0
+    """Between two requests of a connection: longer than kube-apiserver keeps one unused (90 s, client-go)."""
+    body_idle_seconds: float = 30.0
+    """Between two pieces of a request's body."""
+    connect_seconds: float = 5.0
+    """To reach the upstream."""
+    answer_seconds: float = 60.0
+    """From the end of a request's body, or its beginning where the answer comes first, to the upstream's header."""
+    request_seconds: float = 3600.0
+    """For the whole of a request, an answer that streams or a WebSocket: a credential that was revoked ends by then."""
+    most_body: int | None = None
+    """Bytes of a request's body; None: the upstream decides."""

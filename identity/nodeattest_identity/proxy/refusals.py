@@ -1,0 +1,135 @@
+"""Why a proxy answers a request itself: a closed list for answers, logs, metrics and docs. Pure.
+
+Promises: each refusal has one status; what a client is told depends on the refusal alone, so it quotes nothing of the
+request and tells nothing about users, tokens or the upstream.
+Source: companion proposal 003; RFC 9110 §15, RFC 6750 §3, RFC 6585 §4 and §5; apimachinery metav1.Status.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+
+__all__ = ["STATUS", "Refusal", "Refused", "answer", "body"]
+
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+class Refusal(StrEnum):
+    """Why; the value stands in answers, logs and metrics."""
+
+    # The request as such
+    REQUEST_MALFORMED = "RequestMalformed"
+    HEADERS_TOO_LARGE = "HeadersTooLarge"
+    HEADER_NOT_ALLOWED = "HeaderNotAllowed"
+    PATH_NOT_ALLOWED = "PathNotAllowed"
+    METHOD_NOT_ALLOWED = "MethodNotAllowed"
+    EXPECTATION_NOT_ALLOWED = "ExpectationNotAllowed"
+    UPGRADE_MALFORMED = "UpgradeMalformed"
+    UPGRADE_NOT_ALLOWED = "UpgradeNotAllowed"
+    BODY_TOO_LARGE = "BodyTooLarge"
+    REQUEST_TOO_SLOW = "RequestTooSlow"
+    # Who asks
+    CREDENTIALS_MISSING = "CredentialsMissing"
+    CREDENTIALS_AMBIGUOUS = "CredentialsAmbiguous"
+    CREDENTIALS_REFUSED = "CredentialsRefused"
+    USER_NOT_ALLOWED = "UserNotAllowed"
+    USER_BUSY = "UserBusy"
+    # What it takes to answer
+    VERIFICATION_UNAVAILABLE = "VerificationUnavailable"
+    PROXY_BUSY = "ProxyBusy"
+    UPSTREAM_UNREACHABLE = "UpstreamUnreachable"
+    UPSTREAM_MALFORMED = "UpstreamMalformed"
+    UPSTREAM_TOO_SLOW = "UpstreamTooSlow"
+    TIME_OVER = "TimeOver"
+    INTERNAL_ERROR = "InternalError"
+
+
+STATUS: Final[Mapping[Refusal, HTTPStatus]] = {
+    Refusal.REQUEST_MALFORMED: HTTPStatus.BAD_REQUEST,
+    Refusal.HEADERS_TOO_LARGE: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    Refusal.HEADER_NOT_ALLOWED: HTTPStatus.BAD_REQUEST,
+    Refusal.PATH_NOT_ALLOWED: HTTPStatus.BAD_REQUEST,
+    Refusal.METHOD_NOT_ALLOWED: HTTPStatus.NOT_IMPLEMENTED,
+    Refusal.EXPECTATION_NOT_ALLOWED: HTTPStatus.EXPECTATION_FAILED,
+    Refusal.UPGRADE_MALFORMED: HTTPStatus.BAD_REQUEST,
+    Refusal.UPGRADE_NOT_ALLOWED: HTTPStatus.NOT_IMPLEMENTED,
+    Refusal.BODY_TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    Refusal.REQUEST_TOO_SLOW: HTTPStatus.REQUEST_TIMEOUT,
+    Refusal.CREDENTIALS_MISSING: HTTPStatus.UNAUTHORIZED,
+    Refusal.CREDENTIALS_AMBIGUOUS: HTTPStatus.BAD_REQUEST,
+    Refusal.CREDENTIALS_REFUSED: HTTPStatus.UNAUTHORIZED,
+    Refusal.USER_NOT_ALLOWED: HTTPStatus.FORBIDDEN,
+    Refusal.USER_BUSY: HTTPStatus.TOO_MANY_REQUESTS,
+    Refusal.VERIFICATION_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+    Refusal.PROXY_BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
+    Refusal.UPSTREAM_UNREACHABLE: HTTPStatus.BAD_GATEWAY,
+    Refusal.UPSTREAM_MALFORMED: HTTPStatus.BAD_GATEWAY,
+    Refusal.UPSTREAM_TOO_SLOW: HTTPStatus.GATEWAY_TIMEOUT,
+    Refusal.TIME_OVER: HTTPStatus.GATEWAY_TIMEOUT,
+    Refusal.INTERNAL_ERROR: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+"""The usual status; a program may answer some of them with another (``--deny-status``)."""
+_RETRY: Final[Mapping[HTTPStatus, str]] = {
+    HTTPStatus.TOO_MANY_REQUESTS: "1",
+    HTTPStatus.SERVICE_UNAVAILABLE: "5",
+}
+"""Retry-After in seconds."""
+
+
+class Refused(Exception):  # noqa: N818 - a verdict, not a failure
+    """A request is not forwarded.
+
+    ``detail`` is for our log, in our own words. ``close``: nothing more may come on this connection. ``status`` and
+    ``headers`` replace and complete what the refusal's answer usually has.
+    """
+
+    def __init__(
+        self,
+        refusal: Refusal,
+        detail: str,
+        *,
+        close: bool = False,
+        status: HTTPStatus | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> None:
+        super().__init__(f"{refusal}: {detail}")
+        self.refusal = refusal
+        self.detail = detail
+        self.close = close
+        self.status = status or STATUS[refusal]
+        self.headers = headers
+
+
+def answer(refused: Refused) -> web.Response:
+    """Make the answer to a request that is not forwarded."""
+    status = refused.status
+    response = web.Response(status=status, body=body(refused.refusal, status), headers=refused.headers)
+    response.content_type = "application/json"
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Server"] = "nodeattest"
+    if status in _RETRY and "Retry-After" not in response.headers:
+        response.headers["Retry-After"] = _RETRY[status]
+    if refused.close:
+        response.force_close()
+    return response
+
+
+def body(refusal: Refusal, status: HTTPStatus) -> bytes:
+    """Write what every client of an API server can read."""
+    said: dict[str, object] = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": f"{status.phrase}: {refusal}",
+        "reason": refusal.value,
+        "code": status.value,
+    }
+    return json.dumps(said, separators=(",", ":")).encode()

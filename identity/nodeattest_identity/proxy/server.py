@@ -1,0 +1,242 @@
+"""A listener for proxies: connections that are kept, answers that stream, WebSockets.
+
+Promises: a header is whole within its time and its size, or is refused with 408 or 431 and never kept beyond that;
+aiohttp refuses every ambiguous framing; a body is handed on as it came, also compressed; a client that goes away ends
+what is done for it; what is refused is answered in our own words.
+Leaves to others: what is answered; who may connect (``Door``).
+Source: RFC 9112 §2.2, §6.1, §9.6; RFC 6585 §5; companions' raw-socket corpus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.streams import StreamReader
+
+from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_LINE, ProxyLimits
+from nodeattest_identity.proxy.refusals import STATUS, Refusal, Refused, answer, body
+from nodeattest_serving.door import Door
+from nodeattest_serving.settings import Address, ConnectionLimits
+
+__all__ = ["Handler", "ProxyServer"]
+
+_LINGER: Final = 1.0
+"""Seconds to read on from a client that was answered before its body came: a reset could overtake the answer."""
+_SHUTDOWN: Final = 3.0
+"""Seconds for requests that are being answered when we stop."""
+_SWEEP: Final = 0.5
+"""Seconds between two looks for headers that take too long."""
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+"""A request to its answer; raises ``Refused``."""
+
+
+class _Connection(web.RequestHandler):
+    """aiohttp's connection, which counts the bytes and the seconds of a header."""
+
+    refused: Callable[[Refusal], None]
+    waiting_since: float | None = None
+    """Since when a header has been coming, or the first one of a connection been waited for; None: it came."""
+    _head = 0
+    """Bytes of the header that is coming."""
+    _last: StreamReader | None = None
+    """The body of the request that came last."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self.waiting_since = asyncio.get_running_loop().time()
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Take some bytes in."""
+        before = self._request_count
+        super().data_received(data)
+        if self._request_count != before:
+            if self._messages:
+                self._last = self._messages[-1][1]
+            self._head, self.waiting_since = 0, None
+        elif self._upgraded or (  # pyright: ignore[reportUnknownMemberType] - aiohttp's own, a bool
+            self._last is not None and not self._last.is_eof()
+        ):
+            pass  # of a body, or of a WebSocket
+        elif data:
+            self._head += len(data)
+            if self.waiting_since is None:
+                self.waiting_since = asyncio.get_running_loop().time()
+            if self._head > MAX_HEAD:
+                self.end(Refusal.HEADERS_TOO_LARGE)
+
+    def end(self, refusal: Refusal) -> None:
+        """Refuse a header that has not come as a whole; where an answer is under way, only end the connection."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        self.refused(refusal)
+        if self._head and self._current_request is None and not self._messages:
+            transport.write(_plain(refusal))
+        self.force_close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Refuse what is no HTTP in our own words; aiohttp's quote the request, and tell our versions."""
+        del message
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer was under way")
+        refusal = Refusal.INTERNAL_ERROR
+        if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            long = isinstance(exc, LineTooLong) or "Too many" in str(exc)
+            refusal = Refusal.HEADERS_TOO_LARGE if long else Refusal.REQUEST_MALFORMED
+        self.refused(refusal)
+        return answer(Refused(refusal, "expected HTTP/1.1, got something else", close=True))
+
+
+class _Server(web.Server):
+    """aiohttp's server, with connections of ours."""
+
+    limits: ProxyLimits
+    ended: Callable[[web.RequestHandler], None]
+    refused: Callable[[Refusal], None]
+
+    def __call__(self) -> _Connection:
+        """Make a connection's protocol."""
+        quiet = logging.Logger("http", logging.CRITICAL + 1)  # noqa: LOG001 - aiohttp's own lines quote requests
+        connection = _Connection(
+            self,
+            loop=asyncio.get_running_loop(),
+            access_log=quiet,
+            logger=quiet,
+            max_line_size=MAX_LINE,
+            max_field_size=MAX_FIELD,
+            max_headers=MAX_FIELDS,
+            keepalive_timeout=self.limits.idle_seconds,
+            lingering_time=_LINGER,
+            auto_decompress=False,
+        )
+        connection.refused = self.refused
+        return connection
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        """Note the end of a connection."""
+        super().connection_lost(handler, exc)
+        self.ended(handler)
+
+    def sweep(self) -> None:
+        """End connections whose header takes too long."""
+        before = asyncio.get_running_loop().time() - self.limits.header_seconds
+        for connection in self.connections:
+            if isinstance(connection, _Connection):
+                since = connection.waiting_since
+                if since is not None and since < before:
+                    connection.end(Refusal.REQUEST_TOO_SLOW)
+
+
+class ProxyServer:
+    """One address with one handler."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        address: Address,
+        tls: ssl.SSLContext | None,
+        limits: ProxyLimits,
+        *,
+        refused: Callable[[Refusal], None] = lambda _: None,
+    ) -> None:
+        """``tls``: None for plain HTTP. ``refused`` hears of what was refused before there was a request to handle."""
+        self._handler = handler
+        self._limits = limits
+        self._refused = refused
+        self._http: _Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        # Who connects is a proxy, and all its users come from one address: no limit of one client below that of all.
+        places = ConnectionLimits(connections=limits.connections, connections_of_client=limits.connections)
+        self._door = Door(self._connection, address, tls, places)
+
+    @property
+    def port(self) -> int:
+        """Where it listens; the chosen one where 0 was asked for."""
+        return self._door.port
+
+    @property
+    def turned_away(self) -> int:
+        """Connections that were closed because there were too many, for metrics."""
+        return self._door.turned_away
+
+    async def start(self) -> None:
+        """Listen; raises ``SettingsError`` when the address cannot be had."""
+        self._http = _Server(
+            self._answer,  # pyright: ignore[reportArgumentType] - aiohttp asks for a coroutine, which this is
+            handler_cancellation=True,
+        )
+        self._http.limits = self._limits
+        self._http.refused = self._refused
+        self._http.ended = self._door.ended
+        await self._door.open()
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep(self._http))
+
+    async def stop(self) -> None:
+        """Stop listening, let requests end, close every connection."""
+        if self._http is None:
+            return
+        self._door.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._sweeper
+        self._http.pre_shutdown()
+        await self._http.shutdown(_SHUTDOWN)
+        self._http = None
+
+    def _connection(self) -> asyncio.Protocol:
+        assert self._http is not None  # noqa: S101 - for the type checker: there is a server before there are connections
+        return self._http()
+
+    async def _sweep(self, http: _Server) -> None:
+        while True:
+            await asyncio.sleep(min(_SWEEP, self._limits.header_seconds))
+            http.sweep()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request; a bug of ours is a 500, and in the log."""
+        try:
+            _require_small(request)
+            return await self._handler(request)
+        except Refused as refused:
+            return answer(refused)
+        except ConnectionError:
+            raise  # the client has gone
+        except Exception:  # noqa: BLE001 - the worker's edge
+            _log.exception("answering a request failed")
+            return answer(Refused(Refusal.INTERNAL_ERROR, "a bug", close=True))
+
+
+def _require_small(request: web.BaseRequest) -> None:
+    size = sum(len(name) + len(value) for name, value in request.raw_headers)
+    if size > MAX_HEAD:
+        raise Refused(Refusal.HEADERS_TOO_LARGE, f"expected at most {MAX_HEAD} bytes of header, got more", close=True)
+
+
+def _plain(refusal: Refusal) -> bytes:
+    """Write an answer to what never became a request."""
+    status = STATUS[refusal]
+    said = body(refusal, status)
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\nContent-Length: {len(said)}\r\n"
+        "Cache-Control: no-store\r\nServer: nodeattest\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + said

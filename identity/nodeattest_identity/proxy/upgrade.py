@@ -1,0 +1,158 @@
+"""Upgrades: WebSocket and nothing else, and bytes only after the upstream has agreed.
+
+Promises: an upgrade is a GET of HTTP/1.1 without a body, with one protocol, one key and version 13; h2c, SPDY and
+anything else is refused. Bytes pass both ways only after a 101 that answers the client's key; after any other answer
+the upstream's connection is closed, and the client's, too. Nothing is kept of what passes; who takes slowly is waited
+for.
+Leaves to others: when it ends (the caller cancels), what the frames say.
+Source: RFC 6455 §4.1 and §4.2, RFC 9110 §7.8; CVE-2018-1002105: kube-apiserver copied bytes after a refused upgrade.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import ClientResponse, hdrs, web
+from aiohttp.base_protocol import BaseProtocol
+
+from nodeattest_identity.proxy.headers import response_headers
+from nodeattest_identity.proxy.refusals import Refusal, Refused
+
+__all__ = ["HEADERS", "accepted", "requested", "tunnel"]
+
+HEADERS: Final = {hdrs.CONNECTION: "Upgrade", hdrs.UPGRADE: "websocket"}
+_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+"""RFC 6455 §1.3."""
+_KEY: Final = 16
+"""Bytes of a key."""
+
+
+def requested(request: web.BaseRequest) -> str | None:
+    """Return the key of a request for WebSocket, None of one for no upgrade; raises ``Refused``."""
+    offered = _tokens(request, hdrs.UPGRADE)
+    if "HTTP2-Settings" in request.headers or (offered and "websocket" not in offered):
+        raise Refused(Refusal.UPGRADE_NOT_ALLOWED, "expected no upgrade but to websocket, got another", close=True)
+    if not offered:
+        return None
+    keys = request.headers.getall(hdrs.SEC_WEBSOCKET_KEY, [])
+    sound = (
+        offered == ["websocket"]
+        and request.method == "GET"
+        and request.version == (1, 1)
+        and "upgrade" in _tokens(request, hdrs.CONNECTION)
+        and request.headers.getall(hdrs.SEC_WEBSOCKET_VERSION, []) == ["13"]
+        and len(keys) == 1
+        and _is_key(keys[0])
+        and not request.can_read_body
+    )
+    if not sound:
+        raise Refused(
+            Refusal.UPGRADE_MALFORMED, "expected a GET of HTTP/1.1 with one key, got another upgrade", close=True
+        )
+    return keys[0]
+
+
+def accepted(response: ClientResponse, key: str) -> web.StreamResponse:
+    """Make our 101 of the upstream's; raises ``Refused``."""
+    digest = hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest()
+    proper = (
+        response.headers.getall(hdrs.SEC_WEBSOCKET_ACCEPT, []) == [base64.b64encode(digest).decode()]
+        and response.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket"
+    )
+    if not proper:
+        raise Refused(Refusal.UPSTREAM_MALFORMED, "expected a 101 that answers the key, got another", close=True)
+    headers = response_headers(response.raw_headers)
+    headers.popall(hdrs.CONTENT_LENGTH, None)
+    headers.update(HEADERS)
+    sent = web.StreamResponse(status=HTTPStatus.SWITCHING_PROTOCOLS, headers=headers)
+    sent.headers.setdefault(hdrs.SERVER, "nodeattest")
+    sent.force_close()
+    return sent
+
+
+async def tunnel(request: web.BaseRequest, response: ClientResponse, sent: web.StreamResponse) -> None:
+    """Send the 101 and let bytes pass both ways until one side ends."""
+    connection = response.connection
+    server = connection.protocol if connection is not None else None
+    if server is None:
+        raise Refused(Refusal.UPSTREAM_MALFORMED, "expected a connection that stays, got its end", close=True)
+    await sent.prepare(request)
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    client = request.protocol
+    to_client, to_server = _Pipe(server, client, ended), _Pipe(client, server, ended)
+    try:
+        server.set_parser(to_client, to_client)
+        client.set_parser(to_server)  # pyright: ignore[reportArgumentType] - it feeds bytes, as it would aiohttp's reader
+        await ended
+    finally:
+        to_client.stop()
+        to_server.stop()
+
+
+class _Pipe:
+    """One direction: a parser to aiohttp, which hands it every byte that comes."""
+
+    __slots__ = ("_ended", "_sink", "_source", "_waiting")
+
+    def __init__(self, source: BaseProtocol, sink: BaseProtocol, ended: asyncio.Future[None]) -> None:
+        self._source = source
+        self._sink = sink
+        self._ended = ended
+        self._waiting: asyncio.Task[None] | None = None
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Pass bytes on."""
+        transport = self._sink.transport
+        if transport is None or transport.is_closing() or self._ended.done():
+            self.feed_eof()
+            return False, b""
+        transport.write(data)
+        if self._sink.writing_paused and self._waiting is None:
+            self._source.pause_reading()
+            self._waiting = asyncio.get_running_loop().create_task(self._resume())
+        return False, b""
+
+    def feed_eof(self) -> None:
+        """End both directions."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def is_eof(self) -> bool:
+        """Tell aiohttp that no body is waited for."""
+        return self._ended.done()
+
+    def set_exception(self, _error: BaseException, _cause: BaseException | None = None) -> None:
+        """End both directions."""
+        self.feed_eof()
+
+    def stop(self) -> None:
+        """Wait for nobody any more."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def _resume(self) -> None:
+        """Read on as soon as the other side has taken what there is."""
+        try:
+            await self._sink._drain_helper()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as aiohttp's own writers wait
+        except ConnectionError:
+            self.feed_eof()
+        finally:
+            self._waiting = None
+        if self._source.transport is not None:
+            self._source.resume_reading()
+
+
+def _tokens(request: web.BaseRequest, name: str) -> list[str]:
+    values = request.headers.getall(name, [])
+    return [token for value in values for part in value.split(",") if (token := part.strip().lower())]
+
+
+def _is_key(text: str) -> bool:
+    try:
+        return len(base64.b64decode(text, validate=True)) == _KEY
+    except ValueError:
+        return False

@@ -1,0 +1,112 @@
+"""Header fields in both directions."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_identity.proxy.headers import Sender, canonical, request_headers, response_headers
+from nodeattest_identity.proxy.refusals import Refusal, Refused
+
+SENDER = Sender(peer="10.0.0.9", scheme="http")
+HOST = (b"Host", b"addon.example")
+ALIASES = [
+    b"X-Authenticated-User", b"x-authenticated-user", b"X_Authenticated_User", b"X.Authenticated.User",
+    b"x-authenticated_user", b"X-Authenticated-Group", b"X-Authenticated-Extra-Scopes", b"X-Authorized-User",
+    b"X-Remote-User", b"X_Remote_Group", b"X-Remote-Extra-a", b"X-Forwarded-User", b"X.Forwarded.Email",
+    b"X-Forwarded-Groups", b"X-Forwarded-Uri", b"X-Forwarded-Prefix", b"Forwarded", b"Impersonate-User",
+    b"impersonate_group", b"Authorization", b"authorization", b"Proxy-Authorization", b"Proxy_Authorization",
+    b"X-Original-URL", b"X-Rewrite-URL", b"X-Auth-Request-User", b"Remote-User", b"REMOTE_USER", b"X-Real-IP",
+    b"X-HTTP-Method-Override", b"Proxy", b"X-Request-Id",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_identity_headers_and_their_aliases_never_pass(name: bytes) -> None:
+    made = request_headers([HOST, (name, b"mallory")], sender=SENDER, inject=[("X-Authenticated-User", "alice")])
+    assert "mallory" not in made.values()
+    assert made.getall("X-Authenticated-User") == ["alice"]
+
+
+@given(
+    st.lists(st.sampled_from([*ALIASES, b"Accept", b"Connection", b"X-Other"]), max_size=8),
+    st.text("abcX-_.", min_size=1, max_size=12),
+)
+def test_whatever_is_sent_an_upstream_that_folds_names_sees_one_identity_and_it_is_ours(
+    names: list[bytes], listed: str
+) -> None:
+    raw = [HOST, *((name, b"mallory") for name in names), (b"Connection", listed.encode() + b", X-Authenticated-User")]
+    made = request_headers(raw, sender=SENDER, inject=[("X-Authenticated-User", "alice")])
+    folded = [value for name, value in made.items() if canonical(name.encode()) == b"x-authenticated-user"]
+    assert folded == ["alice"]
+    assert "authorization" not in {canonical(name.encode()).decode() for name in made}
+
+
+def test_hop_by_hop_fields_and_what_connection_lists_end_here() -> None:
+    raw = [
+        HOST, (b"Connection", b"keep-alive, X-Once"), (b"connection", b"x_twice"), (b"X-Once", b"1"),
+        (b"X-Twice", b"2"), (b"Keep-Alive", b"5"),
+        (b"TE", b"trailers"), (b"Trailer", b"X"), (b"Transfer-Encoding", b"chunked"),
+        (b"Upgrade", b"h2c"), (b"Accept", b"*/*"),
+    ]  # fmt: skip
+    made = request_headers(raw, sender=SENDER, inject=[])
+    assert dict(made) == {
+        "Accept": "*/*",
+        "Host": "addon.example",
+        "X-Forwarded-For": "10.0.0.9",
+        "X-Forwarded-Proto": "http",
+        "X-Forwarded-Host": "addon.example",
+    }
+
+
+def test_forwarded_headers_are_believed_of_trusted_proxies_only() -> None:
+    raw = [HOST, (b"X-Forwarded-For", b"9.9.9.9"), (b"X-Forwarded-Proto", b"https"), (b"X-Forwarded-Host", b"a.b")]
+    strangers = request_headers(raw, sender=SENDER, inject=[])
+    assert (strangers["X-Forwarded-For"], strangers["X-Forwarded-Proto"]) == ("10.0.0.9", "http")
+    network = ipaddress.ip_network("10.0.0.0/24")
+    friends = request_headers(raw, sender=Sender(peer="10.0.0.9", scheme="http", trusted=[network]), inject=[])
+    assert friends["X-Forwarded-For"] == "9.9.9.9, 10.0.0.9"
+    assert (friends["X-Forwarded-Proto"], friends["X-Forwarded-Host"]) == ("https", "a.b")
+
+
+@pytest.mark.parametrize("host", [b"", b"a/b", b"a?b", b"a#b", b"u@h", b"a b", b"a\\b", b"a:b", b"[::1", b"a,b"])
+def test_a_host_that_bends_a_url_is_refused(host: bytes) -> None:
+    with pytest.raises(Refused) as refused:
+        request_headers([(b"Host", host)], sender=SENDER, inject=[])
+    assert refused.value.refusal is Refusal.HEADER_NOT_ALLOWED
+
+
+def test_a_bearer_token_among_websocket_protocols_does_not_pass() -> None:
+    token = b"base64url.bearer.authorization.k8s.io.c2VjcmV0"
+    raw = [HOST, (b"Sec-WebSocket-Protocol", token + b", v4.channel.k8s.io")]
+    assert request_headers(raw, sender=SENDER, inject=[])["Sec-WebSocket-Protocol"] == "v4.channel.k8s.io"
+    assert "Sec-WebSocket-Protocol" not in request_headers([HOST, (raw[1][0], token)], sender=SENDER, inject=[])
+
+
+@pytest.mark.parametrize("value", ["", " a", "a\r\nX: y", "josé", "a\x00", "a\n"])
+def test_what_no_header_can_carry_is_not_injected(value: str) -> None:
+    with pytest.raises(Refused):
+        request_headers([HOST], sender=SENDER, inject=[("X-Authenticated-User", value)])
+
+
+def test_bytes_that_are_no_utf_8_are_refused_and_never_half_sent() -> None:
+    with pytest.raises(Refused):
+        request_headers([HOST, (b"X-Other", b"caf\xe9")], sender=SENDER, inject=[])
+    assert request_headers([HOST, (b"X-Other", "café".encode())], sender=SENDER, inject=[])["X-Other"] == "café"
+
+
+def test_answers_keep_set_cookie_apart_and_tell_no_identity() -> None:
+    raw = [
+        (b"Set-Cookie", b"a=1"), (b"Set-Cookie", b"b=2"), (b"X-Authenticated-User", b"root"), (b"X_Remote_User", b"r"),
+        (b"Connection", b"X-Hop"), (b"X-Hop", b"1"), (b"Transfer-Encoding", b"chunked"), (b"Keep-Alive", b"1"),
+        (b"Location", b"https://elsewhere/"), (b"X-Odd", b"caf\xe9"),
+    ]  # fmt: skip
+    made = response_headers(raw)
+    assert made.getall("Set-Cookie") == ["a=1", "b=2"]
+    assert {name: value for name, value in made.items() if name != "Set-Cookie"} == {
+        "Location": "https://elsewhere/",
+        "X-Odd": "caf?",
+    }
