@@ -158,6 +158,11 @@ class ApiClient:
         """Read one object, or a small collection."""
         return await self._exchange("GET", _target(path, query))
 
+    async def document(self, path: str, *, accept: str, limit: int) -> bytes:
+        """Read what a server has besides objects, such as its tokens' public keys, as it is; ``limit`` in bytes."""
+        async with self._answer("GET", path, headers={"Accept": accept}) as answer:
+            return await answer.body(limit)
+
     async def create(self, path: str, body: JsonObject) -> JsonObject:
         """Create an object in the collection, or use a virtual resource such as a SubjectAccessReview."""
         return await self._exchange("POST", path, body=body)

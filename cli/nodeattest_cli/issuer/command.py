@@ -12,6 +12,7 @@ __all__ = ["issuer"]
 
 _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "verify": ("nodeattest_cli.issuer.verify:verify", "Verify a token as a strict relying party, and show its claims."),
+    "serve": ("nodeattest_cli.issuer.serve:serve", "Serve the documents of one issuer or of many, over HTTPS."),
 }
 
 

@@ -1,0 +1,133 @@
+"""A server of issuers' documents, put together: sources, listeners, and an end in order.
+
+Promises: whatever was started is stopped when ``run`` ends, however it ends. Leaves signals to the caller, who cancels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from nodeattest_identity.serve.clusters import Clusters
+from nodeattest_identity.serve.follower import Follower, Pace
+from nodeattest_identity.serve.metrics import Metrics
+from nodeattest_identity.serve.places import Place
+from nodeattest_identity.serve.service import IssuerService
+from nodeattest_identity.serve.settings import FromApiServer, FromClusters, FromFiles, ServeSettings
+from nodeattest_identity.serve.site import Site, Taken
+from nodeattest_identity.serve.sources import FileKeys, read_api_server
+from nodeattest_kube.client import ApiClient
+from nodeattest_serving.health import Health
+from nodeattest_serving.listener import Listener
+from nodeattest_serving.settings import SettingsError
+from nodeattest_serving.tls import ServingCertificate
+
+__all__ = ["Ports", "run"]
+
+_FILE_PERIOD: Final = 2.0
+"""Seconds between two looks at key files, at most: a look costs microseconds."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where we listen; None where we do not."""
+
+    documents: int
+    health: int | None
+
+
+class _Following(Protocol):
+    """Keeps documents fresh."""
+
+    async def run(self) -> None:
+        """Do so until cancelled."""
+        ...
+
+    def trouble(self) -> str | None:
+        """Tell why nothing can be served yet; None if it can."""
+        ...
+
+
+async def run(settings: ServeSettings, connect: Callable[[], ApiClient], *, started: Callable[[Ports], None]) -> None:
+    """Serve until cancelled; raises ``SettingsError``.
+
+    ``connect`` makes the client of the one cluster, or of the management cluster, where the settings want one.
+    ``started`` is told the ports as soon as all of them listen.
+    """
+    site = Site(max_age=settings.max_age, secure=settings.certificate is not None)
+    metrics = Metrics()
+    async with AsyncExitStack() as stack:
+        following = await _following(settings, connect, stack, site, metrics)
+        certificate = settings.certificate
+        tls = None if certificate is None else ServingCertificate(certificate.certificate, certificate.key)
+        service = IssuerService(site, metrics)
+        context = None if tls is None else tls.context
+        listener = Listener(service.handle, settings.address, context, settings.limits)
+        await listener.start()
+        stack.push_async_callback(listener.stop)
+        metrics.watch_turned_away(lambda: listener.turned_away)
+        health = None
+        if settings.health is not None:
+            health = Health(settings.health, metrics, following.trouble)
+            await health.start()
+            stack.push_async_callback(health.stop)
+        ports = Ports(documents=listener.port, health=None if health is None else health.port)
+        _log.info("serving issuers' documents on port %d, health on %s", ports.documents, ports.health or "none")
+        started(ports)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(following.run())
+
+
+async def _following(
+    settings: ServeSettings, connect: Callable[[], ApiClient], stack: AsyncExitStack, site: Site, metrics: Metrics
+) -> _Following:
+    match settings.source:
+        case FromFiles(places=places, files=files):
+            _open(site, places)
+            pace = Pace(period=min(_FILE_PERIOD, settings.period), max_stale=None)
+            follower = Follower(places, FileKeys(files).read, site=site, metrics=metrics, pace=pace)
+            if not await follower.once():
+                raise SettingsError(f"--service-account-key-file: {follower.trouble}")
+            return _Single(follower)
+        case FromApiServer(places=places):
+            _open(site, places)
+            client = await stack.enter_async_context(connect())
+            read = partial(read_api_server, client, places[0].issuer)
+            return _Single(Follower(places, read, site=site, metrics=metrics, pace=_pace(settings)))
+        case FromClusters() as source:
+            client = await stack.enter_async_context(connect())
+            return Clusters(client, source, site=site, metrics=metrics, pace=_pace(settings))
+
+
+def _pace(settings: ServeSettings) -> Pace:
+    return Pace(period=settings.period, max_stale=settings.max_stale)
+
+
+def _open(site: Site, places: Sequence[Place]) -> None:
+    try:
+        for place in places:
+            site.open(place)
+    except Taken as error:
+        raise SettingsError(f"--service-account-issuer: {error}; run a server for each") from None
+
+
+class _Single:
+    """One source."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+
+    async def run(self) -> None:
+        """Keep documents fresh until cancelled."""
+        await self._follower.run()
+
+    def trouble(self) -> str | None:
+        """Tell why there is nothing to serve."""
+        return None if self._follower.serves else self._follower.trouble or "the keys were not read yet"

@@ -1,0 +1,202 @@
+"""Follows every workload cluster of a management cluster: one issuer each, and none waits for another.
+
+Promises: a cluster is found by its kubeconfig Secret, as Cluster API writes it, and can publish under its own name
+only; what is wrong with one leaves the others as they are; at most ``_AT_ONCE`` are read at a time; a cluster that goes
+takes its documents along.
+Leaves to others: reading one (``sources``), pace and staleness (``follower``).
+Source: Cluster API util/secret/consts.go: ``<cluster>-kubeconfig``, key ``value``, label cluster.x-k8s.io/cluster-name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import logging
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from nodeattest_identity.issuer.keys import VerifyingKey
+from nodeattest_identity.serve.follower import Follower, Pace
+from nodeattest_identity.serve.metrics import Metrics
+from nodeattest_identity.serve.places import Place, place_of
+from nodeattest_identity.serve.settings import FromClusters
+from nodeattest_identity.serve.site import Site
+from nodeattest_identity.serve.sources import read_api_server
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, JsonObject, KubeconfigError
+from nodeattest_kube.jsontypes import dig, dig_text
+from nodeattest_kube.reflector import Reflector
+
+__all__ = ["Clusters", "Connect"]
+
+Connect = Callable[[bytes], ApiClient]
+"""Makes a client of a kubeconfig; raises ``KubeconfigError``."""
+
+_SELECTOR: Final = {"labelSelector": "cluster.x-k8s.io/cluster-name"}
+_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
+"""A Kubernetes name, which needs no quoting in a URL."""
+_AT_ONCE: Final = 16
+_MOST_BYTES: Final = 256 << 20
+"""Of kubeconfigs in memory; each takes some 6 KiB."""
+_AFTER_A_BUG: Final = 30.0
+"""Seconds until a cluster is followed anew whose following ended by a bug."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Cluster:
+    """One workload cluster that is followed."""
+
+    def __init__(self, place: Place, fingerprint: str, client: ApiClient) -> None:
+        self.place = place
+        self.fingerprint = fingerprint
+        """Of the kubeconfig."""
+        self.client = client
+        self.follower: Follower
+        self.task: asyncio.Task[None]
+
+    async def read(self) -> tuple[VerifyingKey, ...]:
+        """Read its keys with the kubeconfig that it has now."""
+        return await read_api_server(self.client, self.place.issuer)
+
+    async def reconnect(self, fingerprint: str, client: ApiClient) -> None:
+        """Read by another kubeconfig from now on; what is served stays."""
+        old, self.client, self.fingerprint = self.client, client, fingerprint
+        await old.close()
+
+
+class Clusters:
+    """All workload clusters, by ``namespace/name``."""
+
+    def __init__(
+        self,
+        management: ApiClient,
+        settings: FromClusters,
+        *,
+        site: Site,
+        metrics: Metrics,
+        pace: Pace,
+        connect: Connect = ApiClient.from_kubeconfig,
+    ) -> None:
+        self._settings, self._site, self._metrics, self._pace = settings, site, metrics, pace
+        self._connect = connect
+        self._followed: dict[str, _Cluster] = {}
+        self._dirty: set[str] = set()
+        self._wake = asyncio.Event()
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._was_ready = False
+        self._secrets = Reflector(
+            management,
+            paths.core("secrets", namespace=settings.namespace),
+            on_change=self._changed,
+            query=_SELECTOR,
+            transform=partial(_slim, settings.secret_suffix),
+            max_bytes=_MOST_BYTES,
+        )
+
+    async def run(self) -> None:
+        """Follow the clusters until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._secrets.run())
+                while True:
+                    await self._wake.wait()
+                    self._wake.clear()
+                    while self._dirty:
+                        await self._bring_up_to_date(self._dirty.pop())
+        finally:
+            for key in list(self._followed):
+                await self._end(key)
+
+    def trouble(self) -> str | None:
+        """Tell why we cannot serve yet: every cluster has to be asked once. Later trouble leaves what is there."""
+        if self._was_ready:
+            return None
+        if not self._secrets.synced:
+            return "the management cluster's kubeconfig Secrets were not read yet"
+        untried = sum(not each.follower.tried for each in self._followed.values()) + len(self._dirty)
+        if untried:
+            return f"{untried} workload clusters were not asked yet"
+        self._was_ready = True
+        return None
+
+    def _changed(self, key: str, _secret: JsonObject | None) -> None:
+        self._mark(key)
+
+    def _mark(self, key: str) -> None:
+        if key.endswith(self._settings.secret_suffix):
+            self._dirty.add(key)
+            self._wake.set()
+
+    async def _bring_up_to_date(self, key: str) -> None:
+        """Follow a cluster with the kubeconfig that stands in its Secret now."""
+        kubeconfig = _kubeconfig(self._secrets.get(key))
+        place = self._place(key)
+        followed = self._followed.get(key)
+        if kubeconfig is None or place is None:
+            if followed is not None:
+                await self._end(key)
+            return
+        fingerprint = hashlib.sha256(kubeconfig).hexdigest()
+        if followed is not None and followed.fingerprint == fingerprint:
+            if followed.task.done():
+                self._start(key, followed)
+            return
+        try:
+            client = self._connect(kubeconfig)
+        except KubeconfigError as error:
+            _log.error("cannot use the Secret %s: %s", key, error)
+            return
+        if followed is not None:
+            await followed.reconnect(fingerprint, client)
+            return
+        self._site.open(place)
+        self._followed[key] = opened = _Cluster(place, fingerprint, client)
+        opened.follower = Follower(
+            [place], opened.read, site=self._site, metrics=self._metrics, pace=self._pace, gate=lambda: self._gate
+        )
+        self._start(key, opened)
+
+    def _place(self, key: str) -> Place | None:
+        """Tell which issuer a cluster is; None for a Secret that is no cluster's."""
+        namespace, _, name = key.removesuffix(self._settings.secret_suffix).partition("/")
+        if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
+            return None
+        return place_of(f"{self._settings.base_url}/{namespace}/{name}")
+
+    def _start(self, key: str, cluster: _Cluster) -> None:
+        cluster.task = asyncio.create_task(cluster.follower.run())
+        cluster.task.add_done_callback(partial(self._ended, key))
+
+    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
+        """Follow anew after a bug, a while later."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a bug ended the following of %s; following anew: please report it", key, exc_info=error)
+            asyncio.get_running_loop().call_later(_AFTER_A_BUG, self._mark, key)
+
+    async def _end(self, key: str) -> None:
+        cluster = self._followed.pop(key)
+        cluster.task.cancel()
+        await asyncio.gather(cluster.task, return_exceptions=True)
+        await cluster.client.close()
+        self._site.close(cluster.place)
+        self._metrics.forget(cluster.place.issuer)
+
+
+def _slim(suffix: str, secret: JsonObject) -> JsonObject:
+    """Keep kubeconfigs only; CA keys and bootstrap data have no business in this process."""
+    metadata = {name: dig(secret, "metadata", name) for name in ("name", "namespace", "uid", "resourceVersion")}
+    wanted = dig_text(secret, "metadata", "name").endswith(suffix)
+    value = dig_text(secret, "data", "value")
+    return {"metadata": {**metadata}, "data": {"value": value} if wanted and value else {}}
+
+
+def _kubeconfig(secret: JsonObject | None) -> bytes | None:
+    try:
+        return base64.b64decode(dig_text(secret, "data", "value"), validate=True) or None
+    except (binascii.Error, ValueError):
+        return None

@@ -1,0 +1,75 @@
+"""Answers whoever asks for an issuer's documents.
+
+Promises: an answer is looked up, never made, and asks nobody; GET and HEAD, with or without a slash at the end, query
+and ``Accept`` ignored (kube-apiserver refuses HEAD with 405 and ``Accept: application/json`` on the key set with 406,
+which locks out relying parties that ask so); every other path is 404.
+Source: Kubernetes pkg/routes/openidmetadata.go; RFC 9110 §8.8.3, §13.1.2 and §15.5.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+
+from nodeattest_identity.serve.metrics import Metrics
+from nodeattest_identity.serve.site import Site
+from nodeattest_serving.replies import Reply, refusal
+
+__all__ = ["IssuerService", "matches"]
+
+_METHODS: Final = ("GET", "HEAD")
+_REFUSED_METHOD: Final = refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": ", ".join(_METHODS)})
+_REFUSED_PATH: Final = refusal(HTTPStatus.NOT_FOUND)
+_REFUSED_BODY: Final = refusal(HTTPStatus.BAD_REQUEST)
+_NOT_YET: Final = refusal(HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+class IssuerService:
+    """Answers out of a site."""
+
+    def __init__(self, site: Site, metrics: Metrics) -> None:
+        self._site = site
+        self._metrics = metrics
+
+    async def handle(self, request: web.BaseRequest, client: str) -> Reply:
+        """Answer a request; everybody may ask, so that nothing hangs on the client."""
+        del client
+        reply = self._reply(request)
+        self._metrics.answered(reply.status)
+        return reply
+
+    def _reply(self, request: web.BaseRequest) -> Reply:
+        """Decide.
+
+        1. The path is a document's. 2. It is read. 3. Nothing was sent along. 4. We have it. 5. The client has not.
+        """
+        # 1
+        try:
+            page = self._site.find(request.raw_path.partition("?")[0])
+        except KeyError:
+            return _REFUSED_PATH
+        # 2
+        if request.method not in _METHODS:
+            return _REFUSED_METHOD
+        # 3
+        if request.body_exists:
+            return _REFUSED_BODY
+        # 4
+        if page is None:
+            return _NOT_YET
+        # 5
+        if matches(page.etag, request.headers.getall("If-None-Match", [])):
+            return page.unchanged
+        return page.full
+
+
+def matches(etag: str, conditions: Sequence[str]) -> bool:
+    """Tell whether ``If-None-Match`` names this entity: weak comparison (RFC 9110 §8.8.3.2)."""
+    for condition in conditions:
+        for candidate in condition.split(","):
+            if candidate.strip().removeprefix("W/") in {etag, "*"}:
+                return True
+    return False

@@ -1,0 +1,87 @@
+"""How a server of issuers' documents is set up: one frozen value, made by whoever starts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from nodeattest_identity.issuer.documents import MAX_AGE
+from nodeattest_identity.serve.places import Place
+from nodeattest_serving.settings import Address, ConnectionLimits, SettingsError
+
+__all__ = ["Certificate", "FromApiServer", "FromClusters", "FromFiles", "ServeSettings"]
+
+_LONGEST_AGE: Final = 7 * 24 * 3600
+_SHORTEST_STALE: Final = 60.0
+USUAL_LIMITS: Final = ConnectionLimits(
+    connections=512, connections_of_client=256, connection_seconds=600.0, idle_seconds=30.0
+)
+"""A cache in front of us comes from few addresses with many connections; each costs some 300 KiB under TLS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What we show to clients; read again when the files change."""
+
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromFiles:
+    """Keys in files."""
+
+    places: tuple[Place, ...]
+    """Issuers whose tokens these keys verify: the one that signs, and earlier ones whose tokens still live."""
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromApiServer:
+    """Keys of one workload cluster, as its API server has them."""
+
+    places: tuple[Place, ...]
+    """The first is the issuer that the API server names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromClusters:
+    """Keys of every workload cluster whose kubeconfig stands in a Secret of the management cluster."""
+
+    base_url: str
+    """The cluster ``C`` of the namespace ``N`` is the issuer ``<base_url>/N/C``; without a slash at the end."""
+    namespace: str | None = None
+    """Of the Secrets; None for all namespaces."""
+    secret_suffix: str = "-kubeconfig"  # noqa: S105 - how a Secret's name ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """All of it."""
+
+    address: Address
+    source: FromFiles | FromApiServer | FromClusters
+    certificate: Certificate | None = None
+    """None: plain HTTP, on an address that only this machine reaches."""
+    health: Address | None = None
+    max_age: int = MAX_AGE
+    """Seconds that others may keep a document: a new key must be published so long before it signs."""
+    period: float = 60.0
+    """Seconds between two readings of an API server."""
+    max_stale: float = 24 * 3600.0
+    """Seconds that keys of an API server are served after it was last read."""
+    limits: ConnectionLimits = field(default=USUAL_LIMITS)
+
+    def __post_init__(self) -> None:
+        if self.certificate is None and not self.address.is_loopback:
+            raise SettingsError(
+                f"expected --tls-cert-file and --tls-private-key-file, or a --bind-address that only this machine "
+                f"reaches, such as 127.0.0.1:8080 behind a front that ends TLS, got {self.address} alone"
+            )
+        if not 0 <= self.max_age <= _LONGEST_AGE:
+            raise SettingsError(f"--max-age: expected 0 to {_LONGEST_AGE} seconds, got {self.max_age}")
+        if self.max_stale < max(_SHORTEST_STALE, self.period):
+            raise SettingsError(
+                f"--max-stale: expected at least --period and {_SHORTEST_STALE:.0f} seconds, got {self.max_stale:g}"
+            )

@@ -1,0 +1,125 @@
+"""Where the keys of an issuer come from: files, or the API server whose tokens they verify.
+
+Promises: keys are given whole or not at all; what is wrong is one line that quotes no key. An API server is believed
+for the one issuer that it was asked for, byte for byte, so that no cluster publishes keys for another's tokens; its key
+set is read from itself, never from where its configuration says.
+Leaves to others: when to read, and what to do while nothing can be read (``follower``).
+Source: Kubernetes pkg/routes/openidmetadata.go: the two paths, and ``Accept``, which has to name the key set's type.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, DocumentError, parse_configuration
+from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, once, read_jwks, read_pem
+from nodeattest_identity.issuer.urls import CONFIGURATION_PATH, JWKS_PATH
+from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound, Unreachable
+
+__all__ = ["FileKeys", "SourceError", "read_api_server"]
+
+_MAX_CONFIGURATION: Final = 64 * 1024
+_State = tuple[tuple[int, int, int] | None, ...]
+
+
+class SourceError(Exception):
+    """Keys that cannot be had now; ``outcome`` is one word of a closed set, for metrics."""
+
+    def __init__(self, outcome: str, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class FileKeys:
+    """Keys in files of ``--service-account-key-file``, in the order of the flags."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = tuple(files)
+        self._taken: _State = ()
+        """What the files were when their keys were given."""
+        self._seen: _State | None = None
+        """What they were when we looked last; None: never yet."""
+
+    async def read(self) -> tuple[VerifyingKey, ...] | None:
+        """Read the files; None while there is nothing new. Raises ``SourceError``.
+
+        Files that changed are read when they stayed as they are from one look to the next: a writer that is half done
+        must not take keys away.
+        """
+        state = tuple(_state(file) for file in self._files)
+        first, self._seen, before = self._seen is None, state, self._seen
+        if state == self._taken or not (first or state == before):
+            return None
+        try:
+            keys = once(key for file in self._files for key in _keys(file))
+        except KeysError as error:
+            raise SourceError("unusable", str(error)) from None
+        if state != tuple(_state(file) for file in self._files):
+            return None
+        self._taken = state
+        return keys
+
+
+def _keys(file: Path) -> tuple[VerifyingKey, ...]:
+    """Read one file; raises ``KeysError`` or ``SourceError``, which name it."""
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise SourceError("unreadable", f"{file}: expected a file, got something else")
+        with file.open("rb") as opened:
+            data = opened.read(MAX_SIZE + 1)
+    except OSError as error:
+        raise SourceError("unreadable", f"{file}: expected a file with keys, got {error.strerror}") from None
+    try:
+        return read_pem(data)
+    except KeysError as error:
+        raise KeysError(f"{file}: {error}") from None
+
+
+def _state(file: Path) -> tuple[int, int, int] | None:
+    """Tell one content of a file from another without reading it."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+async def read_api_server(client: ApiClient, issuer: str) -> tuple[VerifyingKey, ...]:
+    """Read the keys of a cluster's service accounts; raises ``SourceError``.
+
+    1. Its configuration names this issuer and no other. 2. Its own key set is one that can be served as it is.
+    """
+    try:
+        # 1
+        said = await client.document(CONFIGURATION_PATH, accept=CONFIGURATION_TYPE, limit=_MAX_CONFIGURATION)
+        theirs = parse_configuration(said).issuer
+        if theirs != issuer:
+            raise SourceError(
+                "other-issuer",
+                f"expected an API server with --service-account-issuer={issuer} as its first, got {theirs[:200]!a}",
+            )
+        # 2
+        return read_jwks(await client.document(JWKS_PATH, accept=JWKS_TYPE, limit=MAX_SIZE))
+    except (DocumentError, KeysError) as error:
+        raise SourceError("unusable", f"its API server: {error}") from None
+    except ApiError as error:
+        raise SourceError(*_refused(error)) from None
+
+
+def _refused(error: ApiError) -> tuple[str, str]:
+    """Name what an API server answered, and what helps."""
+    match error:
+        case Forbidden():
+            return "forbidden", f"{error}; apply manifests/workload-issuer in the workload cluster"
+        case NotFound():
+            return "absent", (
+                f"{error}; expected an API server whose --service-account-issuer is an https URL without query and "
+                "fragment: for any other it serves no documents, and its log says so"
+            )
+        case Unreachable():
+            return "unreachable", str(error)
+        case _:
+            return "refused", str(error)

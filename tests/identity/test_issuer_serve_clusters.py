@@ -1,0 +1,136 @@
+"""One server for every workload cluster of a management cluster: each under its own name, none waits for another."""
+
+from __future__ import annotations
+
+import base64
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from issuer_kit import LOOPBACK, Upstream, ask, ask_until, get, kubeconfig, new_key, running, upstream
+
+from nodeattest_identity.issuer.documents import documents
+from nodeattest_identity.serve.app import Ports
+from nodeattest_identity.serve.settings import FromClusters, ServeSettings
+from nodeattest_kube.client import ApiClient
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.process import ControlPlane
+from nodeattest_serving.settings import Address
+
+BASE = "https://issuer.example/fleet"
+
+
+class Management:
+    """Writes kubeconfig Secrets as Cluster API does."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self.plane, self.namespace = plane, namespace
+        self._client = plane.client()
+        self._client.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+        self._path = f"/api/v1/namespaces/{namespace}/secrets"
+
+    def put(self, cluster: str, config: bytes, suffix: str = "-kubeconfig", label: str | None = None) -> None:
+        name = f"{cluster}{suffix}"
+        metadata: JsonMap = {
+            "name": name,
+            "labels": {"cluster.x-k8s.io/cluster-name": cluster if label is None else label},
+        }
+        data: JsonMap = {"value": base64.b64encode(config).decode()}
+        self._client.create(self._path, {"metadata": metadata, "type": "cluster.x-k8s.io/secret", "data": data})
+
+    def change(self, cluster: str, config: bytes) -> None:
+        data = {"value": base64.b64encode(config).decode()}
+        self._client.patch(f"{self._path}/{cluster}-kubeconfig", {"data": {**data}})
+
+    def delete(self, cluster: str) -> None:
+        self._client.delete(f"{self._path}/{cluster}-kubeconfig")
+
+    def issuer(self, cluster: str) -> str:
+        return f"{BASE}/{self.namespace}/{cluster}"
+
+    def jwks(self, cluster: str) -> bytes:
+        return get(f"/fleet/{self.namespace}/{cluster}/openid/v1/jwks")
+
+
+@asynccontextmanager
+async def fleet(management: Management, **changes: str) -> AsyncGenerator[Ports]:
+    source = FromClusters(base_url=BASE, namespace=management.namespace, **changes)
+    settings = ServeSettings(
+        address=Address(LOOPBACK, 0), health=Address(LOOPBACK, 0), source=source, period=0.05, max_stale=3600.0
+    )
+    async with running(settings, lambda: ApiClient.from_kubeconfig_file(management.plane.admin_kubeconfig)) as ports:
+        yield ports
+
+
+async def served(ports: Ports, management: Management, there: Upstream, cluster: str) -> bytes:
+    own = management.issuer(cluster)
+    wanted = documents(own, f"{own}/openid/v1/jwks", there.documents.keys).jwks
+    answer = await ask_until(lambda answer: answer.body == wanted, ports.documents, management.jwks(cluster))
+    return answer.body
+
+
+async def test_clusters_come_change_and_go_while_one_is_out_of_reach(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    management = Management(control_plane, "issuers-come")
+    async with AsyncExitStack() as stack:
+        silent = stack.enter_context(socket.create_server((LOOPBACK, 0)))
+        a = await stack.enter_async_context(upstream(management.issuer("a"), [new_key()], tmp_path / "a"))
+        b = await stack.enter_async_context(upstream(management.issuer("b"), [new_key()], tmp_path / "b"))
+        again = await stack.enter_async_context(upstream(management.issuer("a"), [new_key()], tmp_path / "again"))
+        ca = (tmp_path / "a" / "server.crt").read_bytes()
+        management.put("silent", kubeconfig(f"https://{LOOPBACK}:{silent.getsockname()[1]}", ca))
+        management.put("a", a.kubeconfig)
+        ports = await stack.enter_async_context(fleet(management))
+        await served(ports, management, a, "a")
+        assert (await ask(ports.documents, management.jwks("silent"))).status == 503
+        assert (await ask(ports.documents, management.jwks("b"))).status == 404
+        management.put("b", b.kubeconfig)  # comes
+        await served(ports, management, b, "b")
+        a.rotate([*a.documents.keys, new_key()])  # rotates its keys
+        await served(ports, management, a, "a")
+        management.change("a", again.kubeconfig)  # its API server moves
+        await served(ports, management, again, "a")
+        last = await served(ports, management, again, "a")
+        again.status = 500  # and has trouble
+        asked = len(again.asked)
+        await ask_until(lambda _: len(again.asked) > asked + 2, ports.documents, management.jwks("b"))
+        assert (await ask(ports.documents, management.jwks("a"))).body == last
+        management.delete("b")  # goes
+        await ask_until(lambda answer: answer.status == 404, ports.documents, management.jwks("b"))
+        metrics = (await ask(ports.health or 0, get("/metrics"))).body.decode()
+    assert management.issuer("b") not in metrics
+    assert f'nodeattest_issuer_keys{{issuer="{management.issuer("a")}"}} 1.0' in metrics
+
+
+async def test_a_cluster_publishes_under_its_own_name_only(control_plane: ControlPlane, tmp_path: Path) -> None:
+    management = Management(control_plane, "issuers-own")
+    async with (
+        upstream(management.issuer("victim"), [new_key()], tmp_path / "evil") as evil,
+        upstream(management.issuer("victim"), [new_key()], tmp_path / "victim") as victim,
+    ):
+        management.put("evil", evil.kubeconfig, label="victim")
+        management.put("victim", victim.kubeconfig)
+        async with fleet(management) as ports:
+            await served(ports, management, victim, "victim")
+            await ask_until(lambda _: bool(evil.asked), ports.documents, management.jwks("victim"))
+            assert (await ask(ports.documents, management.jwks("evil"))).status == 503
+            ready = await ask_until(lambda answer: answer.status == 200, ports.health or 0, get("/readyz"))
+            metrics = (await ask(ports.health or 0, get("/metrics"))).body.decode()
+    assert ready.body == b"ok"
+    assert f'nodeattest_issuer_reads_total{{issuer="{management.issuer("evil")}",outcome="other-issuer"}}' in metrics
+
+
+async def test_narrow_kubeconfigs_stand_under_another_ending_and_broken_ones_are_passed_over(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    management = Management(control_plane, "issuers-narrow")
+    async with upstream(management.issuer("a"), [new_key()], tmp_path) as a:
+        management.put("a", a.kubeconfig, suffix="-issuer-reader")
+        management.put("a", b"not looked at")
+        management.put("b", b"no kubeconfig", suffix="-issuer-reader")
+        async with fleet(management, secret_suffix="-issuer-reader") as ports:
+            await served(ports, management, a, "a")
+            assert (await ask(ports.documents, management.jwks("b"))).status == 404
+            assert (await ask_until(lambda answer: answer.status == 200, ports.health or 0, get("/readyz"))).status

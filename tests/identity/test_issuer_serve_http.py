@@ -1,0 +1,182 @@
+"""HTTP as relying parties, caches and browsers speak it to a server of issuers' documents."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from front_kit import Authority
+from issuer_kit import LOOPBACK, ask, get, new_key, pem, running
+
+from nodeattest_identity.issuer.documents import documents
+from nodeattest_identity.serve.places import place_of
+from nodeattest_identity.serve.service import matches
+from nodeattest_identity.serve.settings import Certificate, FromFiles, ServeSettings
+from nodeattest_serving.settings import Address, SettingsError
+
+KEYS = [new_key(), new_key()]
+ISSUERS = ("https://issuer.example", "https://issuer.example/clusters/a", "https://issuer.example/old/")
+
+
+@asynccontextmanager
+async def serving(
+    directory: Path, *issuers: str, jwks_uri: str | None = None, max_age: int = 3600
+) -> AsyncGenerator[int]:
+    file = directory / "keys.pem"
+    file.write_bytes(pem(*KEYS))
+    places = (place_of(issuers[0], jwks_uri), *(place_of(issuer) for issuer in issuers[1:]))
+    source = FromFiles(places=places, files=(file,))
+    async with running(ServeSettings(address=Address(LOOPBACK, 0), source=source, max_age=max_age)) as ports:
+        yield ports.documents
+
+
+async def test_each_issuer_has_its_documents_under_its_own_path(tmp_path: Path) -> None:
+    async with serving(tmp_path, *ISSUERS) as port:
+        for issuer in ISSUERS:
+            path = issuer.removeprefix("https://issuer.example").removesuffix("/")
+            made = documents(issuer, f"https://issuer.example{path}/openid/v1/jwks", KEYS)
+            assert (await ask(port, get(f"{path}/.well-known/openid-configuration"))).body == made.configuration
+            assert (await ask(port, get(f"{path}/openid/v1/jwks"))).body == made.jwks
+
+
+async def test_types_and_headers_are_kube_apiservers_and_ours(tmp_path: Path) -> None:
+    async with serving(tmp_path, ISSUERS[0], max_age=60) as port:
+        configuration = await ask(port, get("/.well-known/openid-configuration"))
+        jwks = await ask(port, get("/openid/v1/jwks"))
+    assert configuration.headers["content-type"] == "application/json"
+    assert jwks.headers["content-type"] == "application/jwk-set+json"
+    for answer in (configuration, jwks):
+        assert answer.headers["cache-control"] == "public, max-age=60"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "strict-transport-security" not in answer.headers  # RFC 6797 §7.2: not over plain HTTP
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        get("/openid/v1/jwks/"),
+        get("/openid/v1/jwks?format=yaml"),
+        get("/openid/v1/jwks/?a=/../b"),
+        get("/openid/v1/jwks", "Accept: application/json"),
+        get("/openid/v1/jwks", "Accept: text/html;q=0"),
+        get("/openid/v1/jwks", "Host: elsewhere.example").replace(b"Host: any.example\r\n", b""),
+        get("/openid/v1/jwks", "Authorization: Bearer whatever", "X-Forwarded-Host: elsewhere.example"),
+    ],
+)
+async def test_a_slash_a_query_accept_and_credentials_change_nothing(request_: bytes, tmp_path: Path) -> None:
+    async with serving(tmp_path, ISSUERS[0]) as port:
+        assert await ask(port, request_) == await ask(port, get("/openid/v1/jwks"))
+
+
+async def test_head_tells_all_but_the_document(tmp_path: Path) -> None:
+    async with serving(tmp_path, ISSUERS[0]) as port:
+        head, full = [await ask(port, get("/openid/v1/jwks", method=method)) for method in ("HEAD", "GET")]
+    assert (head.status, head.headers) == (200, full.headers)
+    assert head.headers["content-length"] == str(len(full.body))
+
+
+async def test_a_document_that_the_client_has_is_not_sent_again(tmp_path: Path) -> None:
+    async with serving(tmp_path, ISSUERS[0]) as port:
+        etag = (await ask(port, get("/openid/v1/jwks"))).headers["etag"]
+        other = (await ask(port, get("/.well-known/openid-configuration"))).headers["etag"]
+        for line in (etag, f"W/{etag}", "*", f'"old", {etag}'):
+            answer = await ask(port, get("/openid/v1/jwks", f"If-None-Match: {line}"))
+            assert (answer.status, answer.body, answer.headers["etag"]) == (304, b"", etag)
+            assert answer.headers["cache-control"] == "public, max-age=3600"
+        assert (await ask(port, get("/openid/v1/jwks", f"If-None-Match: {other}"))).status == 200
+    assert etag != other
+
+
+def test_an_etag_is_matched_whole() -> None:
+    assert not matches('"abc"', ['"abcd"', "abc", '""', "", "W/", '"x","ab"'])
+    assert matches('"abc"', ['"x"', ' W/"abc" ,"y"'])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", "/.well-known", "/.well-known/openid-configuration/x", "/openid/v1/jwks//", "//openid/v1/jwks",
+        "/openid/v1/jwks/keys", "/openid/v1/%6awks", "/openid/v1/../v1/jwks", "/OPENID/v1/jwks", "/healthz", "/metrics",
+        "http://issuer.example/openid/v1/jwks", "/openid/v1/jwks#x",
+    ],
+)  # fmt: skip
+async def test_every_other_path_is_not_found(path: str, tmp_path: Path) -> None:
+    async with serving(tmp_path, ISSUERS[0]) as port:
+        answer = await ask(port, get(path))
+    assert answer.status == 404
+    assert answer.headers["cache-control"] == "no-cache, private"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "QUERY"])
+async def test_other_methods_are_told_which_there_are(method: str, tmp_path: Path) -> None:
+    async with serving(tmp_path, ISSUERS[0]) as port:
+        answer = await ask(port, get("/openid/v1/jwks", "Content-Length: 0", method=method))
+    assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert json.loads(answer.body)["reason"] == "MethodNotAllowed"
+
+
+async def test_a_request_with_a_body_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path, ISSUERS[0]) as port:
+        answer = await ask(port, get("/openid/v1/jwks", "Content-Length: 5") + b"hello")
+    assert answer.status == 400
+
+
+@pytest.mark.parametrize(
+    ("jwks_uri", "path"),
+    [
+        ("https://issuer.example/keys", "/keys"),
+        ("https://ISSUER.example/keys/", "/keys"),
+        ("https://keys.example/keys", "/openid/v1/jwks"),
+        ("https://issuer.example/keys?version=1", "/openid/v1/jwks"),
+    ],
+)
+async def test_the_key_set_stands_where_the_issuer_says_if_that_is_here(
+    jwks_uri: str, path: str, tmp_path: Path
+) -> None:
+    async with serving(tmp_path, ISSUERS[0], jwks_uri=jwks_uri) as port:
+        configuration = json.loads((await ask(port, get("/.well-known/openid-configuration"))).body)
+        assert configuration["jwks_uri"] == jwks_uri
+        assert (await ask(port, get(path))).body == documents(ISSUERS[0], jwks_uri, KEYS).jwks
+
+
+@pytest.mark.parametrize(
+    ("issuers", "jwks_uri"),
+    [
+        (("https://a.example", "https://b.example"), None),
+        (("https://a.example/x", "https://a.example/x/"), None),
+        (("https://a.example",), "https://a.example/.well-known/openid-configuration"),
+        (("https://a.example/x", "https://a.example/y"), "https://a.example/y/openid/v1/jwks"),
+    ],
+)
+async def test_two_documents_under_one_path_are_a_setting_that_cannot_be(
+    issuers: tuple[str, ...], jwks_uri: str | None, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match="--service-account-issuer: expected"):
+        async with serving(tmp_path, *issuers, jwks_uri=jwks_uri):
+            pass
+
+
+async def test_over_tls_browsers_are_told_to_stay_with_it(tmp_path: Path) -> None:
+    authority = Authority()
+    certificate, key = authority.certify(tmp_path / "tls")
+    (tmp_path / "keys.pem").write_bytes(pem(*KEYS))
+    settings = ServeSettings(
+        address=Address(LOOPBACK, 0),
+        source=FromFiles(places=(place_of(ISSUERS[0]),), files=(tmp_path / "keys.pem",)),
+        certificate=Certificate(certificate=certificate, key=key),
+    )
+    async with running(settings) as ports:
+        tls = ssl.create_default_context(cadata=authority.pem.decode())
+        answer = await ask(ports.documents, get("/openid/v1/jwks"), tls)
+    assert answer.headers["strict-transport-security"] == "max-age=31536000"
+
+
+def test_plain_http_is_for_this_machine_only() -> None:
+    source = FromFiles(places=(place_of(ISSUERS[0]),), files=())
+    for host in ("", "0.0.0.0", "10.0.0.1", "localhost"):  # noqa: S104 - what must be refused
+        with pytest.raises(SettingsError, match="--tls-cert-file"):
+            ServeSettings(address=Address(host, 8080), source=source)
