@@ -7,7 +7,9 @@ Leaves to others: what to write (``plan``), whether the public sees it (``readba
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,8 +22,10 @@ from nodeattest_identity.publish.store import Store
 
 __all__ = ["Published", "foresee", "look", "publish"]
 
-_ROUNDS: Final = 12
+_ROUNDS: Final = 16
 """Three without others: write the documents, write their time, see that nothing is left. Lost races take one each."""
+_LONGEST_PAUSE: Final = 2.0
+"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +52,22 @@ async def foresee(store: Store, wanted: Wanted, *, clock: Callable[[], float]) -
     return plan(await look(store, wanted), wanted, int(clock()))
 
 
-async def publish(store: Store, wanted: Wanted, *, clock: Callable[[], float]) -> Published:
-    """Make the place hold what is wanted; ``clock`` gives seconds since the epoch.
+async def _some_time(races: int) -> None:
+    """Wait longer after each lost race, and not as long as the one that it was lost to."""
+    await asyncio.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.05 * 2**races)))  # noqa: S311 - no secret
+
+
+async def publish(
+    store: Store, wanted: Wanted, *, clock: Callable[[], float], pause: Callable[[int], Awaitable[None]] = _some_time
+) -> Published:
+    """Make the place hold what is wanted; ``clock`` gives seconds since the epoch, ``pause`` waits after a lost race.
 
     Raises ``PublishError``, ``KeysError`` and ``UrlError``.
     """
     written: list[Write] = []
     notes: dict[str, None] = {}
     lost: LostRace | None = None
+    races = 0
     for _ in range(_ROUNDS):
         ahead = await foresee(store, wanted, clock=clock)
         notes |= dict.fromkeys(ahead.notes)
@@ -64,7 +76,8 @@ async def publish(store: Store, wanted: Wanted, *, clock: Callable[[], float]) -
         try:
             written += await _write(store, ahead)
         except LostRace as race:
-            lost = race
+            lost, races = race, races + 1
+            await pause(races)
     raise lost or _unholdable(store, await foresee(store, wanted, clock=clock))
 
 
