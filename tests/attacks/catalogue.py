@@ -19,7 +19,7 @@ from typing import Final, cast
 __all__ = ["FOLDER", "ROWS", "Expected", "Row", "Surface", "Verdict", "read"]
 
 FOLDER: Final = Path(__file__).parent / "catalogue"
-_ID: Final = re.compile(r"(D[1-9])-[0-9]{2,3}")
+_ID: Final = re.compile(r"(D[1-9][0-9]?)-[0-9]{2,3}")
 _ROW_FIELDS: Final = {"id", "attack", "known", "expect", "surface", "api", "state"}
 
 
@@ -55,6 +55,8 @@ class Surface(StrEnum):
     """``kubelet-authenticator``."""
     FRONT = "front"
     """The discovery front, its webhook, and the node that asks a front."""
+    ADDON = "addon"
+    """What stands between a caller and an add-on: the proxy that gateway and sidecar share, and the sidecar."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from cases import Record
 from catalogue import FOLDER, ROWS, Row, Surface, Verdict
 
 from nodeattest_authenticator.errors import Local
+from nodeattest_identity.proxy.refusals import Refusal
 from nodeattest_providers.errors import Reason
 
 RUN = [row for row in ROWS.values() if not row.state]
@@ -22,7 +24,7 @@ API_REASONS = {"AlreadyExists", "Conflict", "Forbidden", "Invalid", "Unauthorize
 def written() -> Iterator[str]:
     """List the ids that stand in the tests, once for each time."""
     for path in sorted([*HERE.glob("test_d*.py"), *HERE.glob("spoilt_*.py")]):
-        yield from re.findall(r'"(D[1-9]-[0-9]{2,3})"', path.read_text(encoding="utf-8"))
+        yield from re.findall(r'"(D[1-9][0-9]?-[0-9]{2,3})"', path.read_text(encoding="utf-8"))
 
 
 def test_every_row_has_its_case_and_every_case_its_row() -> None:
@@ -45,6 +47,8 @@ def test_every_reason_exists(row: Row) -> None:
             known = API_REASONS
         case Surface.AGENT:
             known = {*Reason, *Local}
+        case Surface.ADDON:
+            known = set(Refusal)
         case _:
             known = set(Reason)
     if row.expected.verdict in {Verdict.DENY, Verdict.WAIT}:
@@ -55,7 +59,8 @@ def test_every_reason_exists(row: Row) -> None:
 
 def test_every_file_tells_its_section_and_what_a_row_is_against() -> None:
     for path in FOLDER.glob("*.toml"):
-        assert path.name.startswith(path.read_text(encoding="utf-8")[len('section = "') :][:2].lower())
+        section = str(tomllib.loads(path.read_text(encoding="utf-8"))["section"]).lower()
+        assert re.fullmatch(rf"{section}[a-z]?_\w+\.toml", path.name)
 
 
 def test_no_two_rows_tell_the_same_attack() -> None:

@@ -19,7 +19,7 @@ from nodeattest_sandbox.child import LOOPBACK, Process, wait
 from nodeattest_sandbox.process import free_ports, listens
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dashboard"
-USER, GROUPS = "X-Authenticated-User", "X-Authenticated-Groups"
+USER, GROUP = "X-Authenticated-User", "X-Authenticated-Group"
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_each_user_sees_what_the_list_allows(port: int) -> None:
 
 
 def test_a_group_opens_more_and_a_user_of_its_name_nothing(port: int) -> None:
-    assert live(port, (USER, "bob"), (GROUPS, "payments-team"))["namespaces"] == ["payments", "shop"]
+    assert live(port, (USER, "bob"), (GROUP, "payments-team"))["namespaces"] == ["payments", "shop"]
     assert live(port, (USER, "payments-team"))["namespaces"] == []
     assert live(port, (USER, "group:payments-team"))["namespaces"] == []
 

@@ -1,0 +1,200 @@
+"""D10: what is sent to a proxy before an add-on, byte by byte over a socket; the add-on keeps every byte of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from cases import attacks
+from catalogue import Expected, Row, Verdict
+from proxy_kit import LOOPBACK, Answer, Script, Seen, exchange, fixed, proxy, read_answer, request, upstream
+
+from nodeattest_identity.proxy.limits import ProxyLimits
+
+MALLORY = "mallory"
+SECRET = "c2VjcmV0LXRva2Vu"
+KEY = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
+WEBSOCKET = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13")
+
+
+def verdict(answer: Answer) -> Expected:
+    """Tell what became of a request, by its answer."""
+    if answer.status < 400:
+        return Expected(Verdict.ACCEPT, "")
+    return Expected(Verdict.DENY, str(json.loads(answer.body)["reason"]))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Bytes to the proxy, and what it and the add-on are like."""
+
+    data: bytes
+    limits: ProxyLimits = field(default_factory=ProxyLimits)
+    addon: Script = field(default_factory=fixed)
+
+
+def spoilt(*lines: str) -> Sent:
+    return Sent(request("/", *lines))
+
+
+def post(*lines: str, body: bytes = b"") -> Sent:
+    return Sent(request("/", *lines, method="POST") + body)
+
+
+async def _silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+REFUSED: Mapping[str, Sent] = {
+    "D10-01": Sent(request("/pub/../admin")),
+    "D10-02": Sent(request("/a%2f..%2fadmin")),
+    "D10-03": Sent(request("/pub/%2e%2E/admin")),
+    "D10-04": Sent(request("/pub%252f%252e%252e%252fadmin")),
+    "D10-05": Sent(request("/pub/..\\admin")),
+    "D10-06": Sent(request("/pub/..;a=b/admin")),
+    "D10-07": Sent(request("/secret#/healthz")),
+    "D10-08": Sent(request("http://addon.example/admin")),
+    "D10-09": Sent(request("//evil.example/admin")),
+    "D10-10": Sent(request("/admin%00.png")),
+    "D10-11": Sent(request("/", host="addon.example/healthz?")),
+    "D10-40": post("Content-Length: 4", "Transfer-Encoding: chunked", body=b"0\r\n\r\nGET /admin HTTP/1.1\r\n\r\n"),
+    "D10-41": post("Content-Length: 0", "Content-Length: 9", body=b"GET /x\r\n\r\n"),
+    "D10-42": post("Content-Length: +1", body=b"x"),
+    "D10-43": spoilt("X-A: 1", " X-Authenticated-User: mallory"),
+    "D10-44": Sent(b"GET / HTTP/1.1\nHost: addon.example\nX-Authenticated-User: mallory\n\n"),
+    "D10-45": spoilt("Host: evil.example"),
+    "D10-46": spoilt("X-Authenticated-User : mallory"),
+    "D10-47": post("Transfer-Encoding: xchunked", body=b"0\r\n\r\n"),
+    "D10-48": spoilt("X-Large: " + "a" * 200_000),
+    "D10-49": spoilt(*(f"X-{number}: 1" for number in range(1000))),
+    "D10-50": Sent(b"GET / HTTP/1.1\r\nHost: addon.exa", ProxyLimits(header_seconds=0.1)),
+    "D10-60": spoilt("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA"),
+    "D10-61": spoilt("Connection: Upgrade", "Upgrade: SPDY/3.1"),
+    "D10-62": Sent(b"CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\n"),
+    "D10-63": Sent(request("/", method="TRACE")),
+    "D10-64": spoilt(*WEBSOCKET, KEY, KEY),
+    "D10-72": Sent(request("/"), ProxyLimits(answer_seconds=0.1), _silent),
+}
+
+
+@pytest.mark.parametrize(("row", "sent"), attacks(REFUSED))
+async def test_it_is_refused_in_one_word_and_the_add_on_hears_nothing_that_was_not_meant(row: Row, sent: Sent) -> None:
+    async with upstream(sent.addon) as seen, proxy(seen, sent.limits) as port:
+        answer = await exchange(port, sent.data)
+        assert verdict(answer) == row.expected
+        assert seen.requests == (1 if row.expected.reason == "UpstreamTooSlow" else 0)
+    assert MALLORY.encode() not in answer.body
+    assert b"admin" not in answer.body
+
+
+@pytest.mark.parametrize(("row", "wanted"), attacks({"D10-66": "HTTP/1.1 101 Switching Protocols"}))
+async def test_a_switch_of_protocols_that_nobody_agreed_on_is_none(row: Row, wanted: str) -> None:
+    lines = (wanted, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Accept: AAAA", "", "")
+    async with upstream(fixed("\r\n".join(lines).encode())) as seen, proxy(seen) as port:
+        assert verdict(await exchange(port, request("/", *WEBSOCKET, KEY))) == row.expected
+
+
+# What the add-on gets
+
+HARMLESS: Mapping[str, tuple[str, ...]] = {
+    "D10-20": ("X_Authenticated_User: mallory", "X-Authenticated_User: mallory"),
+    "D10-21": ("X.Authenticated.User: mallory", "X-Authenticated.User: mallory"),
+    "D10-22": ("x-authenticated-user: mallory", "X-AUTHENTICATED-USER: mallory"),
+    "D10-23": ("Connection: X-Authenticated-User, keep-alive", "Connection: x_authenticated_user"),
+    "D10-24": (
+        "X-Authorized-User: mallory", "X-Forwarded-User: mallory", "X-Remote-User: mallory", "Remote-User: mallory",
+        "X-Auth-Request-User: mallory", "X_Remote_Groups: mallory", "X-Forwarded-Email: mallory",
+    ),
+    "D10-25": ("Impersonate-User: mallory", "Impersonate_Group: mallory", "Impersonate-Extra-x: mallory"),
+    "D10-26": ("X-Original-URL: /mallory", "X-Forwarded-Uri: /mallory", "X-Rewrite-URL: /mallory"),
+    "D10-27": ("Proxy: http://mallory.example",),
+    "D10-28": ("X-Forwarded-For: mallory", "X-Real-IP: mallory", "Forwarded: for=mallory", "True-Client-IP: mallory"),
+    "D10-29": (
+        f"Authorization: Bearer {SECRET}", f"Proxy-Authorization: Basic {SECRET}",
+        f"X-Forwarded-Access-Token: {SECRET}",
+        f"Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.{SECRET}, v4.channel.k8s.io",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "lines"), attacks(HARMLESS))
+async def test_it_passes_and_the_add_on_hears_of_one_caller_only(row: Row, lines: tuple[str, ...]) -> None:
+    async with upstream() as seen, proxy(seen) as port:
+        assert verdict(await exchange(port, request("/", *lines))) == row.expected
+        assert seen.values("x-authenticated-user") == ["alice"]
+        assert MALLORY.encode() not in seen.bytes
+        assert SECRET.encode() not in seen.bytes
+        assert seen.values("x-forwarded-for") == [LOOPBACK]
+
+
+# Two requests where one was judged
+
+
+async def _hears(port: int, data: bytes, answers: int) -> list[Answer]:
+    """Send everything at once, and read up to so many answers."""
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    heard: list[Answer] = []
+    try:
+        writer.write(data)
+        async with asyncio.timeout(20):
+            for _ in range(answers):
+                heard.append(await read_answer(reader))  # noqa: PERF401 - what was heard before an end counts
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    finally:
+        writer.close()
+    return heard
+
+
+def _no_second(seen: Seen) -> bool:
+    return b"/admin" not in seen.bytes and seen.requests <= 1
+
+
+@pytest.mark.parametrize(
+    ("row", "body"), attacks({"D10-51": b"3\r\nabcXX0\r\n\r\nGET /admin HTTP/1.1\r\nHost: a\r\n\r\n"})
+)
+async def test_a_chunk_that_does_not_end_brings_no_second_request_to_the_add_on(row: Row, body: bytes) -> None:
+    async with upstream() as seen, proxy(seen) as port:
+        await _hears(port, request("/", "Transfer-Encoding: chunked", method="POST") + body, 2)
+        assert _no_second(seen) == (row.expected.verdict is Verdict.ACCEPT)
+
+
+@pytest.mark.parametrize(("row", "status"), attacks({"D10-65": (400, 200, 403)}))
+async def test_a_refused_upgrade_leaves_no_connection_to_send_more_on(row: Row, status: tuple[int, ...]) -> None:
+    for each in status:
+        refusal = f"HTTP/1.1 {each} No\r\nContent-Length: 0\r\n\r\n".encode()
+        async with upstream(fixed(refusal)) as seen, proxy(seen) as port:
+            data = request("/", *WEBSOCKET, KEY) + request("/admin", f"Authorization: Bearer {SECRET}")
+            heard = await _hears(port, data, 2)
+            assert [answer.status for answer in heard] == [each]
+            assert _no_second(seen) == (row.expected.verdict is Verdict.ACCEPT)
+            assert SECRET.encode() not in seen.bytes
+
+
+# Time
+
+
+@pytest.mark.parametrize(("row", "lines"), attacks({"D10-70": (), "D10-71": (*WEBSOCKET, KEY)}))
+async def test_what_lasts_ends_and_is_never_taken_for_whole(row: Row, lines: tuple[str, ...]) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if lines:
+            accept = b"ICX+Yqv66kxgM0FcWaLWlFLwTAI="
+            writer.write(b"HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n")
+            writer.write(b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+        await reader.read()
+
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(request_seconds=0.2)) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(request("/", *lines))
+        async with asyncio.timeout(20):
+            heard = await reader.read()
+        writer.close()
+        assert (b" 101 " if lines else b" 200 ") in heard
+        assert row.expected.verdict is Verdict.ACCEPT
+        assert not heard.endswith(b"0\r\n\r\n")
