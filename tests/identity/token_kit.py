@@ -99,20 +99,20 @@ def good_tokens(keys: list[SigningKey], now: int, issuer: str) -> dict[str, byte
     return {key.verifying.alg: token(key, header(key, typ=None), claims(now, issuer)) for key in keys}
 
 
-def bad_tokens(key: SigningKey, stranger: SigningKey, now: int, issuer: str) -> dict[str, bytes]:
+def bad_tokens(key: SigningKey, stranger: SigningKey, now: int, issuer: str, **more: object) -> dict[str, bytes]:
     """Make the ten bad tokens of which every relying party must refuse nine; ``stranger`` is a key of nobody.
 
     The tenth, without a kid, is refused by those who name a key by its kid only.
     """
-    good, plain = header(key), claims(now, issuer)
+    good, plain = header(key), claims(now, issuer, **more)
     spki = key.verifying.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return {
-        "expired": token(key, good, claims(now - 3600, issuer)),
-        "another issuer by a slash": token(key, good, claims(now, issuer + "/")),
-        "another audience": token(key, good, claims(now, issuer, aud=["somebody.example"])),
+        "expired": token(key, good, claims(now - 3600, issuer, **more)),
+        "another issuer by a slash": token(key, good, claims(now, issuer + "/", **more)),
+        "another audience": token(key, good, claims(now, issuer, aud=["somebody.example"], **more)),
         "an unknown key": token(stranger, header(stranger), plain),
         "a known kid over another key": token(stranger, header(stranger, kid=key.verifying.kid), plain),
-        "not yet valid": token(key, good, claims(now, issuer, nbf=now + 1800)),
+        "not yet valid": token(key, good, claims(now, issuer, nbf=now + 1800, **more)),
         "alg none": token(key, header(key, alg="none"), plain, unsigned=True),
         "an unknown crit": token(key, header(key, crit=["x-unknown"], **{"x-unknown": 1}), plain),
         "HS256 under the public key": token(key, header(key, alg="HS256"), plain, secret=spki),
