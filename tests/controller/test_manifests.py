@@ -26,6 +26,7 @@ from nodeattest_sandbox.apiserver.patch import json_patch
 
 TREE = Path(manifests.__file__).parents[2] / "manifests"
 BASES = (
+    "addon-gateway",
     "crd",
     "rbac",
     "manager",

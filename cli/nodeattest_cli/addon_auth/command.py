@@ -10,7 +10,9 @@ from nodeattest_cli.lazy import LazyGroup
 
 __all__ = ["addon_auth"]
 
-_COMMANDS: Final[dict[str, tuple[str, str]]] = {}
+_COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "gateway": ("nodeattest_cli.addon_auth.gateway:gateway", "Forward users' requests to add-ons, and say who asks."),
+}
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS, name="addon-auth")

@@ -89,7 +89,7 @@ class KeyKeeper:
                 self._ring, self._looked, self._said = ring, self._clock(), ""
                 return
             if await self._put(wanted, secret):
-                added = len(set(wanted.keys) - set(ring.keys))
+                added = len({key.kid for key in wanted.published} - {key.kid for key in ring.published})
                 _log.info("changed the signing keys: %d new, %d in all", added, len(wanted.keys))
         raise RingError("expected to change the keys within some attempts, but others changed them each time")
 

@@ -1,0 +1,120 @@
+"""A gateway, put together: what it knows of its cluster, the listeners, and an end in order.
+
+Promises: whatever was started is stopped when ``run`` ends, however it ends. It listens at once, and is ready when it
+knows whom to believe about callers and has a key. Leaves signals to the caller, who cancels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from nodeattest_identity.addon.gateway.backends import Backends, EndpointReader
+from nodeattest_identity.addon.gateway.keeper import KeyKeeper
+from nodeattest_identity.addon.gateway.metrics import Metrics
+from nodeattest_identity.addon.gateway.minting import Minter
+from nodeattest_identity.addon.gateway.publication import Publication
+from nodeattest_identity.addon.gateway.review import AccessReviews
+from nodeattest_identity.addon.gateway.ring import generate
+from nodeattest_identity.addon.gateway.service import Gateway, Parts
+from nodeattest_identity.addon.gateway.settings import GatewaySettings
+from nodeattest_identity.addon.gateway.tls import GatewayTls
+from nodeattest_identity.addon.gateway.trust import FrontProxyTrust
+from nodeattest_identity.proxy.forward import Forwarder
+from nodeattest_identity.proxy.server import ProxyServer
+from nodeattest_kube.client import ApiClient
+from nodeattest_serving.health import Health
+from nodeattest_serving.settings import SettingsError
+
+__all__ = ["Ports", "run"]
+
+_JTI_BYTES: Final = 16
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where a gateway listens; None where it does not."""
+
+    gateway: int
+    health: int | None
+
+
+async def run(
+    settings: GatewaySettings,
+    client: ApiClient,
+    *,
+    started: Callable[[Ports], None],
+    backends: Backends | None = None,
+    now: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Serve until cancelled; raises ``SettingsError``. ``started`` is told the ports as soon as all of them listen.
+
+    ``backends``: where services are, for whoever does not run in their cluster; None: as the API server says.
+    """
+    metrics = Metrics()
+    tls = GatewayTls(settings.certificate, settings.key, clock=clock)
+    backend_tls = _backend_tls(settings)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(client)
+        trust = FrontProxyTrust(client, tls.believe, clock=clock)
+        keeper = KeyKeeper(
+            client,
+            namespace=settings.namespace,
+            schedule=settings.schedule,
+            make=partial(generate, settings.algorithm),
+            now=now,
+            clock=clock,
+        )
+        minter = Minter(settings.issuer, keeper.signer, now=now, jwt_id=lambda: secrets.token_urlsafe(_JTI_BYTES))
+        parts = Parts(
+            trust=lambda: trust.current,
+            common_name=tls.common_name,
+            reviews=AccessReviews(client, clock=clock),
+            backends=backends or EndpointReader(client, clock=clock, pick=random.SystemRandom().choice),
+            minter=minter,
+            publication=Publication(settings.issuer, lambda: keeper.ring.published),
+            forwarder=await stack.enter_async_context(Forwarder(settings.proxy)),
+            backend_tls=backend_tls,
+            metrics=metrics,
+        )
+        gateway = Gateway(parts, limits=settings.limits, request_seconds=settings.proxy.request_seconds, clock=clock)
+        metrics.watch(
+            minted=lambda: minter.minted,
+            open_now=lambda: gateway.open_now,
+            keys=lambda: len(keeper.ring.keys),
+        )
+        server = ProxyServer(gateway.handle, settings.address, tls.context, settings.proxy)
+        await server.start()
+        stack.push_async_callback(server.stop)
+        health = None
+        if settings.health is not None:
+            health = Health(settings.health, metrics, lambda: trust.trouble() or keeper.trouble())
+            await health.start()
+            stack.push_async_callback(health.stop)
+        ports = Ports(gateway=server.port, health=None if health is None else health.port)
+        _log.info("serving the gateway on port %d, health on %s", ports.gateway, ports.health or "none")
+        started(ports)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(trust.run())
+            group.create_task(keeper.run())
+
+
+def _backend_tls(settings: GatewaySettings) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=settings.backend_ca)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise SettingsError(
+            f"--backend-ca-file: expected certificates in PEM, got {type(error).__name__}: {settings.backend_ca}"
+        ) from None

@@ -1,0 +1,185 @@
+"""What the gateway answers: discovery for kube-apiserver, key sets for everybody, and services for users.
+
+Promises: nobody is forwarded but by the word of kube-apiserver's front proxy; what is forwarded carries a token for the
+one service it goes to and no credential of the user's; a user's limit is used up by that user only. The log names user,
+service and decision, and neither token nor query.
+Leaves to others: connections (``listener``), forwarding and headers (``proxy``), each decision (``frontproxy``,
+``target``, ``review``, ``backends``, ``minting``).
+Source: companion proposal 003; ADR 33.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, Protocol
+
+from aiohttp import hdrs, web
+
+from nodeattest_identity.addon.gateway.backends import Backends
+from nodeattest_identity.addon.gateway.discovery import DOCUMENTS
+from nodeattest_identity.addon.gateway.frontproxy import Identity, Trust, identify
+from nodeattest_identity.addon.gateway.metrics import Metrics
+from nodeattest_identity.addon.gateway.minting import Minter
+from nodeattest_identity.addon.gateway.publication import Publication
+from nodeattest_identity.addon.gateway.refusals import Refused, body_of
+from nodeattest_identity.addon.gateway.settings import Limits
+from nodeattest_identity.addon.gateway.target import Target, parse
+from nodeattest_identity.proxy import refusals as proxy_refusals
+from nodeattest_identity.proxy.forward import Forwarder, Order, Upstream, sender_of
+from nodeattest_identity.proxy.paths import read_target
+from nodeattest_kube.buckets import Buckets
+
+__all__ = ["Gateway", "Parts", "Reviews"]
+
+_READ: Final = frozenset({"GET", "HEAD"})
+
+_log = logging.getLogger(__name__)
+
+
+class Reviews(Protocol):
+    """Decides who may ask for a service."""
+
+    async def require(self, identity: Identity, target: Target, method: str) -> None:
+        """Raise ``Refused`` unless the user may."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a gateway is made of."""
+
+    trust: Callable[[], Trust | None]
+    common_name: Callable[[asyncio.BaseTransport | None], str | None]
+    """Of the certificate that a connection showed."""
+    reviews: Reviews
+    backends: Backends
+    minter: Minter
+    publication: Publication
+    forwarder: Forwarder
+    backend_tls: ssl.SSLContext
+    metrics: Metrics
+
+
+class Gateway:
+    """Answers requests."""
+
+    def __init__(self, parts: Parts, *, limits: Limits, request_seconds: float, clock: Callable[[], float]) -> None:
+        """``request_seconds``: after which any answer and any websocket ends."""
+        self._parts = parts
+        self._limits = limits
+        self._request_seconds = request_seconds
+        self._buckets = Buckets(burst=limits.user_burst, per_second=limits.user_rate, clock=clock)
+        self._open: Counter[str] = Counter()
+
+    @property
+    def open_now(self) -> int:
+        """Requests that are being answered."""
+        return self._open.total()
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request."""
+        path = request.raw_path.partition("?")[0]
+        plain = path.rstrip("/")
+        what = "issuer" if plain in self._parts.publication.paths else "discovery" if plain in DOCUMENTS else "proxy"
+        try:
+            if what == "issuer":
+                answer: web.StreamResponse = self._parts.publication.answer(request, plain)
+            elif what == "discovery":
+                answer = self._discovery(request, plain)
+            else:
+                answer = await self._proxy(request)
+        except Refused as refused:
+            _log.info("refused %s: %d %s", what, refused.status, refused.message)
+            answer = _answer(refused)
+        except proxy_refusals.Refused as refused:
+            _log.info("refused %s: %s", what, refused)
+            answer = proxy_refusals.answer(refused)
+        self._parts.metrics.answered(what, answer.status)
+        return answer
+
+    def _identity(self, request: web.BaseRequest) -> Identity:
+        trust = self._parts.trust()
+        if trust is None:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "no front proxy is known yet", {"Retry-After": "5"})
+        return identify(trust, self._parts.common_name(request.transport), request.headers.items())
+
+    def _discovery(self, request: web.BaseRequest, path: str) -> web.Response:
+        self._identity(request)
+        if request.method not in _READ:
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "expected GET or HEAD", {"Allow": "GET, HEAD"})
+        return web.Response(body=DOCUMENTS[path], content_type="application/json")
+
+    async def _proxy(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Forward a request to a service.
+
+        1. kube-apiserver says who asks. 2. The path names a service. 3. The user is within his limits. 4. He may ask
+        for it. 5. Without a path, the way to one. 6. The rest of the path means one thing. 7. There is an endpoint.
+        8. A token, and on.
+        """
+        identity = self._identity(request)  # 1
+        target = parse(request.raw_path)  # 2
+        self._admit(identity)  # 3
+        self._open[identity.user] += 1
+        try:
+            await self._parts.reviews.require(identity, target, request.method)  # 4
+            if target.path is None:
+                return _to_slash(request)  # 5
+            asked = read_target(target.path + (f"?{target.query}" if target.query else ""))  # 6
+            endpoint = await self._parts.backends.find(target)  # 7
+            lasting = hdrs.UPGRADE in request.headers or "text/event-stream" in request.headers.get(hdrs.ACCEPT, "")
+            minted = self._parts.minter.token(identity, target.audience, whole_life=lasting)  # 8
+            _log.info("forwarding %a to %s, key %s", identity.user, target.audience, minted.key_id)
+            order = Order(
+                upstream=Upstream(
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    tls=self._parts.backend_tls if target.scheme == "https" else None,
+                    server_name=f"{target.service}.{target.namespace}.svc" if target.scheme == "https" else None,
+                ),
+                target=asked,
+                deadline=asyncio.get_running_loop().time() + self._request_seconds,
+                sender=sender_of(request),
+                inject=((hdrs.AUTHORIZATION, f"Bearer {minted.token}"),),
+            )
+            return await self._parts.forwarder.forward(request, order)
+        finally:
+            self._open[identity.user] -= 1
+            if not self._open[identity.user]:
+                del self._open[identity.user]
+
+    def _admit(self, identity: Identity) -> None:
+        """Take of a user's limits; raises ``Refused``."""
+        if self._open[identity.user] >= self._limits.user_requests:
+            raise _too_many(f"expected at most {self._limits.user_requests} requests of one user at once, got more", 1)
+        if not self._buckets.take(identity.user):
+            wait = max(1, round(1 / self._limits.user_rate))
+            raise _too_many(
+                f"expected at most {self._limits.user_rate:g} requests a second of one user, got more", wait
+            )
+
+
+def _too_many(message: str, wait: int) -> Refused:
+    return Refused(HTTPStatus.TOO_MANY_REQUESTS, message, {hdrs.RETRY_AFTER: str(wait)})
+
+
+def _to_slash(request: web.BaseRequest) -> web.Response:
+    """Send whoever left out the last slash there: a page's links are relative to it."""
+    if request.method not in _READ:
+        raise Refused(HTTPStatus.NOT_FOUND, "expected a path behind proxy, got none")
+    path, mark, query = request.raw_path.partition("?")
+    return web.Response(status=HTTPStatus.MOVED_PERMANENTLY, headers={hdrs.LOCATION: f"{path}/{mark}{query}"})
+
+
+def _answer(refused: Refused) -> web.Response:
+    response = web.Response(status=refused.status, body=body_of(refused), headers=refused.headers)
+    response.content_type = "application/json"
+    response.headers[hdrs.CACHE_CONTROL] = "no-store"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers[hdrs.SERVER] = "nodeattest"
+    return response

@@ -1,0 +1,59 @@
+"""How a gateway is set up: one frozen value, made by whoever starts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeattest_identity.addon.gateway.ring import Algorithm, Schedule
+from nodeattest_identity.issuer.documents import MAX_AGE
+from nodeattest_identity.issuer.urls import UrlError, issuer_url
+from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_serving.settings import Address, SettingsError
+
+__all__ = ["GatewaySettings", "Limits"]
+
+_SHORTEST_PERIOD = 6 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one user may use: pages load many things at once, and then few."""
+
+    user_burst: int = 100
+    user_rate: float = 20.0
+    """Requests a second."""
+    user_requests: int = 64
+    """At once, websockets among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """All of it."""
+
+    address: Address
+    certificate: Path
+    """The serving certificate and its chain; read again when the file changes."""
+    key: Path
+    issuer: str
+    """``iss`` of the tokens, and where their keys are found: sidecars compare it byte for byte."""
+    namespace: str
+    """Where the Secret with the signing keys is kept."""
+    backend_ca: Path | None = None
+    """Who certifies services that are asked over HTTPS; None: the system's roots."""
+    health: Address | None = None
+    algorithm: Algorithm = "ES256"
+    schedule: Schedule = field(default_factory=Schedule)
+    limits: Limits = field(default_factory=Limits)
+    proxy: ProxyLimits = field(default_factory=ProxyLimits)
+
+    def __post_init__(self) -> None:
+        try:
+            issuer_url(self.issuer)
+        except UrlError as error:
+            raise SettingsError(f"--issuer: {error}") from None
+        if self.schedule.period < _SHORTEST_PERIOD:
+            raise SettingsError(
+                f"--key-period: expected at least {_SHORTEST_PERIOD:.0f} s, got {self.schedule.period:g}: a new key is "
+                f"published for more than {MAX_AGE} s before it signs"
+            )

@@ -1,0 +1,360 @@
+"""The gateway behind a real kube-apiserver: what its users, and whoever walks around it, bring to an add-on."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPSConnection
+from pathlib import Path
+from typing import Final, cast
+from urllib.parse import urlsplit
+
+import jwt as pyjwt
+import pytest
+from front_kit import LOOPBACK, Authority
+from gateway_kit import (
+    NAME,
+    NAMESPACE,
+    AddOn,
+    Answer,
+    FixedBackends,
+    LoopThread,
+    ask,
+    certify,
+    front_proxy_flags,
+    send,
+    until,
+)
+from websockets.sync.client import connect
+
+from nodeattest_controller import manifests
+from nodeattest_identity.addon.gateway import app
+from nodeattest_identity.addon.gateway.app import Ports
+from nodeattest_identity.addon.gateway.backends import Endpoint
+from nodeattest_identity.addon.gateway.names import API_SERVICE, GROUP, ROOT
+from nodeattest_identity.addon.gateway.settings import GatewaySettings, Limits
+from nodeattest_kube.client import ApiClient
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.fleet import create_namespace
+from nodeattest_sandbox.process import ControlPlane, start_real
+from nodeattest_serving.settings import Address
+
+pytestmark = pytest.mark.conformance
+
+ISSUER: Final = f"https://{NAME}.{NAMESPACE}.svc"
+DASHBOARD: Final = f"{ROOT}/namespaces/apps/services/dashboard/proxy"
+RBAC: Final = "rbac.authorization.k8s.io"
+PLACES: Final = {
+    "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
+    "Role": f"/apis/{RBAC}/v1/namespaces/{{namespace}}/roles",
+    "RoleBinding": f"/apis/{RBAC}/v1/namespaces/{{namespace}}/rolebindings",
+    "ClusterRole": f"/apis/{RBAC}/v1/clusterroles",
+    "ClusterRoleBinding": f"/apis/{RBAC}/v1/clusterrolebindings",
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """A cluster with a gateway, an add-on, and users."""
+
+    plane: ControlPlane
+    front: Authority
+    serving: Authority
+    add_on: AddOn
+    loop: LoopThread
+    port: int
+    directory: Path
+    jane: Client
+    """By certificate; may use every add-on of the namespace."""
+    robot: Client
+    """By bearer token; may use one."""
+    jim: Client
+    """May nothing."""
+
+    def direct(self, certificate: tuple[Path, Path] | None) -> ssl.SSLContext:
+        """Go to the gateway without kube-apiserver."""
+        context = ssl.create_default_context(cadata=self.serving.pem.decode())
+        if certificate is not None:
+            context.load_cert_chain(*certificate)
+        return context
+
+
+def token_client(plane: ControlPlane, namespace: str, account: str, path: Path) -> Client:
+    return Client.from_kubeconfig(token_kubeconfig(plane, namespace, account, path))
+
+
+def token_kubeconfig(plane: ControlPlane, namespace: str, account: str, path: Path) -> Path:
+    asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    answer = plane.client().create(f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", asked)
+    return plane.pki.token_kubeconfig(path, plane.server, text_at(answer, "status", "token"))
+
+
+def apply_rights(client: Client) -> None:
+    """Apply what the manifests grant, as they are."""
+    for document in manifests.objects("addon-gateway"):
+        kind = str(document["kind"])
+        if kind in PLACES:
+            found = cast("JsonMap", document)
+            client.create(PLACES[kind].format(namespace=text_at(found, "metadata", "namespace")), found)
+
+
+def aggregate(client: Client, serving: Authority, port: int) -> None:
+    """Let kube-apiserver ask this machine: an ExternalName is the only service that leads to loopback."""
+    client.create(
+        f"/api/v1/namespaces/{NAMESPACE}/services",
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": NAME},
+            "spec": {"type": "ExternalName", "externalName": "localhost"},
+        },
+    )
+    [service] = [each for each in manifests.objects("addon-gateway") if each["kind"] == "APIService"]
+    wanted = cast("dict[str, object]", service["spec"])
+    spec = {
+        **wanted,
+        "caBundle": base64.b64encode(serving.pem).decode(),
+        "service": {"name": NAME, "namespace": NAMESPACE, "port": port},
+    }
+    client.create("/apis/apiregistration.k8s.io/v1/apiservices", cast("JsonMap", {**service, "spec": spec}))
+
+
+def is_available(client: Client) -> bool:
+    found = client.get(f"/apis/apiregistration.k8s.io/v1/apiservices/{API_SERVICE}")
+    conditions = maps_at(found, "status", "conditions")
+    if not any(each["type"] == "Available" and each["status"] == "True" for each in conditions):
+        return False
+    return send(client, "GET", ROOT).status == 200  # the path is handed over a moment later
+
+
+def grant(client: Client, name: str, subject: JsonMap, *, names: list[str] | None = None) -> None:
+    role: JsonMap = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "nodeattest:addon-user"}
+    if names is not None:
+        rule: JsonMap = {
+            "apiGroups": [GROUP],
+            "resources": ["services/proxy"],
+            "verbs": ["get"],
+            "resourceNames": [*names],
+        }
+        made: JsonMap = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {"name": name}, "rules": [rule]}
+        client.create(PLACES["Role"].format(namespace="apps"), made)
+        role = {"apiGroup": RBAC, "kind": "Role", "name": name}
+    binding: JsonMap = {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": name},
+        "roleRef": role,
+        "subjects": [subject],
+    }
+    client.create(PLACES["RoleBinding"].format(namespace="apps"), binding)
+
+
+@pytest.fixture(scope="module")
+def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("gateway")
+    front, serving = Authority("front-proxy-ca"), Authority("gateway-ca")
+    flags = front_proxy_flags(front, directory / "front")
+    loop, add_on, backends = LoopThread(), AddOn(), FixedBackends()
+    with start_real(directory / "plane", assets, name="gateway", flags=flags) as plane:
+        admin = plane.client()
+        create_namespace(admin, NAMESPACE)
+        create_namespace(admin, "apps")
+        apply_rights(admin)
+        account: JsonMap = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}}
+        admin.create("/api/v1/namespaces/apps/serviceaccounts", account)
+        grant(admin, "jane", {"kind": "User", "name": "jane@example.com", "apiGroup": RBAC})
+        grant(admin, "robot", {"kind": "ServiceAccount", "name": "robot", "namespace": "apps"}, names=["dashboard"])
+        certificate, key = certify(serving, directory, "gateway", hosts=(f"{NAME}.{NAMESPACE}.svc", "localhost"))
+        settings = GatewaySettings(
+            address=Address(LOOPBACK, 0),
+            certificate=certificate,
+            key=key,
+            issuer=ISSUER,
+            namespace=NAMESPACE,
+            limits=Limits(user_burst=1000, user_rate=1000),
+        )
+        client = ApiClient.from_kubeconfig_file(
+            token_kubeconfig(plane, NAMESPACE, NAME, directory / "gateway.kubeconfig")
+        )
+        loop.call(add_on.start())
+        for name in ("dashboard", "other"):
+            backends.known["apps", name] = Endpoint(LOOPBACK, add_on.port)
+        ports: list[Ports] = []
+        task = loop.start(app.run(settings, client, started=ports.append, backends=backends))
+        try:
+            until(lambda: bool(ports) or task.done(), "the gateway listens")
+            assert ports, task.exception()
+            aggregate(admin, serving, ports[0].gateway)
+            until(lambda: task.done() or is_available(admin), "kube-apiserver finds the gateway available")
+            assert not task.done(), task.exception()
+            yield World(
+                plane=plane,
+                front=front,
+                serving=serving,
+                add_on=add_on,
+                loop=loop,
+                port=ports[0].gateway,
+                directory=directory,
+                jane=plane.client(plane.client_kubeconfig("jane@example.com", ["team a", "devs"])),
+                robot=token_client(plane, "apps", "robot", directory / "robot.kubeconfig"),
+                jim=plane.client(plane.client_kubeconfig("jim")),
+            )
+        finally:
+            loop.end(task)
+            loop.call(add_on.stop())
+            loop.close()
+
+
+def jwks(world: World) -> pyjwt.PyJWKSet:
+    answer = ask(world.direct(None), world.port, "GET", "/openid/v1/jwks")
+    assert answer.headers["content-type"] == "application/jwk-set+json"
+    return pyjwt.PyJWKSet.from_dict(answer.json)
+
+
+def verified(world: World, answer: Answer, audience: str) -> dict[str, object]:
+    """Verify what the add-on got, as PyJWT does."""
+    [authorization] = answer.header_of_request("Authorization")
+    token = authorization.removeprefix("Bearer ")
+    key = jwks(world)[pyjwt.get_unverified_header(token)["kid"]]
+    return pyjwt.decode(token, key, algorithms=["ES256"], audience=audience, issuer=ISSUER)
+
+
+def test_the_add_on_learns_a_user_with_a_certificate_and_sees_no_credential(world: World) -> None:
+    answer = send(world.jane, "GET", f"{DASHBOARD}/a/b?add-auth=true&x=1")
+    assert answer.status == 200
+    assert answer.json["path"] == "/a/b?x=1"
+    claims = verified(world, answer, "apps/dashboard")
+    assert (claims["sub"], claims["aud"]) == ("jane@example.com", "apps/dashboard")
+    assert set(cast("list[str]", claims["groups"])) == {"team a", "devs", "system:authenticated"}
+    assert cast("int", claims["exp"]) - cast("int", claims["iat"]) <= 60
+    assert not [name for name, _ in cast("list[list[str]]", answer.json["headers"]) if "remote" in name.lower()]
+
+
+def test_the_add_on_learns_a_user_with_a_bearer_token_and_does_not_get_that(world: World) -> None:
+    answer = send(world.robot, "GET", f"{DASHBOARD}/?add-auth=true")
+    assert verified(world, answer, "apps/dashboard")["sub"] == "system:serviceaccount:apps:robot"
+    [authorization] = answer.header_of_request("Authorization")
+    assert authorization != world.robot.headers["Authorization"]
+    assert world.robot.headers["Authorization"].removeprefix("Bearer ") not in answer.body.decode()
+
+
+def test_a_right_is_needed_and_holds_for_one_service_and_verb(world: World) -> None:
+    before = len(world.add_on.seen)
+    assert send(world.jim, "GET", f"{DASHBOARD}/").status == 403
+    assert send(world.robot, "GET", f"{ROOT}/namespaces/apps/services/other/proxy/").status == 403
+    assert send(world.robot, "GET", f"{ROOT}/namespaces/apps/services/dashboard:80/proxy/").status == 403
+    assert send(world.robot, "POST", f"{DASHBOARD}/", body=b"x").status == 403
+    assert send(world.jane, "GET", f"{ROOT}/namespaces/kube-system/services/dashboard/proxy/").status == 403
+    anonymous = world.plane.client(world.plane.token_kubeconfig())
+    assert send(anonymous, "GET", f"{DASHBOARD}/").status == 403
+    assert len(world.add_on.seen) == before
+    assert send(world.jane, "POST", f"{ROOT}/namespaces/apps/services/other/proxy/", body=b"x").json["body"] == "x"
+
+
+def test_what_a_user_says_of_himself_is_gone(world: World) -> None:
+    spoofed = {
+        "X-Remote-User": "root",
+        "X-Remote-Group": "system:masters",
+        "X-Remote-Extra-Scopes": "all",
+        "X-Remote-Uid": "0",
+        "X_Remote_User": "root",
+        "X.Remote.User": "root",
+        "X-Authenticated-User": "root",
+        "X_Authenticated_User": "root",
+        "X-Forwarded-User": "root",
+        "Impersonate-Foo": "root",
+        "Proxy-Authorization": "Basic root",
+        "Authorization": "Basic cm9vdA==",
+    }
+    answer = send(world.jane, "GET", f"{DASHBOARD}/", spoofed)
+    assert answer.status == 200
+    claims = verified(world, answer, "apps/dashboard")
+    assert claims["sub"] == "jane@example.com"
+    assert "uid" not in claims
+    assert "system:masters" not in cast("list[str]", claims["groups"])
+    assert "root" not in answer.body.decode()
+    assert "cm9vdA" not in answer.body.decode()
+
+
+@pytest.mark.parametrize("who", ["nobody", "a user of the cluster", "another name", "another CA"])
+def test_whoever_walks_around_kube_apiserver_reaches_nobody(world: World, who: str) -> None:
+    before = len(world.add_on.seen)
+    directory = world.directory / "strangers"
+    certificate = {
+        "nobody": lambda: None,
+        "a user of the cluster": lambda: certify(Authority("kubernetes"), directory, "admin", client=True),
+        "another name": lambda: certify(world.front, directory, "aggregator", client=True),
+        "another CA": lambda: certify(Authority("front-proxy-ca"), directory, "front-proxy-client", client=True),
+    }[who]()
+    headers = {"X-Remote-User": "jane@example.com", "X-Remote-Group": "system:masters"}
+    for path in (f"{DASHBOARD}/", ROOT):
+        if who in {"nobody", "another name"}:
+            answer = ask(world.direct(certificate), world.port, "GET", path, headers)
+            assert answer.status == 401
+            assert answer.json["reason"] == "Unauthorized"
+        else:
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                ask(world.direct(certificate), world.port, "GET", path, headers)
+    assert len(world.add_on.seen) == before
+
+
+def test_the_front_proxy_s_certificate_alone_gives_no_user_more_than_rbac_does(world: World) -> None:
+    """kube-apiserver's authorizer is asked again: a stolen front-proxy key names anybody, but invents no rights."""
+    directory = world.directory / "front"
+    context = world.direct((directory / "front-proxy-client.crt", directory / "front-proxy-client.key"))
+    before = len(world.add_on.seen)
+    assert ask(context, world.port, "GET", f"{DASHBOARD}/", {"X-Remote-User": "jim"}).status == 403
+    assert ask(context, world.port, "GET", f"{DASHBOARD}/").status == 401
+    assert len(world.add_on.seen) == before
+
+
+def test_an_answer_streams_through_kube_apiserver(world: World) -> None:
+    parts = urlsplit(world.jane.server)
+    connection = HTTPSConnection(parts.hostname or "", parts.port, context=world.jane.tls, timeout=30)
+    try:
+        connection.request("GET", f"{DASHBOARD}/stream?add-auth=true")
+        answer = connection.getresponse()
+        assert answer.readline() == b"first\n"
+        world.loop.call(_set(world.add_on.go_on))
+        assert answer.read() == b"second\n"
+    finally:
+        connection.close()
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()
+
+
+def test_a_websocket_passes_kube_apiserver_with_a_token_of_its_own(world: World) -> None:
+    url = world.jane.server.replace("https", "wss") + f"{DASHBOARD}/ws?add-auth=true"
+    with connect(url, ssl=world.jane.tls, subprotocols=["echo"], open_timeout=30) as socket:  # pyright: ignore[reportArgumentType]
+        assert socket.subprotocol == "echo"
+        for word in ("hello", "again"):
+            socket.send(word)
+            assert socket.recv(timeout=30) == word[::-1]
+    seen = [each for each in world.add_on.seen if str(each["path"]).startswith("/ws")][-1]
+    assert seen["path"] == "/ws"
+    headers = dict(cast("list[tuple[str, str]]", seen["headers"]))
+    claims = pyjwt.decode(headers["Authorization"].removeprefix("Bearer "), options={"verify_signature": False})
+    assert claims["sub"] == "jane@example.com"
+
+
+def test_a_user_without_a_right_gets_no_websocket(world: World) -> None:
+    url = world.jim.server.replace("https", "wss") + f"{DASHBOARD}/ws"
+    with pytest.raises(Exception, match="403"), connect(url, ssl=world.jim.tls, open_timeout=30):
+        pass
+
+
+def test_kubectl_lists_the_group_and_takes_services_for_kubernetes_own(world: World, assets: Path) -> None:
+    def kubectl(*words: str) -> str:
+        command = [assets / "kubectl", f"--kubeconfig={world.plane.admin_kubeconfig}", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert f"{GROUP}/v1alpha1" in kubectl("api-versions").split()
+    assert NAME in kubectl("get", "services", "-n", NAMESPACE)
+    assert '"/x"' in kubectl("get", "--raw", f"{DASHBOARD}/x?add-auth=true")
