@@ -39,6 +39,7 @@ BASES = (
     "workload-hardening",
     "workload-on-failure",
     "workload-bootstrap-token",
+    "workload-issuer",
     "cluster-info-reader",
     "cluster-info-limit",
     "cluster-info-limit-v1beta1",
