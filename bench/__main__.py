@@ -1,4 +1,4 @@
-"""``python -m bench [joins|throughput|flood|clouds|discovery|wheel] [--json]``, or ``bench soak [--nodes N] …``."""
+"""``python -m bench [NAME ...] [--json]``, for all measurements or some, or ``bench soak [--nodes N] …``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import clouds, discovery, flood, joins, throughput, wheel
+from bench import clouds, discovery, flood, issuer, joins, throughput, wheel
 from bench.figures import Figure, table
 from bench.scene import Scene, opened
 from bench.soak import command as soak
@@ -21,6 +21,7 @@ IN_CLUSTERS: dict[str, Callable[[Scene], list[Figure]]] = {"joins": joins.measur
 ALONE: dict[str, Callable[[], list[Figure]]] = {
     "clouds": clouds.measure,
     "discovery": discovery.measure,
+    "issuer": issuer.measure,
     "wheel": wheel.measure,
 }
 NAMES = (*IN_CLUSTERS, "flood", *ALONE)
