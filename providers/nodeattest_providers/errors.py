@@ -135,6 +135,7 @@ class Reason(StrEnum):
     JWT_EXPIRED = "JWTExpired"
     JWT_NOT_YET_VALID = "JWTNotYetValid"
     JWT_LIFETIME_TOO_LONG = "JWTLifetimeTooLong"
+    TOKEN_REVIEW_REFUSED = "TokenReviewRefused"  # noqa: S105 - the same
     ISSUER_DOCUMENT_REFUSED = "IssuerDocumentRefused"
     # Temporary: these only ever travel in Unavailable
     AUTHORITY_UNAVAILABLE = "AuthorityUnavailable"

@@ -1,0 +1,139 @@
+"""Which audiences are ours: one that was named, or the Services that select this pod.
+
+Promises: ``namespace/name`` of a Service counts while its selector selects the pod's labels as they are now; a Service
+without a selector selects nothing. Nothing is ours before the first list, nor after ``_MAX_STALE`` without a word.
+Source: companion proposal 003 ("periodically list services in the namespace"); core/v1 ServiceSpec.selector (equality
+only, empty selects nothing); downward API, ``fieldPath: metadata.labels`` (``key="escaped value"`` a line).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, JsonObject
+from nodeattest_kube.jsontypes import dig, dig_text
+from nodeattest_kube.reflector import Reflector
+from nodeattest_serving.settings import SettingsError
+
+__all__ = ["ServiceAudiences", "read_labels", "selects"]
+
+_MOST_SERVICES: Final = 10_000
+_MOST_BYTES: Final = 32 << 20
+_MOST_LABELS: Final = 256 * 1024
+"""Bytes of a file of labels: kube-apiserver's own limit of all annotations."""
+_MAX_STALE: Final = 300.0
+"""Seconds without a word of the API server after which no Service counts: one that was deleted would, else."""
+_LOOK_AGAIN: Final = 2.0
+"""Seconds between two looks at the labels."""
+
+
+class ServiceAudiences:
+    """The Services of one namespace that select one pod."""
+
+    def __init__(
+        self, client: ApiClient, *, namespace: str, labels: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``labels``: the downward API's file; raises ``SettingsError``."""
+        self._namespace = namespace
+        self._path = labels
+        self._clock = clock
+        self._labels = _read(labels)
+        self._look_again = clock() + _LOOK_AGAIN
+        self._found: frozenset[str] | None = None
+        self._services = Reflector(
+            client,
+            paths.core("services", namespace=namespace),
+            on_change=self._changed,
+            transform=_slim,
+            max_objects=_MOST_SERVICES,
+            max_bytes=_MOST_BYTES,
+            clock=clock,
+        )
+
+    async def run(self) -> None:
+        """Follow the Services until cancelled."""
+        await self._services.run()
+
+    def audiences(self) -> frozenset[str]:
+        """Name the Services that select this pod."""
+        self._look()
+        if self.trouble() is not None:
+            return frozenset()
+        if self._found is None:
+            self._found = frozenset(
+                f"{self._namespace}/{name}"
+                for service in self._services.values()
+                if (name := dig_text(service, "metadata", "name")) and selects(service, self._labels)
+            )
+        return self._found
+
+    def trouble(self) -> str | None:
+        """Tell why nothing is ours now; None if that is for the Services to say."""
+        if not self._services.synced:
+            return "the Services of this namespace were not read yet"
+        if self._clock() - self._services.last_contact > _MAX_STALE:
+            return f"the API server has told nothing of Services for more than {_MAX_STALE:.0f} s"
+        return None
+
+    def _changed(self, _key: str, _service: JsonObject | None) -> None:
+        self._found = None
+
+    def _look(self) -> None:
+        """Take labels that were changed; a file that cannot be read leaves those in hand."""
+        if self._clock() < self._look_again:
+            return
+        self._look_again = self._clock() + _LOOK_AGAIN
+        try:
+            labels = _read(self._path)
+        except SettingsError:
+            return
+        if labels != self._labels:
+            self._labels, self._found = labels, None
+
+
+def selects(service: JsonObject, labels: Mapping[str, str]) -> bool:
+    """Tell whether a Service selects a pod of these labels."""
+    selector = dig(service, "spec", "selector")
+    if not isinstance(selector, dict) or not selector:
+        return False
+    return all(isinstance(value, str) and labels.get(name) == value for name, value in selector.items())
+
+
+def read_labels(text: str) -> dict[str, str]:
+    """Read the downward API's lines, ``key="value"``; raises ``ValueError``."""
+    labels: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, quoted = line.partition("=")
+        value: object = json.loads(quoted) if equals else None
+        if not name or not isinstance(value, str):
+            raise ValueError("expected labels as the downward API writes them")
+        labels[name] = value
+    return labels
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return read_labels(file.read(_MOST_LABELS))
+    except OSError as error:
+        raise SettingsError(
+            f"{path}: expected the pod's labels, got {error.strerror}; mount them by the downward API "
+            "(fieldPath: metadata.labels), or name the audience (--audience)"
+        ) from None
+    except ValueError:
+        raise SettingsError(f"{path}: expected the pod's labels as the downward API writes them, got others") from None
+
+
+def _slim(service: JsonObject) -> JsonObject:
+    """Keep of a Service what decides."""
+    metadata: JsonObject = {
+        name: value
+        for name in ("name", "namespace", "uid", "resourceVersion")
+        if (value := dig(service, "metadata", name)) is not None
+    }
+    return {"metadata": metadata, "spec": {"selector": dig(service, "spec", "selector")}}

@@ -1,0 +1,52 @@
+"""What a sidecar counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from nodeattest_identity.proxy.refusals import Refusal
+
+__all__ = ["Metrics"]
+
+_CLASSES = {each: f"{each}xx" for each in range(1, 6)}
+
+
+class Metrics:
+    """Counters of one sidecar, in a registry of its own; no label's value comes from a request."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        forwarded = Counter(
+            "nodeattest_sidecar_forwarded",
+            "Requests that were forwarded and answered, by class of status.",
+            ("code",),
+            registry=self._registry,
+        )
+        refused = Counter(
+            "nodeattest_sidecar_refused", "Requests that were not, by refusal.", ("reason",), registry=self._registry
+        )
+        self._forwarded = {each: forwarded.labels(name) for each, name in _CLASSES.items()}
+        self._refused = {each: refused.labels(each.value) for each in Refusal}
+        self._open = Gauge("nodeattest_sidecar_requests_open", "Requests under way.", registry=self._registry)
+        self._turned_away = Gauge(
+            "nodeattest_sidecar_connections_turned_away", "Connections over the limit.", registry=self._registry
+        )
+
+    def forwarded(self, status: int) -> None:
+        """Count an answer of the add-on."""
+        self._forwarded[min(max(status // 100, 1), 5)].inc()
+
+    def refused(self, refusal: Refusal) -> None:
+        """Count an answer of ours."""
+        self._refused[refusal].inc()
+
+    def watch(self, under_way: Callable[[], int], turned_away: Callable[[], int]) -> None:
+        """Show what is counted elsewhere."""
+        self._open.set_function(under_way)
+        self._turned_away.set_function(turned_away)
+
+    def render(self) -> bytes:
+        """Write the exposition."""
+        return generate_latest(self._registry)

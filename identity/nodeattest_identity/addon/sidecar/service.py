@@ -1,0 +1,162 @@
+"""What a sidecar does with one request.
+
+Promises: the add-on gets a request only with a verified caller's name, or, on paths that are open to anybody, with
+nobody's: no credential in either case. An answer or a WebSocket ends when the token does, or after the longest time
+that a request may take. One user's requests leave room for others'. The log tells who, and never a token or a query.
+Leaves to others: how a token is proved (``cache``), how bytes pass (``proxy.forward``).
+Source: companion proposal 003, "Proposed Pattern v2" and "Considerations".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+
+from nodeattest_identity.addon.sidecar.cache import Verified
+from nodeattest_identity.addon.sidecar.callers import Caller, identity_headers, require_allowed
+from nodeattest_identity.addon.sidecar.credentials import bearer, require_no_token_in_query
+from nodeattest_identity.addon.sidecar.metrics import Metrics
+from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.proxy.forward import Forwarder, Order, Upstream, sender_of
+from nodeattest_identity.proxy.headers import CREDENTIALS
+from nodeattest_identity.proxy.paths import Target, read_target
+from nodeattest_identity.proxy.refusals import Refusal, Refused
+from nodeattest_providers.errors import Denied, Unavailable
+
+__all__ = ["SidecarService"]
+
+_CHALLENGE: Final = 'Bearer error="invalid_token"'
+"""RFC 6750 §3.1; why it is invalid is for our log."""
+_CREDENTIALS: Final = frozenset({Refusal.CREDENTIALS_MISSING, Refusal.CREDENTIALS_REFUSED})
+_ID: Final = "X-Request-Id"
+_NOBODY: Final = "-"
+
+_log = logging.getLogger(__name__)
+
+
+class SidecarService:
+    """Verifies and forwards."""
+
+    def __init__(
+        self,
+        settings: SidecarSettings,
+        verified: Verified,
+        forwarder: Forwarder,
+        *,
+        metrics: Metrics,
+        now: Callable[[], float],
+        new_id: Callable[[], str],
+    ) -> None:
+        """``now``: seconds since the epoch; ``new_id``: the name of a request, for logs here and in the add-on."""
+        self._settings = settings
+        self._verified = verified
+        self._forwarder = forwarder
+        self._metrics = metrics
+        self._now = now
+        self._new_id = new_id
+        self._upstream = Upstream(host=settings.upstream.host, port=settings.upstream.port)
+        self._under_way: Counter[str | None] = Counter()
+        """Requests of each user; of nobody, too."""
+
+    @property
+    def under_way(self) -> int:
+        """Requests that are being answered."""
+        return self._under_way.total()
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request; raises ``Refused``."""
+        request_id = self._new_id()
+        caller: Caller | None = None
+        try:
+            target = read_target(request.raw_path)
+            require_no_token_in_query(target)
+            caller = None if self._is_open(target) else await self._caller(request)
+            response = await self._forward(request, target, caller, request_id)
+        except Refused as refused:
+            self._metrics.refused(refused.refusal)
+            self._tell(request_id, caller, f"refused, {refused.refusal}: {refused.detail}")
+            raise self._as_set(refused) from None
+        except asyncio.CancelledError:
+            self._tell(request_id, caller, "ended, the client went away")
+            raise
+        self._metrics.forwarded(response.status)
+        self._tell(request_id, caller, f"forwarded, {response.status}")
+        return response
+
+    def _is_open(self, target: Target) -> bool:
+        rules = self._settings.open_paths
+        return bool(rules) and any(rule.matches(target.segments) for rule in rules)
+
+    async def _caller(self, request: web.BaseRequest) -> Caller:
+        """Prove who asks; raises ``Refused``.
+
+        1. There is one bearer token. 2. It holds. 3. Whoever it speaks for is let through.
+        """
+        # 1
+        token = bearer(request.raw_headers)
+        # 2
+        try:
+            caller = await self._verified.caller(token)
+        except Denied as denied:
+            detail = f"{denied.reason}, expected {denied.expected}, got {denied.got}"
+            raise Refused(Refusal.CREDENTIALS_REFUSED, detail, headers={"WWW-Authenticate": _CHALLENGE}) from None
+        except Unavailable as unavailable:
+            raise Refused(Refusal.VERIFICATION_UNAVAILABLE, unavailable.detail) from None
+        # 3
+        require_allowed(caller, self._settings.users, self._settings.groups)
+        return caller
+
+    async def _forward(
+        self, request: web.BaseRequest, target: Target, caller: Caller | None, request_id: str
+    ) -> web.StreamResponse:
+        settings = self._settings
+        seconds = settings.limits.request_seconds
+        inject = [(_ID, request_id)]
+        if caller is not None:
+            inject += identity_headers(caller, groups=settings.tell_groups)
+            if caller.expires is not None:
+                seconds = min(seconds, caller.expires - self._now())
+        with self._place(None if caller is None else caller.user):
+            order = Order(
+                upstream=self._upstream,
+                target=target,
+                deadline=asyncio.get_running_loop().time() + seconds,
+                sender=sender_of(request, settings.trusted),
+                inject=inject,
+                without=CREDENTIALS if caller is None else frozenset(),
+            )
+            return await self._forwarder.forward(request, order)
+
+    @contextmanager
+    def _place(self, user: str | None) -> Generator[None]:
+        """Count a request while it lasts; raises ``Refused`` where the user has too many."""
+        if self._under_way[user] >= self._settings.requests_of_user:
+            raise Refused(Refusal.USER_BUSY, f"expected at most {self._settings.requests_of_user} requests at once")
+        self._under_way[user] += 1
+        try:
+            yield
+        finally:
+            self._under_way[user] -= 1
+            if not self._under_way[user]:
+                del self._under_way[user]
+
+    def _as_set(self, refused: Refused) -> Refused:
+        """Answer with the status that was asked for; 403 says nothing of how to authenticate."""
+        if refused.refusal in _CREDENTIALS and self._settings.deny_status is HTTPStatus.FORBIDDEN:
+            refused.status, refused.headers = HTTPStatus.FORBIDDEN, {}
+        return refused
+
+    def _tell(self, request_id: str, caller: Caller | None, decision: str) -> None:
+        """Log a decision: who, for which audience, by which key; nothing of the request but its name of ours."""
+        if caller is None:
+            _log.info("request %s: %s; user %s", request_id, decision, _NOBODY)
+            return
+        audience = ",".join(sorted(caller.audiences))
+        _log.info("request %s: %s; user %a, aud %s, kid %a", request_id, decision, caller.user, audience, caller.key_id)

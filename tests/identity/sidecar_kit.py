@@ -1,0 +1,99 @@
+"""A sidecar in this process, before an upstream that keeps what it saw."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from proxy_kit import LOOPBACK, Seen
+from token_kit import NOW, claims, elliptic, header, token
+
+from nodeattest_identity.addon.sidecar.cache import Verified
+from nodeattest_identity.addon.sidecar.callers import Verifier
+from nodeattest_identity.addon.sidecar.jwts import JwtVerifier
+from nodeattest_identity.addon.sidecar.metrics import Metrics
+from nodeattest_identity.addon.sidecar.service import SidecarService
+from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.proxy.forward import Forwarder
+from nodeattest_identity.proxy.server import ProxyServer
+from nodeattest_identity.tokens.keyring import KnownKeys
+from nodeattest_serving.settings import Address
+
+__all__ = ["AUDIENCE", "ISSUER", "Running", "Time", "authorization", "jwt_verifier", "sidecar", "users_token"]
+
+ISSUER: Final = "https://gateway.example"
+AUDIENCE: Final = "kube-system/dashboard"
+
+
+@dataclass
+class Time:
+    """What the sidecar takes for now."""
+
+    now: float = float(NOW)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Running:
+    """A sidecar that listens."""
+
+    port: int
+    service: SidecarService
+    verified: Verified
+    metrics: Metrics = field(repr=False)
+
+    def count(self, name: str) -> float:
+        """Read a counter of the metrics page by its name and label."""
+        lines = self.metrics.render().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def users_token(user: str = "alice", *, lasts: float = 60, **changed: object) -> bytes:
+    """Make a token of the gateway."""
+    said = claims(issuer=ISSUER) | {"sub": user, "aud": AUDIENCE, "exp": NOW + lasts} | changed
+    return token(elliptic(), header(elliptic()), said)
+
+
+def authorization(given: bytes) -> str:
+    """Write the header that carries a token."""
+    return f"Authorization: Bearer {given.decode()}"
+
+
+def jwt_verifier(
+    time: Callable[[], float], audiences: Callable[[], frozenset[str]] = lambda: frozenset({AUDIENCE})
+) -> JwtVerifier:
+    """Verify by the key of ``users_token``."""
+    keys = KnownKeys((elliptic().verifying,))
+    return JwtVerifier(keys, issuer=ISSUER, audiences=audiences, longest_lifetime=3600.0, now=time)
+
+
+@asynccontextmanager
+async def sidecar(
+    seen: Seen,
+    settings: SidecarSettings | None = None,
+    *,
+    verifier: Verifier | None = None,
+    time: Time | None = None,
+    keep: float = 300.0,
+    clock: Callable[[], float] = lambda: 0.0,
+) -> AsyncGenerator[Running]:
+    """Serve a sidecar at the time of the tokens."""
+    time = time or Time()
+    usual = settings or SidecarSettings(address=Address(LOOPBACK, 0), upstream=Address(LOOPBACK, 1))
+    settings = replace(usual, upstream=Address(LOOPBACK, seen.port))
+    metrics = Metrics()
+    verified = Verified(verifier or jwt_verifier(time), keep=keep, secret=b"k" * 32, now=time, clock=clock)
+    async with Forwarder(settings.limits) as forwarder:
+        service = SidecarService(
+            settings, verified, forwarder, metrics=metrics, now=time, new_id=lambda: "0123456789abcdef"
+        )
+        server = ProxyServer(service.handle, settings.address, None, settings.limits, refused=metrics.refused)
+        await server.start()
+        try:
+            yield Running(server.port, service, verified, metrics)
+        finally:
+            await server.stop()

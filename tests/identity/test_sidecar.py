@@ -1,0 +1,293 @@
+"""A sidecar: who is let through, what the add-on is told, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Final
+
+import pytest
+from proxy_kit import LOOPBACK, exchange, read_answer, request, until, upstream
+from sidecar_kit import AUDIENCE, ISSUER, Time, authorization, jwt_verifier, sidecar, users_token
+from token_kit import NOW, bad_tokens, elliptic
+
+from nodeattest_identity.addon.sidecar.callers import Caller
+from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_identity.proxy.paths import parse_rule
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_serving.settings import Address, SettingsError
+
+USUAL: Final = SidecarSettings(address=Address(LOOPBACK, 0), upstream=Address(LOOPBACK, 1))
+
+
+async def test_the_add_on_is_told_who_calls_and_gets_no_token() -> None:
+    given = users_token()
+    async with upstream() as seen, sidecar(seen) as running:
+        answer = await exchange(running.port, request("/a?b=c", authorization(given), "X-Request-Id: mine"))
+        assert (answer.status, answer.body) == (200, b"hello")
+        assert seen.values("x-authenticated-user") == ["alice"]
+        assert seen.values("x-request-id") == ["0123456789abcdef"]
+        assert seen.values("authorization") == []
+        assert given not in seen.bytes
+
+
+BAD = bad_tokens(elliptic(), elliptic(1), NOW, ISSUER)
+
+
+@pytest.mark.parametrize("what", sorted(BAD))
+async def test_bad_tokens_are_401_and_the_add_on_sees_nothing(what: str) -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        answer = await exchange(running.port, request("/", authorization(BAD[what])))
+        assert answer.status == 401
+        assert answer.all("WWW-Authenticate") == ['Bearer error="invalid_token"']
+        assert seen.connections == []
+        assert running.count('nodeattest_sidecar_refused_total{reason="CredentialsRefused"}') == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("Accept: */*", 401),
+        ("Authorization: Basic YTpi", 401),
+        ("Authorization: Bearer", 401),
+        ("Authorization: Bearer a b", 401),
+        ("Authorization: Bearer a,b", 401),
+        ("X_Authorization: Bearer x", 401),
+    ],
+)
+async def test_no_token_is_401_with_a_plain_challenge(line: str, status: int) -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        answer = await exchange(running.port, request("/", line))
+        assert (answer.status, answer.all("WWW-Authenticate")) == (status, ["Bearer"])
+        assert seen.connections == []
+
+
+@pytest.mark.parametrize("second", ["Authorization: Bearer other", "authorization: Basic YTpi", "AUTHORIZATION:"])
+async def test_two_credentials_are_400_whichever_would_hold(second: str) -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        answer = await exchange(running.port, request("/", authorization(users_token()), second))
+        assert answer.status == 400
+        assert b"CredentialsAmbiguous" in answer.body
+        assert seen.connections == []
+
+
+@pytest.mark.parametrize(
+    "query", ["access_token=x", "a=b&access_token=x", "a;access_token", "%61ccess_token=x", "Access-Token=x"]
+)
+async def test_a_token_in_the_query_is_400_even_beside_a_good_one(query: str) -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        answer = await exchange(running.port, request(f"/?{query}", authorization(users_token())))
+        assert answer.status == 400
+        assert seen.connections == []
+
+
+async def test_403_is_answered_in_the_place_of_401_where_it_is_asked_for() -> None:
+    settings = replace(USUAL, deny_status=HTTPStatus.FORBIDDEN)
+    async with upstream() as seen, sidecar(seen, settings) as running:
+        answer = await exchange(running.port, request())
+        assert (answer.status, answer.all("WWW-Authenticate")) == (403, [])
+
+
+@pytest.mark.parametrize("user", ["josé", "a\r\nX-Authenticated-User: root", "a\x00", " a", "a ", "x" * 1025])
+async def test_a_user_whose_name_no_header_carries_is_403_and_never_rewritten(user: str) -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        answer = await exchange(running.port, request("/", authorization(users_token(user))))
+        assert answer.status == 403
+        assert seen.connections == []
+
+
+async def test_only_named_users_and_groups_are_let_through() -> None:
+    settings = replace(USUAL, users=frozenset({"root"}), groups=frozenset({"ops"}))
+    async with upstream() as seen, sidecar(seen, settings) as running:
+        for given, status in (
+            (users_token("root"), 200),
+            (users_token("alice", groups=["dev", "ops"]), 200),
+            (users_token("mallory", groups=["dev"]), 403),
+            (users_token("mallory"), 403),
+        ):
+            assert (await exchange(running.port, request("/", authorization(given)))).status == status
+        assert seen.requests == 2
+
+
+async def test_groups_are_told_one_a_field_and_only_where_asked_for() -> None:
+    given = users_token(groups=["dev", "system:authenticated"])
+    async with upstream() as seen, sidecar(seen) as running:
+        await exchange(running.port, request("/", authorization(given)))
+        assert seen.values("x-authenticated-groups") == []
+    async with upstream() as seen, sidecar(seen, replace(USUAL, tell_groups=True)) as running:
+        await exchange(running.port, request("/", authorization(given), "X-Authenticated-Groups: system:masters"))
+        assert seen.values("x-authenticated-groups") == ["dev", "system:authenticated"]
+        answer = await exchange(running.port, request("/", authorization(users_token(groups=["a,system:masters"]))))
+        assert answer.status == 403
+
+
+async def test_open_paths_are_forwarded_for_nobody_and_without_credentials() -> None:
+    settings = replace(USUAL, open_paths=(parse_rule("/healthz"), parse_rule("/static/**")))
+    async with upstream() as seen, sidecar(seen, settings) as running:
+        lines = (authorization(users_token()), "X-Authenticated-User: root", "Cookie: session=1")
+        assert (await exchange(running.port, request("/healthz", *lines))).status == 200
+        assert (await exchange(running.port, request("/static/a.js"))).status == 200
+        assert seen.values("x-authenticated-user") == seen.values("authorization") == seen.values("cookie") == []
+        for target in ("/healthz/", "/x?next=/healthz", "/static", "/statics/a"):
+            assert (await exchange(running.port, request(target))).status == 401
+        for target in ("/static/../admin", "/static/%2e%2e/admin", "/static/a%2f..%2fadmin", "/admin#/healthz"):
+            assert (await exchange(running.port, request(target))).status == 400
+        assert seen.requests == 2
+
+
+async def test_a_token_is_verified_once_and_refusals_each_time() -> None:
+    class Counting:
+        calls = 0
+
+        def audiences(self) -> frozenset[str]:
+            return frozenset({AUDIENCE})
+
+        async def verify(self, token: bytes) -> Caller:
+            self.calls += 1
+            await asyncio.sleep(0.01)
+            if token == b"bad":
+                raise Denied(Reason.TOKEN_REVIEW_REFUSED, expected="a", got="b", remedy="c")
+            return Caller(user="alice", audiences=self.audiences(), expires=None, key_id="k")
+
+    verifier = Counting()
+    async with upstream() as seen, sidecar(seen, verifier=verifier) as running:
+        asked = [exchange(running.port, request("/", "Authorization: Bearer good")) for _ in range(8)]
+        assert {answer.status for answer in await asyncio.gather(*asked)} == {200}
+        assert verifier.calls == 1
+        for _ in range(2):
+            assert (await exchange(running.port, request("/", "Authorization: Bearer bad"))).status == 401
+        assert verifier.calls == 3
+
+
+async def test_what_was_verified_is_forgotten_after_its_time_and_with_its_audience() -> None:
+    ours, clock, time = {AUDIENCE}, [0.0], Time()
+    verifier = jwt_verifier(time, lambda: frozenset(ours))
+    given = authorization(users_token(lasts=60))
+    async with (
+        upstream() as seen,
+        sidecar(seen, verifier=verifier, time=time, keep=10, clock=lambda: clock[0]) as running,
+    ):
+        assert (await exchange(running.port, request("/", given))).status == 200
+        ours.clear()
+        assert (await exchange(running.port, request("/", given))).status == 503, "no Service is ours"
+        ours.add("kube-system/other")
+        assert (await exchange(running.port, request("/", given))).status == 401
+        ours.add(AUDIENCE)
+        assert (await exchange(running.port, request("/", given))).status == 200
+        time.now += 60
+        assert (await exchange(running.port, request("/", given))).status == 401, "at exp, whatever the leeway"
+        assert len(running.verified) == 0
+
+
+async def test_while_nobody_can_be_verified_it_is_503() -> None:
+    class Away:
+        def audiences(self) -> frozenset[str]:
+            return frozenset({AUDIENCE})
+
+        async def verify(self, token: bytes) -> Caller:
+            del token
+            raise Unavailable(Reason.API_UNAVAILABLE, "away", remedy="wait")
+
+    async with upstream() as seen, sidecar(seen, verifier=Away()) as running:
+        answer = await exchange(running.port, request("/", authorization(users_token())))
+        assert (answer.status, answer.all("Retry-After")) == (503, ["5"])
+        assert seen.connections == []
+
+
+async def test_one_users_requests_leave_room_for_others() -> None:
+    go = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await go.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+
+    async with upstream(script) as seen, sidecar(seen, replace(USUAL, requests_of_user=2)) as running:
+        alice, bob = authorization(users_token()), authorization(users_token("bob"))
+        waiting = [asyncio.create_task(exchange(running.port, request("/", alice))) for _ in range(2)]
+        await until(lambda: running.service.under_way == 2)
+        assert (await exchange(running.port, request("/", alice))).status == 429
+        other = asyncio.create_task(exchange(running.port, request("/", bob)))
+        await until(lambda: running.service.under_way == 3)
+        go.set()
+        assert {answer.status for answer in await asyncio.gather(*waiting, other)} == {200}
+        assert running.service.under_way == 0
+
+
+async def test_a_stream_ends_with_the_token() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n")
+        await reader.read()
+
+    async with upstream(script) as seen, sidecar(seen) as running:
+        answer = await exchange(running.port, request("/", authorization(users_token(lasts=0.3))))
+        assert (answer.status, answer.whole) == (200, False)
+
+
+async def test_the_log_names_user_audience_key_and_decision_and_no_token_nor_query(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    given, bad = users_token(), users_token("mallory", lasts=-60)
+    async with upstream() as seen, sidecar(seen) as running:
+        await exchange(running.port, request("/?secret=hunter2", authorization(given), "Cookie: c00kie"))
+        await exchange(running.port, request("/?secret=hunter2", authorization(bad)))
+        await exchange(running.port, request("/?access_token=hunter2", authorization(given)))
+    text = "\n".join(record.getMessage() for record in caplog.records)
+    kid = elliptic().verifying.kid
+    assert f"request 0123456789abcdef: forwarded, 200; user 'alice', aud {AUDIENCE}, kid '{kid}'" in text
+    assert "refused, CredentialsRefused: JWTExpired" in text
+    payload = base64.urlsafe_b64encode(json.dumps("x").encode()).decode()
+    for secret in ("hunter2", "c00kie", given.decode(), bad.decode(), given.decode().split(".")[1], payload):
+        assert secret not in text
+
+
+async def test_no_idle_connection_is_shared_between_a_users_broken_body_and_the_next_request() -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+        writer.write(request("/", authorization(users_token()), "Content-Length: 100", method="POST") + b"half")
+        await until(lambda: b"half" in seen.bytes)
+        writer.transport.abort()
+        await until(lambda: seen.closed == 1)
+        await exchange(running.port, request("/next", authorization(users_token("bob"))))
+        assert len(seen.connections) == 2
+        del reader
+
+
+def test_an_upstream_elsewhere_is_a_wrong_setting() -> None:
+    with pytest.raises(SettingsError, match=r"127\.0\.0\.1"):
+        replace(USUAL, upstream=Address("10.0.0.1", 80))
+
+
+async def test_the_body_cap_is_413_also_where_the_length_was_not_told() -> None:
+    async def script(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    settings = replace(USUAL, limits=ProxyLimits(most_body=10))
+    async with upstream(script) as seen, sidecar(seen, settings) as running:
+        told = request("/", authorization(users_token()), "Content-Length: 11", method="POST")
+        assert (await exchange(running.port, told)).status == 413
+        assert seen.connections == []
+        chunked = request("/", authorization(users_token()), "Transfer-Encoding: chunked", method="POST")
+        answer = await exchange(running.port, chunked + b"b\r\nhello world\r\n0\r\n\r\n")
+        assert answer.status == 413
+        assert b"hello world" not in seen.bytes
+
+
+async def test_a_connection_serves_users_one_after_another_each_as_himself() -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+        for user in ("alice", "bob"):
+            writer.write(request("/", authorization(users_token(user))))
+            assert (await read_answer(reader)).status == 200
+        writer.write(request("/"))
+        assert (await read_answer(reader)).status == 401
+        writer.close()
+        assert seen.values("x-authenticated-user") == ["alice", "bob"]
