@@ -140,10 +140,10 @@ class AddOn:
     """Lets ``/stream`` write its second half."""
     _runner: web.ServerRunner | None = None
 
-    async def start(self) -> None:
-        self._runner = web.ServerRunner(web.Server(self._answer))
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
+        self._runner = web.ServerRunner(web.Server(self._answer, access_log=None))
         await self._runner.setup()
-        await web.TCPSite(self._runner, LOOPBACK, 0).start()
+        await web.TCPSite(self._runner, LOOPBACK, 0, ssl_context=tls).start()
         self.port = int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:

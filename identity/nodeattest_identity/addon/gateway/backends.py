@@ -12,6 +12,7 @@ pkg/proxy/util (IsProxyableIP).
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ _GOOD_FOR: Final = 2.0
 _MOST: Final = 2_000
 _AGAIN: Final = {"Retry-After": "2"}
 _MAX_PORT: Final = 65_535
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class EndpointReader:
             endpoints = await self._client.get(paths.core("endpoints", name, namespace=namespace))
         except NotFound:
             raise Refused(HTTPStatus.NOT_FOUND, "expected a service with endpoints, got none of this name") from None
-        except ApiError:
+        except ApiError as error:
+            _log.warning("cannot read a service: %s", error)
             raise Refused(
                 HTTPStatus.SERVICE_UNAVAILABLE, "cannot read the service from the API server", _AGAIN
             ) from None

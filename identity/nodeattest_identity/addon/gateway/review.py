@@ -76,8 +76,14 @@ class AccessReviews:
         task = self._asking.get(question)
         if task is None:
             task = self._asking[question] = asyncio.get_running_loop().create_task(self._ask(question))
-            task.add_done_callback(lambda _: self._asking.pop(question, None))
+            task.add_done_callback(lambda done: self._asked(question, done))
         return await asyncio.shield(task)  # whoever goes away leaves the question to the others
+
+    def _asked(self, question: _Question, done: asyncio.Task[bool]) -> None:
+        """Forget a question that was answered; whoever asked may have gone, so its error is taken note of here."""
+        self._asking.pop(question, None)
+        if not done.cancelled():
+            done.exception()
 
     async def _ask(self, question: _Question) -> bool:
         try:

@@ -1,0 +1,316 @@
+"""What the gateway answers, over real TLS on loopback, to a front proxy and to everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+from aiohttp import ClientError, ClientSession, TCPConnector
+from front_kit import LOOPBACK, Authority
+from gateway_kit import AddOn, FixedBackends, certify
+from yarl import URL
+
+from nodeattest_identity.addon.gateway.backends import Endpoint
+from nodeattest_identity.addon.gateway.frontproxy import Identity, Trust
+from nodeattest_identity.addon.gateway.metrics import Metrics
+from nodeattest_identity.addon.gateway.minting import Minter
+from nodeattest_identity.addon.gateway.names import GROUP, GROUP_ROOT, ROOT
+from nodeattest_identity.addon.gateway.publication import Publication
+from nodeattest_identity.addon.gateway.ring import generate
+from nodeattest_identity.addon.gateway.service import Gateway, Parts
+from nodeattest_identity.addon.gateway.settings import Limits
+from nodeattest_identity.addon.gateway.target import Target
+from nodeattest_identity.addon.gateway.tls import GatewayTls
+from nodeattest_identity.issuer.documents import parse_configuration
+from nodeattest_identity.issuer.keys import read_jwks
+from nodeattest_identity.proxy.forward import Forwarder
+from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_identity.proxy.server import ProxyServer
+from nodeattest_identity.tokens.jwt import Expected, verify
+from nodeattest_identity.tokens.minting import SigningKey, signing_key
+from nodeattest_serving.settings import Address
+
+ISSUER: Final = "https://gateway.example/addons"
+NAME: Final = "front-proxy-client"
+DASHBOARD: Final = f"{ROOT}/namespaces/apps/services/dashboard/proxy"
+JANE: Final = {"X-Remote-User": "jane", "X-Remote-Group": "devs"}
+
+
+@dataclass
+class Site:
+    """A gateway whose decisions a test may bend."""
+
+    directory: Path
+    front: Authority = field(default_factory=lambda: Authority("front-proxy-ca"))
+    serving: Authority = field(default_factory=lambda: Authority("gateway-ca"))
+    add_on: AddOn = field(default_factory=AddOn)
+    backends: FixedBackends = field(default_factory=FixedBackends)
+    key: SigningKey | None = field(default_factory=lambda: signing_key(generate("ES256")))
+    limits: Limits = field(default_factory=Limits)
+    proxy: ProxyLimits = field(default_factory=ProxyLimits)
+    metrics: Metrics = field(default_factory=Metrics)
+    trust: Trust | None = None
+    asked: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    clock: float = 0.0
+    port: int = 0
+    add_on_tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        certificate, key = certify(self.serving, self.directory, "gateway", hosts=("localhost",))
+        self.tls = GatewayTls(certificate, key)
+        self.believe(self.front)
+
+    def believe(self, *authorities: Authority) -> None:
+        """Let the front proxies of these CAs in."""
+        ders = tuple(ssl.PEM_cert_to_DER_cert(each.pem.decode()) for each in authorities)
+        self.trust = Trust(authorities=ders, allowed_names=frozenset({NAME}), has_uid=False)
+        self.tls.believe(self.trust)
+
+    async def require(self, identity: Identity, target: Target, method: str) -> None:
+        """Allow, and take note."""
+        self.asked.append((identity.user, target.audience, method))
+
+    def client(self, authority: Authority | None = None, name: str = NAME) -> ClientSession:
+        """Connect as a front proxy."""
+        context = ssl.create_default_context(cadata=self.serving.pem.decode())
+        if authority is not None:
+            context.load_cert_chain(
+                *certify(authority, self.directory / authority.name.rfc4514_string(), name, client=True)
+            )
+        return ClientSession(connector=TCPConnector(ssl=context))
+
+    def url(self, path: str) -> URL:
+        return URL(f"https://localhost:{self.port}{path}", encoded=True)
+
+
+@asynccontextmanager
+async def running(site: Site) -> AsyncGenerator[Site]:
+    async with Forwarder(site.proxy) as forwarder:
+        await site.add_on.start(site.add_on_tls)
+        site.backends.known["apps", "dashboard"] = Endpoint(LOOPBACK, site.add_on.port)
+        parts = Parts(
+            trust=lambda: site.trust,
+            common_name=site.tls.common_name,
+            reviews=site,
+            backends=site.backends,
+            minter=Minter(ISSUER, lambda _: site.key, now=lambda: 1_800_000_000.0, jwt_id=lambda: "id"),
+            publication=Publication(ISSUER, lambda: (site.key.verifying,) if site.key else ()),
+            forwarder=forwarder,
+            backend_tls=ssl.create_default_context(cadata=site.serving.pem.decode()),
+            metrics=site.metrics,
+        )
+        gateway = Gateway(
+            parts, limits=site.limits, request_seconds=site.proxy.request_seconds, clock=lambda: site.clock
+        )
+        server = ProxyServer(gateway.handle, Address(LOOPBACK, 0), site.tls.context, site.proxy)
+        await server.start()
+        site.port = server.port
+        try:
+            yield site
+        finally:
+            site.add_on.go_on.set()
+            await server.stop()
+            await site.add_on.stop()
+
+
+async def get(
+    client: ClientSession, site: Site, path: str, headers: Mapping[str, str] = JANE, method: str = "GET"
+) -> tuple[int, Mapping[str, str], bytes]:
+    async with client.request(method, site.url(path), headers=headers, allow_redirects=False) as answer:
+        return answer.status, answer.headers, await answer.read()
+
+
+async def test_a_request_goes_on_with_a_token_and_is_asked_about_by_its_own_names(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+        status, _, body = await get(client, site, f"{DASHBOARD}/a%20b?x=%2F&add-auth=true", {**JANE, "Cookie": "a=b"})
+        assert status == 200
+        told = json.loads(body)
+        assert told["path"] == "/a%20b?x=%2F"
+        headers = {name.lower(): value for name, value in told["headers"]}
+        assert headers["cookie"] == "a=b"
+        assert not [name for name in headers if "remote" in name]
+        token = headers["authorization"].removeprefix("Bearer ").encode()
+        assert site.key is not None
+        expected = Expected(issuer=ISSUER, audiences=frozenset({"apps/dashboard"}))
+        claims = verify(token, (site.key.verifying,), expected, now=1_800_000_000.0)
+        assert (claims.subject, claims.extra) == ("jane", {"groups": ["devs"]})
+        assert site.asked == [("jane", "apps/dashboard", "GET")]
+
+
+async def test_a_user_over_his_limit_is_told_when_to_come_again_and_others_are_not_kept_out(tmp_path: Path) -> None:
+    site = Site(tmp_path, limits=Limits(user_burst=2, user_rate=0.2))
+    async with running(site), site.client(site.front) as client:
+        answers = [await get(client, site, f"{DASHBOARD}/") for _ in range(3)]
+        assert [status for status, _, _ in answers] == [200, 200, 429]
+        _, headers, body = answers[-1]
+        assert headers["Retry-After"] == "5"
+        assert json.loads(body)["reason"] == "TooManyRequests"
+        assert (await get(client, site, f"{DASHBOARD}/", {"X-Remote-User": "jim"}))[0] == 200
+        site.clock += 5
+        assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
+        assert len(site.asked) == 4
+
+
+async def test_a_user_may_have_so_many_requests_at_once(tmp_path: Path) -> None:
+    site = Site(tmp_path, limits=Limits(user_requests=1))
+    async with running(site), site.client(site.front) as client:
+        async with client.get(site.url(f"{DASHBOARD}/stream"), headers=JANE) as open_answer:
+            assert await open_answer.content.readline() == b"first\n"
+            assert (await get(client, site, f"{DASHBOARD}/"))[0] == 429
+            assert (await get(client, site, f"{DASHBOARD}/", {"X-Remote-User": "jim"}))[0] == 200
+            site.add_on.go_on.set()
+            assert await open_answer.content.read() == b"second\n"
+        while (await get(client, site, f"{DASHBOARD}/"))[0] == 429:  # noqa: ASYNC110 - its end is noted a moment later
+            await asyncio.sleep(0.01)
+
+
+async def test_an_answer_and_a_websocket_end_at_the_longest_duration(tmp_path: Path) -> None:
+    site = Site(tmp_path, proxy=ProxyLimits(request_seconds=1.5))
+
+    async def streams() -> None:
+        async with client.get(site.url(f"{DASHBOARD}/stream"), headers=JANE) as answer:
+            assert await answer.content.readline() == b"first\n"
+            with pytest.raises(ClientError):
+                await answer.read()
+
+    async def talks() -> None:
+        async with client.ws_connect(site.url(f"{DASHBOARD}/ws"), headers=JANE, protocols=["echo"]) as socket:
+            await socket.send_str("abc")
+            assert (await socket.receive_str()) == "cba"
+            assert (await socket.receive()).type.name in {"CLOSED", "CLOSE", "ERROR"}
+
+    async with running(site), site.client(site.front) as client:
+        await asyncio.gather(streams(), talks())
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/a%2f..%2fb", 400),
+        ("/../../../services/other/proxy/", 400),
+        ("/%2e%2e/x", 400),
+        ("/a//b", 400),
+        ("/a%00", 400),
+        ("/a%5cb", 400),
+        ("/?add-auth=false", 400),
+    ],
+)
+async def test_a_path_that_means_two_things_goes_nowhere(tmp_path: Path, path: str, status: int) -> None:
+    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+        assert (await get(client, site, f"{DASHBOARD}{path}"))[0] == status
+        assert site.add_on.seen == []
+
+
+async def test_without_a_path_the_way_to_one_is_shown(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+        status, headers, _ = await get(client, site, f"{DASHBOARD}?add-auth=true&x=1")
+        assert (status, headers["Location"]) == (301, f"{DASHBOARD}/?add-auth=true&x=1")
+        assert (await get(client, site, DASHBOARD, method="POST"))[0] == 404
+
+
+async def test_a_service_that_nobody_knows_and_one_that_is_down(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+        assert (await get(client, site, f"{ROOT}/namespaces/apps/services/other/proxy/"))[0] == 404
+        await site.add_on.stop()
+        status, _, body = await get(client, site, f"{DASHBOARD}/")
+        assert status == 502
+        assert str(site.add_on.port) not in body.decode()
+
+
+async def test_an_upgrade_to_anything_but_websocket_is_refused(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+        for protocol in ("h2c", "SPDY/3.1"):
+            upgrade = {**JANE, "Connection": "Upgrade", "Upgrade": protocol}
+            assert (await get(client, site, f"{DASHBOARD}/", upgrade))[0] == 501
+        assert site.add_on.seen == []
+
+
+async def test_discovery_is_for_the_front_proxy(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site:
+        async with site.client(site.front) as client:
+            for path in ("/apis", GROUP_ROOT, ROOT, f"{ROOT}/", "/openapi/v2", "/version"):
+                status, headers, body = await get(client, site, path)
+                assert (status, headers["Content-Type"]) == (200, "application/json")
+                assert json.loads(body)
+            _, _, body = await get(client, site, ROOT)
+            listed = json.loads(body)
+            assert listed["groupVersion"] == f"{GROUP}/v1alpha1"
+            assert {each["name"] for each in listed["resources"]} == {"services", "services/proxy"}
+            assert (await get(client, site, ROOT, method="POST"))[0] == 405
+        async with site.client() as client:
+            assert (await get(client, site, ROOT))[0] == 401
+
+
+async def test_the_documents_are_for_everybody(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site, site.client() as client:
+        status, headers, body = await get(client, site, "/addons/.well-known/openid-configuration", {})
+        assert (status, headers["Content-Type"]) == (200, "application/json")
+        configuration = parse_configuration(body)
+        assert (configuration.issuer, configuration.jwks_uri) == (ISSUER, f"{ISSUER}/openid/v1/jwks")
+        status, headers, body = await get(client, site, "/addons/openid/v1/jwks/?x=1", {})
+        assert (status, headers["Content-Type"]) == (200, "application/jwk-set+json")
+        assert site.key is not None
+        assert [key.kid for key in read_jwks(body)] == [site.key.verifying.kid]
+        unchanged = await get(client, site, "/addons/openid/v1/jwks", {"If-None-Match": headers["ETag"]})
+        assert (unchanged[0], unchanged[2]) == (304, b"")
+        assert (await get(client, site, "/addons/openid/v1/jwks", {}, "HEAD"))[2] == b""
+        assert (await get(client, site, "/addons/openid/v1/jwks", {}, "POST"))[0] == 405
+        assert (await get(client, site, "/openid/v1/jwks", {}))[0] == 401
+        site.key = None
+        assert (await get(client, site, "/addons/openid/v1/jwks", {}))[0] == 503
+
+
+async def test_a_front_proxy_s_ca_that_went_lets_nobody_in_any_more_not_even_on_old_connections(tmp_path: Path) -> None:
+    second = Authority("next-front-proxy-ca")
+    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+        assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
+        site.believe(site.front, second)
+        assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
+        async with site.client(second) as renewed:
+            assert (await get(renewed, site, f"{DASHBOARD}/"))[0] == 200
+            site.believe(second)
+            assert (await get(client, site, f"{DASHBOARD}/"))[0] == 401
+            async with site.client(second) as fresh:
+                assert (await get(fresh, site, f"{DASHBOARD}/"))[0] == 200
+        site.trust = None
+        site.tls.believe(None)
+        async with site.client() as nobody:
+            assert (await get(nobody, site, f"{DASHBOARD}/"))[0] == 503
+
+
+async def test_the_log_names_user_and_service_and_neither_token_nor_query(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+            _, _, body = await get(client, site, f"{DASHBOARD}/?password=hunter2")
+            await get(client, site, f"{DASHBOARD}/?add-auth=hunter2")
+    told = dict(json.loads(body)["headers"])
+    assert "'jane' to apps/dashboard" in caplog.text
+    assert "hunter2" not in caplog.text
+    assert told["Authorization"].removeprefix("Bearer ") not in caplog.text
+    assert b'nodeattest_addon_gateway_requests_total{code="200",what="proxy"} 1.0' in site.metrics.render()
+
+
+@pytest.mark.parametrize(("host", "status"), [("dashboard.apps.svc", 200), ("other.apps.svc", 502)])
+async def test_an_https_service_must_show_a_certificate_for_its_name(tmp_path: Path, host: str, status: int) -> None:
+    site = Site(tmp_path)
+    site.add_on_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    site.add_on_tls.load_cert_chain(*certify(site.serving, tmp_path, "add-on", hosts=(host,)))
+    async with running(site), site.client(site.front) as client:
+        found = await get(client, site, f"{ROOT}/namespaces/apps/services/https:dashboard:443/proxy/")
+        assert (found[0], len(site.add_on.seen)) == (status, 1 if status == 200 else 0)
+
+
+async def test_a_service_that_has_no_certificate_is_not_asked_over_https(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+        assert (await get(client, site, f"{ROOT}/namespaces/apps/services/https:dashboard:443/proxy/"))[0] == 502
+        assert site.add_on.seen == []
