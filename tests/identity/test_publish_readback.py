@@ -41,7 +41,7 @@ async def seen(served: Public, published: Published, *, now: int = START + 1, tr
 
 async def test_what_was_published_is_what_the_public_sees(served: Public) -> None:
     assert await seen(served, await put(served, "a", "b")) == ReadBack(seen=Seen.EQUAL)
-    assert sorted(served.asked) == ["/c1/.well-known/openid-configuration", "/c1/openid/v1/jwks"]
+    assert sorted(set(served.asked)) == ["/c1/.well-known/openid-configuration", "/c1/openid/v1/jwks"]
 
 
 async def test_a_bucket_behind_https_shows_what_was_published(served: Public, monkeypatch: pytest.MonkeyPatch) -> None:

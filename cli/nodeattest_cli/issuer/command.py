@@ -12,6 +12,11 @@ __all__ = ["issuer"]
 
 _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "verify": ("nodeattest_cli.issuer.verify:verify", "Verify a token as a strict relying party, and show its claims."),
+    "publish": (
+        "nodeattest_cli.issuer.publish:publish",
+        "Keep a bucket, blobs, a ConfigMap or a directory equal to what is wanted.",
+    ),
+    "rotate": ("nodeattest_cli.issuer.rotate:rotate", "Tell which step of a key's rotation is due, and when the next."),
     "serve": ("nodeattest_cli.issuer.serve:serve", "Serve the documents of one issuer or of many, over HTTPS."),
 }
 

@@ -3,7 +3,7 @@
 Promises: whatever the public server says, the answer is a ``ReadBack``; https only, no redirect, no cookie, no proxy of
 the environment, bounded time and size. What is older than it should be is told apart from what is wrong: caches may
 hold the older documents for as long as they were told to.
-Leaves to others: a token's own verification (``tokens``).
+Leaves to others: how a relying party finds and reads keys (``tokens``), which is tried last.
 Source: OpenID Connect Discovery 1.0 §4 (issuer equals URL), RFC 9111 §5.2.2 (Cache-Control).
 """
 
@@ -24,6 +24,9 @@ from nodeattest_identity.issuer.keys import KeysError, read_jwks
 from nodeattest_identity.issuer.urls import configuration_url
 from nodeattest_identity.publish.publisher import Published
 from nodeattest_identity.publish.store import MAX_OBJECT
+from nodeattest_identity.tokens.fetching import Https
+from nodeattest_identity.tokens.relying import discover
+from nodeattest_providers.errors import Denied, Unavailable
 
 __all__ = ["Answer", "PublicReader", "ReadBack", "Seen", "judge"]
 
@@ -74,10 +77,9 @@ class PublicReader:
     """Reads public URLs; use it as an asynchronous context manager."""
 
     def __init__(self, *, ca_file: Path | None = None, seconds: float = _SECONDS) -> None:
-        """``ca_file``: whom to trust besides the system's authorities; raises ``OSError``."""
-        self._tls = ssl.create_default_context()
-        if ca_file is not None:
-            self._tls.load_verify_locations(cafile=ca_file)
+        """``ca_file``: the only CAs that vouch for the server; None: those of this machine. Raises ``OSError``."""
+        self._tls = ssl.create_default_context(cafile=ca_file)
+        self._ca_file = ca_file
         self._seconds = seconds
         self._session: ClientSession | None = None
 
@@ -118,10 +120,18 @@ class PublicReader:
             return Answer(url=url, trouble=_network(error))
 
     async def read_back(self, published: Published, *, now: int) -> ReadBack:
-        """Read both documents and judge them."""
+        """Read both documents and judge them; then let a strict relying party find the keys by itself."""
         made = published.documents
         configuration, jwks = await asyncio.gather(self.get(configuration_url(made.issuer)), self.get(made.jwks_uri))
-        return judge(published, configuration, jwks, now=now)
+        found = judge(published, configuration, jwks, now=now)
+        if found.seen is not Seen.EQUAL:
+            return found
+        try:
+            fetched = await discover(Https(ca_file=self._ca_file, time_limit=self._seconds), made.issuer)
+        except (Denied, Unavailable) as error:
+            return ReadBack(seen=Seen.WRONG, findings=(f"a strict relying party cannot use it: {error}",))
+        same = [key.kid for key in fetched.keys] == [key.kid for key in made.keys]
+        return found if same else ReadBack(seen=Seen.WRONG, findings=("a strict relying party finds other keys",))
 
 
 def judge(published: Published, configuration: Answer, jwks: Answer, *, now: int) -> ReadBack:

@@ -38,7 +38,6 @@ class Access:
 
     region: str | None = None
     endpoint_url: str | None = None
-    ca_file: str | None = None
     azure_key: str | None = field(default=None, repr=False)
     cluster: Callable[[], ApiClient] | None = None
     """Makes the client of the cluster that holds the ConfigMap."""
@@ -82,7 +81,7 @@ def _s3(target: Target, access: Access) -> Store:
     except ImportError:
         raise _missing("boto3", "aws") from None
     bucket, prefix = target.parts
-    return S3Store(bucket, prefix, region=access.region, endpoint_url=access.endpoint_url, ca_file=access.ca_file)
+    return S3Store(bucket, prefix, region=access.region, endpoint_url=access.endpoint_url)
 
 
 def _azure(target: Target, access: Access) -> Store:

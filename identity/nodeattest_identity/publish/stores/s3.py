@@ -67,17 +67,15 @@ class S3Store:
         *,
         region: str | None = None,
         endpoint_url: str | None = None,
-        ca_file: str | None = None,
         attempts: int = _ATTEMPTS,
     ) -> None:
-        """``endpoint_url``: of a server that is not AWS's; ``ca_file``: whom that one's certificate is from."""
+        """``endpoint_url``: of a server that is not AWS's; whose authority it is AWS_CA_BUNDLE says, as boto3 does."""
         self._attempts = attempts
         self.name: Final = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = bucket
         self._prefix = prefix
         self._region = region
         self._endpoint = endpoint_url
-        self._ca_file = ca_file
         self._made: Any = None
 
     async def read(self, path: str) -> Stored | None:
@@ -131,7 +129,6 @@ class S3Store:
                 "s3",
                 region_name=self._region or session.get_config_variable("region") or "us-east-1",
                 endpoint_url=self._endpoint,
-                verify=self._ca_file,
                 config=Config(
                     connect_timeout=CONNECT,
                     read_timeout=READ,

@@ -1,0 +1,134 @@
+"""What ``issuer publish`` and ``issuer rotate`` take alike: an issuer, its place, keys in files, durations and times.
+
+Promises: what is wrong with any of it is a ``UserError`` of one line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TypeVar
+
+import click
+
+from nodeattest_cli.connection import Connection, cluster_options
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.token import goduration
+from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_pem
+from nodeattest_identity.publish.layout import default_jwks_uri
+from nodeattest_identity.publish.store import Store
+from nodeattest_identity.publish.targets import FORMS, Access, open_store, parse_target
+from nodeattest_kube.client import ApiClient
+
+__all__ = ["Place", "moment", "place_options", "read_keys", "seconds"]
+
+T = TypeVar("T")
+
+_LONGEST: Final = 100 * 366 * 86_400
+"""Seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """An issuer and where its documents stand."""
+
+    issuer: str
+    jwks_uri: str
+    to: str
+    region: str | None
+    endpoint_url: str | None
+    connection: Connection
+
+    @classmethod
+    def of(cls, flags: dict[str, object]) -> Place:
+        """Take the options of ``place_options``."""
+
+        def text(name: str) -> str | None:
+            value = flags[name]
+            return value if isinstance(value, str) and value else None
+
+        issuer = text("service_account_issuer") or ""
+        return cls(
+            issuer=issuer,
+            jwks_uri=text("service_account_jwks_uri") or default_jwks_uri(issuer),
+            to=text("to") or "",
+            region=text("region"),
+            endpoint_url=text("endpoint_url"),
+            connection=Connection(text("kubeconfig"), text("context")),
+        )
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[Store]:
+        """Open the store, and close it with the client that it may need; raises ``PublishError`` and ``UserError``."""
+        clients: list[ApiClient] = []
+
+        def cluster() -> ApiClient:
+            clients.append(self.connection.client())
+            return clients[-1]
+
+        access = Access(
+            region=self.region,
+            endpoint_url=self.endpoint_url,
+            azure_key=os.environ.get("AZURE_STORAGE_KEY") or None,
+            cluster=cluster,
+        )
+        store = open_store(parse_target(self.to), access)
+        try:
+            yield store
+        finally:
+            await store.aclose()
+            for client in clients:
+                await client.close()
+
+
+def place_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Add what names an issuer and its place."""
+    for option in reversed(
+        [
+            click.option(
+                "--service-account-issuer", required=True, metavar="URL", help="The issuer, as kube-apiserver's."
+            ),
+            click.option(
+                "--service-account-jwks-uri", metavar="URL", help="Its key set  [the issuer's URL + /openid/v1/jwks]"
+            ),
+            click.option("--to", required=True, metavar="PLACE", help=f"Where: {FORMS}."),
+            click.option("--region", help="Of the bucket  [AWS_REGION, the profile's]"),
+            click.option("--endpoint-url", metavar="URL", help="Of an S3 that is not AWS's, or of the blob account."),
+        ]
+    ):
+        command = option(command)
+    return cluster_options(command)
+
+
+def read_keys(paths: tuple[Path, ...]) -> tuple[VerifyingKey, ...]:
+    """Read key files as kube-apiserver does; raises ``UserError``."""
+    keys: list[VerifyingKey] = []
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                keys += read_pem(file.read(MAX_SIZE + 1))
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror or type(error).__name__}") from None
+        except KeysError as error:
+            raise UserError(f"{path}: {error}") from None
+    return tuple(keys)
+
+
+def seconds(option: str, text: str) -> int:
+    """Read a duration such as ``8761h``, of whole seconds; raises ``UserError``."""
+    try:
+        given = goduration.parse(text)
+    except ValueError as error:
+        raise UserError(f"{option}: expected a duration such as 1h30m, got {text[:40]!a}: {error}") from None
+    if given < 0 or given % goduration.SECOND or given // goduration.SECOND > _LONGEST:
+        raise UserError(f"{option}: expected whole seconds from 0 to 100 years, got {text[:40]!a}")
+    return given // goduration.SECOND
+
+
+def moment(at: int | None) -> str:
+    """Write a time; nothing for none."""
+    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,225 @@
+"""``nodeattest issuer publish``: keep a public place equal to what is wanted.
+
+Promises: exit code 0 where the place holds it and the public sees it; 1 where the public URL shows something wrong; 2
+where nothing could be published, with one line why; 3 where it is not so yet: a dry run would write, caches still show
+the older documents, or the store is busy. May be run again at any time. Everything else is
+``nodeattest_identity.publish``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.issuer.place import Place, moment, place_options, read_keys, seconds
+from nodeattest_identity.issuer.documents import MAX_AGE
+from nodeattest_identity.issuer.keys import KeysError
+from nodeattest_identity.issuer.urls import UrlError, configuration_url
+from nodeattest_identity.publish.errors import LostRace, PublishError, StoreUnavailable
+from nodeattest_identity.publish.plan import Wanted, Write
+from nodeattest_identity.publish.publisher import Published, foresee
+from nodeattest_identity.publish.publisher import publish as publish_to
+from nodeattest_identity.publish.readback import PublicReader, ReadBack, Seen
+from nodeattest_identity.publish.state import State
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["publish"]
+
+_WRONG, _NOT_YET = 1, 3
+_FILE: Final = click.Path(path_type=Path)
+_AGAIN: Final = 5.0
+"""Seconds between two looks at the public URL."""
+_LONGEST_MAX_AGE: Final = 7 * 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Public:
+    """Whether and how the public URL is read back."""
+
+    skipped: bool
+    ca_file: Path | None
+    wait: int
+
+
+@click.command()
+@place_options
+@click.option(
+    "--service-account-key-file",
+    "key_files",
+    type=_FILE,
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="As kube-apiserver's, all of them; of a private key the public half is taken.",
+)
+@click.option("--max-age", default=f"{MAX_AGE}s", show_default=True, help="How long others may keep the documents.")
+@click.option(
+    "--retire-after",
+    default="8761h",
+    show_default=True,
+    help="How long a key stays after its file is not given any more.",
+)
+@click.option("--owner", default="nodeattest", show_default=True, help="Whose place it is: another owner's is refused.")
+@click.option("--adopt", is_flag=True, help="Take over documents of this issuer that bear no mark of ours.")
+@click.option("--drop-key", multiple=True, metavar="KID", help="Take a leaked key away at once, whatever it signed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing.")
+@click.option("--no-read-back", is_flag=True, help="Do not read the public URL afterwards.")
+@click.option("--ca-file", type=_FILE, help="The only CAs that vouch for the public URL  [this machine's]")
+@click.option("--wait", default="0s", show_default=True, help="How long to wait for the public URL to show it.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How.")
+def publish(
+    *,
+    key_files: tuple[Path, ...],
+    max_age: str,
+    retire_after: str,
+    owner: str,
+    adopt: bool,
+    drop_key: tuple[str, ...],
+    dry_run: bool,
+    no_read_back: bool,
+    ca_file: Path | None,
+    wait: str,
+    output: str,
+    **flags: object,
+) -> int:
+    """Publish an issuer's documents, and check that the public sees them.
+
+    Keys whose files are not given any more stay until the last token by them has expired. Credentials are the clouds'
+    own: boto3's chain, azure-identity's or AZURE_STORAGE_KEY. Exit code 1: the public URL is wrong; 3: not yet.
+    """
+    place = Place.of(flags)
+    wanted = Wanted(
+        issuer=place.issuer,
+        jwks_uri=place.jwks_uri,
+        keys=read_keys(key_files),
+        owner=owner,
+        max_age=seconds("--max-age", max_age),
+        retire_after=seconds("--retire-after", retire_after),
+        adopt=adopt,
+        revoked=frozenset(drop_key),
+    )
+    if not 0 < wanted.max_age <= _LONGEST_MAX_AGE:
+        raise UserError(f"--max-age: expected 1s to 168h, got {max_age}")
+    public = _Public(skipped=no_read_back, ca_file=ca_file, wait=seconds("--wait", wait))
+    try:
+        return asyncio.run(_foreseen(place, wanted, output) if dry_run else _publish(place, wanted, public, output))
+    except (StoreUnavailable, LostRace) as error:
+        click.echo(f"nodeattest: {error}; run it again", err=True)
+        return _NOT_YET
+    except (PublishError, KeysError, UrlError) as error:
+        raise UserError(str(error)) from None
+
+
+async def _foreseen(place: Place, wanted: Wanted, output: str) -> int:
+    async with place.opened() as store:
+        ahead = await foresee(store, wanted, clock=time.time)
+        _show(store.name, ahead.writes, ahead.notes, ahead.state, output, done="would be written", found=None)
+    return _NOT_YET if ahead.writes else 0
+
+
+async def _publish(place: Place, wanted: Wanted, public: _Public, output: str) -> int:
+    async with place.opened() as store:
+        published = await publish_to(store, wanted, clock=time.time)
+        name = store.name
+    found = None if public.skipped else await _read_back(published, public)
+    _show(name, published.writes, published.notes, published.state, output, done="written", found=found)
+    if found is None or found.seen is Seen.EQUAL:
+        return 0
+    return _NOT_YET if found.seen is Seen.OLDER else _WRONG
+
+
+async def _read_back(published: Published, public: _Public) -> ReadBack:
+    """Look at the public URL, again and again for as long as was said."""
+    try:
+        reader = PublicReader(ca_file=public.ca_file)
+    except OSError as error:
+        raise UserError(f"--ca-file: {public.ca_file}: {error.strerror or 'expected CAs in PEM'}") from None
+    until = time.monotonic() + public.wait
+    async with reader:
+        while True:
+            found = await reader.read_back(published, now=int(time.time()))
+            if found.seen is Seen.EQUAL or time.monotonic() + _AGAIN > until:
+                return found
+            await asyncio.sleep(_AGAIN)
+
+
+def _show(
+    place: str,
+    writes: Sequence[Write],
+    notes: Sequence[str],
+    state: State,
+    output: str,
+    *,
+    done: str,
+    found: ReadBack | None,
+) -> None:
+    if output == "json":
+        click.echo(json.dumps(_members(place, writes, notes, state, found)))
+        return
+    click.echo(f"{state.issuer} at {place}")
+    for path, why in {write.path: write.why for write in reversed(writes)}.items():
+        click.echo(f"  {path}: {why}, {done}")
+    if not writes:
+        click.echo("  everything stands there already")
+    for note in notes:
+        click.echo(f"  {note}")
+    click.echo(_keys(state))
+    if found is None:
+        return
+    url = configuration_url(state.issuer)
+    words = {
+        Seen.EQUAL: "shows it",
+        Seen.OLDER: f"older until {moment(found.until)} at the latest",
+        Seen.WRONG: "is wrong",
+    }
+    click.echo(f"public: {url} {words[found.seen]}")
+    for finding in found.findings:
+        click.echo(f"  {finding}")
+
+
+def _keys(state: State) -> str:
+    """Write a table of the keys."""
+    rows = [("KEY", "ALG", "PUBLISHED", "MAY SIGN FROM", "STAYS UNTIL")]
+    rows += [
+        (each.key.kid, each.key.alg, moment(each.published), moment(each.settled), moment(each.retire) or "-")
+        for each in state.keys
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _members(
+    place: str, writes: Sequence[Write], notes: Sequence[str], state: State, found: ReadBack | None
+) -> JsonObject:
+    keys: list[JsonObject] = [
+        {
+            "kid": each.key.kid,
+            "alg": each.key.alg,
+            "published": moment(each.published) or None,
+            "maySignFrom": moment(each.settled) or None,
+            "staysUntil": moment(each.retire) or None,
+        }
+        for each in state.keys
+    ]
+    public: JsonObject | None = None
+    if found is not None:
+        public = {"seen": str(found.seen), "findings": [*found.findings], "until": moment(found.until) or None}
+    return {
+        "issuer": state.issuer,
+        "jwksUri": state.jwks_uri,
+        "place": place,
+        "writes": [{"path": write.path, "why": write.why} for write in writes],
+        "notes": [*notes],
+        "keys": [*keys],
+        "public": public,
+    }

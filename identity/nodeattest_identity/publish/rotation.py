@@ -1,0 +1,170 @@
+"""Which step of a key's rotation is due, when the next ones may come, and what would break a live token. Pure.
+
+    make → publish the new key beside the old → wait until no cache lacks it → sign with it
+         → keep the old until its last token has expired → retire
+
+Promises: ``sign`` is never due before every cache that obeys us holds the new key, ``retire`` never before the longest
+token life after the old one was taken out of use. Times of steps to come are the earliest, if each is done when due.
+Leaves to others: doing it. Which key signs is the caller's to say: only the API servers know.
+Source: kube-apiserver --service-account-key-file ("may be specified multiple times"; all verify),
+--service-account-signing-key-file (one signs); kube-controller-manager --service-account-private-key-file (signs legacy
+tokens); Kubernetes pkg/serviceaccount/jwt.go (a new key is published before it signs); kubernetes/kubernetes#20165.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from nodeattest_identity.publish.plan import RETIRE_AFTER
+from nodeattest_identity.publish.state import KeyRecord, State
+
+__all__ = ["SLACK", "Status", "Step", "StepName", "Timeline", "timeline"]
+
+SLACK: Final = 600
+"""Seconds beyond max-age: clocks differ, and libraries hold key sets for five or ten minutes of their own."""
+
+
+class StepName(StrEnum):
+    """The steps in their order."""
+
+    MAKE = "make"
+    PUBLISH = "publish"
+    WAIT = "wait"
+    SIGN = "sign"
+    KEEP = "keep"
+    RETIRE = "retire"
+
+
+class Status(StrEnum):
+    """Where a step is."""
+
+    DONE = "done"
+    DUE = "due"
+    WAITING = "waiting"
+    """Nothing to do until its time has come."""
+    LATER = "later"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step."""
+
+    name: StepName
+    status: Status
+    at: int | None
+    """Done: when, where that is known. Waiting: until when. Due and later: from when on at the earliest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A rotation as it stands."""
+
+    steps: tuple[Step, ...]
+    signer: str
+    """Name of the key that signs now."""
+    new: str | None
+    """Name of the key that is to sign next."""
+    old: tuple[str, ...]
+    """Names of the keys whose last tokens are waited for."""
+    troubles: tuple[str, ...]
+    """What breaks live tokens as it stands now; nothing else may be done before that is put right."""
+
+    def step(self, name: StepName) -> Step:
+        """Give one step."""
+        return next(step for step in self.steps if step.name is name)
+
+
+def timeline(
+    state: State | None,
+    signer: str,
+    new: str | None = None,
+    *,
+    now: int,
+    slack: int = SLACK,
+    token_life: int = RETIRE_AFTER,
+) -> Timeline:
+    """Tell the steps; ``new`` is the name of the next key, which is found where it was published after the signer's."""
+    records = {record.key.kid: record for record in (state.keys if state is not None else ())}
+    new = _next(records, signer) if new is None or new == signer else new
+    old = tuple(kid for kid in records if kid not in {signer, new})
+    troubles = (*_troubles(records, signer, now), *_too_early(records, old, signer, now, token_life))
+    if new is None and old:
+        steps = _after_switch([records[kid] for kid in old], now, token_life)
+    else:
+        record = None if new is None else records.get(new)
+        settled = now + (state.max_age if state is not None else 0)
+        if record is not None and record.settled is not None:
+            settled = record.settled
+        steps = _before_switch(record, new, now, settled + slack, token_life)
+    return Timeline(steps=tuple(steps), signer=signer, new=new, old=old, troubles=troubles)
+
+
+def _next(records: dict[str, KeyRecord], signer: str) -> str | None:
+    """Find the wanted key that came last, after the one that signs: it settles later, also in the same second."""
+    signing = records.get(signer)
+    if signing is None or signing.settled is None:
+        return None
+    later = [
+        (record.settled, kid)
+        for kid, record in records.items()
+        if record.retire is None and record.settled is not None and record.settled > signing.settled
+    ]
+    return max(later)[1] if later else None
+
+
+def _troubles(records: dict[str, KeyRecord], signer: str, now: int) -> list[str]:
+    """Tell what is wrong with the key that signs."""
+    record = records.get(signer)
+    if record is None or record.published is None:
+        return [f"{signer} signs and is not published: nobody can verify its tokens; publish it now"]
+    if record.retire is not None:
+        return [f"{signer} signs and is to go at its retire time: give publish its file again now"]
+    if record.settled is not None and record.settled > now:
+        return [
+            f"{signer} signs and is younger than caches: relying parties may refuse its tokens until it has settled"
+        ]
+    return []
+
+
+def _too_early(records: dict[str, KeyRecord], old: Sequence[str], signer: str, now: int, token_life: int) -> list[str]:
+    """Tell which old keys are to go while tokens by them may live: they signed until the signer could, or longer."""
+    signing = records.get(signer)
+    since = signing.settled if signing is not None and signing.settled is not None else now
+    early = [kid for kid in old if (retire := records[kid].retire) is not None and retire < since + token_life]
+    return [
+        f"{kid} is to go before the last token that it may have signed has expired: publish it again" for kid in early
+    ]
+
+
+def _before_switch(record: KeyRecord | None, new: str | None, now: int, ready: int, token_life: int) -> list[Step]:
+    """Tell the steps until the new key signs, which it may from ``ready`` on."""
+    published = record.published if record is not None else None
+    waiting = Status.LATER if published is None else Status.DONE if ready <= now else Status.WAITING
+    made = Step(name=StepName.MAKE, status=Status.DUE if new is None else Status.DONE, at=now if new is None else None)
+    publish = Status.LATER if new is None else Status.DUE if published is None else Status.DONE
+    sign = max(ready, now)
+    return [
+        made,
+        Step(name=StepName.PUBLISH, status=publish, at=now if published is None else published),
+        Step(name=StepName.WAIT, status=waiting, at=ready),
+        Step(name=StepName.SIGN, status=Status.DUE if waiting is Status.DONE else Status.LATER, at=sign),
+        Step(name=StepName.KEEP, status=Status.LATER, at=sign + token_life),
+        Step(name=StepName.RETIRE, status=Status.LATER, at=sign + token_life),
+    ]
+
+
+def _after_switch(old: list[KeyRecord], now: int, token_life: int) -> list[Step]:
+    """Tell the steps after the new key signs: old ones are taken out of publish's input, then waited for."""
+    done = [Step(name=name, status=Status.DONE, at=None) for name in list(StepName)[:4]]
+    until = max(now + token_life if record.retire is None else record.retire for record in old)
+    wanted = any(record.retire is None for record in old)
+    over = not wanted and until <= now
+    keep = Status.DUE if wanted else Status.DONE if over else Status.WAITING
+    return [
+        *done,
+        Step(name=StepName.KEEP, status=keep, at=until),
+        Step(name=StepName.RETIRE, status=Status.DUE if over else Status.LATER, at=until),
+    ]

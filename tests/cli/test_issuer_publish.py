@@ -1,0 +1,203 @@
+"""``nodeattest issuer publish`` and ``issuer rotate`` as an operator runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from public_kit import Public, public
+from publish_kit import files, kids, private, stood
+
+from nodeattest_cli.main import main
+from nodeattest_sandbox.process import ControlPlane
+
+ISSUER = "https://issuer.example/c1"
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Public]:
+    """A public HTTPS server in a thread of its own: the command has an event loop."""
+    ready: Future[Public] = Future()
+    ended = Event()
+
+    async def serve() -> None:
+        async with public(tmp_path) as running:
+            ready.set_result(running)
+            await asyncio.to_thread(ended.wait)
+
+    thread = Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        yield ready.result(20)
+    finally:
+        ended.set()
+        thread.join()
+
+
+def key_file(directory: Path, name: str) -> str:
+    pem = private(name).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path = directory / f"{name}.key"
+    path.write_bytes(pem)
+    return str(path)
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    www = tmp_path / "www"
+    www.mkdir(exist_ok=True)
+
+    def run_(
+        *arguments: str, issuer: str = ISSUER, to: str = f"dir:{www}", verb: str = "publish"
+    ) -> tuple[int, str, str]:
+        code = main(["issuer", verb, "--service-account-issuer", issuer, "--to", to, *arguments])
+        done = capsys.readouterr()
+        return code, done.out, done.err
+
+    return run_
+
+
+def keys(directory: Path, *names: str) -> list[str]:
+    return [word for name in names for word in ("--service-account-key-file", key_file(directory, name))]
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_what_the_public_sees_ends_with_0(served: Public, run: Run, tmp_path: Path) -> None:
+    code, out, err = run(*keys(tmp_path, "a"), "--ca-file", str(served.ca_file), issuer=served.issuer)
+    assert (code, err) == (0, "")
+    assert "shows it" in out
+    assert kids("a")[0] in out
+    assert "PRIVATE" not in "".join(body.decode() for body in files(served.root).values())
+    again = run(*keys(tmp_path, "a"), "--ca-file", str(served.ca_file), issuer=served.issuer)
+    assert again[0] == 0
+    assert "everything stands there already" in again[1]
+
+
+def test_a_public_url_that_shows_something_else_ends_with_1(served: Public, run: Run, tmp_path: Path) -> None:
+    code, out, _ = run(*keys(tmp_path, "a"), issuer=served.issuer)
+    assert code == 1
+    assert "--ca-file" in out
+
+
+def test_a_dry_run_writes_nothing_and_ends_with_3_where_something_is_to_do(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run(*keys(tmp_path, "a"), "--dry-run")
+    assert code == 3
+    assert "openid/v1/jwks: missing, would be written" in out
+    assert files(tmp_path / "www") == {}
+    assert run(*keys(tmp_path, "a"), "--no-read-back")[0] == 0
+    assert run(*keys(tmp_path, "a"), "--dry-run")[0] == 0
+
+
+def test_json_says_the_same(run: Run, tmp_path: Path) -> None:
+    run(*keys(tmp_path, "a", "b"), "--no-read-back")
+    code, out, _ = run(*keys(tmp_path, "b"), "--no-read-back", "-o", "json")
+    said = json.loads(out)
+    assert code == 0
+    assert [each["kid"] for each in said["keys"]] == kids("b", "a") == stood(tmp_path / "www")
+    assert said["keys"][0]["staysUntil"] is None
+    assert said["keys"][1]["staysUntil"].endswith("Z")
+    assert said["public"] is None
+
+
+def test_a_leaked_key_is_dropped_at_once(run: Run, tmp_path: Path) -> None:
+    run(*keys(tmp_path, "a", "b"), "--no-read-back")
+    assert run(*keys(tmp_path, "b"), "--no-read-back", "--drop-key", kids("a")[0])[0] == 0
+    assert stood(tmp_path / "www") == kids("b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--max-age", "0s"), "--max-age: expected 1s to 168h"),
+        (("--max-age", "1"), "--max-age: expected a duration"),
+        (("--retire-after", "-1h"), "--retire-after: expected whole seconds"),
+        (("--wait", "1.5s"), "--wait: expected whole seconds"),
+        (("--service-account-key-file", "/nonexistent"), "No such file"),
+        (("--service-account-jwks-uri", "http://x/y"), "expected the https URL of a key set"),
+        (("--service-account-jwks-uri", f"{ISSUER}/../x"), "plain segments"),
+        (("--to", "gs://x/y"), "--to: expected dir:PATH"),
+        (("--to", "dir:/nonexistent/x"), "expected a directory"),
+        (("--to", "configmap:a/b", "--kubeconfig", "/nonexistent"), "no kubeconfig"),
+        (("--service-account-issuer", "http://x"), "expected the https URL of an issuer"),
+        (("--ca-file", "/nonexistent"), "--ca-file"),
+        (("--owner", "cluster-2"), "belong to 'nodeattest'"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_2(run: Run, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    run(*keys(tmp_path, "a"), "--no-read-back")
+    code, _, err = run(*keys(tmp_path, "a"), *arguments)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_private_key_under_a_password_or_none_at_all_is_said(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "odd.pem").write_bytes(b"-----BEGIN OTHER-----\nAAAA\n-----END OTHER-----\n")
+    code, _, err = run("--service-account-key-file", str(tmp_path / "odd.pem"))
+    assert code == 2
+    assert "odd.pem: expected PUBLIC KEY" in err
+
+
+def test_a_config_map_is_published_to_and_rotated_by(run: Run, tmp_path: Path, control_plane: ControlPlane) -> None:
+    place = ("--kubeconfig", str(control_plane.admin_kubeconfig))
+    to = f"configmap:kube-public/issuer-{os.urandom(4).hex()}"
+    assert run(*keys(tmp_path, "a"), "--no-read-back", *place, to=to)[0] == 0
+    signing = ("--service-account-signing-key-file", key_file(tmp_path, "a"))
+    code, out, _ = run(*signing, *place, "-o", "json", to=to, verb="rotate")
+    assert code == 0
+    assert json.loads(out)["signer"] == kids("a")[0]
+
+
+def test_rotate_shows_what_is_due_and_how(run: Run, tmp_path: Path) -> None:
+    run(*keys(tmp_path, "a"), "--no-read-back")
+    signing = ("--service-account-signing-key-file", key_file(tmp_path, "a"))
+    code, out, _ = run(*signing, "--new-key-file", key_file(tmp_path, "b"), verb="rotate")
+    assert code == 0
+    assert f"next:      {kids('b')[0]}" in out
+    assert "add --service-account-key-file=sa-new.pub" in out
+    run(*keys(tmp_path, "a", "b"), "--no-read-back")
+    code, out, err = run(*signing, "--may", "sign", verb="rotate")
+    assert (code, out) == (3, "")
+    assert "sign: not before" in err
+    assert run(*signing, "--may", "retire", verb="rotate")[0] == 3
+    again = ("--service-account-signing-key-file", key_file(tmp_path, "b"), "--new-key-file", key_file(tmp_path, "b"))
+    assert "younger than caches" in run(*again, "--may", "sign", verb="rotate")[2]
+
+
+def test_no_next_key_is_no_leave_to_sign_with_one(run: Run, tmp_path: Path) -> None:
+    run(*keys(tmp_path, "a", "b"), "--no-read-back")
+    signing = ("--service-account-signing-key-file", key_file(tmp_path, "b"))
+    code, _, err = run(*signing, "--may", "sign", verb="rotate")
+    assert code == 3
+    assert "expected a next key" in err
+    assert run(*signing, "--new-key-file", key_file(tmp_path, "b"), "--may", "sign", verb="rotate")[0] == 0
+
+
+def test_rotate_refuses_what_breaks_live_tokens(run: Run, tmp_path: Path) -> None:
+    run(*keys(tmp_path, "a"), "--no-read-back")
+    signing = ("--service-account-signing-key-file", key_file(tmp_path, "b"))
+    code, _, err = run(*signing, verb="rotate")
+    assert code == 1
+    assert "is not published" in err
+    assert run(*signing, "--may", "sign", verb="rotate")[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "said"), [(b"{}", "cannot be read"), (None, "of the issuer 'https://issuer.example/c1'")]
+)
+def test_rotate_believes_no_state_of_anybody_else(run: Run, tmp_path: Path, state: bytes | None, said: str) -> None:
+    run(*keys(tmp_path, "a"), "--no-read-back")
+    if state is not None:
+        (tmp_path / "www/.nodeattest/issuer-state.json").write_bytes(state)
+    signing = ("--service-account-signing-key-file", key_file(tmp_path, "a"))
+    code, _, err = run(*signing, issuer="https://issuer.example/other" if state is None else ISSUER, verb="rotate")
+    assert code == 2
+    assert said in err
