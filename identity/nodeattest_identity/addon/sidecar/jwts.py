@@ -1,7 +1,8 @@
 """Callers by JWT: the gateway's tokens, or those of service accounts for this add-on.
 
 Promises: an issuer and one of our audiences are always demanded; a token is good until its ``exp`` and not a second
-longer, because what it opened ends then, too.
+longer, because what it opened ends then, too; a token for another audience besides is refused, since whoever it is for
+could bring it here.
 Leaves to others: keys (``tokens.keyring``), signatures (``tokens.jwt``).
 Source: companion proposal 003, "Properties of this token"; RFC 8725 §3.
 """
@@ -64,7 +65,10 @@ class JwtVerifier:
         keys = await self._keys.keys_for(unproved.key_id)
         now = self._now()
         claims = jwt.verify(
-            unproved, keys, Expected(issuer=self._issuer, audiences=ours, longest_lifetime=self._longest), now
+            unproved,
+            keys,
+            Expected(issuer=self._issuer, audiences=ours, longest_lifetime=self._longest, single_audience=True),
+            now,
         )
         if claims.expires <= now:
             raise Denied(Reason.JWT_EXPIRED, expected="exp to come", got="one within the leeway", remedy=_REMEDY)

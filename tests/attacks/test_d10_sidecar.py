@@ -1,0 +1,214 @@
+"""D10: what callers bring to a sidecar, over a socket; the add-on behind it keeps every byte that it got."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+from cases import attacks
+from catalogue import Expected, Row, Verdict
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from proxy_kit import LOOPBACK, Answer, Seen, exchange, request, upstream
+from token_kit import ISSUER, claims, elliptic, header, token
+
+from nodeattest_identity.addon.sidecar import app
+from nodeattest_identity.addon.sidecar.app import Parts, Ports
+from nodeattest_identity.addon.sidecar.callers import Caller, Verifier
+from nodeattest_identity.addon.sidecar.jwts import JwtVerifier
+from nodeattest_identity.addon.sidecar.reviews import read_review
+from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.proxy.paths import parse_rule
+from nodeattest_identity.tokens.keyring import KnownKeys
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_serving.settings import Address
+
+NOW = 1_800_000_000
+OURS, THEIRS = "apps/dashboard", "apps/other"
+KEY, STRANGER = elliptic(), elliptic(1)
+OPEN = "/healthz"
+
+
+def told(**changed: object) -> dict[str, object]:
+    """Write the claims of the gateway's tokens, with some changed or left out."""
+    return claims(NOW, ISSUER, **({"aud": OURS, "sub": "alice", "exp": NOW + 60, "groups": ["staff"]} | changed))
+
+
+def minted(**changed: object) -> str:
+    """Mint what the gateway mints, with some claims changed or left out."""
+    return token(KEY, None, told(**changed)).decode()
+
+
+def forged(name: str) -> str:
+    """Mint a token whose claims are right and whose proof is not."""
+    public = KEY.verifying.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    made = {
+        "unknown key": token(STRANGER, None, told()),
+        "known kid": token(STRANGER, header(STRANGER, kid=KEY.verifying.kid), told()),
+        "HMAC": token(KEY, header(KEY, alg="HS256"), told(), secret=public),
+        "none": token(KEY, header(KEY, alg="none"), told(), unsigned=True),
+        "stripped": token(KEY, None, told(), unsigned=True),
+    }
+    return made[name].decode()
+
+
+def by_jwt() -> JwtVerifier:
+    return JwtVerifier(
+        KnownKeys((KEY.verifying,)),
+        issuer=ISSUER,
+        audiences=lambda: frozenset({OURS}),
+        longest_lifetime=60,
+        now=lambda: NOW + 1,
+    )
+
+
+@dataclass(frozen=True)
+class ByReview:
+    """An API server's answer, whatever the token."""
+
+    answer: JsonObject
+
+    async def verify(self, _token: bytes, /) -> Caller:
+        return read_review(self.answer, self.audiences(), expires=None)
+
+    def audiences(self) -> frozenset[str]:
+        return frozenset({OURS})
+
+
+@asynccontextmanager
+async def sidecar(seen: Seen, verifier: Verifier | None = None, *, requests: int = 64) -> AsyncGenerator[int]:
+    settings = SidecarSettings(
+        address=Address(LOOPBACK, 0),
+        upstream=Address(LOOPBACK, seen.port),
+        open_paths=(parse_rule(OPEN),),
+        tell_groups=True,
+        requests_of_user=requests,
+    )
+    parts = Parts(verifier=verifier or by_jwt(), keep=10, trouble=lambda: None)
+    started: asyncio.Future[Ports] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(app.run(settings, parts, started=started.set_result, now=lambda: NOW + 1))
+    try:
+        yield (await started).proxy
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def verdict(answer: Answer) -> Expected:
+    if answer.status < 400:
+        return Expected(Verdict.ACCEPT, "")
+    return Expected(Verdict.DENY, str(json.loads(answer.body)["reason"]))
+
+
+def bearer(text: str) -> str:
+    return f"Authorization: Bearer {text}"
+
+
+async def test_what_is_genuine_passes() -> None:
+    async with upstream() as seen, sidecar(seen) as port:
+        assert (await exchange(port, request("/", bearer(minted())))).status == 200
+        assert seen.values("x-authenticated-user") == ["alice"]
+        assert seen.values("authorization") == []
+
+
+REFUSED: Mapping[str, tuple[bytes, ...]] = {
+    "D10-80": (request("/", bearer(minted()), bearer(minted())), request("/", bearer("x"), bearer(minted()))),
+    "D10-81": (request(f"/?access_token={minted()}", bearer(minted())), request(f"/?access%5Ftoken={minted()}")),
+    "D10-82": (request("/", "Authorization: Basic YWxpY2U6c2VjcmV0"),),
+    "D10-83": (request("/", "User-Agent: GoogleHC/1.0"), request("/", "User-Agent: kube-probe/1.36")),
+    "D10-84": (request(f"/secret?next={OPEN}"), request(f"/secret?{OPEN}")),
+    "D10-85": (request("/secret", f"X-Forwarded-Uri: {OPEN}", f"X-Original-URL: {OPEN}"),),
+    "D10-86": (request("/%68ealthz"), request("/healthz/"), request("/healthzz"), request("/HEALTHZ")),
+    "D10-90": (request("/", bearer(minted(aud=THEIRS))),),
+    "D10-91": (request("/", bearer(minted(aud=[OURS, THEIRS]))),),
+    "D10-92": (request("/", bearer(minted(aud=None))), request("/", bearer(minted(aud="")))),
+    "D10-93": (request("/", bearer(minted(exp=NOW + 365 * 86400))), request("/", bearer(minted(exp=None)))),
+    "D10-94": (request("/", bearer(minted(exp=NOW + 1))), request("/", bearer(minted(exp=NOW)))),
+    "D10-95": (request("/", bearer(minted(iss=ISSUER + "/"))),),
+    "D10-96": (request("/", bearer(forged("unknown key"))), request("/", bearer(forged("known kid")))),
+    "D10-97": (request("/", bearer(forged("HMAC"))),),
+    "D10-98": (request("/", bearer(forged("none"))), request("/", bearer(forged("stripped")))),
+    "D10-110": tuple(request("/", bearer(minted(sub=f"alice{each}X: y"))) for each in ("\r\n", "\n", "\0")),
+    "D10-111": (request("/", bearer(minted(sub="josé"))), request("/", bearer(minted(sub="\u0430lice")))),
+    "D10-112": (request("/", bearer(minted(sub="alice "))), request("/", bearer(minted(sub="\talice")))),
+    "D10-113": (request("/", bearer(minted(groups=["staff,system:masters"]))),),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "sent"), attacks(REFUSED))
+async def test_it_is_refused_and_the_add_on_hears_nothing(row: Row, sent: tuple[bytes, ...]) -> None:
+    async with upstream() as seen, sidecar(seen) as port:
+        for each in sent:
+            answer = await exchange(port, each)
+            assert verdict(answer) == row.expected
+            assert b"eyJ" not in answer.body
+        assert seen.requests == 0
+
+
+@pytest.mark.parametrize(("row", "lines"), attacks({"D10-87": ("X-Authenticated-User: mallory", "Cookie: a=b")}))
+async def test_an_open_path_is_forwarded_for_nobody(row: Row, lines: tuple[str, ...]) -> None:
+    async with upstream() as seen, sidecar(seen) as port:
+        assert verdict(await exchange(port, request(OPEN, bearer(minted()), *lines))) == row.expected
+        assert seen.requests == 1
+        assert seen.values("x-authenticated-user") == seen.values("authorization") == seen.values("cookie") == []
+
+
+REVIEWS: Mapping[str, JsonObject] = {
+    "D10-120": {"authenticated": True, "user": {"username": "alice"}},
+    "D10-121": {"authenticated": True, "user": {"username": "alice"}, "audiences": [OURS], "error": "not sure"},
+    "D10-122": {"user": {"username": "alice"}, "audiences": [OURS]},
+}
+
+
+@pytest.mark.parametrize(("row", "status"), attacks(REVIEWS))
+async def test_an_answer_that_is_no_plain_yes_is_a_no(row: Row, status: JsonObject) -> None:
+    async with upstream() as seen, sidecar(seen, ByReview({"status": status})) as port:
+        assert verdict(await exchange(port, request("/", bearer(minted())))) == row.expected
+        assert seen.requests == 0
+
+
+async def came(seen: Seen, requests: int) -> None:
+    """Wait until so many requests reached the add-on."""
+    async with asyncio.timeout(20):
+        while seen.requests < requests:  # noqa: ASYNC110 - the add-on keeps bytes and tells nobody
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(("row", "places"), attacks({"D10-131": 1}))
+async def test_a_user_who_has_every_place_gets_no_further_one_and_others_do(row: Row, places: int) -> None:
+    async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with upstream(silent) as seen, sidecar(seen, requests=places) as port:
+        _, first = await asyncio.open_connection(LOOPBACK, port)
+        _, others = await asyncio.open_connection(LOOPBACK, port)
+        try:
+            first.write(request("/", bearer(minted())))
+            await came(seen, 1)
+            assert verdict(await exchange(port, request("/", bearer(minted())))) == row.expected
+            others.write(request("/", bearer(minted(sub="bob"))))
+            await came(seen, 2)
+        finally:
+            first.close()
+            others.close()
+
+
+@pytest.mark.parametrize(("row", "seconds"), attacks({"D10-130": 0.3}))
+async def test_an_answer_ends_with_the_token(row: Row, seconds: float) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+        await reader.read()
+
+    async with upstream(script) as seen, sidecar(seen) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(request("/", bearer(minted(exp=NOW + 1 + seconds))))
+        async with asyncio.timeout(20):
+            heard = await reader.read()
+        writer.close()
+        assert b" 200 " in heard
+        assert not heard.endswith(b"0\r\n\r\n"), "an answer that ended in order would pass for a whole one"
+        assert row.expected.verdict is Verdict.ACCEPT
