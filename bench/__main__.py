@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import clouds, discovery, flood, issuer, joins, throughput, wheel
+from bench import clouds, discovery, flood, issuer, joins, sidecar, throughput, wheel
 from bench.figures import Figure, table
 from bench.scene import Scene, opened
 from bench.soak import command as soak
@@ -22,6 +22,7 @@ ALONE: dict[str, Callable[[], list[Figure]]] = {
     "clouds": clouds.measure,
     "discovery": discovery.measure,
     "issuer": issuer.measure,
+    "sidecar": sidecar.measure,
     "wheel": wheel.measure,
 }
 NAMES = (*IN_CLUSTERS, "flood", *ALONE)

@@ -108,7 +108,7 @@ class Dashboard(BaseHTTPRequestHandler):
         users = self.headers.get_all("X-Authenticated-User", [])
         if len(users) != 1 or not users[0]:
             return None
-        return Caller(users[0], self.headers.get_all("X-Authenticated-Group", []))
+        return Caller(users[0], self.headers.get_all("X-Authenticated-Groups", []))
 
     def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode()

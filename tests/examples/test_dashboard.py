@@ -19,7 +19,7 @@ from nodeattest_sandbox.child import LOOPBACK, Process, wait
 from nodeattest_sandbox.process import free_ports, listens
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dashboard"
-USER, GROUP = "X-Authenticated-User", "X-Authenticated-Group"
+USER, GROUP = "X-Authenticated-User", "X-Authenticated-Groups"
 
 
 @pytest.fixture(scope="module")
