@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from fuzz import (
+    addon_gateway,
     admission,
     agent,
     agent_discovery,
@@ -47,6 +48,7 @@ TARGETS: Final[dict[str, Target]] = {
         *discovery.TARGETS,
         *discovery_front.TARGETS,
         *discovery_node.TARGETS,
+        *addon_gateway.TARGETS,
     )
 }
 

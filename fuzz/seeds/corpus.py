@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzz.seeds import (
+    addon_gateway,
     agent,
     aws,
     azure,
@@ -26,4 +27,5 @@ def files() -> dict[str, bytes]:
     made = wire.seeds() | signed.seeds() | tpm.seeds() | objects.seeds() | agent.seeds()
     made |= aws.seeds() | azure.seeds() | gcp.seeds() | discovery.seeds() | discovery_front.seeds() | cli.seeds()
     made |= discovery_node.seeds() | bootstrap.seeds()
+    made |= addon_gateway.seeds()
     return {f"{name}/made-{number:02}": seed for name, seeds in made.items() for number, seed in enumerate(seeds)}

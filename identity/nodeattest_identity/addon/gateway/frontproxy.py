@@ -20,6 +20,7 @@ from typing import Final, cast
 from urllib.parse import unquote
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_identity.addon.gateway.refusals import Refused
@@ -185,7 +186,7 @@ def _key(certificate: x509.Certificate) -> bytes:
     """Tell CAs apart by their keys: a CA certified anew is the same one."""
     try:
         return certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         raise TrustError(f"{_WHERE}: expected CAs with keys that are known here, got others") from None
 
 
