@@ -19,6 +19,7 @@ from fuzz import (
     discovery_front,
     discovery_node,
     gcp,
+    identity_tokens,
     kube,
     tpm,
     wire,
@@ -49,6 +50,7 @@ TARGETS: Final[dict[str, Target]] = {
         *discovery_front.TARGETS,
         *discovery_node.TARGETS,
         *addon_gateway.TARGETS,
+        *identity_tokens.TARGETS,
     )
 }
 

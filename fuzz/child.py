@@ -22,7 +22,13 @@ __all__ = ["COUNTS_SIZE", "INSTRUMENTED", "main"]
 
 COUNTS_SIZE: Final = 16
 INSTRUMENTED: Final = [
-    *("nodeattest_providers", "nodeattest_kube", "nodeattest_discovery", "nodeattest_authenticator"),
+    *(
+        "nodeattest_providers",
+        "nodeattest_kube",
+        "nodeattest_discovery",
+        "nodeattest_identity",
+        "nodeattest_authenticator",
+    ),
     *("nodeattest_controller", "nodeattest_sandbox.apiserver.tokens"),
     *("nodeattest_cli.token", "nodeattest_cli.cluster_info.view"),
     *("pyasn1", "yaml"),

@@ -13,6 +13,7 @@ from fuzz.seeds import (
     discovery_front,
     discovery_node,
     gcp,
+    identity_tokens,
     objects,
     signed,
     tpm,
@@ -26,6 +27,5 @@ def files() -> dict[str, bytes]:
     """Return contents by path under the corpus."""
     made = wire.seeds() | signed.seeds() | tpm.seeds() | objects.seeds() | agent.seeds()
     made |= aws.seeds() | azure.seeds() | gcp.seeds() | discovery.seeds() | discovery_front.seeds() | cli.seeds()
-    made |= discovery_node.seeds() | bootstrap.seeds()
-    made |= addon_gateway.seeds()
+    made |= discovery_node.seeds() | bootstrap.seeds() | addon_gateway.seeds() | identity_tokens.seeds()
     return {f"{name}/made-{number:02}": seed for name, seeds in made.items() for number, seed in enumerate(seeds)}
