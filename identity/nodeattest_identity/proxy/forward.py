@@ -93,13 +93,29 @@ class Forwarder:
     def __init__(self, limits: ProxyLimits) -> None:
         self._limits = limits
         self._session: ClientSession | None = None
+        self._upgrades: ClientSession | None = None
+        """Its connections serve one request each: one that was asked to upgrade is never asked anything else."""
 
     async def __aenter__(self) -> Self:
-        """Open the pool."""
-        self._session = ClientSession(
-            connector=TCPConnector(
-                limit=self._limits.upstream_connections, keepalive_timeout=_IDLE_UPSTREAM, use_dns_cache=True
-            ),
+        """Open the pools."""
+        self._session = self._open(kept=True)
+        self._upgrades = self._open(kept=False)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close every connection."""
+        for session in (self._session, self._upgrades):
+            if session is not None:
+                await session.close()
+
+    def _open(self, *, kept: bool) -> ClientSession:
+        most = self._limits.upstream_connections
+        return ClientSession(
+            connector=TCPConnector(limit=most, keepalive_timeout=_IDLE_UPSTREAM)
+            if kept
+            else TCPConnector(limit=most, force_close=True),
             auto_decompress=False,
             cookie_jar=DummyCookieJar(),
             skip_auto_headers=_QUIET,
@@ -109,14 +125,6 @@ class Forwarder:
             max_field_size=MAX_FIELD,
             max_headers=MAX_FIELDS,
         )
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close every connection."""
-        if self._session is not None:
-            await self._session.close()
 
     async def forward(self, request: web.BaseRequest, order: Order) -> web.StreamResponse:
         """Forward a request and its answer; raises ``Refused`` while the client has got nothing yet.
@@ -164,10 +172,11 @@ class Forwarder:
         self, request: web.BaseRequest, order: Order, headers: CIMultiDict[str], upload: Upload | None
     ) -> ClientResponse:
         """Get the beginning of an answer; raises ``Refused``."""
-        assert self._session is not None  # noqa: S101 - for the type checker: callers have entered us
+        session = self._session if hdrs.UPGRADE not in headers else self._upgrades
+        assert session is not None  # noqa: S101 - for the type checker: callers have entered us
         upstream = order.upstream
         try:
-            return await self._session.request(
+            return await session.request(
                 request.method,
                 upstream.url(order.target),
                 headers=headers,
@@ -211,10 +220,7 @@ class _Exchange:
             await sent.write_eof()
             return sent
         finally:
-            if self._key is None:
-                response.release()
-            else:
-                response.close()
+            response.close()
 
     def cut(self, refused: Refused) -> web.StreamResponse:
         """End an answer that is not whole so that nobody takes it for one; raises where none has begun."""

@@ -1,0 +1,230 @@
+"""WebSockets pass, end with the token, and nothing else is upgraded."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from dataclasses import replace
+
+import pytest
+from proxy_kit import LOOPBACK, Seen, exchange, fixed, read_answer, request, until, upstream
+from sidecar_kit import authorization, sidecar, users_token
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_serving.settings import Address
+
+KEY = base64.b64encode(b"0123456789abcdef").decode()
+ACCEPT = base64.b64encode(
+    hashlib.sha1(KEY.encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11", usedforsecurity=False).digest()
+).decode()
+HANDSHAKE = ("Connection: Upgrade", "Upgrade: websocket", f"Sec-WebSocket-Key: {KEY}", "Sec-WebSocket-Version: 13")
+SWITCHING = (
+    f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    f"Sec-WebSocket-Accept: {ACCEPT}\r\n\r\n"
+).encode()
+
+
+async def test_frames_pass_both_ways_under_the_callers_name() -> None:
+    told: list[str] = []
+
+    async def echo(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        told.extend(connection.request.headers.get_all("X-Authenticated-User"))
+        told.extend(connection.request.headers.get_all("Authorization"))
+        async for message in connection:
+            await connection.send(message)
+
+    async with serve(echo, LOOPBACK, 0, subprotocols=["chat"], max_size=None) as server:  # type: ignore[list-item]
+        seen = Seen(port=next(iter(server.sockets)).getsockname()[1])
+        async with (
+            sidecar(seen) as running,
+            connect(
+                f"ws://{LOOPBACK}:{running.port}/ws",
+                subprotocols=["chat"],  # type: ignore[list-item]
+                additional_headers={
+                    "Authorization": f"Bearer {users_token().decode()}",
+                    "X-Authenticated-User": "root",
+                },
+                max_size=None,
+                proxy=None,
+            ) as client,
+        ):
+            assert client.subprotocol == "chat"
+            for message in ("hello", b"\x00" * 3_000_000, "x" * 200_000):
+                await client.send(message)
+                assert await client.recv() == message
+    assert told == ["alice"]
+
+
+async def test_a_websocket_ends_when_the_token_does() -> None:
+    ended = asyncio.Event()
+
+    async def listen(connection: ServerConnection) -> None:
+        try:
+            await connection.recv()
+        finally:
+            ended.set()
+
+    async with serve(listen, LOOPBACK, 0) as server:
+        seen = Seen(port=next(iter(server.sockets)).getsockname()[1])
+        async with sidecar(seen) as running:
+            headers = {"Authorization": f"Bearer {users_token(lasts=0.4).decode()}"}
+            client = await connect(f"ws://{LOOPBACK}:{running.port}/", additional_headers=headers, proxy=None)
+            with pytest.raises(ConnectionClosed):
+                await client.recv()
+            assert client.close_code == 1006, "cut off: no close frame was sent in anybody's name"
+            await asyncio.wait_for(ended.wait(), 10)
+            await until(lambda: running.service.under_way == 0)
+
+
+async def test_a_websocket_without_a_token_is_401_and_never_begun() -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(f"ws://{LOOPBACK}:{running.port}/", proxy=None)
+        assert refused.value.response.status_code == 401
+        assert seen.connections == []
+
+
+async def test_when_the_client_goes_the_add_ons_side_ends_too() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SWITCHING)
+        await reader.read()
+
+    async with upstream(script) as seen, sidecar(seen) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+        writer.write(request("/", authorization(users_token()), *HANDSHAKE) + b"frames that came early")
+        assert (await read_answer(reader)).status == 101
+        await until(lambda: b"frames that came early" in seen.bytes)
+        writer.transport.abort()
+        await until(lambda: seen.closed == 1)
+        await until(lambda: running.service.under_way == 0)
+
+
+async def test_who_reads_slowly_is_waited_for_and_gets_everything() -> None:
+    size = 4 << 20
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SWITCHING)
+        for _ in range(size >> 16):
+            writer.write(b"x" * (1 << 16))
+            await writer.drain()
+        await reader.read()
+
+    async with upstream(script) as seen, sidecar(seen) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port, limit=1 << 12)
+        writer.write(request("/", authorization(users_token()), *HANDSHAKE))
+        assert (await read_answer(reader)).status == 101
+        await asyncio.sleep(0.05)  # the pipe fills up
+        got = 0
+        while got < size:
+            piece = await reader.read(1 << 15)
+            assert piece
+            got += len(piece)
+        writer.close()
+
+
+@pytest.mark.parametrize("status", ["200 OK", "400 Bad Request", "403 Forbidden"])
+async def test_cve_2018_1002105_after_a_refused_upgrade_no_second_request_reaches_the_add_on(status: str) -> None:
+    async with upstream(fixed(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nno".encode())) as seen:
+        async with sidecar(seen) as running:
+            reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+            smuggled = request("/admin", "X-Authenticated-User: root")
+            writer.write(request("/", authorization(users_token()), *HANDSHAKE) + smuggled)
+            answer = await read_answer(reader)
+            assert (answer.status, answer.body) == (int(status[:3]), b"no")
+            rest = await reader.read()
+            assert b"hello" not in rest
+            assert rest == b"" or b" 401 " in rest
+            writer.close()
+            assert (await exchange(running.port, request("/", authorization(users_token("bob"))))).body == b"no"
+        assert b"/admin" not in seen.bytes
+        assert len(seen.connections) == 2, "a connection that was asked to upgrade is used for nothing else"
+        assert seen.closed == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        SWITCHING.replace(ACCEPT.encode(), b"AAAAAAAAAAAAAAAAAAAAAAAAAAA="),
+        SWITCHING.replace(b"Upgrade: websocket", b"Upgrade: h2c"),
+    ],
+)
+async def test_a_101_that_does_not_answer_the_key_is_502(answer: bytes) -> None:
+    async with upstream(fixed(answer)) as seen, sidecar(seen) as running:
+        got = await exchange(running.port, request("/", authorization(users_token()), *HANDSHAKE))
+        assert got.status == 502
+
+
+async def test_a_101_that_nobody_asked_for_is_502() -> None:
+    async with upstream(fixed(SWITCHING)) as seen, sidecar(seen) as running:
+        assert (await exchange(running.port, request("/", authorization(users_token())))).status == 502
+
+
+UPGRADES = {
+    "h2c": (("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__"), 501),
+    "h2c settings alone": (("HTTP2-Settings: AAMAAABkAAQAAP__",), 501),
+    "SPDY": (("Connection: Upgrade", "Upgrade: SPDY/3.1"), 501),
+    "two protocols": ((*HANDSHAKE[:1], "Upgrade: websocket, h2c", *HANDSHAKE[2:]), 400),
+    "two Upgrade headers": ((*HANDSHAKE, "Upgrade: h2c"), 400),
+    "websocket twice": ((*HANDSHAKE, "Upgrade: websocket"), 400),
+    "no key": ((*HANDSHAKE[:2], HANDSHAKE[3]), 400),
+    "two keys": ((*HANDSHAKE, f"Sec-WebSocket-Key: {KEY}"), 400),
+    "a short key": ((*HANDSHAKE[:2], "Sec-WebSocket-Key: AAAA", HANDSHAKE[3]), 400),
+    "an old version": ((*HANDSHAKE[:3], "Sec-WebSocket-Version: 8"), 400),
+    "no Connection": (HANDSHAKE[1:], 400),
+    "a body": ((*HANDSHAKE, "Content-Length: 3"), 400),
+}
+
+
+@pytest.mark.parametrize("what", sorted(UPGRADES))
+async def test_other_upgrades_are_refused_and_the_add_on_sees_nothing(what: str) -> None:
+    lines, status = UPGRADES[what]
+    async with upstream() as seen, sidecar(seen) as running:
+        answer = await exchange(running.port, request("/", authorization(users_token()), *lines))
+        assert answer.status == status
+        assert seen.connections == []
+
+
+async def test_an_upgrade_is_a_get_of_http_1_1() -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        post = request("/", authorization(users_token()), *HANDSHAKE, method="POST")
+        assert (await exchange(running.port, post)).status == 400
+        old = request("/", authorization(users_token()), *HANDSHAKE).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+        assert (await exchange(running.port, old)).status == 400
+        assert seen.connections == []
+
+
+@pytest.mark.parametrize("method", ["CONNECT", "TRACE"])
+async def test_connect_and_trace_are_501_or_refused_earlier(method: str) -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        target = "addon:80" if method == "CONNECT" else "/"
+        answer = await exchange(running.port, request(target, authorization(users_token()), method=method))
+        assert answer.status in {400, 501}
+        assert seen.connections == []
+
+
+async def test_a_websocket_ends_after_the_longest_time_also_where_the_token_lasts() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SWITCHING)
+        await reader.read()
+
+    settings = replace(
+        SidecarSettings(address=Address(LOOPBACK, 0), upstream=Address(LOOPBACK, 1)),
+        limits=ProxyLimits(request_seconds=0.3),
+    )
+    async with upstream(script) as seen, sidecar(seen, settings) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+        writer.write(request("/", authorization(users_token()), *HANDSHAKE))
+        assert (await read_answer(reader)).status == 101
+        assert await reader.read() == b""
+        writer.close()
+        await until(lambda: seen.closed == 1)
