@@ -106,10 +106,10 @@ class Refused(Exception):  # noqa: N818 - a verdict, not a failure
         self.headers = headers
 
 
-def answer(refused: Refused) -> web.Response:
+def answer(refused: Refused, kind: type[web.Response] = web.Response) -> web.Response:
     """Make the answer to a request that is not forwarded."""
     status = refused.status
-    response = web.Response(status=status, body=body(refused.refusal, status), headers=refused.headers)
+    response = kind(status=status, body=body(refused.refusal, status), headers=refused.headers)
     response.content_type = "application/json"
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Content-Type-Options"] = "nosniff"

@@ -17,7 +17,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Final
 
-from aiohttp import web
+from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.streams import StreamReader
 
@@ -32,6 +32,7 @@ _LINGER: Final = 1.0
 """Seconds to read on from a client that was answered before its body came: a reset could overtake the answer."""
 _SHUTDOWN: Final = 3.0
 """Seconds for requests that are being answered when we stop."""
+_VERSIONS: Final = (HttpVersion11, HttpVersion10)
 _SWEEP: Final = 0.5
 """Seconds between two looks for headers that take too long."""
 
@@ -39,6 +40,19 @@ _log = logging.getLogger(__name__)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 """A request to its answer; raises ``Refused``."""
+
+
+class _Last(web.Response):
+    """The answer to what is no request: the connection stays for a moment, so that no reset overtakes the answer."""
+
+    transport: asyncio.Transport | None = None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """End the answer, and wait for the client to go."""
+        await super().write_eof(data)
+        if self.transport is not None:
+            _say_no_more(self.transport)
+            await asyncio.sleep(_LINGER)
 
 
 class _Connection(web.RequestHandler):
@@ -82,9 +96,13 @@ class _Connection(web.RequestHandler):
         if transport is None or transport.is_closing():
             return
         self.refused(refusal)
-        if self._head and self._current_request is None and not self._messages:
-            transport.write(_plain(refusal))
-        self.force_close()
+        if not self._head or self._current_request is not None or self._messages:
+            self.force_close()
+            return
+        transport.write(_plain(refusal))
+        self.close()
+        _say_no_more(transport)
+        asyncio.get_running_loop().call_later(_LINGER, self.force_close)
 
     def handle_error(
         self,
@@ -102,7 +120,11 @@ class _Connection(web.RequestHandler):
             long = isinstance(exc, LineTooLong) or "Too many" in str(exc)
             refusal = Refusal.HEADERS_TOO_LARGE if long else Refusal.REQUEST_MALFORMED
         self.refused(refusal)
-        return answer(Refused(refusal, "expected HTTP/1.1, got something else", close=True))
+        self.close()  # and take nothing more in
+        response = answer(Refused(refusal, "expected HTTP/1.1, got something else", close=True), _Last)
+        assert isinstance(response, _Last)  # noqa: S101 - for the type checker: it was asked for
+        response.transport = self.transport
+        return response
 
 
 class _Server(web.Server):
@@ -214,7 +236,11 @@ class ProxyServer:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; a bug of ours is a 500, and in the log."""
         try:
-            _require_small(request)
+            _require_usual(request)
+        except Refused as refused:
+            self._refused(refused.refusal)
+            return answer(refused)
+        try:
             return await self._handler(request)
         except Refused as refused:
             return answer(refused)
@@ -225,10 +251,19 @@ class ProxyServer:
             return answer(Refused(Refusal.INTERNAL_ERROR, "a bug", close=True))
 
 
-def _require_small(request: web.BaseRequest) -> None:
+def _require_usual(request: web.BaseRequest) -> None:
+    """Raise ``Refused`` for what aiohttp takes and no client of ours sends."""
+    if request.version not in _VERSIONS:
+        raise Refused(Refusal.REQUEST_MALFORMED, "expected HTTP/1.1 or 1.0, got another version", close=True)
     size = sum(len(name) + len(value) for name, value in request.raw_headers)
     if size > MAX_HEAD:
         raise Refused(Refusal.HEADERS_TOO_LARGE, f"expected at most {MAX_HEAD} bytes of header, got more", close=True)
+
+
+def _say_no_more(transport: asyncio.Transport) -> None:
+    """Close our side, and leave the other's open."""
+    if transport.can_write_eof() and not transport.is_closing():
+        transport.write_eof()
 
 
 def _plain(refusal: Refusal) -> bytes:

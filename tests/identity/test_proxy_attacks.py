@@ -1,0 +1,443 @@
+"""What strangers send: ambiguous framing, slowness, size, and every published hole of proxies like this one.
+
+Each test says what the add-on saw, not only what was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Final
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import pytest
+from proxy_kit import LOOPBACK, Seen, exchange, fixed, proxy, read_answer, request, until, upstream
+from sidecar_kit import authorization, sidecar, users_token
+
+from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_identity.proxy.paths import parse_rule
+from nodeattest_identity.proxy.refusals import Refusal
+from nodeattest_serving.settings import Address
+
+USUAL: Final = SidecarSettings(
+    address=Address(LOOPBACK, 0),
+    upstream=Address(LOOPBACK, 1),
+    open_paths=(parse_rule("/healthz"), parse_rule("/pub/**")),
+)
+ADMIN: Final = b"GET /admin HTTP/1.1\r\nHost: a\r\nX-Authenticated-User: root\r\n\r\n"
+
+SMUGGLED: Final = {
+    "length and chunked": b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + ADMIN,
+    "chunked and length": b"Transfer-Encoding: chunked\r\nContent-Length: 6\r\n\r\n0\r\n\r\n" + ADMIN,
+    "two lengths": b"Content-Length: 0\r\nContent-Length: 66\r\n\r\n" + ADMIN,
+    "two equal lengths": b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+    "a list of lengths": b"Content-Length: 3, 3\r\n\r\nabc",
+    "a signed length": b"Content-Length: +3\r\n\r\nabc",
+    "a length in hex": b"Content-Length: 0x3\r\n\r\nabc",
+    "a blank within a length": b"Content-Length: 3 3\r\n\r\nabc",
+    "chunked twice": b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + ADMIN,
+    "chunked and identity": b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + ADMIN,
+    "an unknown coding": b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + ADMIN,
+    "a blank before the colon": b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + ADMIN,
+    "a tab before the coding": b"Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n" + ADMIN,
+    "a folded header": b"X-A: b\r\n X-Authenticated-User: root\r\n\r\n",
+    "a folded coding": b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n" + ADMIN,
+    "bare LF": b"X-A: b\nX-Authenticated-User: root\r\n\r\n",
+    "bare CR": b"X-A: b\rX-Authenticated-User: root\r\n\r\n",
+    "NUL in a value": b"X-A: b\x00c\r\n\r\n",
+    "a name with a blank": b"X A: b\r\n\r\n",
+    "a name with a colon first": b": b\r\n\r\n",
+    "no name": b"just text\r\n\r\n",
+    "a second Host": b"Host: b\r\n\r\n",
+    "bad chunk size": b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n" + ADMIN,
+    "a chunk that is longer than it says": b"Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
+    "a bare LF after the chunk size": b"Transfer-Encoding: chunked\r\n\r\n1\na\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("what", sorted(SMUGGLED))
+async def test_ambiguous_framing_is_400_and_smuggles_nothing(what: str) -> None:
+    head = f"POST / HTTP/1.1\r\nHost: a\r\n{authorization(users_token())}\r\n".encode()
+    async with upstream(_reads_all) as seen, sidecar(seen) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+        writer.write(head + SMUGGLED[what])
+        assert (await read_answer(reader)).status == 400
+        rest = await reader.read()
+        assert b" 200 " not in rest
+        writer.close()
+        await until(lambda: running.service.under_way == 0)
+        assert b"/admin" not in seen.bytes
+        assert seen.values("x-authenticated-user") in ([], ["alice"])
+        assert b"root" not in seen.bytes
+
+
+REQUEST_LINES: Final = {
+    "absolute form": b"GET http://addon.example/admin HTTP/1.1\r\n",
+    "absolute form of another host": b"GET http://metadata/ HTTP/1.1\r\n",
+    "asterisk": b"OPTIONS * HTTP/1.1\r\n",
+    "no slash": b"GET admin HTTP/1.1\r\n",
+    "HTTP/0.9": b"GET /admin\r\n",
+    "HTTP/2.0": b"PRI * HTTP/2.0\r\n",
+    "HTTP/1.2": b"GET / HTTP/1.2\r\n",
+    "fragment": b"GET /pub/a#/admin HTTP/1.1\r\n",
+    "backslash": b"GET /pub\\..\\admin HTTP/1.1\r\n",
+    "double slash": b"GET //admin HTTP/1.1\r\n",
+    "dot segment": b"GET /pub/../admin HTTP/1.1\r\n",
+    "encoded dot segment": b"GET /pub/%2e%2e/admin HTTP/1.1\r\n",
+    "encoded slash": b"GET /pub/a%2f..%2fadmin HTTP/1.1\r\n",
+    "encoded backslash": b"GET /pub/..%5cadmin HTTP/1.1\r\n",
+    "encoded NUL": b"GET /pub/a%00 HTTP/1.1\r\n",
+    "double encoding": b"GET /pub/%252e%252e/admin HTTP/1.1\r\n",
+    "TLS on a plain port": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"a" * 40 + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("what", sorted(REQUEST_LINES))
+async def test_targets_of_two_meanings_are_400_and_never_forwarded(what: str) -> None:
+    lines = f"Host: a\r\n{authorization(users_token())}\r\n\r\n".encode()
+    async with upstream() as seen, sidecar(seen, USUAL) as running:
+        answer = await exchange(running.port, REQUEST_LINES[what] + lines)
+        assert answer.status == 400
+        assert seen.connections == []
+
+
+async def test_no_host_is_400() -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        answer = await exchange(running.port, b"GET / HTTP/1.1\r\n\r\n")
+        assert answer.status == 400
+        assert seen.connections == []
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("X-A: " + "b" * 200_000,),
+        ("X-A: " + "b" * 9_000,),
+        tuple(f"X-{number}: b" for number in range(200)),
+        tuple(f"X-{number}: {'b' * 7000}" for number in range(6)),
+    ],
+    ids=["200 KB in one field", "9 KB in one field", "200 fields", "42 KB in six fields"],
+)
+async def test_headers_that_are_too_large_are_431(lines: tuple[str, ...]) -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        answer = await exchange(running.port, request("/", authorization(users_token()), *lines))
+        assert answer.status == 431
+        assert seen.connections == []
+        assert running.count('nodeattest_sidecar_refused_total{reason="HeadersTooLarge"}') == 1
+
+
+async def test_a_header_that_never_ends_is_431_as_soon_as_it_is_too_large() -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n")
+        for number in range(12):
+            writer.write(f"X-{number}: {'b' * 4000}\r\n".encode())
+            await asyncio.sleep(0)
+        assert (await read_answer(reader)).status == 431
+        writer.close()
+
+
+async def test_a_long_request_line_is_431() -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        answer = await exchange(running.port, request("/" + "a" * 20_000, authorization(users_token())))
+        assert answer.status in {400, 431}
+        assert seen.connections == []
+
+
+async def test_slow_loris_a_header_that_drips_is_408() -> None:
+    settings = replace(USUAL, limits=ProxyLimits(header_seconds=0.2))
+    async with upstream() as seen, sidecar(seen, settings) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+
+        async def drip() -> None:
+            for byte in request("/", "X-Slow: " + "b" * 8000):
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.01)
+
+        dripping = asyncio.create_task(drip())
+        assert (await read_answer(reader)).status == 408
+        dripping.cancel()
+        writer.close()
+        assert seen.connections == []
+
+
+async def test_a_connection_that_says_nothing_ends_and_so_does_one_that_stops_after_a_request() -> None:
+    limits = ProxyLimits(header_seconds=0.2, idle_seconds=0.2)
+    heard: list[Refusal] = []
+    async with upstream() as seen, proxy(seen, limits, refused=heard) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        assert await reader.read() == b""
+        writer.close()
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(request())
+        assert (await read_answer(reader)).body == b"hello"
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_body_that_stops_is_408_and_the_upstream_is_let_go() -> None:
+    async with upstream(_reads_all) as seen, proxy(seen, ProxyLimits(body_idle_seconds=0.1)) as port:
+        answer = await exchange(port, request("/", "Content-Length: 10", method="POST") + b"half")
+        assert answer.status == 408
+        await until(lambda: seen.closed == 1)
+
+
+async def test_a_body_may_take_longer_than_an_answer() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"0123456789")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(answer_seconds=0.2)) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(request("/", "Content-Length: 10", method="POST"))
+        for digit in b"0123456789":
+            await asyncio.sleep(0.04)
+            writer.write(bytes([digit]))
+        assert (await read_answer(reader)).status == 200
+        writer.close()
+
+
+async def test_connections_over_the_limit_are_closed_and_counted() -> None:
+    async with upstream() as seen, proxy(seen, ProxyLimits(connections=2)) as port:
+        held = [await asyncio.open_connection(LOOPBACK, port) for _ in range(2)]
+        reader, third = await asyncio.open_connection(LOOPBACK, port)
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        for _, writer in [*held, (reader, third)]:
+            writer.close()
+
+
+async def test_expect_100_continue_is_answered_once_the_token_holds_and_others_are_417() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"hello")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+
+    lines = ("Expect: 100-continue", "Content-Length: 5")
+    async with upstream(script) as seen, sidecar(seen) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+        writer.write(request("/", authorization(users_token()), *lines, method="POST"))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"hello")
+        assert (await read_answer(reader)).status == 200
+        writer.close()
+        assert seen.values("expect") == []
+        refused = await exchange(running.port, request("/", *lines, method="POST"))
+        assert refused.status == 401
+        odd = request("/", authorization(users_token()), "Expect: more", "Content-Length: 5", method="POST")
+        assert (await exchange(running.port, odd)).status == 417
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nX-A: " + b"b" * 200_000 + b"\r\n\r\n",
+    ],
+    ids=["no HTTP", "two lengths", "200 KB"],
+)
+async def test_an_answer_that_is_no_http_is_502_and_quotes_nothing(answer: bytes) -> None:
+    async with upstream(fixed(answer)) as seen, sidecar(seen) as running:
+        got = await exchange(running.port, request("/", authorization(users_token())))
+        assert got.status == 502
+        assert b"SSH" not in got.body
+
+
+async def test_an_upstream_cannot_inject_headers_nor_identities() -> None:
+    raw = b"HTTP/1.1 302 Found\r\nLocation: https://a/\r\nX-Authenticated-User: root\r\nContent-Length: 0\r\n\r\n"
+    async with upstream(fixed(raw)) as seen, sidecar(seen) as running:
+        got = await exchange(running.port, request("/", authorization(users_token())))
+        assert (got.status, got.all("Location"), got.all("X-Authenticated-User")) == (302, ["https://a/"], [])
+
+
+async def test_a_folded_header_of_the_upstream_is_unfolded() -> None:
+    raw = b"HTTP/1.1 200 OK\r\nX-A: b\r\n c\r\nContent-Length: 0\r\n\r\n"  # RFC 9112 §5.2 lets a proxy do so
+    async with upstream(fixed(raw)) as seen, sidecar(seen) as running:
+        got = await exchange(running.port, request("/", authorization(users_token())))
+        assert got.all("X-A") == ["b c"]
+
+
+async def test_a_second_blank_in_the_request_line_is_not_passed_on() -> None:
+    lines = f"Host: a\r\n{authorization(users_token())}\r\n\r\n".encode()
+    async with upstream() as seen, sidecar(seen) as running:
+        assert (await exchange(running.port, b"GET  /a HTTP/1.1\r\n" + lines)).status == 200
+        assert seen.bytes.startswith(b"GET /a HTTP/1.1\r\n")
+
+
+async def test_an_answer_that_breaks_off_is_not_passed_for_whole() -> None:
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(raw)
+
+    async with upstream(script) as seen, sidecar(seen) as running:
+        got = await exchange(running.port, request("/", authorization(users_token())))
+        assert (got.body, got.whole) == (b"half", False)
+
+
+# What is published of proxies like this one; companions §5.
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the standard library's name
+        del format, args
+
+
+@contextmanager
+def _wsgi(seen: list[dict[str, str]]) -> Generator[Seen]:
+    """Serve an application that, like CGI, knows headers as ``HTTP_X_AUTHENTICATED_USER`` only."""
+
+    def application(environ: dict[str, object], start: object) -> list[bytes]:
+        assert callable(start)
+        seen.append({name: str(value) for name, value in environ.items() if name.startswith("HTTP_")})
+        start("200 OK", [("Content-Length", "0")])
+        return []
+
+    with make_server(LOOPBACK, 0, application, handler_class=_Quiet) as server:  # type: ignore[arg-type]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield Seen(port=server.server_port)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["X_Authenticated_User", "x_authenticated-user", "X-Authenticated_User", "X.Authenticated.User", "X_REMOTE_USER"],
+)
+async def test_cve_2025_64484_an_underscore_is_no_way_to_name_oneself(name: str) -> None:
+    environs: list[dict[str, str]] = []
+    with _wsgi(environs) as seen:
+        async with sidecar(seen) as running:
+            await exchange(running.port, request("/", authorization(users_token()), f"{name}: root"))
+    assert [each["HTTP_X_AUTHENTICATED_USER"] for each in environs] == ["alice"]
+    assert "root" not in environs[0].values()
+
+
+@pytest.mark.parametrize("name", ["X.Forwarded.User", "X-Forwarded.Groups", "X.Real.Ip", "X!Authenticated~User"])
+async def test_traefik_ghsa_x677_9fxg_v5c5_nor_is_a_dot(name: str) -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        await exchange(running.port, request("/", authorization(users_token()), f"{name}: root"))
+        assert b"root" not in seen.bytes
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["X-Forwarded-User", "X-Forwarded-Email", "X-Forwarded-Groups", "X-Forwarded-Preferred-Username", "Forwarded"],
+)
+async def test_cve_2026_39858_aliases_of_forwarded_headers_are_dropped(name: str) -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        await exchange(running.port, request("/", authorization(users_token()), f"{name}: root"))
+        assert b"root" not in seen.bytes
+
+
+@pytest.mark.parametrize(
+    "name", ["X-Forwarded-Uri", "X-Original-URL", "X-Rewrite-URL", "X-Original-Uri", "X_Forwarded_Uri"]
+)
+async def test_cve_2026_40575_a_header_does_not_name_the_path(name: str) -> None:
+    async with upstream() as seen, sidecar(seen, USUAL) as running:
+        assert (await exchange(running.port, request("/admin", f"{name}: /healthz"))).status == 401
+        await exchange(running.port, request("/healthz", f"{name}: /admin"))
+        assert b"/admin" not in seen.bytes
+
+
+@pytest.mark.parametrize("target", ["/admin#/healthz", "/admin%23/healthz", "/healthz#/../admin"])
+async def test_cve_2026_41059_a_fragment_does_not_open_a_path(target: str) -> None:
+    async with upstream() as seen, sidecar(seen, USUAL) as running:
+        assert (await exchange(running.port, request(target))).status in {400, 401}
+        assert seen.connections == []
+
+
+@pytest.mark.parametrize("target", ["/admin?/healthz", "/admin?x=/pub/a", "/admin?next=/healthz", "/admin?%2fhealthz"])
+async def test_cve_2025_54576_a_query_does_not_open_a_path(target: str) -> None:
+    async with upstream() as seen, sidecar(seen, USUAL) as running:
+        assert (await exchange(running.port, request(target))).status == 401
+        assert seen.connections == []
+
+
+@pytest.mark.parametrize("agent", ["kube-probe/1.36", "GoogleHC/1.0", "ELB-HealthChecker/2.0"])
+async def test_cve_2026_34457_a_user_agent_does_not_open_anything(agent: str) -> None:
+    async with upstream() as seen, sidecar(seen, USUAL) as running:
+        assert (await exchange(running.port, request("/admin", f"User-Agent: {agent}"))).status == 401
+        assert seen.connections == []
+
+
+@pytest.mark.parametrize("host", ["a/healthz?x=", "a/healthz#", "a@b", "a\\b", "a:b/healthz"])
+async def test_cve_2026_48710_a_host_does_not_bend_the_path(host: str) -> None:
+    async with upstream() as seen, sidecar(seen, USUAL) as running:
+        assert (await exchange(running.port, request("/admin", host=host))).status in {400, 401}
+        answer = await exchange(running.port, request("/admin", authorization(users_token()), host=host))
+        assert answer.status == 400
+        assert seen.connections == []
+
+
+async def test_gunicorn_2799_no_header_of_the_client_sets_the_scheme_or_the_script() -> None:
+    environs: list[dict[str, str]] = []
+    lines = ("X-Forwarded-Proto: https", "X-Forwarded-Ssl: on", "X_Forwarded_Proto: https", "X-Forwarded-Prefix: /a")
+    with _wsgi(environs) as seen:
+        async with sidecar(seen) as running:
+            await exchange(running.port, request("/", authorization(users_token()), *lines))
+    assert environs[0]["HTTP_X_FORWARDED_PROTO"] == "http"
+    assert not {"HTTP_X_FORWARDED_SSL", "HTTP_X_FORWARDED_PREFIX"} & environs[0].keys()
+
+
+async def test_kube_rbac_proxy_319_connection_does_not_name_the_identity_away() -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        line = "Connection: X-Authenticated-User, X_Authenticated_User, Authorization"
+        await exchange(running.port, request("/", authorization(users_token()), line))
+        assert seen.values("x-authenticated-user") == ["alice"]
+        assert seen.values("authorization") == []
+
+
+async def test_kube_rbac_proxy_443_open_paths_carry_no_identity_of_the_clients() -> None:
+    async with upstream() as seen, sidecar(seen, USUAL) as running:
+        await exchange(running.port, request("/healthz", "X-Authenticated-User: root", "X-Remote-User: root"))
+        assert seen.requests == 1
+        assert b"root" not in seen.bytes
+
+
+async def test_cve_2025_43859_a_chunk_must_end_where_it_says() -> None:
+    async with upstream(_reads_all) as seen, sidecar(seen) as running:
+        head = request("/", authorization(users_token()), "Transfer-Encoding: chunked", method="POST")
+        answer = await exchange(running.port, head + b"3\r\nabcXX0\r\n\r\n" + ADMIN)
+        assert answer.status == 400
+        assert b"/admin" not in seen.bytes
+
+
+async def test_cve_2025_69229_many_small_chunks_are_passed_on_and_not_kept() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"0\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+
+    async with upstream(script) as seen, sidecar(seen) as running:
+        head = request("/", authorization(users_token()), "Transfer-Encoding: chunked", method="POST")
+        assert (await exchange(running.port, head + b"1\r\na\r\n" * 20_000 + b"0\r\n\r\n")).status == 200
+        assert seen.bytes.count(b"a") >= 20_000
+
+
+async def test_cve_2026_69243_and_69244_and_59881_what_is_compressed_is_never_unpacked() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"no-gzip")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 4\r\n\r\nbomb")
+        await reader.read()
+
+    async with upstream(script) as seen, sidecar(seen) as running:
+        lines = ("Content-Encoding: gzip", "Content-Length: 7")
+        got = await exchange(
+            running.port, request("/", authorization(users_token()), *lines, method="PUT") + b"no-gzip"
+        )
+        assert (got.body, got.all("Content-Encoding")) == (b"bomb", ["br"])
+
+
+async def _reads_all(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    await reader.read()
