@@ -152,6 +152,12 @@ class Metrics:
             ("controller", "outcome"),
             registry=registry,
         )
+        self._publications = Counter(
+            "nodeattest_issuer_publications",
+            "Attempts to publish issuers' documents by outcome.",
+            ("outcome",),
+            registry=registry,
+        )
         self._signing = Histogram(
             "nodeattest_cluster_info_signing_seconds",
             "From a change of tokens or cluster-info to the signatures that it asks for, as the controller sees both.",
@@ -222,6 +228,10 @@ class Metrics:
         """Count a write of one of the controllers of bootstrap tokens."""
         known = controller if controller in TOKEN_CONTROLLERS else _OTHER
         self._token_writes.labels(known, outcome if outcome in WRITE_OUTCOMES else _OTHER).inc()
+
+    def issuer_publication(self, outcome: str) -> None:
+        """Count an attempt to publish an issuer's documents."""
+        self._publications.labels(outcome).inc()
 
     def signing_seconds(self, seconds: float) -> None:
         """Record how long cluster-info lacked a signature or had one too many."""

@@ -52,10 +52,11 @@ IMPLEMENTED: Final = (
     "bootstrap-token",
     "bootstrap-signer",
     "token-cleaner",
+    "issuer",
 )
 """The controllers that this version can run."""
-OFF_BY_DEFAULT: Final = ("bootstrap-signer", "token-cleaner")
-"""Controllers that ``*`` does not mean, as in kube-controller-manager: where that runs them nobody else need."""
+OFF_BY_DEFAULT: Final = ("bootstrap-signer", "token-cleaner", "issuer")
+"""Controllers that ``*`` does not mean: kube-controller-manager may run the first two, the last needs a place."""
 INVENTORIES: Final = ("ClusterAPI", "MachineRecords")
 """Where clusters and machines may come from."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -74,6 +75,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "challenge_key_rotation": (10 * _MINUTE, 30 * _DAY),
     "request_timeout": (1.0, 5 * _MINUTE),
     "verification_timeout": (1.0, 5 * _MINUTE),
+    "issuer_max_age": (0.0, 7 * _DAY),
 }
 """Seconds. A certificate shorter than 10 minutes is refused by the signer API (expirationSeconds >= 600); the in-tree
 cleaner removes a request that is pending for 24 hours, so a wait must end before."""
@@ -134,6 +136,15 @@ class Settings:
     """Further names or addresses for that certificate, where a ``clientConfig.url`` names them."""
     webhook_configuration_name: str = "nodeattest-bootstrap-config"
     """The MutatingWebhookConfiguration whose ``caBundle`` is ours to write."""
+    issuer_base: str | None = None
+    """The cluster ``C`` of the namespace ``N`` is the issuer ``<issuerBase>/N/C``."""
+    issuer_place: str | None = None
+    """Where ``issuer`` publishes, each cluster's documents below ``N/C`` in it.
+
+    ``s3://BUCKET/PREFIX``, ``azblob://ACCOUNT/CONTAINER/PREFIX`` or ``dir:PATH``.
+    """
+    issuer_max_age: float = _HOUR
+    """How long others may keep the documents: a new key must be published so long before it signs."""
     workers: int = 32
     """How many requests are worked on at the same time."""
     certificate_lifetime: float = 14 * _DAY
@@ -167,6 +178,7 @@ class Settings:
         _check_controllers(self.controllers)
         _check_inventory(self.inventory)
         _check_webhook(self)
+        _check_issuer(self)
 
     def enabled(self, controller: str) -> bool:
         """Tell whether a controller runs in this process; only implemented ones ever do."""
@@ -246,9 +258,6 @@ def _check_controllers(wanted: tuple[str, ...]) -> None:
         name = word.removeprefix("-")
         if name not in CONTROLLERS and word != "*":
             _refuse("controllers", '"*", a name or "-name" of ' + ", ".join(CONTROLLERS), repr(word))
-        if word in CONTROLLERS and word not in IMPLEMENTED:
-            expected = "a controller of this version: " + ", ".join(IMPLEMENTED)
-            _refuse("controllers", expected, f"{word!r}, which is planned and not implemented yet")
     if not any(_enabled(wanted)):
         _refuse("controllers", "at least one enabled controller", repr(",".join(wanted)))
 
@@ -265,6 +274,29 @@ def _check_webhook(settings: Settings) -> None:
     for host in settings.webhook_hosts:
         if not _is_host(host):
             _refuse("webhook_hosts", "DNS names and IP addresses", repr(host))
+
+
+def _check_issuer(settings: Settings) -> None:
+    base, place = settings.issuer_base, settings.issuer_place
+    for name, value in (("issuer_base", base), ("issuer_place", place)):
+        if value is None and (settings.enabled("issuer") or base or place):
+            _refuse(name, "a value, since issuers are to be published", "nothing")
+    if base is None or place is None:
+        return
+    from nodeattest_identity.issuer.urls import UrlError, issuer_url  # noqa: PLC0415 - these cost 0.3 s, and few need them
+    from nodeattest_identity.publish.errors import StoreRefused  # noqa: PLC0415 - the same
+    from nodeattest_identity.publish.targets import parse_target  # noqa: PLC0415 - the same
+
+    try:
+        issuer_url(base)
+    except UrlError as error:
+        _refuse("issuer_base", "the https URL that all issuers begin with", str(error))
+    if place.startswith("configmap:"):
+        _refuse("issuer_place", "s3://, azblob:// or dir:, which hold many clusters", repr(place))
+    try:
+        parse_target(place.removesuffix("/"))
+    except StoreRefused as error:
+        _refuse("issuer_place", "a place", str(error))
 
 
 def _is_host(host: str) -> bool:

@@ -28,6 +28,9 @@ from nodeattest_controller.fleet.fleet import Fleet
 from nodeattest_controller.fleet.tokens import TokenDuty, enabled_controllers
 from nodeattest_controller.hardening.duty import HardeningDuty
 from nodeattest_controller.hardening.report import Report
+from nodeattest_controller.issuers.duty import IssuerDuty
+from nodeattest_controller.issuers.report import Report as IssuerReport
+from nodeattest_controller.issuers.site import sites_of
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.policies.keeper import PolicyKeeper
@@ -175,6 +178,12 @@ def compose(
         metrics=metrics,
         now=_now,
     )
+    issuers = IssuerDuty(
+        management,
+        IssuerReport(management, events=events, metrics=metrics, clock=time.monotonic),
+        ownership=ownership,
+        sites=sites_of(settings),
+    )
     share = max(1, settings.workers // 4)  # so that three hung clusters leave the rest a quarter
     fleet = Fleet(
         management,
@@ -185,6 +194,7 @@ def compose(
             hardening,
             *standings,
             token_life,
+            issuers,
         ],
         judges=bool(_purposes(settings)),
         metrics=metrics,

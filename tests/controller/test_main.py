@@ -107,7 +107,7 @@ def test_a_flag_beats_the_file(tmp_path: Path) -> None:
             "/nowhere/config.yaml: cannot be read: No such file or directory",
         ),
         (("run", "--kubeconfig", "/nowhere/config"), "--kubeconfig: expected a file that exists"),
-        (("run", "--controllers", "issuer"), "planned and not implemented yet"),
+        (("run", "--controllers", "issuer"), "issuerBase: expected a value"),
         (("run", "--log-level", "loud"), "'loud' is not one of"),
         (("run", "extra"), "unexpected extra argument"),
         (("start",), "No such command 'start'"),

@@ -58,6 +58,9 @@ def test_every_setting_can_be_written_in_the_file(config: Path, tmp_path: Path) 
         webhook_service_name="another",
         webhook_hosts=("10.0.0.1", "webhook.example"),
         webhook_configuration_name="another",
+        issuer_base="https://tokens.example/fleet",
+        issuer_place="s3://bucket/fleet",
+        issuer_max_age=600.0,
         workers=3,
         certificate_lifetime=3600.0,
         wait_limit=60.0,
@@ -216,7 +219,7 @@ def test_controllers_are_chosen_as_in_kube_controller_manager(wanted: tuple[str,
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (("*", "issuer"), "'issuer', which is planned and not implemented yet"),
+        (("*", "issuer"), "issuerBase: expected a value, since issuers are to be published, got nothing"),
         (("atestation",), "got 'atestation'"),
         (("-*",), "got '-*'"),
         ((*(f"-{name}" for name in sorted(BY_DEFAULT)), "*"), "at least one enabled controller"),
@@ -227,6 +230,29 @@ def test_controllers_are_chosen_as_in_kube_controller_manager(wanted: tuple[str,
 def test_a_controller_that_cannot_run_is_refused_by_name(wanted: tuple[str, ...], message: str) -> None:
     with pytest.raises(SettingsError) as refused:
         Settings(identity="replica-a", controllers=wanted)
+    assert message in str(refused.value)
+
+
+ISSUERS = {"issuer_base": "https://tokens.example/fleet", "issuer_place": "s3://bucket/fleet"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"issuer_place": None}, "issuerPlace: expected a value"),
+        ({"issuer_base": None}, "issuerBase: expected a value"),
+        ({"issuer_base": "http://tokens.example"}, "issuerBase: expected the https URL that all issuers begin with"),
+        ({"issuer_base": "https://tokens.example?x"}, "issuerBase: expected the https URL"),
+        ({"issuer_place": "bucket"}, "issuerPlace: expected a place, got"),
+        ({"issuer_place": "s3://../x"}, "issuerPlace: expected a place, got"),
+        ({"issuer_place": "configmap:a/b"}, "issuerPlace: expected s3://, azblob:// or dir:"),
+        ({"issuer_max_age": -1.0}, "issuerMaxAge: expected"),
+    ],
+)
+def test_a_place_for_issuers_that_cannot_be_is_refused(changes: dict[str, str], message: str) -> None:
+    Settings(identity="replica-a", controllers=("issuer",), **ISSUERS)  # pyright: ignore[reportArgumentType] - by name
+    with pytest.raises(SettingsError) as refused:
+        Settings(identity="replica-a", controllers=("issuer",), **(ISSUERS | changes))  # pyright: ignore[reportArgumentType] - by name
     assert message in str(refused.value)
 
 

@@ -24,7 +24,6 @@ __all__ = [
     "ISSUER",
     "NOW",
     "SUBJECT",
-    "b64u",
     "bad_tokens",
     "claims",
     "elliptic",

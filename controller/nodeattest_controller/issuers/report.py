@@ -1,0 +1,67 @@
+"""What the controller ``issuer`` tells: in the log, by metrics, and as Events on the Cluster.
+
+Promises: each trouble once in ten minutes a cluster, in words that say what helps; no key and no credential.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from nodeattest_controller.clusters.events import EventRecorder
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.subjects import cluster_subject
+from nodeattest_controller.clusters.tellings import Tellings
+from nodeattest_controller.issuers.site import Site
+from nodeattest_controller.logs import fields
+from nodeattest_controller.metrics import Metrics
+from nodeattest_identity.publish.publisher import Published
+
+__all__ = ["NOT_PUBLISHED", "PUBLISHED", "Report"]
+
+_LOG: Final = logging.getLogger(__name__)
+PUBLISHED: Final = "IssuerPublished"
+NOT_PUBLISHED: Final = "IssuerNotPublished"
+_PERIOD: Final = 600.0
+_DAY: Final = 24 * 3600.0
+
+
+class Report:
+    """Tells what became of documents."""
+
+    def __init__(
+        self, management: Management, *, events: EventRecorder, metrics: Metrics, clock: Callable[[], float]
+    ) -> None:
+        self._management, self._events, self._metrics = management, events, metrics
+        self._tellings = Tellings(clock)
+
+    def published(self, key: ClusterKey, site: Site, published: Published) -> None:
+        """Tell what stands in the place now, if that is news."""
+        self._metrics.issuer_publication("written" if published.writes else "equal")
+        if not published.writes:
+            return
+        keys = len(published.documents.keys)
+        _LOG.info("published an issuer's documents", extra=fields(cluster=key, place=site.place, keys=keys))
+        if published.notes:
+            self._event(key, "Normal", PUBLISHED, f"{keys} keys of {site.issuer}: {'; '.join(published.notes)}")
+
+    def left_alone(self, key: ClusterKey, why: str) -> None:
+        """Tell once a day that a cluster is another issuer."""
+        self._metrics.issuer_publication("other-issuer")
+        if self._tellings.may_tell(f"{key} other-issuer", _DAY):
+            _LOG.info("not publishing a cluster of another issuer", extra=fields(cluster=key, why=why))
+
+    def failed(self, key: ClusterKey, outcome: str, message: str) -> None:
+        """Tell what went wrong."""
+        self._metrics.issuer_publication(outcome)
+        if not self._tellings.may_tell(f"{key} {outcome}", _PERIOD):
+            return
+        _LOG.warning("cannot publish an issuer's documents", extra=fields(cluster=key, outcome=outcome, error=message))
+        self._event(key, "Warning", NOT_PUBLISHED, message)
+
+    def _event(self, key: ClusterKey, kind: str, reason: str, message: str) -> None:
+        cluster = self._management.cluster(key)
+        if cluster is not None:
+            self._events.record(cluster_subject(cluster), kind, reason, message)

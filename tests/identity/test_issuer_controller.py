@@ -1,0 +1,242 @@
+"""The controller ``issuer``: what API servers say stands where anybody can read it, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+from aiohttp import web
+from front_kit import Authority
+from issuer_kit import LOOPBACK, Upstream, eventually, new_key, upstream
+
+from nodeattest_controller.clusters.events import EventRecorder, Subject
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.looks import Pace
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.clusters.ownership import Ownership
+from nodeattest_controller.issuers.duty import IssuerDuty
+from nodeattest_controller.issuers.report import NOT_PUBLISHED, PUBLISHED, Report
+from nodeattest_controller.issuers.site import Sites, sites_of
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.settings import Settings
+from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, documents
+from nodeattest_identity.publish.readback import PublicReader
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject
+
+KEY, OTHER = ClusterKey("fleet/blue"), ClusterKey("fleet/green")
+JWKS, CONFIGURATION = "openid/v1/jwks", ".well-known/openid-configuration"
+QUICK = Pace(spread=0.0, period=0.05, gap=0.01, retry=0.05, longest=0.1)
+
+
+@dataclass
+class Fleet:
+    """A management cluster with two Clusters, and Events on them."""
+
+    paused: bool = False
+    owned: bool = True
+    events: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+
+    def cluster(self, key: ClusterKey) -> JsonObject | None:
+        namespace, _, name = key.partition("/")
+        return {"metadata": {"namespace": namespace, "name": name, "uid": key}} if key in {KEY, OTHER} else None
+
+    def is_paused(self, _cluster: JsonObject) -> bool:
+        return self.paused
+
+    def owns(self, _key: ClusterKey) -> bool:
+        return self.owned
+
+    def record(self, subject: Subject, kind: str, reason: str, message: str) -> None:
+        self.events.append((f"{kind} {subject.name}", reason, message))
+
+
+@dataclass
+class Bench:
+    """A controller over a folder that a public server serves."""
+
+    base: str
+    folder: Path
+    ca: Path
+    fleet: Fleet
+    metrics: Metrics
+    public: bool = True
+    """Whether the public server serves anything."""
+
+    def issuer(self, key: ClusterKey) -> str:
+        return f"{self.base}/{key}"
+
+    def file(self, key: ClusterKey, path: str) -> bytes:
+        file = self.folder / key / path
+        return file.read_bytes() if file.exists() else b""
+
+    def count(self, outcome: str) -> float:
+        labels = {"outcome": outcome}
+        return self.metrics.registry.get_sample_value("nodeattest_issuer_publications_total", labels) or 0.0
+
+    @asynccontextmanager
+    async def following(self, key: ClusterKey, kubeconfig: bytes) -> AsyncGenerator[None]:
+        management, events = cast("Management", self.fleet), cast("EventRecorder", self.fleet)
+        duty = IssuerDuty(
+            management,
+            Report(management, events=events, metrics=self.metrics, clock=lambda: 0.0),
+            ownership=cast("Ownership", self.fleet),
+            sites=Sites(self.base, f"dir:{self.folder}", 3600),
+            pace=QUICK,
+            reader=lambda: PublicReader(ca_file=self.ca),
+            clock=lambda: 0.0,  # looks take no time, and no place is compared again for its age
+        )
+        async with ApiClient.from_kubeconfig(kubeconfig) as client:
+            work = duty.of(key, client)
+            assert work is not None
+            task = asyncio.create_task(work.run())
+            try:
+                yield
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncGenerator[Bench]:
+    authority = Authority()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.certify(tmp_path / "tls"))
+    (tmp_path / "ca.pem").write_bytes(authority.pem)
+    (tmp_path / "public").mkdir()
+    made = Bench("", tmp_path / "public", tmp_path / "ca.pem", Fleet(), Metrics())
+
+    async def serve(request: web.BaseRequest) -> web.Response:
+        file = made.folder / request.path.removeprefix("/base/")
+        if not made.public or not file.is_file():
+            return web.Response(status=404)
+        kind = JWKS_TYPE if file.name == "jwks" else CONFIGURATION_TYPE
+        headers = {"Content-Type": kind, "Cache-Control": "public, max-age=3600"}
+        return web.Response(body=file.read_bytes(), headers=headers)
+
+    runner = web.ServerRunner(web.Server(serve, access_log=None))
+    await runner.setup()
+    await web.TCPSite(runner, LOOPBACK, 0, ssl_context=context).start()
+    made.base = f"https://{LOOPBACK}:{runner.addresses[0][1]}/base"
+    yield made
+    await runner.cleanup()
+
+
+def wanted(bench: Bench, there: Upstream, key: ClusterKey = KEY) -> bytes:
+    issuer = bench.issuer(key)
+    return documents(issuer, f"{issuer}/openid/v1/jwks", there.documents.keys).jwks
+
+
+async def test_a_clusters_documents_stand_where_its_issuer_says_and_follow_its_keys(
+    bench: Bench, tmp_path: Path
+) -> None:
+    async with (
+        upstream(bench.issuer(KEY), [new_key()], tmp_path / "a") as there,
+        bench.following(KEY, there.kubeconfig),
+    ):
+        await eventually(lambda: bench.file(KEY, CONFIGURATION))
+        assert bench.file(KEY, JWKS) == wanted(bench, there)
+        first, second = there.documents.keys[0], new_key()
+        there.rotate([second])
+        await eventually(lambda: second.kid.encode() in bench.file(KEY, JWKS))
+        # A key that the cluster does not name any more stays while tokens by it may live.
+        assert first.kid.encode() in bench.file(KEY, JWKS)
+        await eventually(lambda: bench.count("written") == 2)
+        asked = len(there.asked)
+        await eventually(lambda: len(there.asked) > asked + 6)
+    assert bench.count("written") == 2
+    assert bench.count("equal") == 0  # nothing is compared while nothing changes
+    (kind, reason, said), *_ = bench.fleet.events
+    assert (kind, reason) == ("Normal blue", PUBLISHED)
+    assert first.kid in said
+
+
+async def test_a_cluster_of_another_issuer_is_left_alone_and_told_of_in_the_log_only(
+    bench: Bench, tmp_path: Path
+) -> None:
+    async with (
+        upstream(bench.issuer(OTHER), [new_key()], tmp_path / "a") as there,
+        bench.following(KEY, there.kubeconfig),
+    ):
+        await eventually(lambda: bench.count("other-issuer") > 2)
+    assert not list(bench.folder.iterdir())
+    assert not bench.fleet.events
+
+
+async def test_what_stands_there_and_is_anothers_is_not_overwritten(bench: Bench, tmp_path: Path) -> None:
+    place = bench.folder / KEY / CONFIGURATION
+    place.parent.mkdir(parents=True)
+    place.write_bytes(documents("https://else.example", "https://else.example/k", [new_key()]).configuration)
+    before = place.read_bytes()
+    async with (
+        upstream(bench.issuer(KEY), [new_key()], tmp_path / "a") as there,
+        bench.following(KEY, there.kubeconfig),
+    ):
+        await eventually(lambda: bench.count("foreign-issuer") > 1)
+    assert place.read_bytes() == before
+    assert not bench.file(KEY, JWKS)
+    (event,) = bench.fleet.events  # once, though it was tried again
+    assert event[:2] == ("Warning blue", NOT_PUBLISHED)
+    assert "https://else.example" in event[2]
+
+
+async def test_while_an_api_server_fails_or_lies_what_was_published_stays(bench: Bench, tmp_path: Path) -> None:
+    async with (
+        upstream(bench.issuer(KEY), [new_key()], tmp_path / "a") as there,
+        bench.following(KEY, there.kubeconfig),
+    ):
+        await eventually(lambda: bench.file(KEY, CONFIGURATION))
+        before = bench.file(KEY, JWKS)
+        there.status = 403
+        await eventually(lambda: bench.count("forbidden"))
+        there.status, there.jwks = 200, b'{"keys":[]}'
+        await eventually(lambda: bench.count("unusable"))
+    assert bench.file(KEY, JWKS) == before
+    warnings = [said for kind, _, said in bench.fleet.events if kind.startswith("Warning")]
+    assert any("manifests/workload-issuer" in said for said in warnings)
+
+
+async def test_what_the_public_does_not_see_is_told_and_looked_at_again(bench: Bench, tmp_path: Path) -> None:
+    bench.public = False
+    async with (
+        upstream(bench.issuer(KEY), [new_key()], tmp_path / "a") as there,
+        bench.following(KEY, there.kubeconfig),
+    ):
+        await eventually(lambda: bench.count("not-public") > 1)
+        bench.public = True
+        failed = 0.0
+        while failed != bench.count("not-public"):
+            failed = bench.count("not-public")
+            await asyncio.sleep(0.3)
+    warnings = [said for kind, _, said in bench.fleet.events if kind.startswith("Warning")]
+    assert len(warnings) == 1
+    assert "got 404" in warnings[0]
+
+
+@pytest.mark.parametrize("field_", ["paused", "owned"])
+async def test_a_cluster_that_may_not_be_acted_for_is_not_even_asked(field_: str, bench: Bench, tmp_path: Path) -> None:
+    setattr(bench.fleet, field_, field_ == "paused")
+    async with (
+        upstream(bench.issuer(KEY), [new_key()], tmp_path / "a") as there,
+        bench.following(KEY, there.kubeconfig),
+    ):
+        await asyncio.sleep(0.2)
+        assert not there.asked
+    assert not list(bench.folder.iterdir())
+
+
+def test_it_runs_only_where_it_is_named_and_each_cluster_has_its_own_place() -> None:
+    named = {"issuer_base": "https://tokens.example/", "issuer_place": "s3://bucket/fleet/"}
+    assert sites_of(Settings(identity="a", **named)) is None  # pyright: ignore[reportArgumentType] - by name
+    sites = sites_of(Settings(identity="a", controllers=("issuer",), **named))  # pyright: ignore[reportArgumentType] - by name
+    assert sites is not None
+    one, other = sites.of(KEY), sites.of(OTHER)
+    assert (one.issuer, one.place) == ("https://tokens.example/fleet/blue", "s3://bucket/fleet/fleet/blue")
+    assert one.jwks_uri == "https://tokens.example/fleet/blue/openid/v1/jwks"
+    assert (one.folder, other.folder) == ("fleet/blue", "fleet/green")
