@@ -20,6 +20,7 @@ from fuzz import (
     discovery_node,
     gcp,
     identity_tokens,
+    issuer_publish,
     kube,
     tpm,
     wire,
@@ -49,6 +50,7 @@ TARGETS: Final[dict[str, Target]] = {
         *discovery.TARGETS,
         *discovery_front.TARGETS,
         *discovery_node.TARGETS,
+        *issuer_publish.TARGETS,
         *addon_gateway.TARGETS,
         *identity_tokens.TARGETS,
     )

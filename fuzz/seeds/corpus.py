@@ -14,6 +14,7 @@ from fuzz.seeds import (
     discovery_node,
     gcp,
     identity_tokens,
+    issuer_publish,
     objects,
     signed,
     tpm,
@@ -28,4 +29,5 @@ def files() -> dict[str, bytes]:
     made = wire.seeds() | signed.seeds() | tpm.seeds() | objects.seeds() | agent.seeds()
     made |= aws.seeds() | azure.seeds() | gcp.seeds() | discovery.seeds() | discovery_front.seeds() | cli.seeds()
     made |= discovery_node.seeds() | bootstrap.seeds() | addon_gateway.seeds() | identity_tokens.seeds()
+    made |= issuer_publish.seeds()
     return {f"{name}/made-{number:02}": seed for name, seeds in made.items() for number, seed in enumerate(seeds)}

@@ -57,6 +57,8 @@ class Surface(StrEnum):
     """The discovery front, its webhook, and the node that asks a front."""
     ADDON = "addon"
     """What stands between a caller and an add-on: the proxy that gateway and sidecar share, and the sidecar."""
+    RELYING = "relying"
+    """``nodeattest_identity.tokens``: whoever verifies tokens by an issuer's documents."""
 
 
 @dataclass(frozen=True, slots=True)

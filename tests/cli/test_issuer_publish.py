@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from aiohttp import web
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from public_kit import Public, public
 from publish_kit import files, kids, private, stood
@@ -87,6 +88,23 @@ def test_a_public_url_that_shows_something_else_ends_with_1(served: Public, run:
     assert "--ca-file" in out
 
 
+def test_caches_that_show_the_older_documents_end_with_3(served: Public, run: Run, tmp_path: Path) -> None:
+    trusted = ("--ca-file", str(served.ca_file))
+    assert run(*keys(tmp_path, "a"), *trusted, issuer=served.issuer)[0] == 0
+    older = files(served.root)[served.root / "openid/v1/jwks"]
+
+    def cached(request: web.Request, response: web.Response) -> web.StreamResponse:
+        if request.path.endswith("jwks"):
+            response.body = older
+        return response
+
+    served.spoil = cached
+    code, out, _ = run(*keys(tmp_path, "a", "b"), *trusted, issuer=served.issuer)
+    assert code == 3
+    assert f"still an older key set, without {kids('b')[0]}" in out
+    assert "older until" in out
+
+
 def test_a_dry_run_writes_nothing_and_ends_with_3_where_something_is_to_do(run: Run, tmp_path: Path) -> None:
     code, out, _ = run(*keys(tmp_path, "a"), "--dry-run")
     assert code == 3
@@ -126,6 +144,7 @@ def test_a_leaked_key_is_dropped_at_once(run: Run, tmp_path: Path) -> None:
         (("--to", "gs://x/y"), "--to: expected dir:PATH"),
         (("--to", "dir:/nonexistent/x"), "expected a directory"),
         (("--to", "configmap:a/b", "--kubeconfig", "/nonexistent"), "no kubeconfig"),
+        (("--to", "configmap:a/b", "--in-cluster"), "KUBERNETES_SERVICE_HOST"),
         (("--service-account-issuer", "http://x"), "expected the https URL of an issuer"),
         (("--ca-file", "/nonexistent"), "--ca-file"),
         (("--owner", "cluster-2"), "belong to 'nodeattest'"),

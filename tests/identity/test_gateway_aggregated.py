@@ -34,11 +34,12 @@ from websockets.sync.client import connect
 from nodeattest_controller import manifests
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.app import Ports
-from nodeattest_identity.addon.gateway.backends import Endpoint
+from nodeattest_identity.addon.gateway.backends import Endpoint, EndpointReader
 from nodeattest_identity.addon.gateway.names import API_SERVICE, GROUP, ROOT
 from nodeattest_identity.addon.gateway.settings import GatewaySettings, Limits
+from nodeattest_identity.addon.gateway.target import parse
 from nodeattest_kube.client import ApiClient
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, maps_at, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.fleet import create_namespace
 from nodeattest_sandbox.process import ControlPlane, start_real
@@ -358,3 +359,57 @@ def test_kubectl_lists_the_group_and_takes_services_for_kubernetes_own(world: Wo
     assert f"{GROUP}/v1alpha1" in kubectl("api-versions").split()
     assert NAME in kubectl("get", "services", "-n", NAMESPACE)
     assert '"/x"' in kubectl("get", "--raw", f"{DASHBOARD}/x?add-auth=true")
+
+
+def test_the_gateway_s_own_account_finds_services_and_may_nothing_else(world: World) -> None:
+    account = Client.from_kubeconfig(world.directory / "gateway.kubeconfig")
+    admin = world.plane.client()
+    metadata: JsonMap = {"name": "real"}
+    ports: JsonMap = {"ports": [{"name": "web", "port": 80, "protocol": "TCP"}]}
+    made: JsonMap = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": ports}
+    admin.create("/api/v1/namespaces/apps/services", made)
+    listed: JsonMap = {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": metadata,
+        "subsets": [
+            {
+                "addresses": [{"ip": "10.1.2.3", "targetRef": {"kind": "Pod", "name": "real-0", "namespace": "apps"}}],
+                "ports": [{"name": "web", "port": 8080}],
+            }
+        ],
+    }
+    admin.create("/api/v1/namespaces/apps/endpoints", listed)
+
+    async def found() -> Endpoint:
+        async with ApiClient.from_kubeconfig_file(world.directory / "gateway.kubeconfig") as client:
+            reader = EndpointReader(client, clock=lambda: 0.0, pick=lambda several: several[0])
+            return await reader.find(parse(f"{ROOT}/namespaces/apps/services/real:web/proxy/"))
+
+    assert world.loop.call(found()) == Endpoint("10.1.2.3", 8080)
+    for path in (
+        "/api/v1/namespaces/apps/services",
+        "/api/v1/namespaces/apps/pods",
+        "/api/v1/namespaces/apps/secrets",
+        f"/api/v1/namespaces/{NAMESPACE}/secrets",
+        "/api/v1/namespaces/kube-system/configmaps/other",
+        f"{DASHBOARD}/",
+        "/api/v1/namespaces/apps/services/real/proxy/",
+    ):
+        assert send(account, "GET", path).status == 403, path
+    assert send(account, "GET", "/api/v1/namespaces/apps", {"Impersonate-User": "jane@example.com"}).status == 403
+
+
+def test_a_role_for_one_service_is_written_as_the_page_says(world: World, assets: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "addon-auth.md").read_text()
+    [line] = [line.strip() for line in page.splitlines() if line.strip().startswith("kubectl create role dashboard")]
+    flags = [f"--kubeconfig={world.plane.admin_kubeconfig}", "--dry-run=server", "-o", "json"]
+    told = subprocess.run([assets / "kubectl", *line.split()[1:], *flags], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    [rule] = maps_at(load(told.stdout.encode()), "rules")
+    assert rule == {
+        "apiGroups": [GROUP],
+        "resources": ["services/proxy"],
+        "resourceNames": ["dashboard"],
+        "verbs": ["get", "create"],
+    }

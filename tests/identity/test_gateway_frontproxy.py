@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,12 @@ def config_map(**changes: str | None) -> JsonObject:
     return {"data": {name: value for name, value in data.items() if value is not None}}
 
 
+def of_version(number: int) -> str:
+    """Write a certificate that calls itself of another version of X.509 (3 is written as 2)."""
+    der = ssl.PEM_cert_to_DER_cert(FRONT.pem.decode())
+    return ssl.DER_cert_to_PEM_cert(der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01" + bytes([number]), 1))
+
+
 def test_kubeadm_s_config_map_is_believed() -> None:
     trust = read_trust(config_map())
     assert trust.allowed_names == {"front-proxy-client"}
@@ -48,6 +55,7 @@ def test_kubeadm_s_config_map_is_believed() -> None:
     [
         ({"requestheader_client_ca_file": None}, "--requestheader-client-ca-file"),
         ({"requestheader_client_ca_file": "no certificate"}, "PEM"),
+        ({"requestheader_client_ca_file": of_version(34)}, "PEM"),
         ({"requestheader_allowed_names": "front-proxy-client"}, "JSON list"),
         ({"requestheader_allowed_names": '[""]'}, "JSON list"),
         ({"requestheader_allowed_names": "[[[["}, "JSON list"),

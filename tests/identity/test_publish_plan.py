@@ -191,6 +191,14 @@ def test_a_lost_state_drops_no_key_when_the_documents_are_adopted(spoilt: bytes 
     assert state(adopted).keys[0].settled == START + 5 + 24 * HOUR
 
 
+def test_a_strangers_name_of_a_key_moves_no_cursor() -> None:
+    odd = replace(key("o"), kid="x\x1b[2J\ny")
+    jwks = documents(ISSUER, f"{ISSUER}/x", [odd]).jwks
+    planned = plan(Found(jwks=Stored(body=jwks, version="1")), replace(wanted("a"), adopt=True), START)
+    assert any("x1b" in note for note in planned.notes)
+    assert all(note.isprintable() for note in planned.notes)
+
+
 def test_a_key_set_that_cannot_be_read_is_not_adopted() -> None:
     found = Found(jwks=Stored(body=b'{"keys":[{"kty":"oct","k":"AA"}]}', version="1"))
     with pytest.raises(ForeignIssuer, match="cannot be taken over"):

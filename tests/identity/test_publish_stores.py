@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -325,6 +327,22 @@ def test_a_place_is_read(text: str, kind: str, parts: tuple[str, ...]) -> None:
 def test_what_is_no_place_is_said(text: str) -> None:
     with pytest.raises(StoreRefused, match="--to: expected dir:PATH"):
         parse_target(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "library", "module", "extra"),
+    [
+        ("s3://bucket/a", "botocore.session", "s3", "nodeattest[aws]"),
+        ("azblob://account/c/p", "azure.identity", "azure_blob", "nodeattest[azure]"),
+    ],
+)
+def test_a_library_that_is_not_installed_is_said_with_the_extra_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch, text: str, library: str, module: str, extra: str
+) -> None:
+    monkeypatch.delitem(sys.modules, f"nodeattest_identity.publish.stores.{module}")
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(StoreRefused, match=re.escape(extra)):
+        open_store(parse_target(text), Access())
 
 
 def test_the_store_of_each_place_is_made_without_asking_anybody(tmp_path: Path) -> None:

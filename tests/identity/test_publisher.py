@@ -130,6 +130,13 @@ async def test_a_link_out_of_the_directory_is_not_followed(tmp_path: Path) -> No
     assert list(outside.iterdir()) == []
 
 
+async def test_what_a_killed_run_left_half_written_is_swept_away(tmp_path: Path) -> None:
+    await publish(directory(tmp_path), wanted("a"), clock=Clock())
+    (tmp_path / "openid/v1/.nodeattest-x1y2").write_bytes(b"half")
+    await publish(directory(tmp_path), wanted("b"), clock=Clock())
+    assert sorted(path.name for path in (tmp_path / "openid/v1").iterdir()) == ["jwks"]
+
+
 async def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused, match="expected a directory"):
         await publish(DirectoryStore(tmp_path / "no"), wanted("a"), clock=Clock())

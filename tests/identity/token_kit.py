@@ -24,6 +24,7 @@ __all__ = [
     "ISSUER",
     "NOW",
     "SUBJECT",
+    "b64u",
     "bad_tokens",
     "claims",
     "elliptic",

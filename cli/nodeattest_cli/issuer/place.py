@@ -22,7 +22,7 @@ from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, r
 from nodeattest_identity.publish.layout import default_jwks_uri
 from nodeattest_identity.publish.store import Store
 from nodeattest_identity.publish.targets import FORMS, Access, open_store, parse_target
-from nodeattest_kube.client import ApiClient
+from nodeattest_kube.client import ApiClient, KubeconfigError
 
 __all__ = ["Place", "moment", "place_options", "read_keys", "seconds"]
 
@@ -42,6 +42,7 @@ class Place:
     region: str | None
     endpoint_url: str | None
     connection: Connection
+    in_cluster: bool
 
     @classmethod
     def of(cls, flags: dict[str, object]) -> Place:
@@ -59,6 +60,7 @@ class Place:
             region=text("region"),
             endpoint_url=text("endpoint_url"),
             connection=Connection(text("kubeconfig"), text("context")),
+            in_cluster=flags["in_cluster"] is True,
         )
 
     @asynccontextmanager
@@ -67,7 +69,7 @@ class Place:
         clients: list[ApiClient] = []
 
         def cluster() -> ApiClient:
-            clients.append(self.connection.client())
+            clients.append(self._in_cluster() if self.in_cluster else self.connection.client())
             return clients[-1]
 
         access = Access(
@@ -84,6 +86,13 @@ class Place:
             for client in clients:
                 await client.close()
 
+    @staticmethod
+    def _in_cluster() -> ApiClient:
+        try:
+            return ApiClient.in_cluster(os.environ)
+        except KubeconfigError as error:
+            raise UserError(str(error)) from None
+
 
 def place_options(command: Callable[..., T]) -> Callable[..., T]:
     """Add what names an issuer and its place."""
@@ -97,6 +106,7 @@ def place_options(command: Callable[..., T]) -> Callable[..., T]:
             ),
             click.option("--to", required=True, metavar="PLACE", help=f"Where: {FORMS}."),
             click.option("--region", help="Of the bucket  [AWS_REGION, the profile's]"),
+            click.option("--in-cluster", is_flag=True, help="Write the ConfigMap by the service account of our pod."),
             click.option("--endpoint-url", metavar="URL", help="Of an S3 that is not AWS's, or of the blob account."),
         ]
     ):

@@ -29,6 +29,7 @@ from nodeattest_identity.publish.publisher import Published, foresee
 from nodeattest_identity.publish.publisher import publish as publish_to
 from nodeattest_identity.publish.readback import PublicReader, ReadBack, Seen
 from nodeattest_identity.publish.state import State
+from nodeattest_identity.tokens.jwt import shown
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["publish"]
@@ -189,7 +190,7 @@ def _keys(state: State) -> str:
     """Write a table of the keys."""
     rows = [("KEY", "ALG", "PUBLISHED", "MAY SIGN FROM", "STAYS UNTIL")]
     rows += [
-        (each.key.kid, each.key.alg, moment(each.published), moment(each.settled), moment(each.retire) or "-")
+        (shown(each.key.kid), each.key.alg, moment(each.published), moment(each.settled), moment(each.retire) or "-")
         for each in state.keys
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

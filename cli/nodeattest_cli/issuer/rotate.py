@@ -23,6 +23,7 @@ from nodeattest_identity.publish.errors import ForeignIssuer, PublishError, Stor
 from nodeattest_identity.publish.layout import STATE
 from nodeattest_identity.publish.rotation import SLACK, Status, StepName, Timeline, timeline
 from nodeattest_identity.publish.state import State, StateError, parse
+from nodeattest_identity.tokens.jwt import shown
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["rotate"]
@@ -169,7 +170,7 @@ def _table(plan: Timeline) -> str:
     lines = [
         f"signs now: {plan.signer}",
         f"next:      {plan.new or '-'}",
-        *(f"old:       {kid}" for kid in plan.old),
+        *(f"old:       {shown(kid)}" for kid in plan.old),
         "",
     ]
     for step in plan.steps:

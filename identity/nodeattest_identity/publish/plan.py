@@ -32,6 +32,7 @@ from nodeattest_identity.publish.errors import ForeignIssuer, PublishError
 from nodeattest_identity.publish.layout import layout
 from nodeattest_identity.publish.state import KeyRecord, State, StateError, encode, parse
 from nodeattest_identity.publish.store import Stored
+from nodeattest_identity.tokens.jwt import shown
 
 __all__ = ["DAY", "RETIRE_AFTER", "Found", "Plan", "Wanted", "Write", "cache_control", "plan"]
 
@@ -209,8 +210,10 @@ def _sorted(before: State, wanted: Wanted, now: int) -> tuple[list[KeyRecord], l
         raise KeysError("expected every key under a name of its own, got two of one kid")
     staying = [replace(known.get(key.kid) or KeyRecord(key=key), retire=None) for key in keys]
     going: list[KeyRecord] = []
-    notes = [f"+ {key.kid}: new" for key in keys if key.kid not in known]
-    notes += [f"+ {key.kid}: wanted again" for key in keys if key.kid in known and known[key.kid].retire is not None]
+    notes = [f"+ {shown(key.kid)}: new" for key in keys if key.kid not in known]
+    notes += [
+        f"+ {shown(key.kid)}: wanted again" for key in keys if key.kid in known and known[key.kid].retire is not None
+    ]
     for record in before.keys:
         if record.key.kid in {key.kid for key in keys}:
             continue
@@ -218,9 +221,9 @@ def _sorted(before: State, wanted: Wanted, now: int) -> tuple[list[KeyRecord], l
         if record.key.kid in wanted.revoked:
             retire = min(retire, now)  # in the state before it leaves the key set, so that it cannot come back
         if retire <= now:
-            notes.append(f"- {record.key.kid}: goes")
+            notes.append(f"- {shown(record.key.kid)}: goes")
         elif record.retire is None:
-            notes.append(f"~ {record.key.kid}: not wanted any more, stays until its tokens have expired")
+            notes.append(f"~ {shown(record.key.kid)}: not wanted any more, stays until its tokens have expired")
         (going if retire <= now else staying).append(replace(record, retire=retire))
     return staying, going, notes
 
@@ -232,7 +235,9 @@ def _strangers(before: State, jwks: Stored | None, made: Documents) -> list[str]
         there = read_jwks(jwks.body) if jwks is not None else ()
     except KeysError:
         return ["! the key set there is none: it is made anew"]
-    return [f"! {key.kid!a}: stood there, and none of ours put it there: goes" for key in there if key.kid not in known]
+    return [
+        f"! {shown(key.kid)}: stood there, and none of ours put it there: goes" for key in there if key.kid not in known
+    ]
 
 
 def _differing(found: Stored | None, path: str, body: bytes, content_type: str, cached: str) -> Iterable[Write]:

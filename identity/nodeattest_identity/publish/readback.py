@@ -25,6 +25,7 @@ from nodeattest_identity.issuer.urls import configuration_url
 from nodeattest_identity.publish.publisher import Published
 from nodeattest_identity.publish.store import MAX_OBJECT
 from nodeattest_identity.tokens.fetching import Https
+from nodeattest_identity.tokens.jwt import shown
 from nodeattest_identity.tokens.relying import discover
 from nodeattest_providers.errors import Denied, Unavailable
 
@@ -175,7 +176,7 @@ def _bytes(published: Published, configuration: Answer, jwks: Answer) -> tuple[l
         there = {key.kid for key in read_jwks(jwks.body)}
         if jwks.body != made.jwks:
             lacking = sorted({key.kid for key in made.keys} - there)
-            what = f"without {', '.join(lacking)}" if lacking else "with others"
+            what = f"without {', '.join(map(shown, lacking))}" if lacking else "with others"
             older.append(f"{jwks.url}: still an older key set, {what}")
     except KeysError as error:
         wrong.append(f"{jwks.url}: {error}")

@@ -20,6 +20,7 @@ from typing import Final
 
 from nodeattest_identity.publish.plan import RETIRE_AFTER
 from nodeattest_identity.publish.state import KeyRecord, State
+from nodeattest_identity.tokens.jwt import shown
 
 __all__ = ["SLACK", "Status", "Step", "StepName", "Timeline", "timeline"]
 
@@ -135,7 +136,8 @@ def _too_early(records: dict[str, KeyRecord], old: Sequence[str], signer: str, n
     since = signing.settled if signing is not None and signing.settled is not None else now
     early = [kid for kid in old if (retire := records[kid].retire) is not None and retire < since + token_life]
     return [
-        f"{kid} is to go before the last token that it may have signed has expired: publish it again" for kid in early
+        f"{shown(kid)} is to go before the last token that it may have signed has expired: publish it again"
+        for kid in early
     ]
 
 

@@ -78,6 +78,8 @@ class Expected:
             raise ValueError(f"expected algorithms among {', '.join(ALGORITHMS)}, got others or none")
         if not 0 <= self.leeway <= MAX_LEEWAY:
             raise ValueError(f"expected a leeway of at most {MAX_LEEWAY:.0f} s, got {self.leeway}")
+        if self.longest_lifetime is not None and not 0 < self.longest_lifetime < float("inf"):
+            raise ValueError(f"expected a longest lifetime of some seconds, got {self.longest_lifetime}")
 
 
 def parse(token: bytes | str) -> Unproved:

@@ -175,7 +175,7 @@ def _certificates(pem: str) -> list[x509.Certificate]:
         return []
     try:
         found = x509.load_pem_x509_certificates(pem.encode())
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         raise TrustError(f"{_WHERE}: expected certificates in PEM, got something else") from None
     if len(found) > _MOST_CAS:
         raise TrustError(f"{_WHERE}: expected at most {_MOST_CAS} CAs, got {len(found)}")

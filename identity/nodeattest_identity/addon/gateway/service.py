@@ -85,11 +85,11 @@ class Gateway:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
         path = request.raw_path.partition("?")[0]
-        plain = path.rstrip("/")
+        plain = path.removesuffix("/")
         what = "issuer" if plain in self._parts.publication.paths else "discovery" if plain in DOCUMENTS else "proxy"
         try:
             if what == "issuer":
-                answer: web.StreamResponse = self._parts.publication.answer(request, plain)
+                answer: web.StreamResponse = await self._parts.publication.answer(request)
             elif what == "discovery":
                 answer = self._discovery(request, plain)
             else:

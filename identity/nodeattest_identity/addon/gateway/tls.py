@@ -68,7 +68,8 @@ class GatewayTls:
         if connection is None or not isinstance(connection.context, _Context):
             return None
         shown = connection.getpeercert()
-        if not shown or not connection.context.authorities <= self._current.authorities:
+        believed = self._trust.authorities if self._trust is not None else ()
+        if not shown or not connection.context.authorities <= set(believed):
             return None
         subject = cast("tuple[tuple[tuple[str, str], ...], ...]", shown.get("subject", ()))
         names = [value for attributes in subject for name, value in attributes if name == "commonName"]

@@ -26,6 +26,8 @@ __all__ = ["DirectoryStore"]
 _FILE_MODE: Final = 0o644
 _DIRECTORY_MODE: Final = 0o755
 _LOCK: Final = ".nodeattest/lock"
+_BESIDE: Final = ".nodeattest-"
+"""How files begin that are being written."""
 
 
 class DirectoryStore:
@@ -79,6 +81,8 @@ class DirectoryStore:
                 found = self._read(path)
                 if (None if found is None else found.version) != version:
                     raise LostRace(f"{self.name}: {path} was written by somebody else meanwhile")
+                for left in target.parent.glob(f"{_BESIDE}*"):  # by a run that was killed: the lock is ours
+                    left.unlink()
                 _replace(target, body)
         except OSError as error:
             raise self._refused(path, error) from None
@@ -111,7 +115,7 @@ class DirectoryStore:
 
 def _replace(target: Path, body: bytes) -> None:
     """Write beside, then rename: a reader sees the old bytes or the new ones."""
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".nodeattest-")
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=_BESIDE)
     beside = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -1,0 +1,87 @@
+"""Targets of publication: an issuer's state and documents as they stand in a place that others may write to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from fuzz.keys import AUTHORITY_KEY, NODE_KEY, NOW, TPM_KEY
+from fuzz.mutators.json_tree import JsonTree
+from fuzz.target import Target, require
+from nodeattest_identity.issuer.documents import Documents, documents
+from nodeattest_identity.issuer.keys import KeysError, of_public, read_jwks
+from nodeattest_identity.publish import state as states
+from nodeattest_identity.publish.errors import ForeignIssuer
+from nodeattest_identity.publish.layout import default_jwks_uri
+from nodeattest_identity.publish.plan import Found, Wanted, plan
+from nodeattest_identity.publish.rotation import timeline
+from nodeattest_identity.publish.store import Stored
+
+__all__ = ["PUBLISHED", "STANDING", "TARGETS"]
+
+_ISSUER: Final = "https://issuer.example/c1"
+_URI: Final = default_jwks_uri(_ISSUER)
+_MOMENT: Final = int(NOW.timestamp())
+_SIGNER, _OLD, _OTHER = (of_public(each.public_key()) for each in (NODE_KEY, AUTHORITY_KEY, TPM_KEY))
+_WANTED: Final = Wanted(issuer=_ISSUER, jwks_uri=_URI, keys=(_SIGNER,))
+STANDING: Final = states.State(
+    issuer=_ISSUER,
+    jwks_uri=_URI,
+    owner="nodeattest",
+    max_age=3600,
+    replaced=True,
+    changed=_MOMENT - 9,
+    keys=(
+        states.KeyRecord(key=_SIGNER, published=_MOMENT - 9, settled=_MOMENT - 9),
+        states.KeyRecord(key=_OLD, published=_MOMENT - 99, settled=_MOMENT - 99, retire=_MOMENT + 99),
+    ),
+)
+"""A state with a key that signs and an old one."""
+PUBLISHED: Final[Documents] = documents(_ISSUER, _URI, (_SIGNER, _OLD))
+
+
+def _state(data: bytes) -> bool:
+    try:
+        state = states.parse(data)
+    except states.StateError:
+        return False
+    require(states.parse(states.encode(state)) == state, "a state is read as it was written")
+    require(b'"d"' not in states.encode(state), "no private member")
+    timeline(state, _SIGNER.kid, now=_MOMENT)
+    try:
+        planned = plan(Found(state=Stored(body=data, version="1")), replace(_WANTED, owner=state.owner), _MOMENT)
+    except (ForeignIssuer, KeysError):  # another issuer's; another key under our name
+        return True
+    stay = {each.key.kid for each in state.keys if each.retire is None or each.retire > _MOMENT}
+    require(all(note.isprintable() for note in planned.notes), "no note of many lines")
+    require(stay <= {key.kid for key in planned.documents.keys}, "no key goes before its time")
+    return True
+
+
+def _documents(data: bytes) -> bool:
+    """Read a configuration in the first line and a key set behind it, once beside our state and once to be adopted."""
+    first, _, rest = data.partition(b"\n")
+    found = Found(
+        configuration=Stored(body=first, version="1") if first else None,
+        jwks=Stored(body=rest, version="1") if rest else None,
+    )
+    ours = replace(found, state=Stored(body=states.encode(STANDING), version="1"))
+    try:
+        planned = plan(ours, _WANTED, _MOMENT)
+    except ForeignIssuer:
+        return False
+    require(planned.documents.jwks == PUBLISHED.jwks, "what stands in a key set changes none of ours")
+    require(all(note.isprintable() for note in planned.notes), "no note of many lines")
+    try:
+        adopted = plan(found, replace(_WANTED, adopt=True), _MOMENT)
+    except (ForeignIssuer, KeysError):
+        return False
+    there = {key.kid for key in read_jwks(rest)} if rest else set[str]()
+    require(there <= {key.kid for key in adopted.documents.keys}, "every adopted key stays")
+    return True
+
+
+TARGETS: Final = (
+    Target("issuer-state", _state, JsonTree()),
+    Target("issuer-published", _documents),
+)

@@ -1,0 +1,40 @@
+"""Seeds of publication: states, and documents as they may stand in a place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fuzz.issuer_publish import PUBLISHED, STANDING
+from fuzz.keys import TPM_KEY
+from nodeattest_identity.issuer.documents import documents
+from nodeattest_identity.issuer.keys import of_public
+from nodeattest_identity.publish import state as states
+
+__all__ = ["seeds"]
+
+
+def seeds() -> dict[str, list[bytes]]:
+    """Return seeds by target."""
+    first, old = STANDING.keys
+    under_way = replace(STANDING, changed=None, keys=(replace(first, published=None, settled=None), old))
+    sound = states.encode(STANDING)
+    other = documents("https://other.example", "https://other.example/k", (of_public(TPM_KEY.public_key()),))
+    return {
+        "issuer-state": [
+            sound,
+            states.encode(under_way),
+            states.encode(replace(STANDING, issuer="https://other.example", owner="", keys=(first,))),
+            sound.replace(b'"kty": "EC"', b'"kty": "EC", "d": "AA"', 1),
+            sound.replace(b'"settled": null', b'"settled": 1').replace(b"3600", b"-1"),
+            b"{}",
+        ],
+        "issuer-published": [
+            PUBLISHED.configuration + b"\n" + PUBLISHED.jwks,
+            PUBLISHED.configuration + b"\n",
+            b"\n" + PUBLISHED.jwks,
+            PUBLISHED.configuration + b"\n" + other.jwks,
+            other.configuration + b"\n" + other.jwks,
+            b'{"issuer":"https://issuer.example/c1","jwks_uri":"http://x"}\n{"keys":[]}',
+            b"\n",
+        ],
+    }

@@ -1,0 +1,86 @@
+"""manifests/addon-gateway: what the gateway is given, and that it is in step with the code that relies on it."""
+
+from __future__ import annotations
+
+from nodeattest_cli.addon_auth.gateway import gateway
+from nodeattest_controller import manifests
+from nodeattest_controller.core.objects import items, mapping, strings, text
+from nodeattest_identity.addon.gateway.keeper import SECRET_NAME
+from nodeattest_identity.addon.gateway.names import API_SERVICE, GROUP, RESOURCE, SUBRESOURCE, VERSION
+from nodeattest_identity.addon.gateway.review import verb_of
+from nodeattest_kube.jsontypes import JsonObject
+
+MADE = manifests.objects("addon-gateway")
+
+
+def find(kind: str, name: str | None = None) -> JsonObject:
+    [found] = [each for each in MADE if each["kind"] == kind and name in {None, text(each, "metadata", "name")}]
+    return found
+
+
+def rules(
+    *kinds: str, name: str = "nodeattest:addon-gateway"
+) -> set[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
+    return {
+        (group, resource, strings(rule, "resourceNames"), strings(rule, "verbs"))
+        for each in MADE
+        if each["kind"] in kinds and text(each, "metadata", "name") == name
+        for rule in items(each, "rules")
+        for group in strings(rule, "apiGroups")
+        for resource in strings(rule, "resources")
+    }
+
+
+def test_the_gateway_reads_one_service_at_a_time_and_keeps_one_secret() -> None:
+    assert rules("ClusterRole") == {
+        ("", "services", (), ("get",)),
+        ("", "endpoints", (), ("get",)),
+        ("authorization.k8s.io", "subjectaccessreviews", (), ("create",)),
+    }
+    assert rules("Role") == {
+        ("", "secrets", (), ("create",)),
+        ("", "secrets", (SECRET_NAME,), ("get", "update")),
+    }
+    bound = {text(each, "roleRef", "name") for each in MADE if str(each["kind"]).endswith("RoleBinding")}
+    assert bound == {"nodeattest:addon-gateway", "extension-apiserver-authentication-reader"}
+
+
+def test_users_get_the_one_sub_resource_and_nobody_is_bound_to_it() -> None:
+    verbs = tuple(verb_of(method) for method in ("GET", "POST", "PUT", "PATCH", "DELETE"))
+    assert rules("ClusterRole", name="nodeattest:addon-user") == {(GROUP, f"{RESOURCE}/{SUBRESOURCE}", (), verbs)}
+    subjects = [subject for each in MADE for subject in items(each, "subjects")]
+    assert {text(subject, "kind") for subject in subjects} == {"ServiceAccount"}
+
+
+def test_kube_apiserver_is_sent_where_the_gateway_listens_and_verifies_it() -> None:
+    service, api_service, deployment = find("Service"), find("APIService"), find("Deployment")
+    assert text(api_service, "metadata", "name") == API_SERVICE
+    spec = mapping(api_service, "spec")
+    assert (spec["group"], spec["version"]) == (GROUP, VERSION)
+    assert "insecureSkipTLSVerify" not in spec
+    assert mapping(spec, "service") == {**mapping(service, "metadata"), "port": 443}
+    assert mapping(service, "spec", "selector") == mapping(deployment, "spec", "selector", "matchLabels")
+    [container] = items(deployment, "spec", "template", "spec", "containers")
+    named = {text(port, "name"): port["containerPort"] for port in items(container, "ports")}
+    [port] = items(service, "spec", "ports")
+    assert f"--bind-address=:{named[text(port, 'targetPort')]}" in strings(container, "args")
+    assert f"--health-bind-address=:{named['health']}" in strings(container, "args")
+    opened = {
+        text(port, "port") for rule in items(find("NetworkPolicy"), "spec", "ingress") for port in items(rule, "ports")
+    }
+    assert opened == set(named)
+
+
+def test_the_deployment_has_flags_that_the_command_knows_and_keeps_keys_where_the_role_is() -> None:
+    deployment = find("Deployment")
+    [container] = items(deployment, "spec", "template", "spec", "containers")
+    words = strings(container, "args")
+    assert words[:2] == ("addon-auth", "gateway")
+    known = {option for parameter in gateway.params for option in parameter.opts}
+    assert {word.partition("=")[0] for word in words[2:]} <= known
+    required = {option for parameter in gateway.params if parameter.required for option in parameter.opts}
+    assert required <= {word.partition("=")[0] for word in words}
+    namespace = text(find("Role"), "metadata", "namespace")
+    assert f"--namespace={namespace}" in words
+    service = mapping(find("Service"), "metadata")
+    assert f"--issuer=https://{service['name']}.{service['namespace']}.svc" in words
