@@ -15,7 +15,7 @@ from http import HTTPStatus
 from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Final, TypeVar, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from aiohttp import WSMsgType, web
 from cryptography import x509
@@ -32,12 +32,13 @@ from nodeattest_sandbox.certificates import builder, usage
 from nodeattest_sandbox.client import Client
 
 __all__ = [
-    "NAME", "NAMESPACE", "AddOn", "Answer", "FixedBackends", "LoopThread", "ask", "certify", "front_proxy_flags",
-    "send", "until",
+    "NAME", "NAMESPACE", "PAGE", "AddOn", "Answer", "FixedBackends", "LoopThread", "ask", "certify",
+    "front_proxy_flags", "send", "until",
 ]  # fmt: skip
 
 NAMESPACE: Final = "nodeattest-addon-auth"
 NAME: Final = "addon-gateway"
+PAGE: Final = '<a href="next">relative</a> <a href="/next">of the host</a> <script src="a/b.js?x=1"></script>'
 _LIMIT: Final = 30.0
 
 T = TypeVar("T")
@@ -169,6 +170,10 @@ class AddOn:
             await self.go_on.wait()
             await response.write(b"second\n")
             return response
+        if path == "/page":
+            return web.Response(text=PAGE, content_type="text/html")
+        if path == "/moved":
+            return web.Response(status=302, headers={"Location": unquote(request.raw_path.partition("?to=")[2])})
         told["body"] = (await request.read()).decode()
         return web.json_response(told)
 

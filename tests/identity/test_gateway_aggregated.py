@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Final, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 import jwt as pyjwt
 import pytest
@@ -19,6 +19,7 @@ from front_kit import LOOPBACK, Authority
 from gateway_kit import (
     NAME,
     NAMESPACE,
+    PAGE,
     AddOn,
     Answer,
     FixedBackends,
@@ -343,6 +344,40 @@ def test_a_websocket_passes_kube_apiserver_with_a_token_of_its_own(world: World)
     headers = dict(cast("list[tuple[str, str]]", seen["headers"]))
     claims = pyjwt.decode(headers["Authorization"].removeprefix("Bearer "), options={"verify_signature": False})
     assert claims["sub"] == "jane@example.com"
+
+
+@pytest.mark.parametrize(
+    ("path", "location", "ends"),
+    [
+        ("/moved", "/login?x=1", "/login?x=1"),
+        ("/moved", "login", "/login"),
+        ("/moved", "/", "/"),
+        ("/moved", "https://login.example/", "https://login.example/"),
+    ],
+)
+def test_a_redirect_of_an_add_on_can_be_followed_by_who_came_through_kube_apiserver(
+    world: World, path: str, location: str, ends: str
+) -> None:
+    here = f"http://localhost:8001{DASHBOARD}{path}"
+    answer = send(world.jane, "GET", f"{DASHBOARD}{path}?to={quote(location)}")
+    assert answer.status == 302
+    found = urljoin(here, answer.headers["location"])
+    assert found == (ends if ends.startswith("https") else f"http://localhost:8001{DASHBOARD}{ends}")
+
+
+def test_without_the_last_slash_kube_apiserver_s_users_are_led_to_it(world: World) -> None:
+    answer = send(world.jane, "GET", f"{DASHBOARD}?add-auth=true")
+    assert answer.status == 301
+    found = urljoin(f"http://localhost:8001{DASHBOARD}", answer.headers["location"])
+    assert found == f"http://localhost:8001{DASHBOARD}/?add-auth=true"
+
+
+def test_relative_links_of_a_page_stay_as_they_are(world: World) -> None:
+    """Links that begin with a slash do not: kube-apiserver writes the gateway's own address before them."""
+    body = send(world.jane, "GET", f"{DASHBOARD}/page").body.decode()
+    assert 'href="next"' in body
+    assert 'src="a/b.js?x=1"' in body
+    assert body != PAGE
 
 
 def test_a_user_without_a_right_gets_no_websocket(world: World) -> None:

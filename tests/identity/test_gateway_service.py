@@ -212,7 +212,7 @@ async def test_a_path_that_means_two_things_goes_nowhere(tmp_path: Path, path: s
 async def test_without_a_path_the_way_to_one_is_shown(tmp_path: Path) -> None:
     async with running(Site(tmp_path)) as site, site.client(site.front) as client:
         status, headers, _ = await get(client, site, f"{DASHBOARD}?add-auth=true&x=1")
-        assert (status, headers["Location"]) == (301, f"{DASHBOARD}/?add-auth=true&x=1")
+        assert (status, headers["Location"]) == (301, "proxy/?add-auth=true&x=1")
         assert (await get(client, site, DASHBOARD, method="POST"))[0] == 404
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
@@ -78,6 +78,8 @@ class Order:
     """Fields to add, once no field of their names is left."""
     without: frozenset[bytes] = frozenset()
     """Further fields not to pass, by canonical name."""
+    relocate: Callable[[str], str] = str
+    """What becomes of a ``Location``."""
 
 
 def sender_of(request: web.BaseRequest, trusted: Sequence[Network] = ()) -> Sender:
@@ -149,7 +151,7 @@ class Forwarder:
             headers[hdrs.CONTENT_LENGTH] = str(upload.length)
         if key is not None:
             headers.update(upgrade.HEADERS)
-        exchange = _Exchange(request, key)
+        exchange = _Exchange(request, key, order.relocate)
         now = asyncio.get_running_loop().time()
         answer_by = min(order.deadline, now + self._limits.answer_seconds)
         try:
@@ -198,10 +200,11 @@ class Forwarder:
 class _Exchange:
     """An answer on its way to the client."""
 
-    def __init__(self, request: web.BaseRequest, key: str | None) -> None:
+    def __init__(self, request: web.BaseRequest, key: str | None, relocate: Callable[[str], str]) -> None:
         """``key``: of a request for WebSocket."""
         self._request = request
         self._key = key
+        self._relocate = relocate
         self._sent: web.StreamResponse | None = None
 
     async def relay(self, response: ClientResponse) -> web.StreamResponse:
@@ -212,6 +215,8 @@ class _Exchange:
                 await upgrade.tunnel(self._request, response, sent)
                 return sent
             sent = self._sent = _begin(response)
+            if hdrs.LOCATION in sent.headers:
+                sent.headers[hdrs.LOCATION] = self._relocate(sent.headers[hdrs.LOCATION])
             if self._key is not None:
                 sent.force_close()
             await sent.prepare(self._request)

@@ -16,6 +16,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -24,6 +25,7 @@ from aiohttp import hdrs, web
 from nodeattest_identity.addon.gateway.backends import Backends
 from nodeattest_identity.addon.gateway.discovery import DOCUMENTS
 from nodeattest_identity.addon.gateway.frontproxy import Identity, Trust, identify
+from nodeattest_identity.addon.gateway.location import relative, to_slash
 from nodeattest_identity.addon.gateway.metrics import Metrics
 from nodeattest_identity.addon.gateway.minting import Minter
 from nodeattest_identity.addon.gateway.publication import Publication
@@ -146,6 +148,7 @@ class Gateway:
                 deadline=asyncio.get_running_loop().time() + self._request_seconds,
                 sender=sender_of(request),
                 inject=((hdrs.AUTHORIZATION, f"Bearer {minted.token}"),),
+                relocate=partial(relative, path=asked.path, host=request.headers.get(hdrs.HOST, "")),
             )
             return await self._parts.forwarder.forward(request, order)
         finally:
@@ -172,8 +175,8 @@ def _to_slash(request: web.BaseRequest) -> web.Response:
     """Send whoever left out the last slash there: a page's links are relative to it."""
     if request.method not in _READ:
         raise Refused(HTTPStatus.NOT_FOUND, "expected a path behind proxy, got none")
-    path, mark, query = request.raw_path.partition("?")
-    return web.Response(status=HTTPStatus.MOVED_PERMANENTLY, headers={hdrs.LOCATION: f"{path}/{mark}{query}"})
+    location = to_slash(request.raw_path.partition("?")[2])
+    return web.Response(status=HTTPStatus.MOVED_PERMANENTLY, headers={hdrs.LOCATION: location})
 
 
 def _answer(refused: Refused) -> web.Response:
