@@ -7,6 +7,7 @@ from typing import Final
 
 from fuzz import (
     addon_gateway,
+    addon_proxy,
     admission,
     agent,
     agent_discovery,
@@ -52,6 +53,7 @@ TARGETS: Final[dict[str, Target]] = {
         *discovery_node.TARGETS,
         *issuer_publish.TARGETS,
         *addon_gateway.TARGETS,
+        *addon_proxy.TARGETS,
         *identity_tokens.TARGETS,
     )
 }

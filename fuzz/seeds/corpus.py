@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzz.seeds import (
     addon_gateway,
+    addon_proxy,
     agent,
     aws,
     azure,
@@ -26,7 +27,7 @@ __all__ = ["files"]
 
 def files() -> dict[str, bytes]:
     """Return contents by path under the corpus."""
-    made = wire.seeds() | signed.seeds() | tpm.seeds() | objects.seeds() | agent.seeds()
+    made = wire.seeds() | signed.seeds() | tpm.seeds() | objects.seeds() | agent.seeds() | addon_proxy.seeds()
     made |= aws.seeds() | azure.seeds() | gcp.seeds() | discovery.seeds() | discovery_front.seeds() | cli.seeds()
     made |= discovery_node.seeds() | bootstrap.seeds() | addon_gateway.seeds() | identity_tokens.seeds()
     made |= issuer_publish.seeds()
