@@ -1,0 +1,159 @@
+"""Whom a sidecar believes: TokenReview's answers, and which Services are ours."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from proxy_kit import exchange, request, until, upstream
+from sidecar_kit import Time, sidecar
+
+from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, read_labels, selects
+from nodeattest_identity.addon.sidecar.reviews import ReviewVerifier, read_review
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.fleet import create_namespace
+from nodeattest_sandbox.process import ControlPlane
+from nodeattest_serving.settings import SettingsError
+
+OURS = frozenset({"apps/dashboard", "apps/other"})
+YES: JsonObject = {
+    "authenticated": True,
+    "audiences": ["apps/dashboard", "elsewhere"],
+    "user": {"username": "alice", "groups": ["dev"]},
+}
+
+
+def test_a_plain_yes_for_one_of_our_audiences_is_believed() -> None:
+    caller = read_review({"status": YES}, OURS, expires=None)
+    assert (caller.user, caller.groups, caller.audiences) == ("alice", ("dev",), {"apps/dashboard"})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"authenticated": False},
+        {"authenticated": None},
+        {"authenticated": "true"},
+        {"authenticated": 1},
+        {"error": "token expired"},
+        {"audiences": None},
+        {"audiences": []},
+        {"audiences": ["elsewhere"]},
+        {"audiences": "apps/dashboard"},
+        {"user": None},
+        {"user": {}},
+        {"user": {"username": ""}},
+        {"user": {"username": 7}},
+    ],
+)
+def test_an_answer_that_is_not_a_plain_yes_is_no(changed: JsonObject) -> None:
+    with pytest.raises(Denied) as denied:
+        read_review({"status": {**YES, **changed}}, OURS, expires=None)
+    assert denied.value.reason is Reason.TOKEN_REVIEW_REFUSED
+
+
+@pytest.mark.parametrize("answer", [{}, {"status": None}, {"status": []}, {"status": "yes"}])
+def test_an_answer_without_a_status_is_no(answer: JsonObject) -> None:
+    with pytest.raises(Denied):
+        read_review(answer, OURS, expires=None)
+
+
+@pytest.mark.parametrize(
+    ("selector", "ours"),
+    [
+        ({"app": "dashboard"}, True),
+        ({"app": "dashboard", "tier": "web"}, True),
+        ({"app": "other"}, False),
+        ({"app": "dashboard", "zone": "a"}, False),
+        ({}, False),
+        (None, False),
+        ({"app": 7}, False),
+        ("app", False),
+    ],
+)
+def test_a_service_selects_by_equality_and_an_empty_selector_selects_nothing(selector: object, ours: bool) -> None:
+    service: JsonObject = {"spec": {"selector": selector}}  # type: ignore[dict-item]
+    assert selects(service, {"app": "dashboard", "tier": "web"}) is ours
+
+
+def test_labels_are_read_as_the_downward_api_writes_them() -> None:
+    assert read_labels('app="dashboard"\nnote="a\\nb=\\"c\\""\n') == {"app": "dashboard", "note": 'a\nb="c"'}
+    for text in ("app", "app=dashboard", '="a"', "app=7"):
+        with pytest.raises(ValueError, match=r".+"):
+            read_labels(text)
+
+
+async def test_no_labels_are_a_wrong_setting(tmp_path: Path) -> None:
+    client = ApiClient.from_kubeconfig(
+        b"{kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a}}], "
+        b"clusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]}"
+    )
+    async with client:
+        with pytest.raises(SettingsError, match="downward API"):
+            ServiceAudiences(client, namespace="apps", labels=tmp_path / "labels")
+        with pytest.raises(Unavailable, match="did not review"):
+            await ReviewVerifier(client, audiences=lambda: OURS).verify(b"token")
+        with pytest.raises(Unavailable, match="no Service selects"):
+            await ReviewVerifier(client, audiences=frozenset[str]).verify(b"token")
+
+
+@pytest.mark.conformance
+async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_select_us(
+    real_control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    admin = real_control_plane.client()
+    create_namespace(admin, "sidecar")
+    root = "/api/v1/namespaces/sidecar"
+    admin.create(f"{root}/serviceaccounts", _object("ServiceAccount", "robot"))
+    labels = tmp_path / "labels"
+    labels.write_text('app="dashboard"\n')
+
+    def token(audience: str) -> str:
+        spec: JsonMap = {"audiences": [audience], "expirationSeconds": 600}
+        asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        status = admin.create(f"{root}/serviceaccounts/robot/token", asked)["status"]
+        assert isinstance(status, dict)
+        return str(status["token"])
+
+    async with ApiClient.from_kubeconfig_file(real_control_plane.admin_kubeconfig) as client:
+        services = ServiceAudiences(client, namespace="sidecar", labels=labels)
+        following = asyncio.create_task(services.run())
+        try:
+            await until(lambda: services.trouble() is None)
+            assert services.audiences() == frozenset()
+            admin.create(f"{root}/services", _service("dashboard", {"app": "dashboard"}))
+            admin.create(f"{root}/services", _service("other", {"app": "other"}))
+            await until(lambda: services.audiences() == frozenset({"sidecar/dashboard"}))
+            verifier = ReviewVerifier(client, audiences=services.audiences)
+            good, foreign = token("sidecar/dashboard"), token("sidecar/other")
+            async with upstream() as seen, sidecar(seen, verifier=verifier, keep=10, time=Time(time.time())) as running:
+                answer = await exchange(running.port, request("/", f"Authorization: Bearer {foreign}"))
+                assert answer.status == 401
+                before = client.requests
+                for _ in range(2):
+                    answer = await exchange(running.port, request("/", f"Authorization: Bearer {good}"))
+                    assert answer.status == 200
+                assert client.requests == before + 1
+                assert seen.values("x-authenticated-user") == ["system:serviceaccount:sidecar:robot"] * 2
+            caller = await verifier.verify(good.encode())
+            assert caller.user == "system:serviceaccount:sidecar:robot"
+            assert caller.expires is not None
+            admin.delete(f"{root}/services/dashboard")
+            await until(lambda: services.audiences() == frozenset())
+        finally:
+            following.cancel()
+
+
+def _object(kind: str, name: str) -> JsonMap:
+    metadata: JsonMap = {"name": name}
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
+
+
+def _service(name: str, selector: JsonMap) -> JsonMap:
+    spec: JsonMap = {"selector": selector, "ports": [{"port": 80}]}
+    return {**_object("Service", name), "spec": spec}
