@@ -114,6 +114,16 @@ def test_a_key_that_is_wanted_again_has_no_retire_time() -> None:
     assert [record.retire for record in state(standing).keys] == [None, None]
 
 
+def test_a_key_that_comes_back_after_it_had_left_the_set_settles_anew() -> None:
+    standing = settled(wanted("b"), settled(wanted("a", "b")))
+    leaving = plan(standing, wanted("b"), START + YEAR)
+    assert [write.path for write in leaving.writes] == [STATE, JWKS]
+    gone = after(standing, leaving)  # killed before the state says so
+    assert names(gone) == kids("b")
+    back = settled(wanted("a", "b"), gone, now=START + YEAR + 5)
+    assert state(back).keys[0].settled == START + YEAR + 5 + HOUR
+
+
 def test_a_key_that_leaked_goes_at_once_and_cannot_come_back_by_a_run_that_was_cut_off() -> None:
     want = replace(wanted("b"), revoked=frozenset(kids("a")))
     standing = settled(wanted("a", "b"))

@@ -96,6 +96,7 @@ class Place:
 
 def place_options(command: Callable[..., T]) -> Callable[..., T]:
     """Add what names an issuer and its place."""
+    command = cluster_options(command)
     for option in reversed(
         [
             click.option(
@@ -111,7 +112,7 @@ def place_options(command: Callable[..., T]) -> Callable[..., T]:
         ]
     ):
         command = option(command)
-    return cluster_options(command)
+    return command
 
 
 def read_keys(paths: tuple[Path, ...]) -> tuple[VerifyingKey, ...]:

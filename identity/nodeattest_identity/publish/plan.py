@@ -108,7 +108,7 @@ def plan(found: Found, wanted: Wanted, now: int) -> Plan:
     """
     place = layout(wanted.issuer, wanted.jwks_uri)
     # 1
-    before = _ours(found, wanted, now)
+    before = _seen(_ours(found, wanted, now), found.jwks)
     # 2
     staying, going, notes = _sorted(before, wanted, now)
     made = documents(wanted.issuer, wanted.jwks_uri, [record.key for record in staying])
@@ -196,6 +196,15 @@ def _adopted(jwks: Stored | None) -> tuple[KeyRecord, ...]:
         return tuple(KeyRecord(key=key) for key in read_jwks(jwks.body))
     except KeysError as error:
         raise ForeignIssuer(f"the key set there cannot be taken over: {error}") from None
+
+
+def _seen(before: State, jwks: Stored | None) -> State:
+    """Take back what the state says of keys that the key set lacks: caches may hold that set, so they settle anew."""
+    lacking = [record for record in before.keys if jwks is not None and not _stands(record, jwks)]
+    if not lacking:
+        return before
+    keys = tuple(replace(each, published=None, settled=None) if each in lacking else each for each in before.keys)
+    return replace(before, keys=keys)
 
 
 def _sorted(before: State, wanted: Wanted, now: int) -> tuple[list[KeyRecord], list[KeyRecord], list[str]]:
