@@ -152,6 +152,7 @@ def test_headers_that_other_issuers_write_are_taken(changed: dict[str, object]) 
         pytest.param(b'{"exp":NaN}', Reason.JWT_MALFORMED, id="NaN"),
         pytest.param(b'{"exp":1e999}', Reason.JWT_MALFORMED, id="a number without end"),
         pytest.param(b'{"exp":' + b"9" * 5000 + b"}", Reason.JWT_MALFORMED, id="five thousand digits"),
+        pytest.param(claims(extra=10**30), Reason.JWT_MALFORMED, id="a number that other readers round"),
         pytest.param(b'{"a":' * 700 + b"1" + b"}" * 700, Reason.JWT_MALFORMED, id="deeply nested"),
         pytest.param(b"[" * 6000, Reason.JWT_MALFORMED, id="lists without end"),
         pytest.param([claims()], Reason.JWT_MALFORMED, id="a list"),
