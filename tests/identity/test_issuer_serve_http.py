@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 from front_kit import Authority
+from hypothesis import given
+from hypothesis import strategies as st
 from issuer_kit import LOOPBACK, ask, get, new_key, pem, running
 
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.serve.places import place_of
 from nodeattest_identity.serve.service import matches
 from nodeattest_identity.serve.settings import Certificate, FromFiles, ServeSettings
+from nodeattest_identity.serve.site import Site
 from nodeattest_serving.settings import Address, SettingsError
 
 KEYS = [new_key(), new_key()]
@@ -94,6 +97,25 @@ async def test_a_document_that_the_client_has_is_not_sent_again(tmp_path: Path) 
 def test_an_etag_is_matched_whole() -> None:
     assert not matches('"abc"', ['"abcd"', "abc", '""', "", "W/", '"x","ab"'])
     assert matches('"abc"', ['"x"', ' W/"abc" ,"y"'])
+
+
+@given(st.text(st.sampled_from('ab"*W/, \t\x00é'), max_size=30))
+def test_any_condition_is_read_and_matches_by_a_whole_tag_or_a_star_only(text: str) -> None:
+    tags = {part.strip().removeprefix("W/") for part in text.split(",")}
+    assert matches('"ab"', [text]) == bool(tags & {'"ab"', "*"})
+
+
+@given(st.text(st.sampled_from("/abckojwsneid.-%2v1?#\\ "), max_size=40))
+def test_no_other_spelling_of_a_path_finds_a_document(text: str) -> None:
+    site, place = Site(max_age=60, secure=False), place_of("https://issuer.example/c")
+    site.open(place)
+    known = {place.configuration_path, place.jwks_path}
+    for path in (text, f"/c{text}", f"/c/openid/v1/jwks{text}", f"{text}/openid/v1/jwks"):
+        if path in known | {f"{each}/" for each in known}:
+            assert site.find(path) is None
+        else:
+            with pytest.raises(KeyError):
+                site.find(path)
 
 
 @pytest.mark.parametrize(
