@@ -42,7 +42,7 @@ def test_a_boot_is_explained_by_its_log_then_learned_and_another_is_refused(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.set_policy(authorizedAttestors=["tpm"], tpm={"eventLog": "Require", "pcrs": {"selection": [*SELECTION]}})
-    with world.controller("--leader-elect", "false", log="measured-1.log") as controller:
+    with world.controller("--leader-elect", "false", log="controller-measured-1.log") as controller:
         world.await_service(controller)
         joined = booted(world, "measured-0", GOOD).join(world.token())
         assert joined.returncode == 0, joined.stderr
@@ -63,7 +63,7 @@ def test_a_boot_is_explained_by_its_log_then_learned_and_another_is_refused(
     pcrs = map_at(learned, "spec", "tpm", "pcrs")
     assert set(map_at(pcrs, "values")) == {str(pcr) for pcr in SELECTION}
     world.set_policy(authorizedAttestors=["tpm"], tpm={"eventLog": "Require", "pcrs": pcrs})
-    with world.controller("--leader-elect", "false", log="measured-2.log") as controller:
+    with world.controller("--leader-elect", "false", log="controller-measured-2.log") as controller:
         world.await_service(controller)
         same = booted(world, "measured-3", GOOD).join(world.token())
         assert same.returncode == 0, same.stderr

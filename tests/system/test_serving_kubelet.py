@@ -151,6 +151,12 @@ def api_reads(controller: Controller) -> float:
     return sum(float(line.split()[-1]) for line in wanted)
 
 
+def reads_within(controller: Controller, seconds: float) -> float:
+    before = api_reads(controller)
+    time.sleep(seconds)
+    return api_reads(controller) - before
+
+
 def test_a_flood_over_its_budget_is_not_read_whatever_changes_and_ends(world: World, controller: Controller) -> None:
     kubelet = Kubelet(node="k-flood", dns_names=["k-flood"])
     flood = [kubelet_asks(world, kubelet) for _ in range(NODE_BURST + 10)]
@@ -158,6 +164,7 @@ def test_a_flood_over_its_budget_is_not_read_whatever_changes_and_ends(world: Wo
         lambda: any(one.annotation(ANNOTATION_REASON).startswith("RequesterOverBudget") for one in flood),
         what="the reason in an annotation",
     )
+    eventually(lambda: reads_within(controller, 1.0) < NODE_BURST / 3, seconds=60, what="what is within the budget")
     before = api_reads(controller)
     for change in range(5):
         world.admin.patch(
