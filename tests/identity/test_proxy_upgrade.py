@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+from contextlib import suppress
 from dataclasses import replace
 
+import node_kit
 import pytest
 from proxy_kit import LOOPBACK, Seen, exchange, fixed, read_answer, request, until, upstream
 from sidecar_kit import authorization, sidecar, users_token
@@ -73,13 +75,36 @@ async def test_a_websocket_ends_when_the_token_does() -> None:
     async with serve(listen, LOOPBACK, 0) as server:
         seen = Seen(port=next(iter(server.sockets)).getsockname()[1])
         async with sidecar(seen) as running:
-            headers = {"Authorization": f"Bearer {users_token(lasts=0.4).decode()}"}
+            headers = {"Authorization": f"Bearer {users_token(lasts=1).decode()}"}
             client = await connect(f"ws://{LOOPBACK}:{running.port}/", additional_headers=headers, proxy=None)
             with pytest.raises(ConnectionClosed):
                 await client.recv()
             assert client.close_code == 1006, "cut off: no close frame was sent in anybody's name"
             await asyncio.wait_for(ended.wait(), 10)
             await until(lambda: running.service.under_way == 0)
+
+
+async def test_npm_ws_speaks_through_a_sidecar_compressed_and_is_told_401_without_a_token() -> None:
+    node_kit.need("ws")
+
+    async def echo(connection: ServerConnection) -> None:
+        with suppress(ConnectionClosed):
+            async for message in connection:
+                await connection.send(message)
+
+    async with serve(echo, LOOPBACK, 0) as server:
+        seen = Seen(port=next(iter(server.sockets)).getsockname()[1])
+        async with sidecar(seen) as running:
+            asked: dict[str, object] = {
+                "url": f"ws://{LOOPBACK}:{running.port}/",
+                "headers": {"Authorization": f"Bearer {users_token(lasts=2).decode()}"},
+                "messages": ["hello", "x" * 100_000],
+            }
+            script = node_kit.ROOT / "tests" / "oracles" / "websocket.mjs"
+            told = await asyncio.to_thread(node_kit.run, script, asked)
+            assert told == {"received": asked["messages"], "status": 0, "code": 1006}
+            told = await asyncio.to_thread(node_kit.run, script, {**asked, "headers": dict[str, str]()})
+            assert told == {"received": [], "status": 401, "code": 0}
 
 
 async def test_a_websocket_without_a_token_is_401_and_never_begun() -> None:
@@ -219,7 +244,7 @@ async def test_a_websocket_ends_after_the_longest_time_also_where_the_token_last
 
     settings = replace(
         SidecarSettings(address=Address(LOOPBACK, 0), upstream=Address(LOOPBACK, 1)),
-        limits=ProxyLimits(request_seconds=0.3),
+        limits=ProxyLimits(request_seconds=1.0),
     )
     async with upstream(script) as seen, sidecar(seen, settings) as running:
         reader, writer = await asyncio.open_connection(LOOPBACK, running.port)

@@ -227,7 +227,7 @@ async def test_a_stream_ends_with_the_token() -> None:
         await reader.read()
 
     async with upstream(script) as seen, sidecar(seen) as running:
-        answer = await exchange(running.port, request("/", authorization(users_token(lasts=0.3))))
+        answer = await exchange(running.port, request("/", authorization(users_token(lasts=1))))
         assert (answer.status, answer.whole) == (200, False)
 
 
