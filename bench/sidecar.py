@@ -2,8 +2,8 @@
 
 The sidecar is the command as users start it, on one core, with a token that it has verified once; load and the least
 possible add-on share the other core. Requests are counted against the sidecar's own CPU time, so that the rest of the
-machine does not weigh in. Of times, the least disturbed of three rounds counts, and the add-on alone is measured in the
-same rounds: what others do on the machine shows in both.
+machine does not weigh in. Of times, the least disturbed of three rounds counts, the add-on alone is measured in the
+same rounds, and whoever may (root) measures at a higher priority than the rest of the machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -33,6 +33,8 @@ ISSUER = "https://bench.invalid"
 AUDIENCE = "bench/dashboard"
 LIFETIME = 600
 ROUNDS = 3
+PRIORITY = -15
+"""Of all processes of a measurement, nice(2)."""
 CONNECTIONS = 32
 REQUESTS = 8_000
 PACED_RATE = 500.0
@@ -70,6 +72,7 @@ class Stage:
         wanted = json.dumps({"port": port, "head": head, "kind": kind, "connections": CONNECTIONS, **more})
         command = [sys.executable, "-m", "bench.http_load", str(self.cpu)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+            _prefer(child.pid)
             assert child.stdin is not None
             assert child.stdout is not None
             child.stdin.write(wanted + "\n")
@@ -96,7 +99,7 @@ def measure() -> list[Figure]:
         with stage.loading(stage.port, "held", *UPGRADE, connections=WEBSOCKETS):
             time.sleep(1)
             held = stage.memory()
-    through, alone = min(overheads, key=lambda each: each[0] - each[1])
+    through, alone = (min(times) for times in zip(*overheads, strict=True))
     note = f"{CONNECTIONS} connections, a cached token; 1 / CPU time of the sidecar"
     return [
         Figure("sidecar: requests, one core", max(each[0] for each in rates), "1/s", ">= 1500", note),
@@ -154,12 +157,19 @@ def _stage(directory: Path) -> Generator[Stage]:
             environment={"PYTHONPATH": str(Path(__file__).parents[1])},
         )
         stack.callback(add_on.stop)
+        _prefer(add_on.pid())
         wait(add_on, lambda: listens(direct))
         sidecar = Process("sidecar", _command(port, direct, jwks), directory)
         stack.callback(sidecar.stop)
         os.sched_setaffinity(sidecar.pid(), {ours})
+        _prefer(sidecar.pid())
         wait(sidecar, lambda: listens(port))
         yield Stage(sidecar, port, direct, others, token)
+
+
+def _prefer(pid: int) -> None:
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, pid, PRIORITY)
 
 
 def _command(port: int, add_on: int, jwks: Path) -> list[str]:
