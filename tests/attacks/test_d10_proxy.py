@@ -162,6 +162,23 @@ async def test_a_chunk_that_does_not_end_brings_no_second_request_to_the_add_on(
         assert _no_second(seen) == (row.expected.verdict is Verdict.ACCEPT)
 
 
+@pytest.mark.parametrize(("row", "count"), attacks({"D10-52": 10_000}))
+async def test_a_body_of_many_pieces_passes_and_keeps_nobody_waiting(row: Row, count: int) -> None:
+    async def patient(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, end = await reader.readuntil(b"\r\n\r\n"), b""
+        while head.startswith(b"POST") and not end.endswith(b"0\r\n\r\n"):
+            end = end[-8:] + await reader.readexactly(1)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+
+    data = request("/", "Transfer-Encoding: chunked", method="POST") + b"1\r\nx\r\n" * count + b"0\r\n\r\n"
+    async with upstream(patient) as seen, proxy(seen) as port:
+        both = await asyncio.gather(exchange(port, data), exchange(port, request("/other")))
+        assert [verdict(answer) for answer in both] == [row.expected] * 2
+        body = seen.bytes.partition(b"POST")[2]
+        assert body.count(b"x") >= count
+
+
 @pytest.mark.parametrize(("row", "status"), attacks({"D10-65": (400, 200, 403)}))
 async def test_a_refused_upgrade_leaves_no_connection_to_send_more_on(row: Row, status: tuple[int, ...]) -> None:
     for each in status:
