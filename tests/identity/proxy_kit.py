@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -125,6 +126,7 @@ async def proxy(
     *,
     inject: Sequence[tuple[str, str]] = (("X-Authenticated-User", "alice"),),
     refused: list[Refusal] | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncGenerator[int]:
     """Serve a proxy that believes everybody to be Alice."""
     limits = limits or ProxyLimits()
@@ -141,7 +143,7 @@ async def proxy(
             )
             return await forwarder.forward(request, order)
 
-        server = ProxyServer(handle, Address(LOOPBACK, 0), None, limits, refused=heard.append)
+        server = ProxyServer(handle, Address(LOOPBACK, 0), tls, limits, refused=heard.append)
         await server.start()
         try:
             yield server.port
@@ -161,10 +163,10 @@ async def until(met: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def exchange(port: int, data: bytes) -> Answer:
+async def exchange(port: int, data: bytes, tls: ssl.SSLContext | None = None) -> Answer:
     """Send bytes and read one answer."""
     async with asyncio.timeout(_LIMIT):
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        reader, writer = await asyncio.open_connection(LOOPBACK, port, ssl=tls)
         try:
             writer.write(data)
             return await read_answer(reader)
