@@ -50,7 +50,7 @@ class Surface(StrEnum):
     CONTROLLER = "controller"
     """The controller as a process, with an API server."""
     APISERVER = "apiserver"
-    """The API server itself: sandbox and real."""
+    """The API server itself: sandbox and real; and the gateway, which answers as one."""
     AGENT = "agent"
     """``kubelet-authenticator``."""
     FRONT = "front"

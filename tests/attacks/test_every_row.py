@@ -17,7 +17,9 @@ from nodeattest_providers.errors import Reason
 
 RUN = [row for row in ROWS.values() if not row.state]
 HERE = Path(__file__).parent
-API_REASONS = {"AlreadyExists", "Conflict", "Forbidden", "Invalid", "Unauthorized"}
+API_REASONS = {
+    *("AlreadyExists", "BadRequest", "Conflict", "Forbidden", "Invalid", "ServiceUnavailable", "Unauthorized"),
+}
 """Reasons of an API server's Status (apimachinery pkg/apis/meta/v1/types.go) that rows expect."""
 
 
