@@ -10,7 +10,9 @@ Source: RFC 9112 §6 and §9.3, RFC 9110 §10.1.1; CVE-2018-1002105 (a connectio
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -24,6 +26,7 @@ from aiohttp import (
     ClientSession,
     ClientTimeout,
     DummyCookieJar,
+    HttpVersion11,
     TCPConnector,
     hdrs,
     web,
@@ -44,6 +47,8 @@ _IDLE_UPSTREAM: Final = 10.0
 """Seconds that an unused connection to an upstream is kept: less than any server that we know of does."""
 _NEVER_FORWARDED: Final = frozenset({"CONNECT", "TRACE"})
 """TRACE would show a caller what we inject."""
+_RESET: Final = struct.pack("ii", 1, 0)
+"""``struct linger``: close by a reset, and send nothing that waits."""
 _QUIET: Final = frozenset({hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT, hdrs.CONTENT_TYPE})
 """What aiohttp would add to a client's request."""
 
@@ -233,8 +238,11 @@ class _Exchange:
         if sent is None or not sent.prepared:
             raise refused
         sent.force_close()
-        if self._request.transport is not None:
-            self._request.transport.abort()
+        transport = self._request.transport
+        if transport is not None:
+            if self._request.version < HttpVersion11:  # there an end of the connection is the end of the answer
+                transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            transport.abort()
         return sent
 
 

@@ -21,7 +21,7 @@ class ProxyLimits:
     """What can be set; seconds are of a monotonic clock."""
 
     connections: int = 4096
-    """At once, WebSockets among them; each costs some 50 KiB, and 300 KiB over TLS."""
+    """At once, WebSockets among them; an idle one costs some 25 KiB, and 300 KiB more over TLS."""
     upstream_connections: int = 4096
     """To all upstreams at once."""
     header_seconds: float = 10.0
