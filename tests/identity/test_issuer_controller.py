@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from front_kit import Authority
 from issuer_kit import LOOPBACK, Upstream, eventually, new_key, upstream
+from store_kit import BUCKET, moto
 
 from nodeattest_controller.clusters.events import EventRecorder, Subject
 from nodeattest_controller.clusters.inventory import ClusterKey
@@ -27,6 +28,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, documents
 from nodeattest_identity.publish.readback import PublicReader
+from nodeattest_identity.publish.targets import Access, open_store, parse_target
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 
@@ -66,6 +68,7 @@ class Bench:
     ca: Path
     fleet: Fleet
     metrics: Metrics
+    place: str = ""
     public: bool = True
     """Whether the public server serves anything."""
 
@@ -87,7 +90,7 @@ class Bench:
             management,
             Report(management, events=events, metrics=self.metrics, clock=lambda: 0.0),
             ownership=cast("Ownership", self.fleet),
-            sites=Sites(self.base, f"dir:{self.folder}", 3600),
+            sites=Sites(self.base, self.place or f"dir:{self.folder}", 3600),
             pace=QUICK,
             reader=lambda: PublicReader(ca_file=self.ca),
             clock=lambda: 0.0,  # looks take no time, and no place is compared again for its age
@@ -229,6 +232,30 @@ async def test_a_cluster_that_may_not_be_acted_for_is_not_even_asked(field_: str
         await asyncio.sleep(0.2)
         assert not there.asked
     assert not list(bench.folder.iterdir())
+
+
+async def test_a_bucket_holds_each_clusters_documents_in_a_folder_of_its_own(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("EC2_METADATA_DISABLED", "true")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with moto() as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
+        bench.place = f"s3://{BUCKET}/fleet"
+        async with (
+            upstream(bench.issuer(KEY), [new_key()], tmp_path / "a") as one,
+            upstream(bench.issuer(OTHER), [new_key()], tmp_path / "b") as other,
+            bench.following(KEY, one.kubeconfig),
+            bench.following(OTHER, other.kubeconfig),
+        ):
+            warned = {"Warning blue", "Warning green"}  # nobody serves this bucket
+            await eventually(lambda: warned <= {kind for kind, _, _ in bench.fleet.events})
+            for key, there in ((KEY, one), (OTHER, other)):
+                store = open_store(parse_target(bench.place), Access())
+                held = await store.read(f"{key}/{JWKS}")
+                await store.aclose()
+                assert held is not None
+                assert held.body == wanted(bench, there, key)
 
 
 def test_it_runs_only_where_it_is_named_and_each_cluster_has_its_own_place() -> None:
