@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from proxy_kit import exchange, request, until, upstream
-from sidecar_kit import Time, sidecar
+from sidecar_kit import Time, sidecar, users_token
 
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, read_labels, selects
 from nodeattest_identity.addon.sidecar.reviews import ReviewVerifier, read_review
@@ -23,7 +23,7 @@ from nodeattest_serving.settings import SettingsError
 OURS = frozenset({"apps/dashboard", "apps/other"})
 YES: JsonObject = {
     "authenticated": True,
-    "audiences": ["apps/dashboard", "elsewhere"],
+    "audiences": ["apps/dashboard"],
     "user": {"username": "alice", "groups": ["dev"]},
 }
 
@@ -44,6 +44,7 @@ def test_a_plain_yes_for_one_of_our_audiences_is_believed() -> None:
         {"audiences": None},
         {"audiences": []},
         {"audiences": ["elsewhere"]},
+        {"audiences": ["apps/dashboard", "elsewhere"]},
         {"audiences": "apps/dashboard"},
         {"user": None},
         {"user": {}},
@@ -89,17 +90,39 @@ def test_labels_are_read_as_the_downward_api_writes_them() -> None:
 
 
 async def test_no_labels_are_a_wrong_setting(tmp_path: Path) -> None:
-    client = ApiClient.from_kubeconfig(
-        b"{kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a}}], "
-        b"clusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]}"
-    )
-    async with client:
+    async with _nobody() as client:
         with pytest.raises(SettingsError, match="downward API"):
             ServiceAudiences(client, namespace="apps", labels=tmp_path / "labels")
         with pytest.raises(Unavailable, match="did not review"):
             await ReviewVerifier(client, audiences=lambda: OURS).verify(b"token")
         with pytest.raises(Unavailable, match="no Service selects"):
             await ReviewVerifier(client, audiences=frozenset[str]).verify(b"token")
+
+
+@pytest.mark.parametrize(
+    ("audience", "asked"),
+    [
+        (["apps/dashboard"], True),
+        ("apps/dashboard", True),
+        (["https://kubernetes.default.svc", "apps/dashboard"], False),
+        (["apps/dashboard", "apps/other"], False),
+    ],
+)
+async def test_a_token_for_others_besides_is_refused_whatever_a_review_would_say(audience: object, asked: bool) -> None:
+    token = users_token(aud=audience)
+    async with _nobody() as client:
+        verifier = ReviewVerifier(client, audiences=lambda: OURS)
+        with pytest.raises(Unavailable if asked else Denied, match="did not review" if asked else "one audience"):
+            await verifier.verify(token)
+
+
+@pytest.mark.parametrize(
+    "token", [b"opaque", b"a.b.c", b"a.e30.c", b"a.W10.c", b"a.%.c", b"a." + b"W1tb" * 2000 + b".c"]
+)
+async def test_what_is_no_jwt_is_the_api_servers_to_judge(token: bytes) -> None:
+    async with _nobody() as client:
+        with pytest.raises(Unavailable, match="did not review"):
+            await ReviewVerifier(client, audiences=lambda: OURS).verify(token)
 
 
 @pytest.mark.conformance
@@ -113,8 +136,8 @@ async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_se
     labels = tmp_path / "labels"
     labels.write_text('app="dashboard"\n')
 
-    def token(audience: str) -> str:
-        spec: JsonMap = {"audiences": [audience], "expirationSeconds": 600}
+    def token(*audiences: str) -> str:
+        spec: JsonMap = {"audiences": [*audiences], "expirationSeconds": 600}
         asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         status = admin.create(f"{root}/serviceaccounts/robot/token", asked)["status"]
         assert isinstance(status, dict)
@@ -131,9 +154,11 @@ async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_se
             await until(lambda: services.audiences() == frozenset({"sidecar/dashboard"}))
             verifier = ReviewVerifier(client, audiences=services.audiences)
             good, foreign = token("sidecar/dashboard"), token("sidecar/other")
+            shared = token("sidecar/dashboard", "sidecar/other")
             async with upstream() as seen, sidecar(seen, verifier=verifier, keep=10, time=Time(time.time())) as running:
-                answer = await exchange(running.port, request("/", f"Authorization: Bearer {foreign}"))
-                assert answer.status == 401
+                for bad in (foreign, shared):
+                    answer = await exchange(running.port, request("/", f"Authorization: Bearer {bad}"))
+                    assert answer.status == 401
                 before = client.requests
                 for _ in range(2):
                     answer = await exchange(running.port, request("/", f"Authorization: Bearer {good}"))
@@ -147,6 +172,14 @@ async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_se
             await until(lambda: services.audiences() == frozenset())
         finally:
             following.cancel()
+
+
+def _nobody() -> ApiClient:
+    """Speak to an API server that is not there."""
+    return ApiClient.from_kubeconfig(
+        b"{kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a}}], "
+        b"clusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]}"
+    )
 
 
 def _object(kind: str, name: str) -> JsonMap:
