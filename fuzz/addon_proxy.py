@@ -62,7 +62,8 @@ def _response(data: bytes) -> bool:
     raw = _fields(data)
     made = response_headers(raw)
     folded = [canonical(name.encode()) for name in made]
-    require(not any(name.startswith((b"x-authenticated", b"x-remote-")) for name in folded), "no identity comes back")
+    identities = (b"x-authenticated-", b"x-remote-", b"impersonate-")
+    require(not any(f"{name.decode()}-".encode().startswith(identities) for name in folded), "no identity comes back")
     require(not {b"connection", b"transfer-encoding", b"upgrade"} & set(folded), "nothing of one hop")
     return bool(made)
 
