@@ -6,6 +6,7 @@ Each test says what the add-on saw, not only what was answered.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -176,6 +177,45 @@ async def test_a_connection_that_says_nothing_ends_and_so_does_one_that_stops_af
         writer.write(request())
         assert (await read_answer(reader)).body == b"hello"
         assert await reader.read() == b""
+        writer.close()
+
+
+async def test_who_asks_on_and_on_and_reads_nothing_is_let_go_without_credentials_and_without_a_place() -> None:
+    settings = replace(USUAL, limits=ProxyLimits(unread_seconds=0.2, connections=1))
+    many = request("/") * 500
+
+    def is_over(client: socket.socket) -> bool:
+        try:
+            client.send(many)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return False
+
+    async with upstream() as seen, sidecar(seen, settings) as running:
+        with socket.create_connection((LOOPBACK, running.port)) as client:
+            client.settimeout(0)
+            await until(lambda: is_over(client))
+        assert (await exchange(running.port, request("/"))).status == 401, "the place is free"
+        assert seen.connections == []
+
+
+async def test_who_takes_an_add_ons_answer_slowly_is_waited_for() -> None:
+    size = 16 << 20
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
+        await reader.read()
+
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(unread_seconds=0.1)) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(request())
+        await until(lambda: bool(seen.requests))
+        await asyncio.sleep(1.5)  # three sweeps, or two
+        answer = await read_answer(reader)
+        assert (answer.status, len(answer.body), answer.whole) == (200, size, True)
         writer.close()
 
 

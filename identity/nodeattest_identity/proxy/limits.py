@@ -30,6 +30,8 @@ class ProxyLimits:
     """Between two requests of a connection: longer than kube-apiserver keeps one unused (90 s, client-go)."""
     body_idle_seconds: float = 30.0
     """Between two pieces of a request's body."""
+    unread_seconds: float = 30.0
+    """That an answer of our own waits for a client that reads nothing of it."""
     connect_seconds: float = 5.0
     """To reach the upstream."""
     answer_seconds: float = 60.0

@@ -2,7 +2,7 @@
 
 Promises: a header is whole within its time and its size, or is refused with 408 or 431 and never kept beyond that;
 aiohttp refuses every ambiguous framing; a body is handed on as it came, also compressed; a client that goes away ends
-what is done for it; what is refused is answered in our own words.
+what is done for it; what is refused is answered in our own words; who asks and does not read what we answer is let go.
 Leaves to others: what is answered; who may connect (``Door``).
 Source: RFC 9112 §2.2, §6.1, §9.6; RFC 6585 §5; companions' raw-socket corpus.
 """
@@ -34,7 +34,7 @@ _SHUTDOWN: Final = 3.0
 """Seconds for requests that are being answered when we stop."""
 _VERSIONS: Final = (HttpVersion11, HttpVersion10)
 _SWEEP: Final = 0.5
-"""Seconds between two looks for headers that take too long."""
+"""Seconds between two looks for headers that take too long, and for answers that nobody reads."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +61,12 @@ class _Connection(web.RequestHandler):
     refused: Callable[[Refusal], None]
     waiting_since: float | None = None
     """Since when a header has been coming, or the first one of a connection been waited for; None: it came."""
+    handling = False
+    """Whether a request is with the handler, who has his own deadline."""
+    _unread_since: float | None = None
+    """Since when something has waited to be read; None: nothing does, or some of it was read."""
+    _wire: asyncio.Transport | None = None
+    """Also while the connection is closing, when aiohttp does not know it any more."""
     _head = 0
     """Bytes of the header that is coming."""
     _last: StreamReader | None = None
@@ -68,8 +74,35 @@ class _Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker: streams have no others
+        self._wire = transport
         self.waiting_since = asyncio.get_running_loop().time()
         super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End."""
+        self._wire = None
+        super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        """Write on: the client has read."""
+        self._unread_since = None
+        super().resume_writing()
+
+    def handled(self) -> None:
+        """Take the handler's answer over."""
+        self.handling, self._unread_since = False, None
+
+    def sweep(self, now: float, limits: ProxyLimits) -> None:
+        """End what takes too long: a header, or a client who reads no answer, not even one that closes."""
+        if self.waiting_since is not None and self.waiting_since < now - limits.header_seconds:
+            self.end(Refusal.REQUEST_TOO_SLOW)
+        if self._wire is None or self.handling or not self._wire.get_write_buffer_size():
+            self._unread_since = None
+        elif self._unread_since is None:
+            self._unread_since = now
+        elif self._unread_since < now - limits.unread_seconds:
+            self._wire.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take some bytes in."""
@@ -158,13 +191,11 @@ class _Server(web.Server):
         self.ended(handler)
 
     def sweep(self) -> None:
-        """End connections whose header takes too long."""
-        before = asyncio.get_running_loop().time() - self.limits.header_seconds
+        """End connections that take too long."""
+        now = asyncio.get_running_loop().time()
         for connection in self.connections:
             if isinstance(connection, _Connection):
-                since = connection.waiting_since
-                if since is not None and since < before:
-                    connection.end(Refusal.REQUEST_TOO_SLOW)
+                connection.sweep(now, self.limits)
 
 
 class ProxyServer:
@@ -235,6 +266,15 @@ class ProxyServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; a bug of ours is a 500, and in the log."""
+        connection = request.protocol
+        assert isinstance(connection, _Connection)  # noqa: S101 - for the type checker: we make no others
+        connection.handling = True
+        try:
+            return await self._handled(request)
+        finally:
+            connection.handled()
+
+    async def _handled(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             _require_usual(request)
         except Refused as refused:
