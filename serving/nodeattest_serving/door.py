@@ -1,7 +1,8 @@
 """Who may connect: connections are counted before their handshake, of each client and in all.
 
 Promises: at most so many connections, in all and of one client; where all are taken, a newcomer gets the place of
-whoever holds most. A handshake that takes too long ends.
+whoever holds most. A handshake that takes too long ends. Where some can be told from strangers, strangers have few
+places of their own and take none of theirs.
 Leaves to others: what is spoken (``make``), for how long, and to tell when a connection has ended (``ended``).
 """
 
@@ -12,18 +13,33 @@ import errno
 import ipaddress
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, cast
 
 from nodeattest_kube.buckets import Buckets
+from nodeattest_serving.places import Places
 from nodeattest_serving.settings import Address, ConnectionLimits, SettingsError
 
-__all__ = ["Door", "client_of"]
+__all__ = ["Door", "Strangers", "client_of"]
 
 _HANDSHAKE: Final = 5.0
 """Seconds for a TLS handshake."""
 _BACKLOG: Final = 128
 _IPV6_CLIENT: Final = 64
 """Bits of an IPv6 address that a client cannot choose (RFC 6177)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strangers:
+    """Who is a stranger after his handshake, and how many of them there may be besides those who are known.
+
+    Before its handshake everybody is one. A newcomer gets the place of the oldest, of his own first: so whoever shares
+    an address with many strangers still comes through his handshake.
+    """
+
+    is_one: Callable[[asyncio.BaseTransport], bool]
+    connections: int
+    connections_of_client: int
 
 
 class _Arrival(asyncio.Protocol):
@@ -48,27 +64,34 @@ class Door:
         limits: ConnectionLimits,
         *,
         arrivals: Buckets | None = None,
+        strangers: Strangers | None = None,
     ) -> None:
         """``tls``: None for plain HTTP, behind something of ours or where the network is trusted.
 
         ``arrivals``: connections of a client in time. A handshake costs far more than closing a connection does, so
-        whoever is far over his limit gets none.
+        whoever is far over his limit gets none. ``strangers``: None where everybody is one, and ``limits`` are for all.
         """
         self.port = 0
         """Where it listens; the chosen one where 0 was asked for."""
-        self.turned_away = 0
-        """Connections that were closed because there were too many, for metrics."""
         self._make = make
         self._address = address
         self._tls = tls
-        self._limits = limits
         self._arrivals = arrivals
-        self._count = 0
-        self._clients: dict[str, dict[asyncio.Transport, None]] = {}
-        """Connections of each client that has any, the oldest first."""
-        self._inside: dict[asyncio.BaseProtocol, tuple[str, asyncio.Transport]] = {}
+        self._strangers = strangers
+        self._known = Places(limits.connections, limits.connections_of_client)
+        self._arriving = self._known
+        if strangers is not None:
+            self._arriving = Places(strangers.connections, strangers.connections_of_client, renews=True)
+        self._over = 0
+        """Connections that came too fast."""
+        self._inside: dict[asyncio.BaseProtocol, tuple[Places, str, asyncio.Transport]] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Server | None = None
+
+    @property
+    def turned_away(self) -> int:
+        """Connections that were closed because there were too many, for metrics."""
+        return self._over + sum(places.turned_away for places in {self._known, self._arriving})
 
     async def open(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
@@ -94,17 +117,22 @@ class Door:
         """Note that a connection has ended."""
         held = self._inside.pop(protocol, None)
         if held is not None:
-            self._leave(*held)
+            places, client, transport = held
+            places.leave(client, transport)
 
     def _arrived(self, transport: asyncio.Transport) -> None:
         """Take a connection in, or turn it away."""
         client = client_of(transport.get_extra_info("peername"))
-        if not self._has_place(client):
-            self.turned_away += 1
+        if not self._arriving.may_come(client):
             transport.abort()
             return
-        self._clients.setdefault(client, {})[transport] = None
-        self._count += 1
+        if self._arrivals is not None and not self._arrivals.take(client):
+            self._over += 1
+            transport.abort()
+            return
+        if not self._arriving.take(client, transport):
+            transport.abort()
+            return
         if self._tls is None:
             protocol = self._make()
             transport.set_protocol(protocol)
@@ -114,27 +142,6 @@ class Door:
         task = asyncio.get_running_loop().create_task(self._shake_hands(transport, client, self._tls))
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
-
-    def _has_place(self, client: str) -> bool:
-        """Tell whether a client may have one more connection; where all are taken, at the cost of whoever has most.
-
-        So a few clients that hold all they may do not keep others out: they lose their oldest.
-        """
-        own = len(self._clients.get(client, ()))
-        if own >= self._limits.connections_of_client:
-            return False
-        if self._arrivals is not None and not self._arrivals.take(client):
-            return False
-        if self._count < self._limits.connections:
-            return True
-        greediest = max(self._clients, key=lambda each: len(self._clients[each]))
-        if len(self._clients[greediest]) <= own:
-            return False
-        self.turned_away += 1
-        oldest = next(iter(self._clients[greediest]))
-        self._leave(greediest, oldest)
-        oldest.abort()
-        return True
 
     async def _shake_hands(self, transport: asyncio.Transport, client: str, tls: ssl.SSLContext) -> None:
         """Put TLS on a connection and HTTP on that; whatever fails ends it."""
@@ -150,29 +157,31 @@ class Door:
             )
         except BaseException as error:
             transport.abort()
-            self._leave(client, transport)
+            self._arriving.leave(client, transport)
             if isinstance(error, OSError):  # ssl.SSLError, a reset and a time limit are OSErrors
                 error.__traceback__ = None  # its frames hold TLS's buffers (256 KiB) in a cycle, until gc has time
                 return
             raise
         if secured is None:
-            self._leave(client, transport)
+            self._arriving.leave(client, transport)
             return
         self._let_in(protocol, secured, client, transport)
 
     def _let_in(
         self, protocol: asyncio.Protocol, spoken: asyncio.Transport, client: str, transport: asyncio.Transport
     ) -> None:
-        self._inside[protocol] = client, transport
+        places = self._arriving
+        if transport.is_closing():  # it lost its place in this very moment
+            places.leave(client, transport)
+            return
+        if self._strangers is not None and not self._strangers.is_one(spoken):
+            places.leave(client, transport)
+            places = self._known
+            if not places.may_come(client) or not places.take(client, transport):
+                transport.abort()
+                return
+        self._inside[protocol] = places, client, transport
         protocol.connection_made(spoken)
-
-    def _leave(self, client: str, transport: asyncio.Transport) -> None:
-        held = self._clients.get(client, {})
-        if transport in held:
-            del held[transport]
-            self._count -= 1
-        if not held:
-            self._clients.pop(client, None)
 
 
 def client_of(peer: object) -> str:

@@ -8,6 +8,8 @@ from nodeattest_controller.core.objects import items, mapping, strings, text
 from nodeattest_identity.addon.gateway.keeper import SECRET_NAME
 from nodeattest_identity.addon.gateway.names import API_SERVICE, GROUP, RESOURCE, SUBRESOURCE, VERSION
 from nodeattest_identity.addon.gateway.review import verb_of
+from nodeattest_identity.addon.gateway.settings import USUAL_PROXY
+from nodeattest_identity.proxy.limits import CONNECTION_BYTES
 from nodeattest_kube.jsontypes import JsonObject
 
 MADE = manifests.objects("addon-gateway")
@@ -84,3 +86,13 @@ def test_the_deployment_has_flags_that_the_command_knows_and_keeps_keys_where_th
     assert f"--namespace={namespace}" in words
     service = mapping(find("Service"), "metadata")
     assert f"--issuer=https://{service['name']}.{service['namespace']}.svc" in words
+
+
+def test_all_connections_at_once_fit_into_the_memory_that_the_gateway_may_use() -> None:
+    [container] = items(find("Deployment"), "spec", "template", "spec", "containers")
+    assert not any(word.startswith("--max-connections") for word in strings(container, "args"))
+    limit = text(container, "resources", "limits", "memory")
+    assert limit.endswith("Gi")
+    process = 128 << 20
+    connections = USUAL_PROXY.connections + USUAL_PROXY.stranger_connections + USUAL_PROXY.upstream_connections
+    assert process + connections * CONNECTION_BYTES <= int(limit.removesuffix("Gi")) << 30

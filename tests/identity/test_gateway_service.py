@@ -110,7 +110,9 @@ async def running(site: Site) -> AsyncGenerator[Site]:
         gateway = Gateway(
             parts, limits=site.limits, request_seconds=site.proxy.request_seconds, clock=lambda: site.clock
         )
-        server = ProxyServer(gateway.handle, Address(LOOPBACK, 0), site.tls.context, site.proxy)
+        server = ProxyServer(
+            gateway.handle, Address(LOOPBACK, 0), site.tls.context, site.proxy, is_stranger=site.tls.is_stranger
+        )
         await server.start()
         site.port = server.port
         try:

@@ -19,7 +19,7 @@ from nodeattest_controller.main import serve as serve_until_signal
 from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.ring import Algorithm, Schedule
-from nodeattest_identity.addon.gateway.settings import GatewaySettings, Limits
+from nodeattest_identity.addon.gateway.settings import USUAL_PROXY, GatewaySettings, Limits
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_kube.client import ApiClient, KubeconfigError
 from nodeattest_serving.settings import SettingsError, parse_address
@@ -28,7 +28,6 @@ __all__ = ["gateway"]
 
 _FILE: Final = click.Path(path_type=Path)
 _USUAL: Final = Limits()
-_PROXY: Final = ProxyLimits()
 _DAY: Final = 86_400.0
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _COUNT: Final = click.IntRange(min=1)
@@ -54,9 +53,16 @@ _COUNT: Final = click.IntRange(min=1)
 @click.option("--user-burst", type=_COUNT, default=_USUAL.user_burst, show_default=True, help="Requests in a burst.")
 @click.option("--user-requests", type=_COUNT, default=_USUAL.user_requests, show_default=True, help="Requests at once.")
 @click.option(
+    "--max-connections",
+    type=_COUNT,
+    default=USUAL_PROXY.connections,
+    show_default=True,
+    help="From kube-apiserver at once, and as many to services: 0.6 MiB each.",
+)
+@click.option(
     "--max-request-duration",
     type=_POSITIVE,
-    default=_PROXY.request_seconds,
+    default=USUAL_PROXY.request_seconds,
     show_default=True,
     help="Seconds after which an answer or a websocket ends.",
 )
@@ -77,6 +83,7 @@ def gateway(
     user_rate: float,
     user_burst: int,
     user_requests: int,
+    max_connections: int,
     max_request_duration: float,
     health_bind_address: str | None,
     log_level: str,
@@ -99,7 +106,9 @@ def gateway(
             algorithm=signing_algorithm,
             schedule=Schedule(period=key_period * _DAY),
             limits=Limits(user_rate=user_rate, user_burst=user_burst, user_requests=user_requests),
-            proxy=ProxyLimits(request_seconds=max_request_duration),
+            proxy=ProxyLimits(
+                connections=max_connections, upstream_connections=max_connections, request_seconds=max_request_duration
+            ),
         )
         logs.configure(level=log_level, log_format=log_format, stream=sys.stderr)
         return serve_until_signal(_serve(settings, kubeconfig))

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["MAX_FIELD", "MAX_FIELDS", "MAX_HEAD", "MAX_LINE", "ProxyLimits"]
+__all__ = ["CONNECTION_BYTES", "MAX_FIELD", "MAX_FIELDS", "MAX_HEAD", "MAX_LINE", "ProxyLimits"]
+
+CONNECTION_BYTES: Final = 300 * 1024
+"""Of memory, over TLS, to a client or an upstream: nearly all of it is TLS's buffer."""
 
 MAX_LINE: Final = 8190
 """Bytes of a request line."""
@@ -21,7 +24,15 @@ class ProxyLimits:
     """What can be set; seconds are of a monotonic clock."""
 
     connections: int = 4096
-    """At once, WebSockets among them; an idle one costs some 25 KiB, and 300 KiB more over TLS."""
+    """At once, WebSockets among them, besides strangers; an idle one costs some 25 KiB, or ``CONNECTION_BYTES``."""
+    stranger_connections: int = 64
+    """At once, besides; where a proxy knows whom it forwards for by the connection, and for others has documents only.
+
+    Handshakes that are under way are among them.
+    """
+    stranger_connections_of_client: int = 16
+    stranger_seconds: float = 15.0
+    """For the whole life of a stranger's connection: to fetch a document takes milliseconds."""
     upstream_connections: int = 4096
     """To all upstreams at once."""
     header_seconds: float = 10.0

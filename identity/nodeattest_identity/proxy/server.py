@@ -1,8 +1,9 @@
 """A listener for proxies: connections that are kept, answers that stream, WebSockets.
 
 Promises: a header is whole within its time and its size, or is refused with 408 or 431 and never kept beyond that;
-aiohttp refuses every ambiguous framing; a body is handed on as it came, also compressed; a client that goes away ends
-what is done for it; what is refused is answered in our own words; who asks and does not read what we answer is let go.
+aiohttp refuses every ambiguous framing; strangers, where they can be told, have few connections, and for seconds; a
+body is handed on as it came, also compressed; a client that goes away ends what is done for it; what is refused is
+answered in our own words; who asks and does not read what we answer is let go.
 Leaves to others: what is answered; who may connect (``Door``).
 Source: RFC 9112 §2.2, §6.1, §9.6; RFC 6585 §5; companions' raw-socket corpus.
 """
@@ -23,7 +24,7 @@ from aiohttp.streams import StreamReader
 
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_LINE, ProxyLimits
 from nodeattest_identity.proxy.refusals import STATUS, Refusal, Refused, answer, body
-from nodeattest_serving.door import Door
+from nodeattest_serving.door import Door, Strangers
 from nodeattest_serving.settings import Address, ConnectionLimits
 
 __all__ = ["Handler", "ProxyServer"]
@@ -59,6 +60,9 @@ class _Connection(web.RequestHandler):
     """aiohttp's connection, which counts the bytes and the seconds of a header."""
 
     refused: Callable[[Refusal], None]
+    is_stranger: Callable[[asyncio.BaseTransport], bool]
+    stranger_since: float | None = None
+    """Since when a stranger has been here; None: it is none."""
     waiting_since: float | None = None
     """Since when a header has been coming, or the first one of a connection been waited for; None: it came."""
     handling = False
@@ -77,6 +81,8 @@ class _Connection(web.RequestHandler):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker: streams have no others
         self._wire = transport
         self.waiting_since = asyncio.get_running_loop().time()
+        if self.is_stranger(transport):
+            self.stranger_since = self.waiting_since
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -94,8 +100,11 @@ class _Connection(web.RequestHandler):
         self.handling, self._unread_since = False, None
 
     def sweep(self, now: float, limits: ProxyLimits) -> None:
-        """End what takes too long: a header, or a client who reads no answer, not even one that closes."""
-        if self.waiting_since is not None and self.waiting_since < now - limits.header_seconds:
+        """End what takes too long: a header, a stranger, or a client who reads no answer, not even one that closes."""
+        if self._wire is not None and _is_before(self.stranger_since, now - limits.stranger_seconds):
+            self._wire.abort()
+            return
+        if _is_before(self.waiting_since, now - limits.header_seconds):
             self.end(Refusal.REQUEST_TOO_SLOW)
         if self._wire is None or self.handling or not self._wire.get_write_buffer_size():
             self._unread_since = None
@@ -166,6 +175,7 @@ class _Server(web.Server):
     limits: ProxyLimits
     ended: Callable[[web.RequestHandler], None]
     refused: Callable[[Refusal], None]
+    is_stranger: Callable[[asyncio.BaseTransport], bool]
 
     def __call__(self) -> _Connection:
         """Make a connection's protocol."""
@@ -183,6 +193,7 @@ class _Server(web.Server):
             auto_decompress=False,
         )
         connection.refused = self.refused
+        connection.is_stranger = self.is_stranger
         return connection
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
@@ -198,6 +209,15 @@ class _Server(web.Server):
                 connection.sweep(now, self.limits)
 
 
+def _is_none(_connection: asyncio.BaseTransport) -> bool:
+    """Tell of nobody that he is a stranger."""
+    return False
+
+
+def _is_before(since: float | None, then: float) -> bool:
+    return since is not None and since < then
+
+
 class ProxyServer:
     """One address with one handler."""
 
@@ -209,8 +229,13 @@ class ProxyServer:
         limits: ProxyLimits,
         *,
         refused: Callable[[Refusal], None] = lambda _: None,
+        is_stranger: Callable[[asyncio.BaseTransport], bool] | None = None,
     ) -> None:
-        """``tls``: None for plain HTTP. ``refused`` hears of what was refused before there was a request to handle."""
+        """``tls``: None for plain HTTP. ``refused`` hears of what was refused before there was a request to handle.
+
+        ``is_stranger`` tells by a connection that it is nobody's whom anything is forwarded for; None: no connection
+        tells.
+        """
         self._handler = handler
         self._limits = limits
         self._refused = refused
@@ -218,7 +243,15 @@ class ProxyServer:
         self._sweeper: asyncio.Task[None] | None = None
         # Who connects is a proxy, and all its users come from one address: no limit of one client below that of all.
         places = ConnectionLimits(connections=limits.connections, connections_of_client=limits.connections)
-        self._door = Door(self._connection, address, tls, places)
+        strangers = None
+        if is_stranger is not None:
+            strangers = Strangers(
+                is_one=is_stranger,
+                connections=limits.stranger_connections,
+                connections_of_client=limits.stranger_connections_of_client,
+            )
+        self._is_stranger = is_stranger or _is_none
+        self._door = Door(self._connection, address, tls, places, strangers=strangers)
 
     @property
     def port(self) -> int:
@@ -238,6 +271,7 @@ class ProxyServer:
         )
         self._http.limits = self._limits
         self._http.refused = self._refused
+        self._http.is_stranger = self._is_stranger
         self._http.ended = self._door.ended
         await self._door.open()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep(self._http))
@@ -261,7 +295,7 @@ class ProxyServer:
 
     async def _sweep(self, http: _Server) -> None:
         while True:
-            await asyncio.sleep(min(_SWEEP, self._limits.header_seconds))
+            await asyncio.sleep(min(_SWEEP, self._limits.header_seconds, self._limits.stranger_seconds))
             http.sweep()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:

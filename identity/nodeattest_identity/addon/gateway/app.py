@@ -95,7 +95,7 @@ async def run(
             open_now=lambda: gateway.open_now,
             keys=lambda: len(keeper.ring.keys),
         )
-        server = ProxyServer(gateway.handle, settings.address, tls.context, settings.proxy)
+        server = ProxyServer(gateway.handle, settings.address, tls.context, settings.proxy, is_stranger=tls.is_stranger)
         await server.start()
         stack.push_async_callback(server.stop)
         health = None

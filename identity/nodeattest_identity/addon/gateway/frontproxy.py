@@ -56,6 +56,10 @@ class Trust:
     has_uid: bool
     """Whether this kube-apiserver writes ``X-Remote-Uid``."""
 
+    def knows(self, common_name: str | None) -> bool:
+        """Tell whether a certificate with this name is a front proxy's; None: there was no certificate."""
+        return common_name is not None and (not self.allowed_names or common_name in self.allowed_names)
+
     @property
     def pem(self) -> str:
         """The CAs for a TLS library."""
@@ -117,7 +121,7 @@ def identify(trust: Trust, common_name: str | None, headers: Iterable[tuple[str,
     if common_name is None:
         raise _unauthorized("expected kube-apiserver's front-proxy certificate, got none: ask through kube-apiserver")
     # 2
-    if trust.allowed_names and common_name not in trust.allowed_names:
+    if not trust.knows(common_name):
         raise _unauthorized("expected a front-proxy certificate with an allowed name, got another")
     told = _read(trust, headers)
     # 3

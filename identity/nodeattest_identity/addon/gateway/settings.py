@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from nodeattest_identity.addon.gateway.ring import Algorithm, Schedule
 from nodeattest_identity.issuer.documents import MAX_AGE
@@ -11,7 +12,11 @@ from nodeattest_identity.issuer.urls import UrlError, issuer_url
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_serving.settings import Address, SettingsError
 
-__all__ = ["GatewaySettings", "Limits"]
+__all__ = ["USUAL_CONNECTIONS", "USUAL_PROXY", "GatewaySettings", "Limits"]
+
+USUAL_CONNECTIONS: Final = 1024
+"""From kube-apiserver, one for each request that is under way; and as many to services."""
+USUAL_PROXY: Final = ProxyLimits(connections=USUAL_CONNECTIONS, upstream_connections=USUAL_CONNECTIONS)
 
 _SHORTEST_PERIOD = 6 * 3600.0
 
@@ -45,7 +50,7 @@ class GatewaySettings:
     algorithm: Algorithm = "ES256"
     schedule: Schedule = field(default_factory=Schedule)
     limits: Limits = field(default_factory=Limits)
-    proxy: ProxyLimits = field(default_factory=ProxyLimits)
+    proxy: ProxyLimits = USUAL_PROXY
 
     def __post_init__(self) -> None:
         try:

@@ -75,6 +75,10 @@ class GatewayTls:
         names = [value for attributes in subject for name, value in attributes if name == "commonName"]
         return names[0] if len(names) == 1 else None
 
+    def is_stranger(self, transport: asyncio.BaseTransport) -> bool:
+        """Tell whether a connection is nobody's who is believed."""
+        return self._trust is None or not self._trust.knows(self.common_name(transport))
+
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         """Give a handshake what is in force; called for every one, with a name or without."""
         if self._clock() >= self._look_again:
