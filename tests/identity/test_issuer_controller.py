@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -27,8 +29,11 @@ from nodeattest_controller.issuers.site import Sites, sites_of
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, documents
+from nodeattest_identity.publish.publisher import publish
 from nodeattest_identity.publish.readback import PublicReader
+from nodeattest_identity.publish.stores.directory import DirectoryStore
 from nodeattest_identity.publish.targets import Access, open_store, parse_target
+from nodeattest_identity.publish.wanted import Wanted
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 
@@ -158,6 +163,25 @@ async def test_a_clusters_documents_stand_where_its_issuer_says_and_follow_its_k
     (kind, reason, said), *_ = bench.fleet.events
     assert (kind, reason) == ("Normal blue", PUBLISHED)
     assert first.kid in said
+
+
+async def test_a_key_that_stays_though_the_cluster_does_not_name_it_is_told_of_once_a_day(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet, now = Fleet(), [0.0]
+    management, events = cast("Management", fleet), cast("EventRecorder", fleet)
+    report = Report(management, events=events, metrics=Metrics(), clock=lambda: now[0])
+    base, store = "https://tokens.example/fleet", DirectoryStore(tmp_path)
+    site = Sites(base, f"dir:{tmp_path}", 3600).of(KEY)
+    old, new = new_key(), new_key()
+    want = Wanted(issuer=site.issuer, jwks_uri=site.jwks_uri, keys=(old, new))
+    await publish(store, want, clock=time.time)
+    with caplog.at_level(logging.INFO):
+        for now[0] in (0.0, 60.0, 3600.0, 25 * 3600.0):
+            report.published(KEY, site, await publish(store, replace(want, keys=(new,)), clock=time.time))
+    told = [str(vars(each)) for each in caplog.records if each.getMessage().endswith("hold what is not wanted")]
+    assert len(told) == 2
+    assert all(old.kid in each for each in told)
 
 
 async def test_a_cluster_of_another_issuer_is_left_alone_and_told_of_in_the_log_only(

@@ -158,6 +158,69 @@ def test_a_key_set_that_is_gone_or_spoilt_is_made_anew_with_the_keys_that_nobody
     assert names(settled(wanted("b"), spoilt)) == kids("b", "a")
 
 
+def _with_in_state(standing: Found, *more: states.KeyRecord) -> Found:
+    """What stands there after somebody wrote only the state."""
+    there = state(standing)
+    body = states.encode(replace(there, keys=(*there.keys, *more)))
+    return replace(standing, state=Stored(body=body, version="theirs"))
+
+
+_LATEST = 253_402_300_799
+"""The last second of the year 9999."""
+
+
+def _record(name: str) -> states.KeyRecord:
+    return states.KeyRecord(key=key(name), published=START, settled=START, retire=_LATEST)
+
+
+def test_a_key_that_somebody_put_into_the_state_is_not_published_and_told_of() -> None:
+    written = _with_in_state(settled(wanted("a")), _record("evil"))
+    planned = plan(written, wanted("a"), START + 60)
+    assert planned.documents.keys == (key("a"),)
+    assert any(kids("evil")[0] in note and "not published" in note for note in planned.notes)
+    clean = settled(wanted("a"), written, now=START + 60)
+    assert names(clean) == [each.key.kid for each in state(clean).keys] == kids("a")
+
+
+def test_a_key_whose_bytes_somebody_changed_in_the_state_is_not_published() -> None:
+    standing = settled(wanted("b"), settled(wanted("a", "b")))
+    mine, old = state(standing).keys
+    forged = replace(old, key=replace(key("evil"), kid=old.key.kid))
+    body = states.encode(replace(state(standing), keys=(mine, forged)))
+    clean = settled(wanted("b"), replace(standing, state=Stored(body=body, version="theirs")))
+    assert clean.jwks is not None
+    assert [each.spki for each in read_jwks(clean.jwks.body)] == [key("b").spki]
+
+
+def test_a_key_that_somebody_put_into_both_stays_for_a_bounded_time_and_is_told_of_each_time() -> None:
+    written = _with_in_state(settled(wanted("a")), _record("evil"))
+    assert written.jwks is not None
+    body = documents(ISSUER, f"{ISSUER}/x", [key("a"), key("evil")]).jwks
+    standing = settled(wanted("a"), replace(written, jwks=replace(written.jwks, body=body)), now=START + 60)
+    until = START + 60 + YEAR + 24 * HOUR
+    assert state(standing).keys[1].retire == until
+    for now in (START + 70, until - 1):
+        planned = plan(standing, wanted("a"), now)
+        assert planned.writes == ()
+        assert [note for note in planned.notes if kids("evil")[0] in note and "--drop-key" in note]
+    assert names(settled(wanted("a"), standing, now=until)) == kids("a")
+
+
+@pytest.mark.parametrize("lost", [None, b"{}"])
+def test_a_lost_key_set_bounds_what_the_state_says_of_keys_that_nobody_wants(lost: bytes | None) -> None:
+    written = _with_in_state(settled(wanted("a")), _record("evil"))
+    written = replace(written, jwks=None if lost is None else Stored(body=lost, version="1"))
+    planned = plan(written, wanted("a"), START)
+    assert [each.retire for each in planned.state.keys] == [None, START + YEAR + 24 * HOUR]
+    assert any(kids("evil")[0] in note for note in planned.notes)
+
+
+def test_a_time_to_retire_that_was_promised_is_not_shortened_by_a_clock_that_is_hours_behind() -> None:
+    standing = settled(wanted("b"), settled(wanted("a", "b")))
+    behind = plan(standing, wanted("b"), START - 20 * HOUR)
+    assert behind.writes == ()
+
+
 def _foreign_configuration() -> Found:
     other = documents("https://other.example", "https://other.example/jwks", [key("o")])
     return Found(configuration=Stored(body=other.configuration, version="1"), jwks=Stored(body=other.jwks, version="1"))

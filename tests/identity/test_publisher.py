@@ -8,7 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,39 @@ from publish_kit import ISSUER, START, YEAR, Clock, Faulty, KilledError, directo
 
 from nodeattest_identity.publish.errors import ForeignIssuer, LostRace, StoreRefused
 from nodeattest_identity.publish.publisher import publish
+from nodeattest_identity.publish.store import Stored
 from nodeattest_identity.publish.stores.directory import DirectoryStore
+from nodeattest_identity.publish.wanted import Wanted
+
+
+@dataclass
+class Between:
+    """A place into which another run publishes right after we have read one object for the first time."""
+
+    inner: DirectoryStore
+    path: str
+    others: Wanted
+    done: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    async def read(self, path: str) -> Stored | None:
+        found = await self.inner.read(path)
+        if path == self.path and not self.done:
+            self.done = True
+            await publish(self.inner, self.others, clock=Clock(START + 1))
+        return found
+
+    async def write(
+        self, path: str, body: bytes, *, content_type: str, cache_control: str, version: str | None
+    ) -> None:
+        await self.inner.write(path, body, content_type=content_type, cache_control=cache_control, version=version)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
 
 _OBJECTS = {".well-known/openid-configuration", "openid/v1/jwks", ".nodeattest/issuer-state.json"}
 
@@ -104,6 +136,14 @@ async def test_eight_publishers_at_one_moment_lose_no_key(tmp_path: Path) -> Non
 
     await asyncio.gather(*map(one, names))
     assert set(stood(tmp_path)) == set(kids(*names))
+
+
+async def test_a_key_that_another_run_publishes_while_we_read_is_not_taken_for_a_strangers(tmp_path: Path) -> None:
+    await publish(directory(tmp_path), wanted("a"), clock=Clock())
+    between = Between(directory(tmp_path), "openid/v1/jwks", wanted("a", "other"))
+    await publish(between, wanted("a", "ours"), clock=Clock(START + 5))
+    assert between.done
+    assert set(stood(tmp_path)) == set(kids("a", "ours", "other"))
 
 
 async def test_a_place_that_forgets_content_types_is_told_of_instead_of_written_for_ever(tmp_path: Path) -> None:

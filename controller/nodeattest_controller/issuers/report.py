@@ -1,6 +1,7 @@
 """What the controller ``issuer`` tells: in the log, by metrics, and as Events on the Cluster.
 
-Promises: each trouble once in ten minutes a cluster, in words that say what helps; no key and no credential.
+Promises: each trouble once in ten minutes a cluster, in words that say what helps; keys that stay although the cluster
+does not name them once a day, by name; no key and no credential.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class Report:
         """Tell what stands in the place now, if that is news."""
         self._metrics.issuer_publication("written" if published.writes else "equal")
         if not published.writes:
+            if published.notes and self._tellings.may_tell(f"{key} unwanted", _DAY):
+                notes = "; ".join(published.notes)
+                _LOG.info("an issuer's documents hold what is not wanted", extra=fields(cluster=key, notes=notes))
             return
         keys = len(published.documents.keys)
         _LOG.info("published an issuer's documents", extra=fields(cluster=key, place=site.place, keys=keys))

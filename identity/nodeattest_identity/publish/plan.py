@@ -5,10 +5,13 @@ Promises, of the writes of one plan done in their order and cut off anywhere:
    at every instant. The key set comes before the configuration, whose algorithms it must already satisfy.
 2. The state says that a change is under way before it begins, so that of two publishers one loses its race before
    either has written a document, and a run that was killed is finished by the next.
-3. A time in the state is never before the event: keys count as published when they are seen in the key set that is
+3. A key that nobody wants is published only while the state and the key set agree on it, for a bounded time, and is
+   told of each time.
+4. A time in the state is never before the event: keys count as published when they are seen in the key set that is
    wanted, in a plan after the one that writes it.
-4. What is not ours is left alone (``ForeignIssuer``). Nothing is planned where everything is as it should be.
-Leaves to others: reading and writing (``publisher``); whether the public sees it (``readback``).
+5. What is not ours is left alone (``ForeignIssuer``). Nothing is planned where everything is as it should be.
+Leaves to others: each key's fate (``sorting``); reading and writing (``publisher``); whether the public sees it
+(``readback``).
 Source: companion proposal 002; Kubernetes pkg/serviceaccount/jwt.go (legacy tokens live for up to a year and an hour).
 """
 
@@ -21,45 +24,23 @@ from typing import Final
 from nodeattest_identity.issuer.documents import (
     CONFIGURATION_TYPE,
     JWKS_TYPE,
-    MAX_AGE,
     DocumentError,
     Documents,
     documents,
     parse_configuration,
 )
-from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks
-from nodeattest_identity.publish.errors import ForeignIssuer, PublishError
+from nodeattest_identity.issuer.keys import KeysError, read_jwks
+from nodeattest_identity.publish.errors import ForeignIssuer
 from nodeattest_identity.publish.layout import layout
+from nodeattest_identity.publish.sorting import sort, standing
 from nodeattest_identity.publish.state import KeyRecord, State, StateError, encode, parse
 from nodeattest_identity.publish.store import Stored
-from nodeattest_identity.tokens.jwt import shown
+from nodeattest_identity.publish.wanted import DAY, RETIRE_AFTER, Wanted
 
 __all__ = ["DAY", "RETIRE_AFTER", "Found", "Plan", "Wanted", "Write", "cache_control", "plan"]
 
-RETIRE_AFTER: Final = 8761 * 3600
-"""Seconds that a key stays after nobody wants it: the longest life of a service account's token, a year and an hour."""
-DAY: Final = 24 * 3600
-"""Seconds; how long caches are taken to hold an adopted key set of which nothing is known."""
 _STATE_TYPE: Final = "application/json"
 _UNCACHED: Final = "no-store"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is to be public."""
-
-    issuer: str
-    jwks_uri: str
-    keys: tuple[VerifyingKey, ...]
-    owner: str = "nodeattest"
-    """Whose documents they are: two clusters by mistake at one place must not trust each other's tokens."""
-    max_age: int = MAX_AGE
-    """Seconds that others may keep the documents."""
-    retire_after: int = RETIRE_AFTER
-    adopt: bool = False
-    """Take over documents of this very issuer that bear no mark of ours; all their keys stay."""
-    revoked: frozenset[str] = frozenset()
-    """Names of keys that go at once, whatever lives: they leaked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +89,11 @@ def plan(found: Found, wanted: Wanted, now: int) -> Plan:
     """
     place = layout(wanted.issuer, wanted.jwks_uri)
     # 1
-    before = _seen(_ours(found, wanted, now), found.jwks)
+    before = _ours(found, wanted, now)
     # 2
-    staying, going, notes = _sorted(before, wanted, now)
-    made = documents(wanted.issuer, wanted.jwks_uri, [record.key for record in staying])
+    there = standing(found.jwks)
+    fates = sort(before, wanted, there, now)
+    made = documents(wanted.issuer, wanted.jwks_uri, [record.key for record in fates.staying])
     # 3
     public = cache_control(wanted.max_age)
     late = [
@@ -120,16 +102,16 @@ def plan(found: Found, wanted: Wanted, now: int) -> Plan:
     ]
     # 4
     if late:
-        lasting = tuple(record for record in going if _stands(record, found.jwks))
-        state = _under_way(before, wanted, (*staying, *lasting), stood=found.jwks is not None)
+        lasting = tuple(record for record in fates.going if found.jwks is not None and there.may_hold(record.key))
+        state = _under_way(before, wanted, (*fates.staying, *lasting), stood=found.jwks is not None)
     else:
-        state = _arrived(before, wanted, staying, now)
+        state = _arrived(before, wanted, fates.staying, now)
     early = _differing(found.state, place.state, encode(state), _STATE_TYPE, _UNCACHED)
     return Plan(
         writes=(*early, *late),
         documents=made,
         state=state,
-        notes=(*notes, *_strangers(before, found.jwks, made)),
+        notes=fates.notes,
     )
 
 
@@ -198,57 +180,6 @@ def _adopted(jwks: Stored | None) -> tuple[KeyRecord, ...]:
         raise ForeignIssuer(f"the key set there cannot be taken over: {error}") from None
 
 
-def _seen(before: State, jwks: Stored | None) -> State:
-    """Take back what the state says of keys that the key set lacks: caches may hold that set, so they settle anew."""
-    lacking = [record for record in before.keys if jwks is not None and not _stands(record, jwks)]
-    if not lacking:
-        return before
-    keys = tuple(replace(each, published=None, settled=None) if each in lacking else each for each in before.keys)
-    return replace(before, keys=keys)
-
-
-def _sorted(before: State, wanted: Wanted, now: int) -> tuple[list[KeyRecord], list[KeyRecord], list[str]]:
-    """Tell which keys stay, in the order of the key set, and which go; raises ``KeysError`` and ``PublishError``."""
-    known = {record.key.kid: record for record in before.keys}
-    keys = documents(wanted.issuer, wanted.jwks_uri, wanted.keys).keys
-    if any(key.kid in wanted.revoked for key in keys):
-        raise PublishError(
-            "a key that is to be dropped is among those that are to be published: take its file out first"
-        )
-    if any(key.kid in known and known[key.kid].key.spki != key.spki for key in keys):
-        raise KeysError("expected every key under a name of its own, got two of one kid")
-    staying = [replace(known.get(key.kid) or KeyRecord(key=key), retire=None) for key in keys]
-    going: list[KeyRecord] = []
-    notes = [f"+ {shown(key.kid)}: new" for key in keys if key.kid not in known]
-    notes += [
-        f"+ {shown(key.kid)}: wanted again" for key in keys if key.kid in known and known[key.kid].retire is not None
-    ]
-    for record in before.keys:
-        if record.key.kid in {key.kid for key in keys}:
-            continue
-        retire = now + wanted.retire_after if record.retire is None else record.retire
-        if record.key.kid in wanted.revoked:
-            retire = min(retire, now)  # in the state before it leaves the key set, so that it cannot come back
-        if retire <= now:
-            notes.append(f"- {shown(record.key.kid)}: goes")
-        elif record.retire is None:
-            notes.append(f"~ {shown(record.key.kid)}: not wanted any more, stays until its tokens have expired")
-        (going if retire <= now else staying).append(replace(record, retire=retire))
-    return staying, going, notes
-
-
-def _strangers(before: State, jwks: Stored | None, made: Documents) -> list[str]:
-    """Tell of keys that somebody else put into the key set: they go, for our state knows every key of ours."""
-    known = {key.kid for key in made.keys} | {record.key.kid for record in before.keys}
-    try:
-        there = read_jwks(jwks.body) if jwks is not None else ()
-    except KeysError:
-        return ["! the key set there is none: it is made anew"]
-    return [
-        f"! {shown(key.kid)}: stood there, and none of ours put it there: goes" for key in there if key.kid not in known
-    ]
-
-
 def _differing(found: Stored | None, path: str, body: bytes, content_type: str, cached: str) -> Iterable[Write]:
     """Write an object unless it stands there already, with its headers where the store keeps them."""
     if found is None:
@@ -263,14 +194,6 @@ def _differing(found: Stored | None, path: str, body: bytes, content_type: str, 
         yield Write(
             path=path, body=body, content_type=content_type, cache_control=cached, version=found.version, why=why
         )
-
-
-def _stands(record: KeyRecord, jwks: Stored | None) -> bool:
-    """Whether a key may still stand in the key set; in one that cannot be read it may."""
-    try:
-        return jwks is not None and record.key.kid in {key.kid for key in read_jwks(jwks.body)}
-    except KeysError:
-        return True
 
 
 def _under_way(before: State, wanted: Wanted, records: tuple[KeyRecord, ...], *, stood: bool) -> State:

@@ -24,6 +24,7 @@ __all__ = ["Published", "foresee", "look", "publish"]
 
 _ROUNDS: Final = 16
 """Three without others: write the documents, write their time, see that nothing is left. Lost races take one each."""
+_READINGS: Final = 8
 _LONGEST_PAUSE: Final = 2.0
 """Seconds."""
 
@@ -40,11 +41,19 @@ class Published:
 
 
 async def look(store: Store, wanted: Wanted) -> Found:
-    """Read what stands there; the state last, so that it is never older than the documents."""
+    """Read what stands there, all as it was at one moment: the key set is the same before and after the state.
+
+    Else a key that another run publishes meanwhile would be one that the state names and the key set lacks. Raises
+    ``LostRace`` where it changes each time.
+    """
     place = layout(wanted.issuer, wanted.jwks_uri)
-    configuration = await store.read(place.configuration)
-    jwks = await store.read(place.jwks)
-    return Found(configuration=configuration, jwks=jwks, state=await store.read(place.state))
+    for _ in range(_READINGS):
+        configuration = await store.read(place.configuration)
+        jwks = await store.read(place.jwks)
+        state = await store.read(place.state)
+        if await store.read(place.jwks) == jwks:
+            return Found(configuration=configuration, jwks=jwks, state=state)
+    raise LostRace(f"{store.name}: {place.jwks} is written by others all the time")
 
 
 async def foresee(store: Store, wanted: Wanted, *, clock: Callable[[], float]) -> Plan:
