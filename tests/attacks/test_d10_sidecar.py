@@ -71,7 +71,7 @@ class ByReview:
 
     answer: JsonObject
 
-    async def verify(self, _token: bytes, /) -> Caller:
+    async def verify(self, _token: bytes, _peer: str, /) -> Caller:
         return read_review(self.answer, self.audiences(), expires=None)
 
     def audiences(self) -> frozenset[str]:

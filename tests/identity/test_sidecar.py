@@ -147,7 +147,8 @@ async def test_a_token_is_verified_once_and_refusals_each_time() -> None:
         def audiences(self) -> frozenset[str]:
             return frozenset({AUDIENCE})
 
-        async def verify(self, token: bytes) -> Caller:
+        async def verify(self, token: bytes, peer: str, /) -> Caller:
+            assert peer == LOOPBACK
             self.calls += 1
             await asyncio.sleep(0.01)
             if token == b"bad":
@@ -189,8 +190,8 @@ async def test_while_nobody_can_be_verified_it_is_503() -> None:
         def audiences(self) -> frozenset[str]:
             return frozenset({AUDIENCE})
 
-        async def verify(self, token: bytes) -> Caller:
-            del token
+        async def verify(self, token: bytes, peer: str, /) -> Caller:
+            del token, peer
             raise Unavailable(Reason.API_UNAVAILABLE, "away", remedy="wait")
 
     async with upstream() as seen, sidecar(seen, verifier=Away()) as running:

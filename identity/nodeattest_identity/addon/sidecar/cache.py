@@ -44,8 +44,8 @@ class Verified:
         self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[Caller]] = {}
 
-    async def caller(self, token: bytes) -> Caller:
-        """Return who a token speaks for; raises ``Denied`` or ``Unavailable``."""
+    async def caller(self, token: bytes, peer: str) -> Caller:
+        """Return who a token speaks for that came from ``peer``; raises ``Denied`` or ``Unavailable``."""
         key = hmac.digest(self._secret, token, hashlib.sha256)
         known = self._known.get(key)
         if known is not None:
@@ -55,16 +55,16 @@ class Verified:
             del self._known[key]
         task = self._asking.get(key)
         if task is None:
-            task = self._asking[key] = asyncio.get_running_loop().create_task(self._ask(key, token))
+            task = self._asking[key] = asyncio.get_running_loop().create_task(self._ask(key, token, peer))
             task.add_done_callback(lambda done: self._asked(key, done))
         return await asyncio.shield(task)  # whoever goes away leaves the question to the others
 
     def __len__(self) -> int:
         return len(self._known)
 
-    async def _ask(self, key: bytes, token: bytes) -> Caller:
+    async def _ask(self, key: bytes, token: bytes, peer: str) -> Caller:
         asked = self._clock()
-        caller = await self._verifier.verify(token)
+        caller = await self._verifier.verify(token, peer)
         self._known[key] = caller, asked + self._keep
         if len(self._known) > _MOST:
             self._known.popitem(last=False)

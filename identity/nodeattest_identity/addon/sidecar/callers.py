@@ -39,8 +39,8 @@ class Caller:
 class Verifier(Protocol):
     """Proves tokens."""
 
-    async def verify(self, token: bytes, /) -> Caller:
-        """Raise ``Denied``, or ``Unavailable`` while nothing can be said."""
+    async def verify(self, token: bytes, peer: str, /) -> Caller:
+        """Raise ``Denied``, or ``Unavailable`` while nothing can be said; ``peer``: the address that it came from."""
         ...
 
     def audiences(self) -> frozenset[str]:

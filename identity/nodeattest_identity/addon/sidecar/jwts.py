@@ -52,7 +52,7 @@ class JwtVerifier:
         """Tell which audiences are ours now."""
         return self._audiences()
 
-    async def verify(self, token: bytes) -> Caller:
+    async def verify(self, token: bytes, _peer: str = "", /) -> Caller:
         """Prove a token; raises ``Denied`` or ``Unavailable``."""
         ours = self._audiences()
         if not ours:

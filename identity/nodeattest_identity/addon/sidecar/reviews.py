@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from nodeattest_identity.addon.sidecar.callers import Caller
+from nodeattest_identity.addon.sidecar.turns import Turns
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -31,17 +32,20 @@ _PARTS: Final = 3
 
 
 class ReviewVerifier:
-    """Verifies by asking; the client's time limit is ours (10 s)."""
+    """Verifies by asking, for some at once and each peer in turn; the client's time limit is ours (10 s)."""
 
-    def __init__(self, client: ApiClient, *, audiences: Callable[[], frozenset[str]]) -> None:
+    def __init__(
+        self, client: ApiClient, *, audiences: Callable[[], frozenset[str]], turns: Turns | None = None
+    ) -> None:
         self._client = client
         self._audiences = audiences
+        self._turns = turns or Turns()
 
     def audiences(self) -> frozenset[str]:
         """Tell which audiences are ours now."""
         return self._audiences()
 
-    async def verify(self, token: bytes) -> Caller:
+    async def verify(self, token: bytes, peer: str = "", /) -> Caller:
         """Ask for a token; raises ``Denied`` or ``Unavailable``.
 
         1. There is an audience that is ours. 2. The token is for one audience, as far as it tells. 3. The API server
@@ -59,7 +63,8 @@ class ReviewVerifier:
         spec: JsonObject = {"token": token.decode("ascii"), "audiences": [*sorted(ours)]}
         question: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         try:
-            answer = await self._client.create(_PATH, question)
+            async with self._turns.turn(peer):
+                answer = await self._client.create(_PATH, question)
         except ApiError as error:
             raise _unavailable(f"the API server did not review a token: {error.reason}") from None
         return read_review(answer, ours, expires=_expiry(claims))

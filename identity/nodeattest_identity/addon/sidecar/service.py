@@ -103,7 +103,7 @@ class SidecarService:
         token = bearer(request.raw_headers)
         # 2
         try:
-            caller = await self._verified.caller(token)
+            caller = await self._verified.caller(token, sender_of(request).peer)
         except Denied as denied:
             detail = f"{denied.reason}, expected {denied.expected}, got {denied.got}"
             raise Refused(Refusal.CREDENTIALS_REFUSED, detail, headers={"WWW-Authenticate": _CHALLENGE}) from None
