@@ -191,6 +191,17 @@ def test_rotate_shows_what_is_due_and_how(run: Run, tmp_path: Path) -> None:
     assert "younger than caches" in run(*again, "--may", "sign", verb="rotate")[2]
 
 
+@pytest.mark.parametrize("first", ["a", "ab"])
+def test_publish_and_rotate_say_the_same_time_from_which_a_key_may_sign(run: Run, tmp_path: Path, first: str) -> None:
+    run(*keys(tmp_path, *first), "--no-read-back")
+    _, out, _ = run(*keys(tmp_path, "a", "b"), "--no-read-back", "-o", "json")
+    published = {each["kid"]: each["maySignFrom"] for each in json.loads(out)["keys"]}
+    signing = ("--service-account-signing-key-file", key_file(tmp_path, "a"))
+    _, out, _ = run(*signing, "--new-key-file", key_file(tmp_path, "b"), "-o", "json", verb="rotate")
+    waits = {each["step"]: each["at"] for each in json.loads(out)["steps"]}
+    assert published[kids("b")[0]] == waits["wait"]
+
+
 def test_no_next_key_is_no_leave_to_sign_with_one(run: Run, tmp_path: Path) -> None:
     run(*keys(tmp_path, "a", "b"), "--no-read-back")
     signing = ("--service-account-signing-key-file", key_file(tmp_path, "b"))

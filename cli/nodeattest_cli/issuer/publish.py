@@ -28,6 +28,7 @@ from nodeattest_identity.publish.plan import Wanted, Write
 from nodeattest_identity.publish.publisher import Published, foresee
 from nodeattest_identity.publish.publisher import publish as publish_to
 from nodeattest_identity.publish.readback import PublicReader, ReadBack, Seen
+from nodeattest_identity.publish.rotation import may_sign_from
 from nodeattest_identity.publish.state import State
 from nodeattest_identity.tokens.jwt import shown
 from nodeattest_kube.jsontypes import JsonObject
@@ -190,7 +191,13 @@ def _keys(state: State) -> str:
     """Write a table of the keys."""
     rows = [("KEY", "ALG", "PUBLISHED", "MAY SIGN FROM", "STAYS UNTIL")]
     rows += [
-        (shown(each.key.kid), each.key.alg, moment(each.published), moment(each.settled), moment(each.retire) or "-")
+        (
+            shown(each.key.kid),
+            each.key.alg,
+            moment(each.published),
+            moment(may_sign_from(each)),
+            moment(each.retire) or "-",
+        )
         for each in state.keys
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -207,7 +214,7 @@ def _members(
             "kid": each.key.kid,
             "alg": each.key.alg,
             "published": moment(each.published) or None,
-            "maySignFrom": moment(each.settled) or None,
+            "maySignFrom": moment(may_sign_from(each)) or None,
             "staysUntil": moment(each.retire) or None,
         }
         for each in state.keys

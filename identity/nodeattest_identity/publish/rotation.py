@@ -22,7 +22,7 @@ from nodeattest_identity.publish.plan import RETIRE_AFTER
 from nodeattest_identity.publish.state import KeyRecord, State
 from nodeattest_identity.tokens.jwt import shown
 
-__all__ = ["SLACK", "Status", "Step", "StepName", "Timeline", "timeline"]
+__all__ = ["SLACK", "Status", "Step", "StepName", "Timeline", "may_sign_from", "timeline"]
 
 SLACK: Final = 600
 """Seconds beyond max-age: clocks differ, and libraries hold key sets for five or ten minutes of their own."""
@@ -96,11 +96,21 @@ def timeline(
         steps = _after_switch([records[kid] for kid in old], now, token_life)
     else:
         record = None if new is None else records.get(new)
-        settled = now + (state.max_age if state is not None else 0)
-        if record is not None and record.settled is not None:
-            settled = record.settled
-        steps = _before_switch(record, new, now, settled + slack, token_life)
+        ready = None if record is None else may_sign_from(record, slack)
+        if ready is None:
+            ready = now + (state.max_age if state is not None else 0) + slack
+        steps = _before_switch(record, new, now, ready, token_life)
     return Timeline(steps=tuple(steps), signer=signer, new=new, old=old, troubles=troubles)
+
+
+def may_sign_from(record: KeyRecord, slack: int = SLACK) -> int | None:
+    """Tell from when on a key may sign; None: it is not published yet.
+
+    One that came with the first key set may at once: no cache and no library can hold an older set.
+    """
+    if record.settled is None or record.settled == record.published:
+        return record.settled
+    return record.settled + slack
 
 
 def _next(records: dict[str, KeyRecord], signer: str) -> str | None:
