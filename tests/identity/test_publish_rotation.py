@@ -44,7 +44,7 @@ async def test_each_step_is_due_after_the_one_before_and_not_earlier(tmp_path: P
     ready = START + 10 + HOUR + SLACK
     waiting = plan(state, "a", now=ready - 1)
     assert statuses(waiting) == ["done", "done", "waiting", "later", "later", "later"]
-    assert [step.at for step in waiting.steps][2:] == [ready, ready, ready + LIFE, ready + LIFE]
+    assert [step.at for step in waiting.steps][2:] == [ready, ready, ready, ready + LIFE]
     assert due(plan(state, "a", now=ready)) == [StepName.SIGN]
     assert due(plan(state, "b", now=ready + 5)) == [StepName.KEEP]
     state = await published(tmp_path, "b", now=ready + 10)
@@ -52,6 +52,22 @@ async def test_each_step_is_due_after_the_one_before_and_not_earlier(tmp_path: P
     assert due(plan(state, "b", now=ready + 10 + LIFE)) == [StepName.RETIRE]
     state = await published(tmp_path, "b", now=ready + 10 + LIFE)
     assert due(plan(state, "b", now=ready + 11 + LIFE)) == [StepName.MAKE]
+
+
+async def test_the_old_key_leaves_the_publishers_input_as_soon_as_the_new_one_signs(tmp_path: Path) -> None:
+    state = await published(tmp_path, "a", now=START)
+    early = plan(state, "a", "b", now=START + 1)
+    assert early.step(StepName.KEEP).at == early.step(StepName.SIGN).at
+    state = await published(tmp_path, "a", "b", now=START + 10)
+    late = plan(state, "a", now=START + 20 * HOUR)  # hours after the key could have signed
+    assert late.step(StepName.KEEP).at == late.step(StepName.SIGN).at == START + 20 * HOUR
+    switched = plan(state, "b", now=START + 21 * HOUR)
+    assert [(each.name, each.at) for each in switched.steps if each.status is Status.DUE] == [
+        (StepName.KEEP, START + 21 * HOUR)
+    ]
+    state = await published(tmp_path, "b", now=START + 22 * HOUR)
+    keep = plan(state, "b", now=START + 23 * HOUR).step(StepName.KEEP)
+    assert (keep.status, keep.at) == (Status.WAITING, START + 22 * HOUR + LIFE)
 
 
 async def test_a_signer_that_breaks_live_tokens_is_told(tmp_path: Path) -> None:

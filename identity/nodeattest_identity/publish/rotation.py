@@ -163,7 +163,7 @@ def _before_switch(record: KeyRecord | None, new: str | None, now: int, ready: i
         Step(name=StepName.PUBLISH, status=publish, at=now if published is None else published),
         Step(name=StepName.WAIT, status=waiting, at=ready),
         Step(name=StepName.SIGN, status=Status.DUE if waiting is Status.DONE else Status.LATER, at=sign),
-        Step(name=StepName.KEEP, status=Status.LATER, at=sign + token_life),
+        Step(name=StepName.KEEP, status=Status.LATER, at=sign),
         Step(name=StepName.RETIRE, status=Status.LATER, at=sign + token_life),
     ]
 
@@ -177,6 +177,6 @@ def _after_switch(old: list[KeyRecord], now: int, token_life: int) -> list[Step]
     keep = Status.DUE if wanted else Status.DONE if over else Status.WAITING
     return [
         *done,
-        Step(name=StepName.KEEP, status=keep, at=until),
+        Step(name=StepName.KEEP, status=keep, at=now if wanted else until),
         Step(name=StepName.RETIRE, status=Status.DUE if over else Status.LATER, at=until),
     ]
