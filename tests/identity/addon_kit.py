@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final, cast
 
 import yaml
+from aggregation_kit import aggregate, apply_rights, is_available, token_kubeconfig
 from front_kit import LOOPBACK, Authority
 from gateway_kit import NAME, NAMESPACE, FixedBackends, LoopThread, certify, front_proxy_flags, until
-from test_gateway_aggregated import aggregate, apply_rights, is_available, token_kubeconfig
 
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.app import Ports

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import jwt as pyjwt
 import pytest
+from aggregation_kit import PLACES, RBAC, aggregate, apply_rights, is_available, token_kubeconfig
 from front_kit import LOOPBACK, Authority
 from gateway_kit import (
     NAME,
@@ -32,15 +32,14 @@ from gateway_kit import (
 )
 from websockets.sync.client import connect
 
-from nodeattest_controller import manifests
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.app import Ports
 from nodeattest_identity.addon.gateway.backends import Endpoint, EndpointReader
-from nodeattest_identity.addon.gateway.names import API_SERVICE, GROUP, ROOT
+from nodeattest_identity.addon.gateway.names import GROUP, ROOT
 from nodeattest_identity.addon.gateway.settings import GatewaySettings, Limits
 from nodeattest_identity.addon.gateway.target import parse
 from nodeattest_kube.client import ApiClient
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, maps_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, maps_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.fleet import create_namespace
 from nodeattest_sandbox.process import ControlPlane, start_real
@@ -50,14 +49,6 @@ pytestmark = pytest.mark.conformance
 
 ISSUER: Final = f"https://{NAME}.{NAMESPACE}.svc"
 DASHBOARD: Final = f"{ROOT}/namespaces/apps/services/dashboard/proxy"
-RBAC: Final = "rbac.authorization.k8s.io"
-PLACES: Final = {
-    "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
-    "Role": f"/apis/{RBAC}/v1/namespaces/{{namespace}}/roles",
-    "RoleBinding": f"/apis/{RBAC}/v1/namespaces/{{namespace}}/rolebindings",
-    "ClusterRole": f"/apis/{RBAC}/v1/clusterroles",
-    "ClusterRoleBinding": f"/apis/{RBAC}/v1/clusterrolebindings",
-}
 
 
 @dataclass(frozen=True)
@@ -88,50 +79,6 @@ class World:
 
 def token_client(plane: ControlPlane, namespace: str, account: str, path: Path) -> Client:
     return Client.from_kubeconfig(token_kubeconfig(plane, namespace, account, path))
-
-
-def token_kubeconfig(plane: ControlPlane, namespace: str, account: str, path: Path) -> Path:
-    asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    answer = plane.client().create(f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", asked)
-    return plane.pki.token_kubeconfig(path, plane.server, text_at(answer, "status", "token"))
-
-
-def apply_rights(client: Client) -> None:
-    """Apply what the manifests grant, as they are."""
-    for document in manifests.objects("addon-gateway"):
-        kind = str(document["kind"])
-        if kind in PLACES:
-            found = cast("JsonMap", document)
-            client.create(PLACES[kind].format(namespace=text_at(found, "metadata", "namespace")), found)
-
-
-def aggregate(client: Client, serving: Authority, port: int) -> None:
-    """Let kube-apiserver ask this machine: an ExternalName is the only service that leads to loopback."""
-    client.create(
-        f"/api/v1/namespaces/{NAMESPACE}/services",
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": NAME},
-            "spec": {"type": "ExternalName", "externalName": "localhost"},
-        },
-    )
-    [service] = [each for each in manifests.objects("addon-gateway") if each["kind"] == "APIService"]
-    wanted = cast("dict[str, object]", service["spec"])
-    spec = {
-        **wanted,
-        "caBundle": base64.b64encode(serving.pem).decode(),
-        "service": {"name": NAME, "namespace": NAMESPACE, "port": port},
-    }
-    client.create("/apis/apiregistration.k8s.io/v1/apiservices", cast("JsonMap", {**service, "spec": spec}))
-
-
-def is_available(client: Client) -> bool:
-    found = client.get(f"/apis/apiregistration.k8s.io/v1/apiservices/{API_SERVICE}")
-    conditions = maps_at(found, "status", "conditions")
-    if not any(each["type"] == "Available" and each["status"] == "True" for each in conditions):
-        return False
-    return send(client, "GET", ROOT).status == 200  # the path is handed over a moment later
 
 
 def grant(client: Client, name: str, subject: JsonMap, *, names: list[str] | None = None) -> None:
