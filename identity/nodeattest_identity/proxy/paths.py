@@ -27,8 +27,10 @@ _ORIGIN: Final = re.compile(r"(/[!$%&'()*+,\-./0-9:;=@A-Z_a-z~|^{}\[\]\"<>`]*)(?
 """Path and query. Browsers leave some of what RFC 3986 forbids as it is, and it means nothing to a path."""
 _PLAIN: Final = re.compile(r"(?:/[A-Za-z0-9_~\-][A-Za-z0-9_~.\-]*)*/?")
 """What nearly every path is: nothing in it wants a second look."""
-_ENCODED: Final = re.compile(r"%(?:[0-1][0-9A-Fa-f]|2[fF]|5[cC]|7[fF])|%25(?:2[eEfF]|5[cC]|00)|%(?![0-9A-Fa-f]{2})")
-"""Controls, slash and backslash; a dot, slash, backslash or NUL for whoever decodes twice; no encoding at all."""
+_ENCODED: Final = re.compile(r"%(?:[0-1][0-9A-Fa-f]|2[fF]|5[cC]|7[fF])|%(?![0-9A-Fa-f]{2})")
+"""Controls, slash and backslash; no encoding at all."""
+_ENCODED_TWICE: Final = re.compile(rb"%(?:[0-1][0-9A-Fa-f]|2[eEfF]|5[cC]|7[fF])")
+"""The same and a dot, in what was decoded: for whoever decodes it again."""
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_~.\-]+")
 
 
@@ -74,8 +76,8 @@ def read_target(raw: str) -> Target:
     """Read a request line's target; raises ``Refused``.
 
     1. Origin form of bounded length: not the absolute form, not ``*``; no fragment, backslash, blank or control.
-    2. No encoding of what separates, and none that a second decoding would make so.
-    3. No empty segment but the last. 4. No dot segment, also encoded or before a ``;``. 5. UTF-8 behind the encodings.
+    2. No encoding of what separates. 3. No empty segment but the last. 4. No dot segment, also encoded or before a
+    ``;``. 5. Nothing that a second decoding would make so. 6. UTF-8 behind the encodings.
     """
     # 1, RFC 9112 §3.2.1
     found = _ORIGIN.fullmatch(raw) if len(raw) <= _MAX_TARGET else None
@@ -95,7 +97,10 @@ def read_target(raw: str) -> Target:
     # 4, RFC 3986 §5.2.4; Java servers cut a segment at its parameters first
     if any(segment.partition(b";")[0] in {b".", b".."} for segment in decoded):
         raise _refused("no dot segment")
-    # 5: an overlong or foreign encoding reads differently from one server to the next
+    # 5: whichever of its characters are encoded, %252e as well as %25%32%65
+    if any(b"%" in segment and _ENCODED_TWICE.search(segment) is not None for segment in decoded):
+        raise _refused("no encoding of an encoding")
+    # 6: an overlong or foreign encoding reads differently from one server to the next
     try:
         b"/".join(decoded).decode()
     except UnicodeDecodeError:
