@@ -65,7 +65,7 @@ def _trust(data: bytes) -> bool:
     except ValueError:
         return False
     require(bool(trust.authorities), "a CA is demanded")
-    require("" not in trust.allowed_names, "nobody without a name")
+    require(bool(trust.allowed_names) and "" not in trust.allowed_names, "nobody without a name")
     require(trust.pem.count("BEGIN CERTIFICATE") == len(trust.authorities), "every CA counts")
     return True
 

@@ -72,14 +72,21 @@ def test_a_config_map_that_names_no_front_proxy_is_refused(changes: dict[str, st
         read_trust(None)
 
 
-def test_any_name_is_refused_where_users_certificates_are_of_the_same_ca() -> None:
-    shared = FRONT.pem.decode() + USERS.pem.decode()
-    with pytest.raises(TrustError, match="any of them could claim to be anybody"):
-        read_trust(config_map(requestheader_client_ca_file=shared, requestheader_allowed_names=None))
-    with pytest.raises(TrustError, match="any of them could claim to be anybody"):
-        read_trust(config_map(requestheader_client_ca_file=shared, requestheader_allowed_names="[]"))
-    assert read_trust(config_map(requestheader_client_ca_file=shared)).allowed_names
-    assert not read_trust(config_map(requestheader_allowed_names=None)).allowed_names
+@pytest.mark.parametrize("names", [None, "", "[]"])
+@pytest.mark.parametrize(
+    "users", [USERS.pem.decode(), FRONT.pem.decode(), FRONT.pem.decode() + USERS.pem.decode(), None]
+)
+def test_any_name_is_refused_whatever_ca_users_certificates_are_of(names: str | None, users: str | None) -> None:
+    """An intermediate under the front proxy's CA could certify users, and need not be in the ConfigMap."""
+    with pytest.raises(TrustError, match="could claim to be anybody"):
+        read_trust(config_map(client_ca_file=users, requestheader_allowed_names=names))
+    assert read_trust(config_map(client_ca_file=users)).allowed_names
+
+
+def test_without_allowed_names_there_is_no_front_proxy() -> None:
+    nobody = Trust(authorities=TRUST.authorities, allowed_names=frozenset(), has_uid=False)
+    with pytest.raises(Refused):
+        identify(nobody, "front-proxy-client", [USER])
 
 
 def test_a_user_is_read_as_kube_apiserver_wrote_him() -> None:

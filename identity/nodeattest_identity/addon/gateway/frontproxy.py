@@ -1,7 +1,8 @@
 """Who a request is from, as kube-apiserver says in the name of its front proxy. Pure.
 
 Promises: nothing is read of ``X-Remote-*`` unless the connection showed a certificate of the front proxy's CA with an
-allowed name; a ConfigMap under which any user's certificate would pass for a front proxy's is refused. Only the header
+allowed name; a ConfigMap that allows every name is refused, because nothing in it tells whether users' certificates
+lead to the same CA, be it by an intermediate that only the user shows. Only the header
 names that kube-apiserver writes itself, and therefore takes away from its users, are ever read: under another name that
 the ConfigMap lists, and under ``X-Remote-Uid`` where the ConfigMap lists none (kube-apiserver before 1.33), every user
 could send a value of his own.
@@ -20,8 +21,7 @@ from typing import Final, cast
 from urllib.parse import unquote
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_identity.addon.gateway.refusals import Refused
 from nodeattest_kube.jsontypes import JsonObject, dig_text
@@ -52,13 +52,13 @@ class Trust:
     authorities: tuple[bytes, ...]
     """The CAs of front proxies, DER."""
     allowed_names: frozenset[str]
-    """Common names; empty: all of these CAs, which is refused where users' certificates are of the same."""
+    """Common names; there is one at least."""
     has_uid: bool
     """Whether this kube-apiserver writes ``X-Remote-Uid``."""
 
     def knows(self, common_name: str | None) -> bool:
         """Tell whether a certificate with this name is a front proxy's; None: there was no certificate."""
-        return common_name is not None and (not self.allowed_names or common_name in self.allowed_names)
+        return common_name is not None and common_name in self.allowed_names
 
     @property
     def pem(self) -> str:
@@ -90,11 +90,10 @@ def read_trust(config_map: JsonObject | None) -> Trust:
             "--requestheader-client-ca-file"
         )
     allowed = frozenset(_names(config_map, "requestheader-allowed-names"))
-    users = _certificates(dig_text(config_map, "data", "client-ca-file"))
-    if not allowed and {_key(each) for each in authorities} & {_key(each) for each in users}:
+    if not allowed:
         raise TrustError(
-            f"{_WHERE}: expected requestheader-allowed-names, got none, and the CA of front proxies certifies users, "
-            "too: any of them could claim to be anybody; start kube-apiserver with --requestheader-allowed-names"
+            f"{_WHERE}: expected requestheader-allowed-names, got none: whoever has a certificate of the CA of front "
+            "proxies could claim to be anybody; start kube-apiserver with --requestheader-allowed-names"
         )
     for wanted, key in ((_USER, "username-headers"), (_GROUP, "group-headers"), (_EXTRA, "extra-headers-prefix")):
         if wanted not in {name.lower() for name in _names(config_map, f"requestheader-{key}")}:
@@ -184,14 +183,6 @@ def _certificates(pem: str) -> list[x509.Certificate]:
     if len(found) > _MOST_CAS:
         raise TrustError(f"{_WHERE}: expected at most {_MOST_CAS} CAs, got {len(found)}")
     return found
-
-
-def _key(certificate: x509.Certificate) -> bytes:
-    """Tell CAs apart by their keys: a CA certified anew is the same one."""
-    try:
-        return certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    except (ValueError, UnsupportedAlgorithm):
-        raise TrustError(f"{_WHERE}: expected CAs with keys that are known here, got others") from None
 
 
 def _names(config_map: JsonObject, key: str) -> list[str]:
