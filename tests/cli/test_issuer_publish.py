@@ -131,6 +131,16 @@ def test_a_leaked_key_is_dropped_at_once(run: Run, tmp_path: Path) -> None:
     assert stood(tmp_path / "www") == kids("b")
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_name_of_no_key_to_drop_is_said_and_ends_with_1(run: Run, tmp_path: Path, more: tuple[str, ...]) -> None:
+    run(*keys(tmp_path, "a", "b"), "--no-read-back")
+    code, _, err = run(*keys(tmp_path, "b"), "--no-read-back", "--drop-key", "nokid", *more)
+    assert code == 1
+    assert "got nokid" in err
+    assert all(kid in err for kid in kids("a", "b"))
+    assert set(stood(tmp_path / "www")) == set(kids("a", "b"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -15,7 +15,7 @@ import pytest
 from publish_kit import ISSUER, START, YEAR, Clock, Faulty, KilledError, directory, files, kids, state_of, stood, wanted
 
 from nodeattest_identity.publish.errors import ForeignIssuer, LostRace, StoreRefused
-from nodeattest_identity.publish.publisher import publish
+from nodeattest_identity.publish.publisher import Published, publish
 from nodeattest_identity.publish.store import Stored
 from nodeattest_identity.publish.stores.directory import DirectoryStore
 from nodeattest_identity.publish.wanted import Wanted
@@ -144,6 +144,24 @@ async def test_a_key_that_another_run_publishes_while_we_read_is_not_taken_for_a
     await publish(between, wanted("a", "ours"), clock=Clock(START + 5))
     assert between.done
     assert set(stood(tmp_path)) == set(kids("a", "ours", "other"))
+
+
+async def test_a_key_that_another_run_drops_before_we_do_counts_as_seen(tmp_path: Path) -> None:
+    await publish(directory(tmp_path), wanted("a", "leaked"), clock=Clock())
+    order = replace(wanted("a"), revoked=frozenset(kids("leaked")))
+    done: list[Published] = []
+
+    async def wait(_races: int) -> None:
+        done.append(await publish(directory(tmp_path), order, clock=Clock(START + 6)))
+
+    def race(number: int, _path: str) -> None:
+        if number == 0 and not done:
+            raise LostRace("somebody else wrote")
+
+    ours = await publish(Faulty(directory(tmp_path), before_write=race), order, clock=Clock(START + 5), pause=wait)
+    assert [each.unknown for each in (*done, ours)] == [frozenset(), frozenset()]
+    again = await publish(directory(tmp_path), order, clock=Clock(START + 7))
+    assert again.unknown == set(kids("leaked"))
 
 
 async def test_a_place_that_forgets_content_types_is_told_of_instead_of_written_for_ever(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """``nodeattest issuer publish``: keep a public place equal to what is wanted.
 
-Promises: exit code 0 where the place holds it and the public sees it; 1 where the public URL shows something wrong; 2
-where nothing could be published, with one line why; 3 where it is not so yet: a dry run would write, caches still show
-the older documents, or the store is busy. May be run again at any time. Everything else is
-``nodeattest_identity.publish``.
+Promises: exit code 0 where the place holds it and the public sees it; 1 where the public URL shows something wrong, or
+a key that was to be dropped is not there; 2 where nothing could be published, with one line why; 3 where it is not so
+yet: a dry run would write, caches still show the older documents, or the store is busy. May be run again at any time.
+Everything else is ``nodeattest_identity.publish``.
 """
 
 from __future__ import annotations
@@ -124,6 +124,8 @@ async def _foreseen(place: Place, wanted: Wanted, output: str) -> int:
     async with place.opened() as store:
         ahead = await foresee(store, wanted, clock=time.time)
         _show(store.name, ahead.writes, ahead.notes, ahead.state, output, done="would be written", found=None)
+    if _undropped(ahead.unknown, ahead.state):
+        return _WRONG
     return _NOT_YET if ahead.writes else 0
 
 
@@ -133,9 +135,23 @@ async def _publish(place: Place, wanted: Wanted, public: _Public, output: str) -
         name = store.name
     found = None if public.skipped else await _read_back(published, public)
     _show(name, published.writes, published.notes, published.state, output, done="written", found=found)
+    if _undropped(published.unknown, published.state):
+        return _WRONG
     if found is None or found.seen is Seen.EQUAL:
         return 0
     return _NOT_YET if found.seen is Seen.OLDER else _WRONG
+
+
+def _undropped(unknown: frozenset[str], state: State) -> bool:
+    """Tell of keys that were to be dropped and are not there: a name that is mistyped leaves a leaked key public."""
+    there = ", ".join(shown(each.key.kid) for each in state.keys)
+    for kid in sorted(unknown):
+        click.echo(
+            f"nodeattest: --drop-key: expected the name of a published key, got {shown(kid)}: either that key is gone "
+            f"already, or the name is wrong and nothing was dropped; published: {there}",
+            err=True,
+        )
+    return bool(unknown)
 
 
 async def _read_back(published: Published, public: _Public) -> ReadBack:

@@ -74,6 +74,8 @@ class Plan:
     """As it is once the writes are done."""
     notes: tuple[str, ...]
     """What happens to which key, for people."""
+    unknown: frozenset[str]
+    """Names of keys that are to be dropped, and that nothing there has."""
 
 
 def cache_control(max_age: int) -> str:
@@ -112,6 +114,7 @@ def plan(found: Found, wanted: Wanted, now: int) -> Plan:
         documents=made,
         state=state,
         notes=fates.notes,
+        unknown=fates.unknown,
     )
 
 

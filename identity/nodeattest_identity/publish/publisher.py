@@ -38,6 +38,8 @@ class Published:
     writes: tuple[Write, ...]
     """What this run wrote; empty where all was there."""
     notes: tuple[str, ...]
+    unknown: frozenset[str]
+    """Names of keys that were to be dropped, and that this run never saw."""
 
 
 async def look(store: Store, wanted: Wanted) -> Found:
@@ -77,11 +79,19 @@ async def publish(
     notes: dict[str, None] = {}
     lost: LostRace | None = None
     races = 0
+    unknown = wanted.revoked
     for _ in range(_ROUNDS):
         ahead = await foresee(store, wanted, clock=clock)
         notes |= dict.fromkeys(ahead.notes)
+        unknown &= ahead.unknown
         if not ahead.writes:
-            return Published(documents=ahead.documents, state=ahead.state, writes=tuple(written), notes=tuple(notes))
+            return Published(
+                documents=ahead.documents,
+                state=ahead.state,
+                writes=tuple(written),
+                notes=tuple(notes),
+                unknown=unknown,
+            )
         try:
             written += await _write(store, ahead)
         except LostRace as race:

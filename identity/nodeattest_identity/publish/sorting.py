@@ -47,6 +47,8 @@ class Fates:
     going: tuple[KeyRecord, ...]
     notes: tuple[str, ...]
     """For people."""
+    unknown: frozenset[str]
+    """Names of keys that are to be dropped, and that neither the state nor the key set has."""
 
 
 def standing(jwks: Stored | None) -> Standing:
@@ -95,7 +97,12 @@ def sort(before: State, wanted: Wanted, there: Standing, now: int) -> Fates:
         (going if retire <= now else staying).append(replace(_seen(record, there), retire=retire))
         notes.append(f"- {kid}: goes" if retire <= now else _stays(kid, retire))
     # 5
-    return Fates(staying=tuple(staying), going=tuple(going), notes=(*notes, *_strangers(names, known, there)))
+    return Fates(
+        staying=tuple(staying),
+        going=tuple(going),
+        notes=(*notes, *_strangers(names, known, there)),
+        unknown=wanted.revoked - known.keys() - {key.kid for key in there.keys or ()},
+    )
 
 
 def _check(keys: tuple[VerifyingKey, ...], known: dict[str, KeyRecord], wanted: Wanted) -> None:
