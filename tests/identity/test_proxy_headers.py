@@ -20,7 +20,11 @@ ALIASES = [
     b"X-Forwarded-Groups", b"X-Forwarded-Uri", b"X-Forwarded-Prefix", b"Forwarded", b"Impersonate-User",
     b"impersonate_group", b"Authorization", b"authorization", b"Proxy-Authorization", b"Proxy_Authorization",
     b"X-Original-URL", b"X-Rewrite-URL", b"X-Auth-Request-User", b"Remote-User", b"REMOTE_USER", b"X-Real-IP",
-    b"X-HTTP-Method-Override", b"Proxy", b"X-Request-Id",
+    b"X-HTTP-Method-Override", b"Proxy", b"X-Request-Id", b"X-Authentik-Username", b"x_authentik_groups",
+    b"X-Consumer-Username", b"X-Credential-Identifier", b"X-Anonymous-Consumer", b"X-Vouch-User", b"X-Userinfo",
+    b"X-User", b"X-User-Id", b"HTTP-Remote-User", b"HTTP_X_REMOTE_USER", b"X-Access-Token", b"X-Auth-Token", b"X_Auth",
+    b"X-Auth-Subject", b"X-JWT-Assertion", b"OIDC_CLAIM_sub", b"Tailscale-User-Login", b"Teleport-Jwt-Assertion",
+    b"X-Envoy-Original-Path", b"X-Amzn-Mtls-Clientcert-Subject", b"X-MS-Token-AAD-Id-Token",
 ]  # fmt: skip
 
 

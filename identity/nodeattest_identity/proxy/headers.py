@@ -1,9 +1,10 @@
 """Which header fields pass a proxy, in both directions. Pure.
 
 Promises: an upstream that folds ``-``, ``_``, ``.`` and case (CGI, WSGI, some routers) sees of every identity header
-only what we inject, one value each; no credential and no hop-by-hop field passes; the client's words on who it is or
-was forwarded by never pass. Fields are dropped before ours are added, so no ``Connection`` names ours away.
-Leaves to others: framing (aiohttp refuses what is ambiguous), what is injected.
+only what we inject, one value each; no credential for Kubernetes and no hop-by-hop field passes; the client's words on
+who it is or was forwarded by never pass. Fields are dropped before ours are added: no ``Connection`` names ours away.
+Leaves to others: cookies and keys of an add-on's own making, which pass; framing (aiohttp refuses what is ambiguous),
+what is injected.
 Source: RFC 9110 §7.6.1, RFC 7230 §6.1; RFC 3875 §4.1.18 and PEP 3333 (folding); CVE-2025-64484 and its relatives in
 Traefik and oauth2-proxy (an alias passed), kube-rbac-proxy #319 (``Connection`` named the identity header); apiserver
 pkg/server/httplog and authentication/request/websocket (a bearer token in ``Sec-WebSocket-Protocol``).
@@ -49,16 +50,22 @@ _OURS: Final = frozenset({b"host", b"content-length", b"expect"})
 """What we write anew."""
 _IDENTITY: Final = frozenset({
     b"authorization", b"forwarded", b"remote-user", b"remote-group", b"remote-groups", b"remote-email", b"remote-name",
-    b"x-user", b"x-username", b"x-email", b"x-groups", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip",
-    b"true-client-ip", b"x-request-id", b"x-http-method-override", b"x-http-method", b"x-method-override",
+    b"x-username", b"x-email", b"x-groups", b"x-roles", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip",
+    b"x-originating-ip", b"true-client-ip", b"cf-connecting-ip", b"fastly-client-ip", b"x-scheme", b"x-url-scheme",
+    b"front-end-https", b"x-access-token", b"x-id-token", b"x-anonymous-consumer", b"x-request-id",
+    b"x-http-method-override", b"x-http-method", b"x-method-override",
 })  # fmt: skip
 """Identities, origins and methods that an upstream may believe a proxy for."""
 _IDENTITY_PREFIXES: Final = (
-    b"x-authenticated-", b"x-authorized-", b"x-remote-", b"x-forwarded-", b"x-auth-request-", b"x-webauth-",
-    b"x-auth-user", b"x-auth-email", b"x-auth-group", b"x-auth-name", b"x-original-",
+    b"x-authenticated-", b"x-authorized-", b"x-remote-", b"x-forwarded-", b"x-auth-", b"x-webauth-", b"x-user-",
+    b"x-userinfo", b"x-authentik-", b"x-vouch-", b"x-consumer-", b"x-credential-", b"x-jwt-", b"x-oidc-", b"oidc-",
+    b"x-identity-", b"x-principal", b"tailscale-user-", b"teleport-", b"http-", b"x-envoy-", b"x-original-",
     b"x-rewrite-", b"impersonate-", b"proxy-", b"x-ssl-client-", b"ssl-client-", b"x-client-cert", b"x-pomerium-",
-    b"x-goog-authenticated-", b"x-goog-iap-", b"x-amzn-oidc-", b"x-ms-client-principal", b"cf-access-",
+    b"x-goog-authenticated-", b"x-goog-iap-", b"x-amzn-oidc-", b"x-amzn-mtls-", b"x-ms-client-principal",
+    b"x-ms-token-", b"cf-access-",
 )  # fmt: skip
+"""Of kube-apiserver, oauth2-proxy, gatekeepers and ``auth_request`` (X-Auth-*), authentik, Vouch, Kong, Tailscale,
+mod_auth_openidc, Teleport, Envoy, Pomerium and clouds; ``http-`` is CGI's name, given as a field's."""
 _BARE: Final = frozenset(prefix.rstrip(b"-") for prefix in _IDENTITY_PREFIXES)
 _DROPPED: Final = _HOP_BY_HOP | _OURS | _IDENTITY | _BARE
 _BACK: Final = (b"x-authenticated-", b"x-authorized-", b"x-remote-", b"impersonate-")
