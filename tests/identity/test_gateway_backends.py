@@ -89,6 +89,17 @@ def test_a_service_that_names_another_host_leads_nowhere() -> None:
         address("0.0.0.0"),  # noqa: S104 - an address that is refused
         address("::"),
         address("255.255.255.255"),
+        address("fd00:ec2::254"),
+        address("fd20:ce::254"),
+        address("168.63.129.16"),
+        address("100.100.100.200"),
+        address("192.0.0.192"),
+        address("::ffff:168.63.129.16"),
+        address("2002:a9fe:a9fe::1"),
+        address("64:ff9b::a9fe:a9fe"),
+        address("64:ff9b::7f00:1"),
+        address("::127.0.0.1"),
+        address("2001:0:a9fe:a9fe::1"),
         address("metadata.google.internal"),
         address(""),
         address("10.0.0.1", namespace="kube-system"),
@@ -101,6 +112,23 @@ def test_an_address_that_is_no_pods_is_never_asked(spoilt: JsonObject) -> None:
         choose(service(), endpoints(spoilt), target())
     assert (refused.value.status, refused.value.headers["Retry-After"]) == (503, "2")
     assert choose(service(), endpoints(spoilt, address("10.0.0.7")), target()) == [Endpoint("10.0.0.7", 8080)]
+
+
+@pytest.mark.parametrize(
+    "ip",
+    [
+        "10.0.0.1",
+        "100.64.3.4",
+        "192.168.0.9",
+        "172.16.0.1",
+        "fd00::2",
+        "2001:db8::7",
+        "::ffff:10.0.0.1",
+        "2002:a00:1::1",
+    ],
+)
+def test_an_address_that_pods_have_is_asked(ip: str) -> None:
+    assert choose(service(), endpoints(address(ip)), target()) == [Endpoint(ip, 8080)]
 
 
 def test_a_pod_that_is_not_ready_is_not_asked() -> None:

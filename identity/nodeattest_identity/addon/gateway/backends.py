@@ -1,12 +1,13 @@
 """Where a service's requests go: one ready endpoint of it, read from the API.
 
 Promises: only addresses of Pods in the service's own namespace, as its Endpoints say, and never one that no Pod has:
-loopback, link-local (the metadata service of clouds), multicast, unspecified. A service that only names another host
+loopback, link-local, multicast, unspecified, and where clouds answer their machines (metadata services), also not as an
+IPv6 address that leads to such an IPv4 one. A service that only names another host
 (ExternalName) leads nowhere. What was read is good for two seconds.
 Leaves to others: who may ask (``review``). Whoever may write Endpoints decides where a service leads, here as with
 kube-proxy: that is why a token names one service, and says nothing to others.
 Source: Kubernetes pkg/registry/core/service/storage/rest.go (ResourceLocation, isValidAddress),
-pkg/proxy/util (IsProxyableIP).
+pkg/proxy/util (IsProxyableIP). RFC 3056, 4380 and 6052 for IPv4 addresses within IPv6 ones.
 """
 
 from __future__ import annotations
@@ -31,6 +32,19 @@ _GOOD_FOR: Final = 2.0
 _MOST: Final = 2_000
 _AGAIN: Final = {"Retry-After": "2"}
 _MAX_PORT: Final = 65_535
+_OF_CLOUDS: Final = frozenset(
+    ipaddress.ip_address(each)
+    for each in (
+        "fd00:ec2::254",  # AWS
+        "fd20:ce::254",  # Google Cloud
+        "168.63.129.16",  # Azure
+        "100.100.100.200",  # Alibaba Cloud
+        "192.0.0.192",  # Oracle Cloud
+    )
+)
+"""Metadata services, and what tells machines their settings, that are not link-local."""
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_COMPATIBLE: Final = ipaddress.ip_network("::/96")
 
 _log = logging.getLogger(__name__)
 
@@ -136,11 +150,29 @@ def _is_reachable(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    shown = mapped or address
-    return not (
-        shown.is_loopback or shown.is_link_local or shown.is_multicast or shown.is_unspecified or shown.is_reserved
+    if not _could_be_a_pods(address):
+        return False
+    return not isinstance(address, ipaddress.IPv6Address) or all(map(_could_be_a_pods, _within(address)))
+
+
+def _could_be_a_pods(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return True  # it is judged by what is within it
+    return address not in _OF_CLOUDS and not (
+        address.is_loopback
+        or address.is_link_local
+        or address.is_multicast
+        or address.is_unspecified
+        or address.is_reserved
     )
+
+
+def _within(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
+    """List the IPv4 addresses that an IPv6 one may lead to."""
+    found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if address in _NAT64 or address in _COMPATIBLE:
+        found.append(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+    return [each for each in found if each is not None]
 
 
 def _number(port: JsonObject) -> int:
