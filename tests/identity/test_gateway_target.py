@@ -119,3 +119,10 @@ def test_any_text_gives_one_service_or_a_refusal(text: str) -> None:
         except Refused:
             continue
         assert raw.startswith(f"{ROOT}/namespaces/{target.namespace}/services/{target.name}/proxy")
+
+
+def test_no_refusal_sends_users_around_the_gateway() -> None:
+    """kube-apiserver's own proxy forwards without a caller's identity, and with whatever he says of himself."""
+    with pytest.raises(Refused) as refused:
+        parse(f"{SERVICES}/dashboard/proxy/?add-auth=no")
+    assert "/api/v1" not in refused.value.message

@@ -116,6 +116,6 @@ def _without_ours(query: str) -> str:
             raise Refused(
                 HTTPStatus.BAD_REQUEST,
                 f"expected {ADD_AUTH}=true or nothing, got something else: this path never forwards a request without "
-                "its caller's identity; /api/v1/namespaces/NAMESPACE/services/NAME/proxy/ does",
+                "its caller's identity",
             )
     return "&".join(kept)
