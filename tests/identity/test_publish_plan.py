@@ -221,6 +221,13 @@ def test_a_time_to_retire_that_was_promised_is_not_shortened_by_a_clock_that_is_
     assert behind.writes == ()
 
 
+@pytest.mark.parametrize("want", [wanted("b"), wanted("b", "c")])
+def test_by_a_clock_that_is_days_behind_no_key_is_dated_and_none_goes(want: Wanted) -> None:
+    standing = settled(wanted("b"), settled(wanted("a", "b")))
+    with pytest.raises(PublishError, match="set this machine's clock"):
+        plan(standing, want, START - 25 * HOUR)
+
+
 def _foreign_configuration() -> Found:
     other = documents("https://other.example", "https://other.example/jwks", [key("o")])
     return Found(configuration=Stored(body=other.configuration, version="1"), jwks=Stored(body=other.jwks, version="1"))
@@ -286,7 +293,9 @@ def test_no_key_is_no_publication() -> None:
 def test_wrong_headers_are_put_right() -> None:
     standing = settled(wanted("a"))
     assert standing.jwks is not None
-    planned = plan(replace(standing, jwks=replace(standing.jwks, content_type="binary/octet-stream")), wanted("a"), 0)
+    planned = plan(
+        replace(standing, jwks=replace(standing.jwks, content_type="binary/octet-stream")), wanted("a"), START
+    )
     assert JWKS in [write.path for write in planned.writes]
 
 

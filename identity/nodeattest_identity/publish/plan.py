@@ -32,7 +32,7 @@ from nodeattest_identity.issuer.documents import (
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
 from nodeattest_identity.publish.errors import ForeignIssuer
 from nodeattest_identity.publish.layout import layout
-from nodeattest_identity.publish.sorting import sort, standing
+from nodeattest_identity.publish.sorting import check_clock, sort, standing
 from nodeattest_identity.publish.state import KeyRecord, State, StateError, encode, parse
 from nodeattest_identity.publish.store import Stored
 from nodeattest_identity.publish.wanted import DAY, RETIRE_AFTER, Wanted
@@ -86,12 +86,13 @@ def cache_control(max_age: int) -> str:
 def plan(found: Found, wanted: Wanted, now: int) -> Plan:
     """Plan the next writes; raises ``ForeignIssuer``, ``PublishError``, ``KeysError`` and ``UrlError``.
 
-    1. What stands there is ours, or adopted. 2. Which keys stay, come and go. 3. What differs.
+    1. What stands there is ours, or adopted, and no later than now. 2. Which keys stay, come and go. 3. What differs.
     4. The state first where anything differs, then the key set, then the configuration.
     """
     place = layout(wanted.issuer, wanted.jwks_uri)
     # 1
     before = _ours(found, wanted, now)
+    check_clock(before, now)
     # 2
     there = standing(found.jwks)
     fates = sort(before, wanted, there, now)

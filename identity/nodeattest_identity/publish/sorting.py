@@ -19,10 +19,10 @@ from nodeattest_identity.publish.store import Stored
 from nodeattest_identity.publish.wanted import DAY, RETIRE_AFTER, Wanted
 from nodeattest_identity.tokens.jwt import shown
 
-__all__ = ["Fates", "Standing", "sort", "standing"]
+__all__ = ["Fates", "Standing", "check_clock", "sort", "standing"]
 
 _CLOCKS: Final = DAY
-"""Seconds by which clocks of publishers may differ before one shortens what another promised."""
+"""Seconds by which clocks of publishers may differ before one shortens what another promised, or is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,19 @@ def sort(before: State, wanted: Wanted, there: Standing, now: int) -> Fates:
         notes=(*notes, *_strangers(names, known, there)),
         unknown=wanted.revoked - known.keys() - {key.kid for key in there.keys or ()},
     )
+
+
+def check_clock(before: State, now: int) -> None:
+    """Refuse to count by a clock that is far behind; raises ``PublishError``.
+
+    By it a key would seem to have been published long ago, and old keys would go while tokens by them live.
+    """
+    if before.changed is not None and before.changed > now + _CLOCKS:
+        raise PublishError(
+            f"expected a clock that is past the last change of the documents, {_moment(before.changed)}, got "
+            f"{_moment(now)}: set this machine's clock; if it is right and the state is wrong, remove the state and "
+            "say --adopt"
+        )
 
 
 def _check(keys: tuple[VerifyingKey, ...], known: dict[str, KeyRecord], wanted: Wanted) -> None:
