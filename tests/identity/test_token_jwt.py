@@ -201,6 +201,13 @@ def test_what_is_not_whole_or_spelt_otherwise_is_refused(text: bytes) -> None:
     assert verdict(text) in {Reason.JWT_MALFORMED, Reason.JWT_SIGNATURE_INVALID, Reason.JWT_ALGORITHM_NOT_ALLOWED}
 
 
+@given(st.text(st.characters(), max_size=8) | st.sampled_from(["\ud800", "\udc10.a.b", "\udc80", "a.b.\udfff"]))
+def test_any_text_is_refused_like_bytes_half_a_character_too(text: str) -> None:
+    with pytest.raises(Denied) as denied:
+        parse(text)
+    assert denied.value.reason is Reason.JWT_MALFORMED
+
+
 def test_a_token_of_more_than_eight_kib_is_refused_and_one_below_is_not() -> None:
     room = MAX_SIZE - len(token(ES, given_claims=claims(groups="")))
     assert verdict(token(ES, given_claims=claims(groups="x" * room))) == Reason.JWT_MALFORMED

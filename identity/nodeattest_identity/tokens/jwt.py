@@ -1,8 +1,8 @@
 """A strict verifier of JWTs under an issuer's keys (JWS compact, RS256 and ES256 to ES512).
 
-Promises: ``parse`` makes of any bytes an ``Unproved`` or ``Denied``; ``verify`` returns ``Claims`` that one of the
-given keys signed, by that key's own algorithm, for one of the expected audiences, and that are good now. No message
-quotes the token. Leaves to others: signatures (joserfc), where keys come from (``keyring``), who may do what.
+Promises: ``parse`` makes of any bytes, and any text, an ``Unproved`` or ``Denied``; ``verify`` returns ``Claims`` that
+one of the given keys signed, by that key's own algorithm, for one of the expected audiences, and that are good now. No
+message quotes the token. Leaves to others: signatures (joserfc), where keys come from (``keyring``), who may do what.
 
 Stricter than other relying parties, on purpose: ``kid`` is required (npm jose, go-oidc and jwcrypto try every key
 without one: a token of unnamed key is then good as long as any key is), header members that we do not know are refused
@@ -88,7 +88,7 @@ def parse(token: bytes | str) -> Unproved:
     1. Three parts of at most 8 KiB together, each base64url in its one spelling.
     2. The header is an object of known members: ``alg``, ``kid``, perhaps ``typ`` JWT. No ``crit``, no key inside it.
     """
-    data = token.encode("utf-8", "surrogateescape") if isinstance(token, str) else token
+    data = token.encode("utf-8", "surrogatepass") if isinstance(token, str) else token
     # 1, RFC 7515 §5.2 (1) to (3)
     parts = data.split(b".") if len(data) <= MAX_SIZE else []
     if len(parts) != _PARTS:

@@ -27,6 +27,8 @@ __all__ = ["ReviewVerifier", "read_review"]
 _PATH: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 _VERIFIED_BY: Final = "TokenReview"
 _REMEDY: Final = "ask for a token with this audience (kubectl create token --audience)"
+_LATEST: Final = 2**53
+"""Seconds; beyond it integers are not what a float can hold."""
 _PARTS: Final = 3
 """Of a JWT."""
 
@@ -107,7 +109,9 @@ def _own_words(token: bytes) -> JsonObject:
 def _expiry(claims: JsonObject) -> float | None:
     """Tell when a token ends."""
     until = claims.get("exp")
-    return float(until) if isinstance(until, int | float) and not isinstance(until, bool) else None
+    if not isinstance(until, int | float) or isinstance(until, bool):
+        return None
+    return float(max(0, min(until, _LATEST)))
 
 
 def _texts(value: JsonValue) -> list[str]:
