@@ -10,6 +10,7 @@ from addon_kit import documents, sidecar_arguments
 from nodeattest_cli.addon_auth.sidecar import sidecar
 from nodeattest_controller import manifests
 from nodeattest_identity.addon.gateway.names import GROUP
+from nodeattest_identity.proxy.limits import CONNECTION_BYTES
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
 
 
@@ -81,3 +82,14 @@ def test_users_get_one_verb_on_one_service_of_the_gateway() -> None:
         "resourceNames": ["dashboard"],
         "verbs": ["get"],
     }
+
+
+def test_all_connections_at_once_fit_into_the_memory_that_a_sidecar_may_use() -> None:
+    """Over TLS, which the manifest leaves to whoever wants it; to the add-on there is none."""
+    [container] = [each for each in objects(pod()["containers"]) if each["name"] == "sidecar"]
+    limit = str(dig(container, "resources", "limits", "memory"))
+    [connections] = [each.partition("=")[2] for each in sidecar_arguments() if each.startswith("--max-connections=")]
+    process, to_the_add_on = 96 << 20, 25 << 10
+    assert limit.endswith("Mi")
+    most = process + int(connections) * (CONNECTION_BYTES + to_the_add_on)
+    assert most <= int(limit.removesuffix("Mi")) << 20
