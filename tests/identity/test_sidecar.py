@@ -250,6 +250,26 @@ async def test_the_log_names_user_audience_key_and_decision_and_no_token_nor_que
         assert secret not in text
 
 
+async def test_strangers_do_not_fill_the_log_and_what_is_left_out_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    time = Time()
+
+    def told(what: str) -> list[str]:
+        return [text for record in caplog.records if what in (text := record.getMessage())]
+
+    async with upstream() as seen, sidecar(seen, time=time) as running:
+        for _ in range(50):
+            assert (await exchange(running.port, request())).status == 401
+            assert (await exchange(running.port, request("/", authorization(users_token())))).status == 200
+        assert len(told("CredentialsMissing")) == 20
+        assert len(told("user 'alice'")) == 50, "who is known has his lines"
+        assert running.count('nodeattest_sidecar_refused_total{reason="CredentialsMissing"}') == 50
+        time.now += 10
+        assert (await exchange(running.port, request())).status == 401
+    [*_, last] = told("CredentialsMissing")
+    assert last.endswith("; user -; 30 more like it were not told")
+
+
 async def test_no_idle_connection_is_shared_between_a_users_broken_body_and_the_next_request() -> None:
     async with upstream() as seen, sidecar(seen) as running:
         reader, writer = await asyncio.open_connection(LOOPBACK, running.port)

@@ -2,7 +2,8 @@
 
 Promises: the add-on gets a request only with a verified caller's name, or, on paths that are open to anybody, with
 nobody's: no credential in either case. An answer or a WebSocket ends when the token does, or after the longest time
-that a request may take. One user's requests leave room for others'. The log tells who, and never a token or a query.
+that a request may take. One user's requests leave room for others'. The log tells who, and never a token or a query;
+strangers do not fill it.
 Leaves to others: how a token is proved (``cache``), how bytes pass (``proxy.forward``).
 Source: companion proposal 003, "Proposed Pattern v2" and "Considerations".
 """
@@ -28,6 +29,7 @@ from nodeattest_identity.proxy.forward import Forwarder, Order, Upstream, sender
 from nodeattest_identity.proxy.headers import CREDENTIALS
 from nodeattest_identity.proxy.paths import Target, read_target
 from nodeattest_identity.proxy.refusals import Refusal, Refused
+from nodeattest_identity.proxy.sparing import Sparing
 from nodeattest_providers.errors import Denied, Unavailable
 
 __all__ = ["SidecarService"]
@@ -62,6 +64,7 @@ class SidecarService:
         self._now = now
         self._new_id = new_id
         self._upstream = Upstream(host=settings.upstream.host, port=settings.upstream.port)
+        self._sparing = Sparing(now)
         self._under_way: Counter[str | None] = Counter()
         """Requests of each user; of nobody, too."""
 
@@ -81,13 +84,13 @@ class SidecarService:
             response = await self._forward(request, target, caller, request_id)
         except Refused as refused:
             self._metrics.refused(refused.refusal)
-            self._tell(request_id, caller, f"refused, {refused.refusal}: {refused.detail}")
+            self._tell(request_id, caller, f"refused, {refused.refusal}", f": {refused.detail}")
             raise self._as_set(refused) from None
         except asyncio.CancelledError:
             self._tell(request_id, caller, "ended, the client went away")
             raise
         self._metrics.forwarded(response.status)
-        self._tell(request_id, caller, f"forwarded, {response.status}")
+        self._tell(request_id, caller, "forwarded", f", {response.status}")
         return response
 
     def _is_open(self, target: Target) -> bool:
@@ -153,10 +156,14 @@ class SidecarService:
             refused.status, refused.headers = HTTPStatus.FORBIDDEN, {}
         return refused
 
-    def _tell(self, request_id: str, caller: Caller | None, decision: str) -> None:
+    def _tell(self, request_id: str, caller: Caller | None, kind: str, detail: str = "") -> None:
         """Log a decision: who, for which audience, by which key; nothing of the request but its name of ours."""
+        decision = kind + detail
         if caller is None:
-            _log.info("request %s: %s; user %s", request_id, decision, _NOBODY)
+            more = self._sparing.more(kind)
+            level = logging.DEBUG if more is None else logging.INFO
+            said = f"; {more} more like it were not told" if more else ""
+            _log.log(level, "request %s: %s; user %s%s", request_id, decision, _NOBODY, said)
             return
         audience = ",".join(sorted(caller.audiences))
         _log.info("request %s: %s; user %a, aud %s, kid %a", request_id, decision, caller.user, audience, caller.key_id)
