@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,6 +141,37 @@ async def test_a_server_that_does_not_end_is_not_waited_for(served: Public) -> N
         found = await reader.read_back(published, now=START)
     assert found.seen is Seen.WRONG
     assert "within" in found.findings[0]
+
+
+async def _hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def _plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    writer.close()
+
+
+@pytest.mark.parametrize("serve", [_hang_up, _plain])
+async def test_a_server_without_tls_is_told_in_words(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> None:
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, PublicReader() as reader:
+        said = (await reader.get(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")).trouble
+    assert re.match(r"expected (TLS|a server|an answer in HTTP), got [^:]+: ", said)
+    assert "Error" not in said
+
+
+async def test_a_name_without_an_address_and_a_port_without_a_server_are_told_in_words() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        async with PublicReader() as reader:
+            nowhere = (await reader.get("https://issuer.invalid/")).trouble
+            nobody = (await reader.get(f"https://127.0.0.1:{taken.getsockname()[1]}/")).trouble
+    assert nowhere.startswith("expected an address for this name, got none: make its DNS record")
+    assert nobody.startswith("expected a server, got Connection refused: ")
 
 
 async def test_nothing_but_https_is_asked() -> None:

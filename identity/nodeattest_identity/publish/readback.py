@@ -10,6 +10,7 @@ Source: OpenID Connect Discovery 1.0 §4 (issuer equals URL), RFC 9111 §5.2.2 (
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import ssl
 from dataclasses import dataclass, field
@@ -17,7 +18,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from aiohttp import (
+    ClientConnectorDNSError,
+    ClientConnectorError,
+    ClientError,
+    ClientSession,
+    ClientSSLError,
+    ClientTimeout,
+    DummyCookieJar,
+    TCPConnector,
+)
 
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, DocumentError, parse_configuration
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
@@ -211,4 +221,11 @@ def _network(error: Exception) -> str:
     """Say in short why there was no answer."""
     if isinstance(error, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "expected a certificate that is trusted here, got another; say --ca-file for an authority of your own"
-    return f"expected an answer, got {type(error).__name__}"
+    if isinstance(error, ClientConnectorDNSError):
+        return "expected an address for this name, got none: make its DNS record, or correct the issuer's URL"
+    if isinstance(error, ClientSSLError):
+        return "expected TLS, got something else: does this port speak https?"
+    if isinstance(error, ClientConnectorError):
+        why = os.strerror(error.errno) if error.errno else "no connection"
+        return f"expected a server, got {why}: start it, or let this machine reach it; --no-read-back does without"
+    return "expected an answer in HTTP, got a connection that ended, or none that can be read: look at the server's log"
