@@ -148,7 +148,11 @@ def test_a_name_of_no_key_to_drop_is_said_and_ends_with_1(run: Run, tmp_path: Pa
         (("--max-age", "1"), "--max-age: expected a duration"),
         (("--retire-after", "-1h"), "--retire-after: expected whole seconds"),
         (("--wait", "1.5s"), "--wait: expected whole seconds"),
-        (("--service-account-key-file", "/nonexistent"), "No such file"),
+        (
+            ("--service-account-key-file", "/nonexistent"),
+            "expected a file with keys that may be read here, got 'No such file",
+        ),
+        (("--service-account-key-file", "/"), "got 'Is a directory'; give the path of the file"),
         (("--service-account-jwks-uri", "http://x/y"), "expected the https URL of a key set"),
         (("--service-account-jwks-uri", f"{ISSUER}/../x"), "plain segments"),
         (("--to", "gs://x/y"), "--to: expected dir:PATH"),

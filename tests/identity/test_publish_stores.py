@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import re
 import socket
 import sys
@@ -24,7 +26,7 @@ from nodeattest_identity.publish.store import Store
 from nodeattest_identity.publish.stores import threads
 from nodeattest_identity.publish.stores.azure_blob import AzureBlobStore
 from nodeattest_identity.publish.stores.configmap import ConfigMapStore
-from nodeattest_identity.publish.stores.directory import DirectoryStore
+from nodeattest_identity.publish.stores.directory import DirectoryStore, explained
 from nodeattest_identity.publish.stores.s3 import S3Store
 from nodeattest_identity.publish.targets import Access, open_store, parse_target
 from nodeattest_kube.client import ApiClient
@@ -58,8 +60,10 @@ def s3(url: str, prefix: str | None = None, bucket: str = BUCKET, attempts: int 
     return S3Store(bucket, prefix or uuid4().hex, endpoint_url=url, attempts=attempts)
 
 
-def blobs(url: str, prefix: str | None = None, *, container: str = BUCKET, key: str = AZURITE_KEY) -> AzureBlobStore:
-    return AzureBlobStore(ACCOUNT, container, prefix or uuid4().hex, endpoint_url=url, key=key)
+def blobs(
+    url: str, prefix: str | None = None, *, container: str = BUCKET, key: str = AZURITE_KEY, retries: int = 3
+) -> AzureBlobStore:
+    return AzureBlobStore(ACCOUNT, container, prefix or uuid4().hex, endpoint_url=url, key=key, retries=retries)
 
 
 @dataclass
@@ -286,8 +290,33 @@ async def test_each_answer_of_azure_is_told_with_what_to_do(status: int, code: s
 async def test_a_bucket_that_cannot_be_reached_is_waited_for() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        with pytest.raises(StoreUnavailable, match="expected an answer"):
-            await s3(f"http://127.0.0.1:{taken.getsockname()[1]}").read(JWKS)
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for place in (s3(f"http://{address}"), blobs(f"http://{address}/{ACCOUNT}", retries=0)):
+            with pytest.raises(StoreUnavailable, match=f"expected an answer of {address}, got none; look at") as told:
+                await place.read(JWKS)
+            assert "Error" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "make room"),
+        (errno.EDQUOT, "make room"),
+        (errno.EROFS, "mount it writable"),
+        (errno.EACCES, "owner and mode"),
+        (errno.EISDIR, "another kind"),
+        (errno.EIO, "look at the disk"),
+    ],
+)
+def test_what_a_disk_says_is_told_with_what_helps(number: int, remedy: str) -> None:
+    assert remedy in explained(OSError(number, "x"))
+    assert os.strerror(number) in explained(OSError(number, "x"))
+
+
+async def test_a_directory_where_a_document_should_stand_is_told(tmp_path: Path) -> None:
+    (tmp_path / JWKS).mkdir(parents=True)
+    with pytest.raises(StoreRefused, match="got 'Is a directory'; what stands there is of another kind"):
+        await DirectoryStore(tmp_path).read(JWKS)
 
 
 async def test_a_library_that_does_not_return_is_not_waited_for() -> None:

@@ -123,7 +123,11 @@ def read_keys(paths: tuple[Path, ...]) -> tuple[VerifyingKey, ...]:
             with path.open("rb") as file:
                 keys += read_pem(file.read(MAX_SIZE + 1))
         except OSError as error:
-            raise UserError(f"{path}: {error.strerror or type(error).__name__}") from None
+            got = os.strerror(error.errno) if error.errno else "something else"
+            raise UserError(
+                f"{path}: expected a file with keys that may be read here, got {got!r}; give the path of the file, its "
+                "public half will do"
+            ) from None
         except KeysError as error:
             raise UserError(f"{path}: {error}") from None
     return tuple(keys)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
 
 from azure.core import MatchConditions, exceptions
 from azure.core.credentials import AzureNamedKeyCredential
@@ -44,7 +45,14 @@ class AzureBlobStore:
     """One prefix of one container; implements ``Store``."""
 
     def __init__(
-        self, account: str, container: str, prefix: str, *, endpoint_url: str | None = None, key: str | None = None
+        self,
+        account: str,
+        container: str,
+        prefix: str,
+        *,
+        endpoint_url: str | None = None,
+        key: str | None = None,
+        retries: int = _RETRIES,
     ) -> None:
         """``endpoint_url``: of the account in another cloud; ``key``: the account's, instead of an identity."""
         self.name: Final = f"azblob://{account}/{container}/{prefix}".rstrip("/")
@@ -53,6 +61,7 @@ class AzureBlobStore:
         self._account = account
         self._endpoint = endpoint_url or f"https://{account}.blob.core.windows.net"
         self._key = key
+        self._retries = retries
         self._made: BlobServiceClient | None = None
 
     async def read(self, path: str) -> Stored | None:
@@ -105,7 +114,9 @@ class AzureBlobStore:
                 credential=named,
                 connection_timeout=CONNECT,
                 read_timeout=READ,
-                retry_total=_RETRIES,
+                retry_total=self._retries,
+                initial_backoff=1,  # seconds; else three retries take longer than a call may (``threads``)
+                increment_base=2,
             )
         name = f"{self._prefix}/{path}" if self._prefix else path
         return self._made.get_blob_client(self._container, name)
@@ -119,13 +130,17 @@ class AzureBlobStore:
             raise LostRace(f"{where} was written by somebody else meanwhile") from None
         except exceptions.ClientAuthenticationError as error:
             raise StoreRefused(
-                f"{where}: expected credentials that Azure takes, got none ({_code(error) or type(error).__name__}); "
+                f"{where}: expected credentials that Azure takes, got none ({_code(error) or 'no identity here'}); "
                 "use a workload identity, a managed identity, az login, or AZURE_STORAGE_KEY"
             ) from None
         except exceptions.HttpResponseError as error:
             raise _refused(where, error, writing=writing) from None
-        except (exceptions.AzureError, OSError) as error:
-            raise StoreUnavailable(f"{where}: expected an answer, got {type(error).__name__}") from None
+        except (exceptions.AzureError, OSError):
+            address = urlsplit(self._endpoint).netloc.rpartition("@")[2]
+            raise StoreUnavailable(
+                f"{where}: expected an answer of {address}, got none; look at the account's name, --endpoint-url and "
+                "the network"
+            ) from None
         except ValueError:
             raise StoreRefused(f"{where}: expected an account, a container and a base64 key, got others") from None
 

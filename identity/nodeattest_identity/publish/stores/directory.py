@@ -9,6 +9,7 @@ Leaves to others: content types and Cache-Control, which the web server sets.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import hashlib
 import os
@@ -21,11 +22,25 @@ from typing import Final
 from nodeattest_identity.publish.errors import LostRace, StoreRefused
 from nodeattest_identity.publish.store import MAX_OBJECT, Stored
 
-__all__ = ["DirectoryStore"]
+__all__ = ["DirectoryStore", "explained"]
 
 _FILE_MODE: Final = 0o644
 _DIRECTORY_MODE: Final = 0o755
 _LOCK: Final = ".nodeattest/lock"
+_OWNER: Final = "run as the owner of the directory, or correct owner and mode"
+_ROOM: Final = "make room on that disk"
+_WRITABLE: Final = "mount it writable"
+_IN_THE_WAY: Final = "what stands there is of another kind: remove it"
+_REMEDIES: Final = {
+    errno.EACCES: _OWNER,
+    errno.EPERM: _OWNER,
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EROFS: _WRITABLE,
+    errno.EISDIR: _IN_THE_WAY,
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.ELOOP: "what stands there is a symbolic link: remove it",
+}
 _BESIDE: Final = ".nodeattest-"
 """How files begin that are being written."""
 
@@ -110,7 +125,13 @@ class DirectoryStore:
             os.close(lock)
 
     def _refused(self, path: str, error: OSError) -> StoreRefused:
-        return StoreRefused(f"{self.name}: {path}: {error.strerror or type(error).__name__}; check owner and mode")
+        return StoreRefused(f"{self.name}: {path}: {explained(error)}")
+
+
+def explained(error: OSError) -> str:
+    """Say what the system said, and what helps."""
+    said = os.strerror(error.errno) if error.errno else "an error without a number"
+    return f"expected to read and write there, got {said!r}; {_REMEDIES.get(error.errno or 0, 'look at the disk')}"
 
 
 def _replace(target: Path, body: bytes) -> None:

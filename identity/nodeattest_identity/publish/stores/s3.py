@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
 
 import botocore.session
 from botocore import exceptions
@@ -30,6 +31,14 @@ _MISSING: Final = frozenset({"NoSuchKey", "404"})
 _LOST: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412"})
 _BUSY: Final = frozenset(
     {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ServiceUnavailable"}
+)
+_NO_CREDENTIALS: Final = (
+    exceptions.NoCredentialsError,
+    exceptions.PartialCredentialsError,
+    exceptions.ProfileNotFound,
+    exceptions.CredentialRetrievalError,
+    exceptions.TokenRetrievalError,
+    exceptions.SSOError,
 )
 _SERVER_ERROR: Final = 500
 _TOO_MANY: Final = 429
@@ -147,15 +156,28 @@ class S3Store:
             return call()
         except exceptions.ClientError as error:
             raise _refused(where, error, writing=writing) from None
-        except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound):
+        except _NO_CREDENTIALS:
             raise StoreRefused(
                 f"{where}: expected AWS credentials, got none; give AWS_PROFILE, AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY, or a role (IRSA, instance profile)"
+                "AWS_SECRET_ACCESS_KEY, aws sso login, or a role (IRSA, instance profile)"
             ) from None
         except exceptions.ParamValidationError:
             raise StoreRefused(f"{where}: expected a bucket's name, got one that S3 does not allow") from None
-        except (exceptions.BotoCoreError, OSError) as error:
-            raise StoreUnavailable(f"{where}: expected an answer, got {type(error).__name__}") from None
+        except exceptions.SSLError:
+            raise StoreRefused(
+                f"{where}: expected a certificate of {self._address()} that is trusted here, got another; "
+                "AWS_CA_BUNDLE names the CA"
+            ) from None
+        except (exceptions.BotoCoreError, OSError):
+            raise StoreUnavailable(
+                f"{where}: expected an answer of {self._address()}, got none; look at --endpoint-url, --region and the "
+                "network"
+            ) from None
+
+    def _address(self) -> str:
+        """Name the server that is asked, without what a URL may hold besides."""
+        url = self._endpoint if self._made is None else str(self._made.meta.endpoint_url)
+        return urlsplit(url or "").netloc.rpartition("@")[2] or "S3"
 
 
 def _code(error: exceptions.ClientError) -> str:
