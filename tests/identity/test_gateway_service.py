@@ -316,3 +316,17 @@ async def test_a_service_that_has_no_certificate_is_not_asked_over_https(tmp_pat
     async with running(Site(tmp_path)) as site, site.client(site.front) as client:
         assert (await get(client, site, f"{ROOT}/namespaces/apps/services/https:dashboard:443/proxy/"))[0] == 502
         assert site.add_on.seen == []
+
+
+async def test_strangers_cannot_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    flood = 60
+    with caplog.at_level(logging.INFO):
+        async with running(Site(tmp_path)) as site, site.client() as client:
+            for _ in range(flood):
+                assert (await get(client, site, DASHBOARD))[0] == 401
+            lines = [record for record in caplog.records if "refused proxy: 401" in record.getMessage()]
+            assert 0 < len(lines) < flood / 2
+            site.clock += 60
+            await get(client, site, DASHBOARD)
+    assert f"{flood - len(lines)} more like it were not told" in caplog.text
+    assert f'code="401",what="proxy"}} {flood + 1}' in site.metrics.render().decode()

@@ -2,7 +2,7 @@
 
 Promises: nobody is forwarded but by the word of kube-apiserver's front proxy; what is forwarded carries a token for the
 one service it goes to and no credential of the user's; a user's limit is used up by that user only. The log names user,
-service and decision, and neither token nor query.
+service and decision, and neither token nor query; refusals do not fill it.
 Leaves to others: connections (``listener``), forwarding and headers (``proxy``), each decision (``frontproxy``,
 ``target``, ``review``, ``backends``, ``minting``).
 Source: companion proposal 003; ADR 33.
@@ -35,6 +35,7 @@ from nodeattest_identity.addon.gateway.target import Target, parse
 from nodeattest_identity.proxy import refusals as proxy_refusals
 from nodeattest_identity.proxy.forward import Forwarder, Order, Upstream, sender_of
 from nodeattest_identity.proxy.paths import read_target
+from nodeattest_identity.proxy.sparing import Sparing
 from nodeattest_kube.buckets import Buckets
 
 __all__ = ["Gateway", "Parts", "Reviews"]
@@ -78,6 +79,7 @@ class Gateway:
         self._request_seconds = request_seconds
         self._buckets = Buckets(burst=limits.user_burst, per_second=limits.user_rate, clock=clock)
         self._open: Counter[str] = Counter()
+        self._sparing = Sparing(clock)
 
     @property
     def open_now(self) -> int:
@@ -97,13 +99,19 @@ class Gateway:
             else:
                 answer = await self._proxy(request)
         except Refused as refused:
-            _log.info("refused %s: %d %s", what, refused.status, refused.message)
+            self._tell(f"{what} {refused.status:d}", f"refused {what}: {refused.status:d} {refused.message}")
             answer = _answer(refused)
         except proxy_refusals.Refused as refused:
-            _log.info("refused %s: %s", what, refused)
+            self._tell(f"{what} {refused.refusal}", f"refused {what}: {refused}")
             answer = proxy_refusals.answer(refused)
         self._parts.metrics.answered(what, answer.status)
         return answer
+
+    def _tell(self, kind: str, line: str) -> None:
+        """Log a refusal; where too many of its kind come, for whoever debugs."""
+        more = self._sparing.more(kind)
+        said = f"; {more} more like it were not told" if more else ""
+        _log.log(logging.DEBUG if more is None else logging.INFO, "%s%s", line, said)
 
     def _identity(self, request: web.BaseRequest) -> Identity:
         trust = self._parts.trust()
