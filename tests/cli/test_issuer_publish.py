@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -223,6 +224,25 @@ def test_no_next_key_is_no_leave_to_sign_with_one(run: Run, tmp_path: Path) -> N
     assert code == 3
     assert "expected a next key" in err
     assert run(*signing, "--new-key-file", key_file(tmp_path, "b"), "--may", "sign", verb="rotate")[0] == 0
+
+
+def test_a_key_that_the_key_set_lacks_may_not_sign_whatever_the_state_says(run: Run, tmp_path: Path) -> None:
+    run(*keys(tmp_path, "a"), "--no-read-back")
+    older = (tmp_path / "www/openid/v1/jwks").read_bytes()
+    shutil.rmtree(tmp_path / "www")
+    (tmp_path / "www").mkdir()
+    run(*keys(tmp_path, "a", "b"), "--no-read-back")  # both at once: both may sign at once
+    signing = ("--service-account-signing-key-file", key_file(tmp_path, "a"))
+    new = ("--new-key-file", key_file(tmp_path, "b"))
+    assert run(*signing, *new, "--may", "sign", verb="rotate")[0] == 0
+    (tmp_path / "www/openid/v1/jwks").write_bytes(older)
+    code, _, err = run(*signing, *new, "--may", "sign", verb="rotate")
+    assert code == 3
+    assert "now: let everybody know it (publish)" in err
+    (tmp_path / "www/openid/v1/jwks").unlink()
+    code, _, err = run(*signing, verb="rotate")
+    assert code == 1
+    assert "is not published" in err
 
 
 def test_rotate_refuses_what_breaks_live_tokens(run: Run, tmp_path: Path) -> None:

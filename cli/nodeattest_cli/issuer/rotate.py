@@ -20,8 +20,9 @@ from nodeattest_cli.issuer.place import Place, moment, place_options, read_keys,
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError
 from nodeattest_identity.publish.errors import ForeignIssuer, PublishError, StoreUnavailable
-from nodeattest_identity.publish.layout import STATE
+from nodeattest_identity.publish.layout import layout
 from nodeattest_identity.publish.rotation import SLACK, Status, StepName, Timeline, timeline
+from nodeattest_identity.publish.sorting import confirmed
 from nodeattest_identity.publish.state import State, StateError, parse
 from nodeattest_identity.tokens.jwt import shown
 from nodeattest_kube.jsontypes import JsonObject
@@ -136,9 +137,11 @@ def _one(path: Path) -> str:
 
 
 async def _state(place: Place) -> State | None:
-    """Read what was published when."""
+    """Read what was published when, as far as the key set bears it out."""
+    where = layout(place.issuer, place.jwks_uri)
     async with place.opened() as store:
-        found = await store.read(STATE)
+        found = await store.read(where.state)
+        jwks = await store.read(where.jwks)
     if found is None:
         return None
     try:
@@ -147,7 +150,7 @@ async def _state(place: Place) -> State | None:
         raise ForeignIssuer(f"{place.to}: our state there cannot be read: {error}") from None
     if state.issuer != place.issuer:
         raise ForeignIssuer(f"{place.to}: the state there is of the issuer {state.issuer!a}, not of {place.issuer}")
-    return state
+    return confirmed(state, jwks)
 
 
 def _may(plan: Timeline, name: StepName, *, signs_already: bool) -> int:

@@ -19,7 +19,7 @@ from nodeattest_identity.publish.store import Stored
 from nodeattest_identity.publish.wanted import DAY, RETIRE_AFTER, Wanted
 from nodeattest_identity.tokens.jwt import shown
 
-__all__ = ["Fates", "Standing", "check_clock", "sort", "standing"]
+__all__ = ["Fates", "Standing", "check_clock", "confirmed", "sort", "standing"]
 
 _CLOCKS: Final = DAY
 """Seconds by which clocks of publishers may differ before one shortens what another promised, or is told."""
@@ -103,6 +103,13 @@ def sort(before: State, wanted: Wanted, there: Standing, now: int) -> Fates:
         notes=(*notes, *_strangers(names, known, there)),
         unknown=wanted.revoked - known.keys() - {key.kid for key in there.keys or ()},
     )
+
+
+def confirmed(state: State, jwks: Stored | None) -> State:
+    """Give what the state says as far as the key set bears it out: what is not in it is not published."""
+    there = standing(jwks)
+    unseen = replace(there, keys=there.keys or ())
+    return replace(state, keys=tuple(_seen(record, unseen) for record in state.keys))
 
 
 def check_clock(before: State, now: int) -> None:
