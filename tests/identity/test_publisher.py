@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 from publish_kit import ISSUER, START, YEAR, Clock, Faulty, KilledError, directory, files, kids, state_of, stood, wanted
@@ -186,6 +189,36 @@ async def test_a_link_out_of_the_directory_is_not_followed(tmp_path: Path) -> No
     with pytest.raises(StoreRefused, match="symbolic link"):
         await publish(directory(inside), wanted("a"), clock=Clock())
     assert list(outside.iterdir()) == []
+
+
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of Linux."""
+
+
+async def test_a_directory_that_becomes_a_link_while_it_is_written_leads_nowhere(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    for folder in (inside / "openid/v1", outside / "v1"):
+        folder.mkdir(parents=True)
+    (inside / "link").symlink_to(outside)
+    ended = Event()
+
+    def swap() -> None:
+        names = os.fsencode(inside / "openid"), os.fsencode(inside / "link")
+        while not ended.is_set():
+            assert ctypes.CDLL(None).renameat2(_HERE, names[0], _HERE, names[1], _EXCHANGE) == 0
+
+    swapping = asyncio.create_task(asyncio.to_thread(swap))
+    try:
+        for number in range(300):
+            with suppress(LostRace, StoreRefused):
+                body, store = str(number).encode(), directory(inside)
+                found = await store.read("openid/v1/jwks")
+                version = None if found is None else found.version
+                await store.write("openid/v1/jwks", body, content_type="", cache_control="", version=version)
+    finally:
+        ended.set()
+        await swapping
+    assert list((outside / "v1").iterdir()) == []
 
 
 async def test_what_a_killed_run_left_half_written_is_swept_away(tmp_path: Path) -> None:

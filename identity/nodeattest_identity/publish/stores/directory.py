@@ -2,7 +2,8 @@
 
 Promises: a file is replaced by one rename after its bytes are on the disk; readable for everybody (0644, directories
 0755), because another user's web server reads it. Writers exclude each other by a lock, so of two who read the same one
-gets ``LostRace``. Symbolic links below the directory are not followed.
+gets ``LostRace``. Symbolic links below the directory are not followed,
+nor what becomes one meanwhile: whoever may write there leads no publisher elsewhere.
 Leaves to others: content types and Cache-Control, which the web server sets.
 """
 
@@ -13,7 +14,8 @@ import errno
 import fcntl
 import hashlib
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -41,6 +43,7 @@ _REMEDIES: Final = {
     errno.ENOTDIR: _IN_THE_WAY,
     errno.ELOOP: "what stands there is a symbolic link: remove it",
 }
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _BESIDE: Final = ".nodeattest-"
 """How files begin that are being written."""
 
@@ -75,7 +78,8 @@ class DirectoryStore:
         try:
             if not self._root.is_dir():
                 raise StoreRefused(f"{self.name}: expected a directory, got none; make it, or mount it first")
-            file = os.open(self._inside(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with self._opened(path) as (folder, name):
+                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -91,33 +95,52 @@ class DirectoryStore:
 
     def _write(self, path: str, body: bytes, version: str | None) -> None:
         try:
-            target = self._inside(path, make=True)
-            with self._locked():
+            with self._locked(), self._opened(path, make=True) as (folder, name):
                 found = self._read(path)
                 if (None if found is None else found.version) != version:
                     raise LostRace(f"{self.name}: {path} was written by somebody else meanwhile")
-                for left in target.parent.glob(f"{_BESIDE}*"):  # by a run that was killed: the lock is ours
-                    left.unlink()
-                _replace(target, body)
+                for left in os.listdir(folder):  # noqa: PTH208 - a path could lead elsewhere by now
+                    if left.startswith(_BESIDE):  # by a run that was killed: the lock is ours
+                        os.unlink(left, dir_fd=folder)
+                _replace(folder, name, body)
         except OSError as error:
             raise self._refused(path, error) from None
 
-    def _inside(self, path: str, *, make: bool = False) -> Path:
-        """Go down segment by segment, through directories that are no links."""
-        folder = self._root
-        for segment in path.split("/")[:-1]:
-            folder /= segment
-            if make:
-                with suppress(FileExistsError):
-                    folder.mkdir(mode=_DIRECTORY_MODE)
-                    folder.chmod(_DIRECTORY_MODE)
-            if folder.is_symlink():
-                raise StoreRefused(f"{self.name}: expected no symbolic link at {folder.name}, got one; remove it")
-        return folder / path.rpartition("/")[2]
+    @contextmanager
+    def _opened(self, path: str, *, make: bool = False) -> Generator[tuple[int, str]]:
+        """Open the directory of a file, segment by segment and never by a link; gives it, and the file's name in it."""
+        *segments, name = path.split("/")
+        folder = os.open(self._root, _FOLDER)
+        try:
+            for segment in segments:
+                inner = self._inner(folder, segment, make=make)
+                os.close(folder)
+                folder = inner
+            yield folder, name
+        finally:
+            os.close(folder)
+
+    def _inner(self, folder: int, segment: str, *, make: bool) -> int:
+        """Open a directory in a directory."""
+        made = False
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(segment, mode=_DIRECTORY_MODE, dir_fd=folder)
+                made = True
+        try:
+            inner = os.open(segment, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+        except OSError:
+            if stat.S_ISLNK(os.stat(segment, dir_fd=folder, follow_symlinks=False).st_mode):
+                raise StoreRefused(f"{self.name}: expected no symbolic link at {segment}, got one; remove it") from None
+            raise
+        if made:
+            os.fchmod(inner, _DIRECTORY_MODE)
+        return inner
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        lock = os.open(self._inside(_LOCK, make=True), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with self._opened(_LOCK, make=True) as (folder, name):
+            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -134,22 +157,19 @@ def explained(error: OSError) -> str:
     return f"expected to read and write there, got {said!r}; {_REMEDIES.get(error.errno or 0, 'look at the disk')}"
 
 
-def _replace(target: Path, body: bytes) -> None:
+def _replace(folder: int, name: str, body: bytes) -> None:
     """Write beside, then rename: a reader sees the old bytes or the new ones."""
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=_BESIDE)
-    beside = Path(name)
+    beside = f"{_BESIDE}{secrets.token_hex(8)}"
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(body)
             file.flush()
             os.fchmod(file.fileno(), _FILE_MODE)
             os.fsync(file.fileno())
-        beside.replace(target)
+        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(beside, dir_fd=folder)
         raise
-    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    os.fsync(folder)
