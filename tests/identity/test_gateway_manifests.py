@@ -11,7 +11,7 @@ from nodeattest_identity.addon.gateway.keeper import SECRET_NAME
 from nodeattest_identity.addon.gateway.names import API_SERVICE, GROUP, RESOURCE, SUBRESOURCE, VERSION
 from nodeattest_identity.addon.gateway.review import verb_of
 from nodeattest_identity.addon.gateway.settings import USUAL_PROXY
-from nodeattest_identity.proxy.limits import CONNECTION_BYTES
+from nodeattest_identity.proxy.limits import CONNECTION_BYTES, STALLED_BYTES
 from nodeattest_kube.jsontypes import JsonObject
 
 MADE = manifests.objects("addon-gateway")
@@ -96,8 +96,9 @@ def test_all_connections_at_once_fit_into_the_memory_that_the_gateway_may_use() 
     limit = text(container, "resources", "limits", "memory")
     assert limit.endswith("Gi")
     process = 128 << 20
-    connections = USUAL_PROXY.connections + USUAL_PROXY.stranger_connections + USUAL_PROXY.upstream_connections
-    assert process + connections * CONNECTION_BYTES <= int(limit.removesuffix("Gi")) << 30
+    assert USUAL_PROXY.upstream_connections == USUAL_PROXY.connections
+    inside = USUAL_PROXY.connections * STALLED_BYTES + USUAL_PROXY.stranger_connections * CONNECTION_BYTES
+    assert process + inside <= int(limit.removesuffix("Gi")) << 30
 
 
 def test_what_older_kubernetes_lacks_is_said_where_the_manifests_are_applied() -> None:

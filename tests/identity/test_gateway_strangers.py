@@ -7,7 +7,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiohttp import web
@@ -18,7 +18,7 @@ from gateway_kit import certify
 from nodeattest_identity.addon.gateway.frontproxy import Trust
 from nodeattest_identity.addon.gateway.tls import GatewayTls
 from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_identity.proxy.server import ProxyServer
+from nodeattest_identity.proxy.server import Handler, ProxyServer
 from nodeattest_serving.settings import Address
 
 ELSEWHERE = "127.0.0.2"
@@ -37,12 +37,21 @@ class Site:
     front_proxy: tuple[Path, Path]
     other: tuple[Path, Path]
     """Of the front proxy's CA, by a name that is not allowed."""
+    opened: list[Connected] = field(default_factory=list[Connected])
+
+    async def close(self) -> None:
+        for _, writer in self.opened:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     async def connect(self, certificate: tuple[Path, Path] | None = None, *, local: str = LOOPBACK) -> Connected:
         context = ssl.create_default_context(cadata=self.serving.pem.decode())
         if certificate is not None:
             context.load_cert_chain(*certificate)
-        return await asyncio.open_connection(LOOPBACK, self.server.port, ssl=context, local_addr=(local, 0))
+        connected = await asyncio.open_connection(LOOPBACK, self.server.port, ssl=context, local_addr=(local, 0))
+        self.opened.append(connected)
+        return connected
 
     async def strangers(self, number: int, *, local: str = LOOPBACK) -> list[Connected]:
         """Connect one after the other; whoever loses his place on the way is not counted."""
@@ -53,26 +62,29 @@ class Site:
         return come
 
 
-@asynccontextmanager
-async def running(directory: Path, limits: ProxyLimits) -> AsyncGenerator[Site]:
-    async def answer(_request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(body=b"{}")
+async def key_set(_request: web.BaseRequest) -> web.StreamResponse:
+    return web.Response(body=b"{}")
 
+
+@asynccontextmanager
+async def running(directory: Path, limits: ProxyLimits, answer: Handler = key_set) -> AsyncGenerator[Site]:
     serving, front = Authority("gateway-ca"), Authority("front-proxy-ca")
     tls = GatewayTls(*certify(serving, directory, "gateway", hosts=("localhost",)))
     der = front.certificate.public_bytes(Encoding.DER)
     tls.believe(Trust(authorities=(der,), allowed_names=frozenset({"front-proxy-client"}), has_uid=False))
     server = ProxyServer(answer, Address(LOOPBACK, 0), tls.context, limits, is_stranger=tls.is_stranger)
     await server.start()
+    site = Site(
+        server,
+        serving,
+        certify(front, directory, "front-proxy-client", client=True),
+        certify(front, directory, "other-client", client=True),
+    )
     try:
         async with asyncio.timeout(LIMIT):
-            yield Site(
-                server,
-                serving,
-                certify(front, directory, "front-proxy-client", client=True),
-                certify(front, directory, "other-client", client=True),
-            )
+            yield site
     finally:
+        await site.close()
         await server.stop()
 
 
@@ -147,3 +159,17 @@ async def test_the_front_proxys_connections_are_bounded_too(tmp_path: Path) -> N
         with contextlib.suppress(OSError):
             come.append(await site.connect(site.front_proxy))
         assert await answered(come) == 2
+
+
+async def test_little_waits_for_a_client_who_does_not_read(tmp_path: Path) -> None:
+    """asyncio's TLS keeps half a MiB of each by itself."""
+    waits: list[int] = []
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        assert isinstance(request.transport, asyncio.WriteTransport)
+        waits.append(request.transport.get_write_buffer_limits()[1])
+        return web.Response(body=b"{}")
+
+    async with running(tmp_path, limits(), answer) as site:
+        assert await is_answered(await site.connect(site.front_proxy))
+    assert waits == [64 * 1024]

@@ -57,7 +57,7 @@ _COUNT: Final = click.IntRange(min=1)
     type=_COUNT,
     default=USUAL_PROXY.connections,
     show_default=True,
-    help="From kube-apiserver at once, and as many to services: 0.6 MiB each.",
+    help="From kube-apiserver at once, and as many to services: 2.2 MiB each at most.",
 )
 @click.option(
     "--max-request-duration",

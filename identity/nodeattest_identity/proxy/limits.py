@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["CONNECTION_BYTES", "MAX_FIELD", "MAX_FIELDS", "MAX_HEAD", "MAX_LINE", "ProxyLimits"]
+__all__ = ["CONNECTION_BYTES", "MAX_FIELD", "MAX_FIELDS", "MAX_HEAD", "MAX_LINE", "STALLED_BYTES", "ProxyLimits"]
 
 CONNECTION_BYTES: Final = 300 * 1024
 """Of memory, over TLS, to a client or an upstream: nearly all of it is TLS's buffer."""
+STALLED_BYTES: Final = 2200 * 1024
+"""Of memory, as was measured: a stream whose client does not read, with TLS to client and upstream."""
 
 MAX_LINE: Final = 8190
 """Bytes of a request line."""

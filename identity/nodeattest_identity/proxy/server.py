@@ -34,6 +34,8 @@ _LINGER: Final = 1.0
 _SHUTDOWN: Final = 3.0
 """Seconds for requests that are being answered when we stop."""
 _VERSIONS: Final = (HttpVersion11, HttpVersion10)
+_UNSENT: Final = 64 * 1024
+"""Bytes of an answer that wait for a client who reads slowly; asyncio's TLS keeps eight times as many."""
 _SWEEP: Final = 0.5
 """Seconds between two looks for headers that take too long, and for answers that nobody reads."""
 
@@ -80,6 +82,7 @@ class _Connection(web.RequestHandler):
         """Begin."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker: streams have no others
         self._wire = transport
+        transport.set_write_buffer_limits(high=_UNSENT)
         self.waiting_since = asyncio.get_running_loop().time()
         if self.is_stranger(transport):
             self.stranger_since = self.waiting_since

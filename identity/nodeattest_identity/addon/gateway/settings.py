@@ -14,7 +14,7 @@ from nodeattest_serving.settings import Address, SettingsError
 
 __all__ = ["USUAL_CONNECTIONS", "USUAL_PROXY", "GatewaySettings", "Limits"]
 
-USUAL_CONNECTIONS: Final = 1024
+USUAL_CONNECTIONS: Final = 400
 """From kube-apiserver, one for each request that is under way; and as many to services."""
 USUAL_PROXY: Final = ProxyLimits(connections=USUAL_CONNECTIONS, upstream_connections=USUAL_CONNECTIONS)
 
