@@ -20,6 +20,8 @@ from nodeattest_identity.publish.plan import Wanted
 from nodeattest_identity.publish.publisher import Published, publish
 from nodeattest_identity.publish.readback import PublicReader, ReadBack, Seen
 from nodeattest_identity.publish.stores.s3 import S3Store
+from nodeattest_identity.tokens.fetching import Https
+from nodeattest_providers.errors import Unavailable
 
 
 @pytest.fixture
@@ -162,6 +164,19 @@ async def test_a_server_without_tls_is_told_in_words(
         said = (await reader.get(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")).trouble
     assert re.match(r"expected (TLS|a server|an answer in HTTP), got [^:]+: ", said)
     assert "Error" not in said
+
+
+async def test_a_strict_relying_party_tells_a_broken_answer_in_words(served: Public) -> None:
+    class Cut(web.StreamResponse):
+        async def prepare(self, request: web.BaseRequest) -> None:
+            assert request.transport is not None
+            request.transport.close()
+
+    served.spoil = lambda _request, _response: Cut()
+    await put(served, "a")
+    with pytest.raises(Unavailable, match="a connection that ended, or no answer in HTTP") as told:
+        await Https(ca_file=served.ca_file).get(served.jwks_uri, accept="*/*", limit=1000)
+    assert "Error" not in str(told.value)
 
 
 async def test_a_name_without_an_address_and_a_port_without_a_server_are_told_in_words() -> None:

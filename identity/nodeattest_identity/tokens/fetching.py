@@ -60,8 +60,8 @@ class Https:
             raise _unavailable(url, "its certificate cannot be verified", remedy) from None
         except aiohttp.ClientConnectorError as error:
             raise _unavailable(url, f"cannot be reached: {error.os_error.strerror or 'no address'}") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _unavailable(url, f"no answer that can be read: {type(error).__name__}") from None
+        except (aiohttp.ClientError, OSError, ValueError):
+            raise _unavailable(url, "a connection that ended, or no answer in HTTP") from None
 
     async def _get(self, url: str, accept: str, limit: int) -> Document:
         context = self._context()
