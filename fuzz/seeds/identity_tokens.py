@@ -63,6 +63,7 @@ def _key_sets(keys: list[dict[str, object]]) -> list[bytes]:
         [{"kty": "oct", "k": "AA", "kid": "1"}],
         [{**curve, "kid": "named otherwise", "use": "enc"}],
         [],
+        [{**curve, "kid": "d"}],  # a name, and no member
     ]
     return [_text({"keys": each}) for each in sets]
 
