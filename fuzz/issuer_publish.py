@@ -11,10 +11,11 @@ from fuzz.target import Target, require
 from nodeattest_identity.issuer.documents import Documents, documents
 from nodeattest_identity.issuer.keys import KeysError, of_public, read_jwks
 from nodeattest_identity.publish import state as states
-from nodeattest_identity.publish.errors import ForeignIssuer
+from nodeattest_identity.publish.errors import ForeignIssuer, PublishError
 from nodeattest_identity.publish.layout import default_jwks_uri
 from nodeattest_identity.publish.plan import Found, Wanted, plan
 from nodeattest_identity.publish.rotation import timeline
+from nodeattest_identity.publish.sorting import standing
 from nodeattest_identity.publish.store import Stored
 
 __all__ = ["PUBLISHED", "STANDING", "TARGETS"]
@@ -50,7 +51,7 @@ def _state(data: bytes) -> bool:
     timeline(state, _SIGNER.kid, now=_MOMENT)
     try:
         planned = plan(Found(state=Stored(body=data, version="1")), replace(_WANTED, owner=state.owner), _MOMENT)
-    except (ForeignIssuer, KeysError):  # another issuer's; another key under our name
+    except (PublishError, KeysError):  # another issuer's, or a clock's far ahead; another key under our name
         return True
     stay = {each.key.kid for each in state.keys if each.retire is None or each.retire > _MOMENT}
     require(all(note.isprintable() for note in planned.notes), "no note of many lines")
@@ -70,7 +71,10 @@ def _documents(data: bytes) -> bool:
         planned = plan(ours, _WANTED, _MOMENT)
     except ForeignIssuer:
         return False
-    require(planned.documents.jwks == PUBLISHED.jwks, "what stands in a key set changes none of ours")
+    stood = standing(found.jwks).keys
+    ours_stands = stood is None or any((key.kid, key.spki) == (_OLD.kid, _OLD.spki) for key in stood)
+    right = PUBLISHED if ours_stands else documents(_ISSUER, _URI, (_SIGNER,))
+    require(planned.documents.jwks == right.jwks, "a key set adds no key, and takes none but an old one that it lacks")
     require(all(note.isprintable() for note in planned.notes), "no note of many lines")
     try:
         adopted = plan(found, replace(_WANTED, adopt=True), _MOMENT)
