@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final, cast
 
 from nodeattest_controller import manifests
 from nodeattest_controller.core.objects import items, strings, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.process import AuditEntry
 
 __all__ = ["MANAGEMENT", "WORKLOAD", "Right", "apply", "groups_of", "rights_of", "unused", "workload_folders"]
@@ -78,7 +79,16 @@ def apply(client: Client, folders: Sequence[str], user: str) -> None:
             if any(text(subject, "name") == ACCOUNT for subject in subjects):
                 alias: JsonObject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
                 document["subjects"] = [*subjects, alias]
-            client.create(f"{root}{scope}/{kind.lower()}s", cast("JsonMap", document))
+            try:
+                client.create(f"{root}{scope}/{kind.lower()}s", cast("JsonMap", document))
+            except ApiRefusal as refusal:
+                if refusal.code != HTTPStatus.CONFLICT or not _is_kubernetes_own(document):
+                    raise
+
+
+def _is_kubernetes_own(document: JsonObject) -> bool:
+    """Tell whether kube-apiserver makes this object by itself at its start."""
+    return text(document, "metadata", "labels", "kubernetes.io/bootstrapping") == "rbac-defaults"
 
 
 def rights_of(user: str, folders: Iterable[str]) -> set[Right]:

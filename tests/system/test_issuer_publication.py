@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from issuer_kit import eventually as soon
@@ -29,14 +31,23 @@ async def test_a_cluster_of_the_fleet_is_published_and_its_event_says_that_nobod
     config.write_text(f"{CONFIGURATION}issuerPlace: dir:{place}\n")
     flags = ("--config", str(config), "--leader-elect", "false", "--controllers", "issuer")
     async with upstream(issuer, [new_key()], tmp_path / "api") as there:
-        world.route_workload(there.kubeconfig)
-        with world.controller(*flags, log="issuer.log") as controller:
+        with routed(world, there.kubeconfig), world.controller(*flags, log="issuer.log") as controller:
             jwks = place / "fleet/c1/openid/v1/jwks"
             await soon((place / "fleet/c1/.well-known/openid-configuration").exists)
             assert jwks.read_bytes() == documents(issuer, f"{issuer}/openid/v1/jwks", there.documents.keys).jwks
             await soon(lambda: "IssuerNotPublished" in reasons(world))
             await soon(lambda: controller.said("published an issuer's documents"))
     assert {path for path, _ in there.asked} == {"/.well-known/openid-configuration", "/openid/v1/jwks"}
+
+
+@contextmanager
+def routed(world: World, kubeconfig: bytes) -> Generator[None]:
+    """Let the controller reach the workload cluster by another kubeconfig, for as long as this test lasts."""
+    world.route_workload(kubeconfig)
+    try:
+        yield
+    finally:
+        world.route_workload(world.workload.admin_kubeconfig.read_bytes())
 
 
 def reasons(world: World) -> set[str]:

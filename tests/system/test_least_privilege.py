@@ -49,7 +49,7 @@ def recorded(
         apply(world.workload_admin, workload_folders(), ALIAS[WORKLOAD])
         world.route_workload(kubeconfig_of(world.workload, WORKLOAD).read_bytes())
         furnish(world)
-        flags = ("--controllers", ",".join(RUN), "--inventory", "ClusterAPI,MachineRecords")
+        flags = ("--controllers", ",".join(RUN), "--inventory", "ClusterAPI,MachineRecords", *issuer_flags(world))
         kubeconfig = kubeconfig_of(world.management, MANAGEMENT)
         with world.controller(*flags, kubeconfig=kubeconfig, log="rights.log") as controller:
             world.await_service(controller)
@@ -63,6 +63,17 @@ def recorded(
             tuple(one for one in world.management.requests() if one.user == ALIAS[MANAGEMENT]),
             tuple(one for one in world.workload.requests() if one.user == ALIAS[WORKLOAD]),
         )
+
+
+def issuer_flags(world: World) -> tuple[str, str]:
+    """Say where issuers' documents go; what this run's API server says of itself is another matter."""
+    place, config = world.directory / "issuers", world.directory / "issuers.yaml"
+    place.mkdir()
+    config.write_text(
+        "apiVersion: config.nodeattest.x-k8s.io/v1alpha1\nkind: NodeAttestationControllerConfiguration\n"
+        f"issuerBase: https://issuers.example\nissuerPlace: dir:{place}\n"
+    )
+    return ("--config", str(config))
 
 
 POLICY: JsonMap = {"tokenBinding": "Preferred", "serving": {"kubelet": "Approve"}}
@@ -132,6 +143,10 @@ def live(world: World) -> None:
         eventually(lambda flags=flags: agent.join(world.token(), *flags).returncode == 0, seconds=90, what="the join")
     for verb, resource in (("update", "configmaps"), ("delete", "secrets"), ("delete", "clusterrolebindings")):
         eventually(lambda what=(verb, resource): made(world.workload, WORKLOAD, *what), seconds=60, what=resource)
+    configuration = "/.well-known/openid-configuration"
+    eventually(
+        lambda: [one for one in world.workload.requests() if one.uri == configuration], seconds=60, what="issuer"
+    )
     for verb, resource in (("update", "leases"), ("patch", "clusters"), ("patch", "devclusters")):
         eventually(lambda what=(verb, resource): made(world.management, MANAGEMENT, *what), seconds=60, what=resource)
 
