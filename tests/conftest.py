@@ -6,6 +6,7 @@ they are skipped, and the report says so.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -61,6 +62,16 @@ def _reason(report: object) -> str:
     told = getattr(report, "longrepr", None)
     reason = str(told[2]) if isinstance(told, tuple) else str(told)  # pyright: ignore[reportUnknownArgumentType] - (file, line, reason)
     return reason.removeprefix("Skipped: ")
+
+
+@pytest.fixture(autouse=True)
+def _root_logger_as_it_was() -> Iterator[None]:
+    """Take back what a command that ran in this process did to the log: its stream is closed by then."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 def _assets() -> Path | None:

@@ -28,4 +28,7 @@ def test_the_installed_size_counts_the_libraries_that_an_agent_needs_and_no_othe
 def test_an_unknown_measurement_is_named() -> None:
     done = bench("speed")
     assert done.returncode == 2
-    assert "no measurement speed; known are joins, throughput, flood, clouds, discovery, issuer, wheel" in done.stderr
+    assert (
+        "no measurement speed; known are joins, throughput, flood, clouds, discovery, issuer, sidecar, wheel"
+        in done.stderr
+    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -19,14 +17,9 @@ NOWHERE = {
 
 
 @pytest.fixture(autouse=True)
-def _logging_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    """Run in an empty folder, and give the root logger back as it was."""
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -23,14 +21,9 @@ ISSUER = "--service-account-issuer=https://issuer.example"
 
 
 @pytest.fixture(autouse=True)
-def _logging_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    """Run in an empty folder, and give the root logger back as it was."""
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def key_file(directory: Path) -> str:

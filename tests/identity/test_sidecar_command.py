@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import signal
 import sys
 import time
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -20,15 +18,6 @@ from nodeattest_cli.main import main
 
 ISSUER = "https://gateway.example"
 RIGHT = ("--upstream=127.0.0.1:8080", "--plain-http", f"--issuer={ISSUER}", "--audience=apps/a")
-
-
-@pytest.fixture(autouse=True)
-def _logging() -> Generator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.mark.parametrize(
