@@ -105,11 +105,11 @@ def test_a_machine_made_anew_under_its_name_waits_for_the_old_ledger_to_go_and_s
     again = made_anew(world, machine)
     filed = file_request(world, Wanted(node="phoenix"))
     eventually(lambda: filed.annotation(ANNOTATION_REASON).startswith("MachineNotReady"), what="the wait")
+    marked = ("metadata", "deletionTimestamp")
+    eventually(lambda: text_at(world.ledger("phoenix"), *marked), seconds=90, what="the collector")
     world.admin.patch(path, {"metadata": {"finalizers": []}})
-    eventually(
-        lambda: not text_at(world.ledger("phoenix"), "metadata", "deletionTimestamp"), seconds=90, what="it to go"
-    )
-    assert ends(filed) == "issued"
+    end = eventually(lambda: filed.state().removeprefix("Approved"), seconds=90, what="the end of the wait")
+    assert end == "issued"
     ledger = world.ledger("phoenix")
     [owner] = maps_at(ledger, "metadata", "ownerReferences")
     assert text_at(owner, "uid") == text_at(again, "metadata", "uid")
