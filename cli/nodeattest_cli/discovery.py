@@ -13,6 +13,7 @@ from typing import Final
 
 import click
 
+from nodeattest_cli import flags as flags_of
 from nodeattest_cli.errors import UserError
 from nodeattest_controller import logs
 from nodeattest_controller.main import serve as serve_until_signal
@@ -72,43 +73,26 @@ async def _serve(settings: FrontSettings, kubeconfig: Path | None) -> int:
 
 def _settings(flags: dict[str, object]) -> FrontSettings:
     """Make the settings; raises ``SettingsError``."""
-    webhook, client_ca = _text(flags, "webhook_bind_address"), _path(flags, "webhook_client_ca_file")
+    webhook, client_ca = flags_of.text(flags, "webhook_bind_address"), flags_of.path(flags, "webhook_client_ca_file")
     if client_ca is not None and webhook is None:
         raise SettingsError("--webhook-client-ca-file: expected --webhook-bind-address beside it, got none")
-    health = _text(flags, "health_bind_address")
+    health = flags_of.text(flags, "health_bind_address")
     return FrontSettings(
-        address=parse_address(_text(flags, "bind_address") or "", "--bind-address"),
-        certificate=_path(flags, "tls_cert_file") or Path(),
-        key=_path(flags, "tls_private_key_file") or Path(),
-        audience=_text(flags, "audience"),
-        max_stale=_positive(flags, "max_stale"),
+        address=parse_address(flags_of.text(flags, "bind_address") or "", "--bind-address"),
+        certificate=flags_of.path(flags, "tls_cert_file") or Path(),
+        key=flags_of.path(flags, "tls_private_key_file") or Path(),
+        audience=flags_of.text(flags, "audience"),
+        max_stale=flags_of.positive(flags, "max_stale"),
         health=None if health is None else parse_address(health, "--health-bind-address"),
         webhook=None if webhook is None else _webhook(webhook, client_ca),
         limits=Limits(
-            client_rate=_positive(flags, "client_rate"),
-            client_burst=round(_positive(flags, "client_burst")),
-            token_rate=_positive(flags, "token_rate"),
-            token_burst=round(_positive(flags, "token_burst")),
+            client_rate=flags_of.positive(flags, "client_rate"),
+            client_burst=round(flags_of.positive(flags, "client_burst")),
+            token_rate=flags_of.positive(flags, "token_rate"),
+            token_burst=round(flags_of.positive(flags, "token_burst")),
         ),
     )
 
 
 def _webhook(address: str, client_ca: Path | None) -> WebhookSettings:
     return WebhookSettings(address=parse_address(address, "--webhook-bind-address"), client_ca=client_ca)
-
-
-def _text(flags: dict[str, object], name: str) -> str | None:
-    value = flags[name]
-    return value if isinstance(value, str) and value else None
-
-
-def _path(flags: dict[str, object], name: str) -> Path | None:
-    value = flags[name]
-    return value if isinstance(value, Path) else None
-
-
-def _positive(flags: dict[str, object], name: str) -> float:
-    value = flags[name]
-    if not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise SettingsError(f"--{name.replace('_', '-')}: expected more than 0, got {value}")
-    return float(value)

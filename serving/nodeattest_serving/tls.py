@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from nodeattest_serving.files import Stamp, no_password, said, stamp
 from nodeattest_serving.settings import SettingsError
 
 __all__ = ["ServingCertificate"]
@@ -25,7 +26,7 @@ _LOOK_AGAIN: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
-_State = tuple[tuple[int, int, int] | None, ...]
+_State = tuple[Stamp | None, ...]
 
 
 class ServingCertificate:
@@ -47,7 +48,7 @@ class ServingCertificate:
             self._current = self._make()
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise SettingsError(
-                f"{certificate}, {key}: expected a certificate in PEM and its key, got {_said(error)}"
+                f"{certificate}, {key}: expected a certificate in PEM and its key, got {said(error)}"
             ) from None
         self._look_again = clock() + _LOOK_AGAIN
         self.context: Final = self._make()
@@ -69,42 +70,23 @@ class ServingCertificate:
         try:
             self._current = self._make()
         except (OSError, ValueError) as error:
-            _log.warning("keeping the serving certificate: %s cannot be used: %s", self._certificate, _said(error))
+            _log.warning("keeping the serving certificate: %s cannot be used: %s", self._certificate, said(error))
             return
         self._state = state
         _log.info("took the new serving certificate of %s", self._certificate)
 
     def _look(self) -> _State:
         """Tell one content of the files from another without reading them."""
-        return tuple(_stat(path) for path in (self._certificate, self._key, self._client_ca) if path is not None)
+        return tuple(stamp(path) for path in (self._certificate, self._key, self._client_ca) if path is not None)
 
     def _make(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
-        context.load_cert_chain(self._certificate, self._key, password=_no_password)
+        context.load_cert_chain(self._certificate, self._key, password=no_password)
         if self._client_ca is not None:
             context.minimum_version = ssl.TLSVersion.TLSv1_3  # 1.2 resumes without tickets, too, from OpenSSL's cache
             context.load_verify_locations(self._client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
         return context
-
-
-def _no_password() -> str:
-    """Keep OpenSSL from asking the terminal for the password of an encrypted key."""
-    return ""
-
-
-def _stat(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        return "something else, or the key of another certificate"
-    return error.strerror or type(error).__name__ if isinstance(error, OSError) else type(error).__name__

@@ -19,6 +19,7 @@ from typing import Final, TypeVar, cast
 
 import click
 
+from nodeattest_cli import flags as flags_of
 from nodeattest_cli.errors import UserError
 from nodeattest_controller import logs
 from nodeattest_controller.main import serve as serve_until_signal
@@ -113,9 +114,9 @@ async def _serve(settings: SidecarSettings, flags: dict[str, object]) -> int:
             stack.push_async_callback(keys.aclose)
             by_keys = JwtVerifier(
                 keys,
-                issuer=_text(flags, "issuer") or "",
+                issuer=flags_of.text(flags, "issuer") or "",
                 audiences=audiences,
-                longest_lifetime=_positive(flags, "longest_lifetime"),
+                longest_lifetime=flags_of.positive(flags, "longest_lifetime"),
                 now=time.time,
             )
             parts = app.Parts(
@@ -132,16 +133,16 @@ async def _serve(settings: SidecarSettings, flags: dict[str, object]) -> int:
 
 def _settings(flags: dict[str, object]) -> SidecarSettings:
     """Make the settings; raises ``SettingsError``."""
-    if bool(flags["token_review"]) == bool(_text(flags, "issuer")):
+    if bool(flags["token_review"]) == bool(flags_of.text(flags, "issuer")):
         raise SettingsError("--issuer, --token-review: expected one of the two, got both or none")
     if flags["token_review"] and (flags["key_files"] or flags["ca_file"]):
         raise SettingsError("--jwks-file, --ca-file: expected --issuer beside them, got --token-review")
-    certificate, key = _path(flags, "tls_cert_file"), _path(flags, "tls_private_key_file")
+    certificate, key = flags_of.path(flags, "tls_cert_file"), flags_of.path(flags, "tls_private_key_file")
     if bool(flags["plain_http"]) == (certificate is not None):
         raise SettingsError("--tls-cert-file, --plain-http: expected one of the two, got both or none")
-    health = _text(flags, "health_bind_address")
+    health = flags_of.text(flags, "health_bind_address")
     return SidecarSettings(
-        address=parse_address(_text(flags, "bind_address") or "", "--bind-address"),
+        address=parse_address(flags_of.text(flags, "bind_address") or "", "--bind-address"),
         upstream=_upstream(flags),
         certificate=certificate,
         key=key,
@@ -150,26 +151,26 @@ def _settings(flags: dict[str, object]) -> SidecarSettings:
         users=frozenset(_texts(flags, "users")),
         groups=frozenset(_texts(flags, "groups")),
         tell_groups=bool(flags["tell_groups"]),
-        deny_status=HTTPStatus(int(_text(flags, "deny_status") or "401")),
+        deny_status=HTTPStatus(int(flags_of.text(flags, "deny_status") or "401")),
         requests_of_user=cast("int", flags["requests_per_user"]),
         trusted=tuple(_each(flags, "trusted", "--trusted-proxy", _network)),
         limits=ProxyLimits(
             connections=cast("int", flags["max_connections"]),
             upstream_connections=cast("int", flags["max_connections"]),
-            request_seconds=_positive(flags, "max_request_duration"),
+            request_seconds=flags_of.positive(flags, "max_request_duration"),
             most_body=cast("int | None", flags["max_body_bytes"]),
         ),
     )
 
 
 def _upstream(flags: dict[str, object]) -> Address:
-    return parse_address(_text(flags, "upstream") or "", "--upstream")
+    return parse_address(flags_of.text(flags, "upstream") or "", "--upstream")
 
 
 def _keys(flags: dict[str, object]) -> Keyring:
     """Make the keyring; files are read once here, so that a wrong one is told at the start."""
     files = cast("tuple[Path, ...]", flags["key_files"])
-    issuer = _text(flags, "issuer") or ""
+    issuer = flags_of.text(flags, "issuer") or ""
     try:
         if files:
             read_key_files(files)
@@ -179,17 +180,17 @@ def _keys(flags: dict[str, object]) -> Keyring:
         raise SettingsError(f"--jwks-file: {error}") from None
     except UrlError as error:
         raise SettingsError(f"--issuer: {error}; with --jwks-file it may be any text") from None
-    https = Https(ca_file=_path(flags, "ca_file"))
+    https = Https(ca_file=flags_of.path(flags, "ca_file"))
     return Keyring(lambda: discover(https, issuer), monotonic=time.monotonic)
 
 
 def _client(flags: dict[str, object]) -> ApiClient:
-    kubeconfig = _path(flags, "kubeconfig")
+    kubeconfig = flags_of.path(flags, "kubeconfig")
     return ApiClient.from_kubeconfig_file(kubeconfig) if kubeconfig else ApiClient.in_cluster(os.environ)
 
 
 def _services(client: ApiClient, flags: dict[str, object]) -> ServiceAudiences:
-    namespace = _text(flags, "namespace")
+    namespace = flags_of.text(flags, "namespace")
     if namespace is None:
         try:
             namespace = _NAMESPACE.read_text(encoding="utf-8").strip()
@@ -197,7 +198,9 @@ def _services(client: ApiClient, flags: dict[str, object]) -> ServiceAudiences:
             raise SettingsError(
                 "--namespace: expected one, or --audience: this is no pod with a service account"
             ) from None
-    return ServiceAudiences(client, namespace=namespace, labels=_path(flags, "pod_labels_file") or Path(_LABELS))
+    return ServiceAudiences(
+        client, namespace=namespace, labels=flags_of.path(flags, "pod_labels_file") or Path(_LABELS)
+    )
 
 
 def _trouble(services: ServiceAudiences | None, keys: Keyring | None) -> Callable[[], str | None]:
@@ -222,20 +225,3 @@ def _each(flags: dict[str, object], name: str, flag: str, read: Callable[[str], 
 
 def _texts(flags: dict[str, object], name: str) -> tuple[str, ...]:
     return cast("tuple[str, ...]", flags[name])
-
-
-def _text(flags: dict[str, object], name: str) -> str | None:
-    value = flags[name]
-    return value if isinstance(value, str) and value else None
-
-
-def _path(flags: dict[str, object], name: str) -> Path | None:
-    value = flags[name]
-    return value if isinstance(value, Path) else None
-
-
-def _positive(flags: dict[str, object], name: str) -> float:
-    value = flags[name]
-    if not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise SettingsError(f"--{name.replace('_', '-')}: expected more than 0, got {value}")
-    return float(value)

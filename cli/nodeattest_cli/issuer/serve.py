@@ -13,6 +13,7 @@ from typing import Final
 
 import click
 
+from nodeattest_cli import flags as flags_of
 from nodeattest_cli.errors import UserError
 from nodeattest_controller import logs
 from nodeattest_controller.main import serve as serve_until_signal
@@ -100,7 +101,7 @@ async def _serve(settings: ServeSettings, kubeconfig: Path | None) -> int:
 
 def _settings(flags: dict[str, object]) -> ServeSettings:
     """Make the settings; raises ``SettingsError`` and ``UrlError``."""
-    certificate, key, health = _path(flags, "tls_cert_file"), _path(flags, "tls_private_key_file"), None
+    certificate, key, health = flags_of.path(flags, "tls_cert_file"), flags_of.path(flags, "tls_private_key_file"), None
     if (certificate is None) != (key is None):
         raise SettingsError("expected --tls-cert-file and --tls-private-key-file together, got one of them")
     if _text(flags, "health_bind_address"):
@@ -149,7 +150,7 @@ def _places(flags: dict[str, object]) -> tuple[Place, ...]:
 
 
 def _kubeconfig(flags: dict[str, object]) -> Path | None:
-    return _path(flags, "kubeconfig")
+    return flags_of.path(flags, "kubeconfig")
 
 
 def _many(flags: dict[str, object], name: str) -> tuple[object, ...]:
@@ -160,11 +161,6 @@ def _many(flags: dict[str, object], name: str) -> tuple[object, ...]:
 def _text(flags: dict[str, object], name: str) -> str:
     value = flags[name]
     return value if isinstance(value, str) else ""
-
-
-def _path(flags: dict[str, object], name: str) -> Path | None:
-    value = flags[name]
-    return value if isinstance(value, Path) else None
 
 
 def _number(flags: dict[str, object], name: str, least: float = 0.0) -> float:

@@ -17,6 +17,7 @@ from typing import Final
 from cryptography import x509
 
 from nodeattest_providers.unreadable import UNREADABLE
+from nodeattest_serving.files import no_password
 from nodeattest_serving.tls import ServingCertificate
 
 __all__ = ["FileCertificate", "HeldCertificate"]
@@ -46,7 +47,7 @@ class HeldCertificate:
         with os.fdopen(os.memfd_create("webhook-certificate", os.MFD_CLOEXEC), "wb") as memory:
             memory.write(chain + b"\n" + key)
             memory.flush()
-            context.load_cert_chain(f"/proc/self/fd/{memory.fileno()}", password=_no_password)
+            context.load_cert_chain(f"/proc/self/fd/{memory.fileno()}", password=no_password)
         self._current, self._taken = context, chain
         return True
 
@@ -88,8 +89,3 @@ def _context() -> ssl.SSLContext:
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
     return context
-
-
-def _no_password() -> str:
-    """Keep OpenSSL from asking the terminal for the password of an encrypted key."""
-    return ""

@@ -18,6 +18,7 @@ from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, 
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, once, read_jwks, read_pem
 from nodeattest_identity.issuer.urls import CONFIGURATION_PATH, JWKS_PATH
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound, Unreachable
+from nodeattest_serving.files import stamp
 
 __all__ = ["FileKeys", "SourceError", "read_api_server"]
 
@@ -49,7 +50,7 @@ class FileKeys:
         Files that changed are read when they stayed as they are from one look to the next: a writer that is half done
         must not take keys away.
         """
-        state = tuple(_state(file) for file in self._files)
+        state = tuple(stamp(file) for file in self._files)
         first, self._seen, before = self._seen is None, state, self._seen
         if state == self._taken or not (first or state == before):
             return None
@@ -57,7 +58,7 @@ class FileKeys:
             keys = once(key for file in self._files for key in _keys(file))
         except KeysError as error:
             raise SourceError("unusable", str(error)) from None
-        if state != tuple(_state(file) for file in self._files):
+        if state != tuple(stamp(file) for file in self._files):
             return None
         self._taken = state
         return keys
@@ -76,15 +77,6 @@ def _keys(file: Path) -> tuple[VerifyingKey, ...]:
         return read_pem(data)
     except KeysError as error:
         raise KeysError(f"{file}: {error}") from None
-
-
-def _state(file: Path) -> tuple[int, int, int] | None:
-    """Tell one content of a file from another without reading it."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 async def read_api_server(client: ApiClient, issuer: str) -> tuple[VerifyingKey, ...]:

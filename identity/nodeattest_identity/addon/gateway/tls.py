@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from nodeattest_identity.addon.gateway.frontproxy import Trust
+from nodeattest_serving.files import Stamp, no_password, said, stamp
 from nodeattest_serving.settings import SettingsError
 
 __all__ = ["GatewayTls"]
@@ -51,7 +52,7 @@ class GatewayTls:
             self.context: Final = self._make()
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise SettingsError(
-                f"{certificate}, {key}: expected a certificate in PEM and its key, got {_said(error)}"
+                f"{certificate}, {key}: expected a certificate in PEM and its key, got {said(error)}"
             ) from None
         self.context.sni_callback = self._choose
 
@@ -92,41 +93,22 @@ class GatewayTls:
         try:
             self._current = self._make()
         except (OSError, ValueError) as error:
-            _log.warning("keeping the serving certificate: %s cannot be used: %s", self._files[0], _said(error))
+            _log.warning("keeping the serving certificate: %s cannot be used: %s", self._files[0], said(error))
             return False
         return True
 
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _look(self) -> tuple[Stamp | None, ...]:
         """Tell one content of the files from another without reading them."""
-        return tuple(_stat(path) for path in self._files)
+        return tuple(stamp(path) for path in self._files)
 
     def _make(self) -> _Context:
         context = _Context(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0
-        context.load_cert_chain(*self._files, password=_no_password)
+        context.load_cert_chain(*self._files, password=no_password)
         context.verify_mode = ssl.CERT_OPTIONAL
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.authorities = frozenset(self._trust.authorities if self._trust else ())
         if self._trust is not None:
             context.load_verify_locations(cadata=self._trust.pem)
         return context
-
-
-def _no_password() -> str:
-    """Keep OpenSSL from asking the terminal for the password of an encrypted key."""
-    return ""
-
-
-def _stat(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        return "something else, or the key of another certificate"
-    return error.strerror or type(error).__name__ if isinstance(error, OSError) else type(error).__name__
