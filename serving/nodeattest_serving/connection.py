@@ -19,7 +19,7 @@ from aiohttp import web
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import ConnectionLimits
 
-__all__ = ["Connection", "HttpServer", "response"]
+__all__ = ["Connection", "CountedServer", "HttpServer", "quiet_log", "response"]
 
 _MAX_LINE: Final = 2048
 """Bytes of a request line; ours has 80."""
@@ -115,16 +115,26 @@ class Connection(web.RequestHandler):
         return response(refusal(HTTPStatus.BAD_REQUEST if bad else HTTPStatus.INTERNAL_SERVER_ERROR), last=True)
 
 
-class HttpServer(web.Server):
+class CountedServer(web.Server):
     """aiohttp's server, which tells when a connection has ended."""
 
     ended: Callable[[web.RequestHandler], None]
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        """Note the end of a connection."""
+        super().connection_lost(handler, exc)
+        self.ended(handler)
+
+
+class HttpServer(CountedServer):
+    """The server of connections that are bounded in all."""
+
     most_bytes: int
     limits: ConnectionLimits
 
     def __call__(self) -> Connection:
         """Make a connection's protocol; aiohttp's own way does without limits that it does not know."""
-        quiet = logging.Logger("http", logging.CRITICAL + 1)  # noqa: LOG001 - aiohttp's own lines quote requests
+        quiet = quiet_log()
         connection = Connection(
             self,
             loop=asyncio.get_running_loop(),
@@ -139,10 +149,10 @@ class HttpServer(web.Server):
         connection.most_bytes = connection.room = self.most_bytes
         return connection
 
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """Note the end of a connection."""
-        super().connection_lost(handler, exc)
-        self.ended(handler)
+
+def quiet_log() -> logging.Logger:
+    """Make a log that keeps nothing: aiohttp's own lines quote requests."""
+    return logging.Logger("http", logging.CRITICAL + 1)  # noqa: LOG001 - it must be nobody's child
 
 
 def response(reply: Reply, *, last: bool) -> web.Response:

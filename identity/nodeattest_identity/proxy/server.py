@@ -24,6 +24,7 @@ from aiohttp.streams import StreamReader
 
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_LINE, ProxyLimits
 from nodeattest_identity.proxy.refusals import STATUS, Refusal, Refused, answer, body
+from nodeattest_serving.connection import CountedServer, quiet_log
 from nodeattest_serving.door import Door, Strangers
 from nodeattest_serving.settings import Address, ConnectionLimits
 
@@ -172,17 +173,16 @@ class _Connection(web.RequestHandler):
         return response
 
 
-class _Server(web.Server):
+class _Server(CountedServer):
     """aiohttp's server, with connections of ours."""
 
     limits: ProxyLimits
-    ended: Callable[[web.RequestHandler], None]
     refused: Callable[[Refusal], None]
     is_stranger: Callable[[asyncio.BaseTransport], bool]
 
     def __call__(self) -> _Connection:
         """Make a connection's protocol."""
-        quiet = logging.Logger("http", logging.CRITICAL + 1)  # noqa: LOG001 - aiohttp's own lines quote requests
+        quiet = quiet_log()
         connection = _Connection(
             self,
             loop=asyncio.get_running_loop(),
@@ -198,11 +198,6 @@ class _Server(web.Server):
         connection.refused = self.refused
         connection.is_stranger = self.is_stranger
         return connection
-
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """Note the end of a connection."""
-        super().connection_lost(handler, exc)
-        self.ended(handler)
 
     def sweep(self) -> None:
         """End connections that take too long."""
