@@ -17,11 +17,11 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from bench.software_tpm import SoftwareAttestor
-from nodeattest_authenticator.api import HttpsApi, Login
 from nodeattest_authenticator.clock import Clock, Deadline
-from nodeattest_authenticator.csr_object import manifest
-from nodeattest_authenticator.endpoint import Endpoint
-from nodeattest_authenticator.flow import USAGES
+from nodeattest_authenticator.enrollment.enroll import USAGES
+from nodeattest_authenticator.formats.csr_object import manifest
+from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.transport.api_client import HttpsApi, Login
 from nodeattest_providers import envelope
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.interface import Evidence

@@ -10,11 +10,11 @@ from bench.figures import Figure
 from bench.scene import Scene, cpu_seconds
 from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator import certificate
-from nodeattest_authenticator.api import HttpsApi, Login
 from nodeattest_authenticator.clock import Clock, Deadline, chance
-from nodeattest_authenticator.draft import Draft
-from nodeattest_authenticator.endpoint import Endpoint
-from nodeattest_authenticator.flow import Order, obtain
+from nodeattest_authenticator.enrollment.enroll import Order, obtain
+from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.state.pending_request import Draft
+from nodeattest_authenticator.transport.api_client import HttpsApi, Login
 from nodeattest_cli.demo.fleet import new_token
 from nodeattest_providers.names import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,

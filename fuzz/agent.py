@@ -15,23 +15,16 @@ from fuzz.mutators.der_tree import DerTree
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
-from nodeattest_authenticator import (
-    bootstrap_token,
-    certificate,
-    csr_object,
-    exec_info,
-    kubeconfig,
-    memory,
-    settings,
-    warm,
-)
-from nodeattest_authenticator import (
-    cache as credential_cache,
-)
-from nodeattest_authenticator.draft import DRAFT_FILE, StoredDrafts
+from nodeattest_authenticator import certificate
+from nodeattest_authenticator.config import settings
+from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import Failure, Fate
-from nodeattest_authenticator.fields import FieldsError, parse_object
-from nodeattest_authenticator.storage import Storage
+from nodeattest_authenticator.exec_plugin import fast_path
+from nodeattest_authenticator.formats import csr_object, exec_credential, kubeconfig
+from nodeattest_authenticator.formats.strict_json import FieldsError, parse_object
+from nodeattest_authenticator.state import credential_cache, failure_backoff
+from nodeattest_authenticator.state.pending_request import DRAFT_FILE, StoredDrafts
+from nodeattest_authenticator.state.storage import Storage
 from nodeattest_providers.names import NodeName
 
 __all__ = ["TARGETS", "configuration"]
@@ -69,8 +62,8 @@ def configuration() -> settings.Settings:
 
 def _exec_info(data: bytes) -> bool:
     try:
-        info = exec_info.parse(data)
-        exec_info.check_cluster(info, configuration())
+        info = exec_credential.parse(data)
+        exec_credential.check_cluster(info, configuration())
     except Failure as failure:
         require(len(str(failure)) <= _LONGEST_MESSAGE, "a refusal of a few words")
         return False
@@ -80,8 +73,8 @@ def _exec_info(data: bytes) -> bool:
 
 def _credential(data: bytes) -> bool:
     storage = _storage()
-    storage.write(warm.CREDENTIAL_FILE, data, durable=False)
-    found = warm.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
+    storage.write(fast_path.CREDENTIAL_FILE, data, durable=False)
+    found = fast_path.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
     require(found is None or found[0] == 0, "a credential or nothing")
     try:
         cached = credential_cache.load(storage)
@@ -108,12 +101,14 @@ def _draft(data: bytes) -> bool:
 
 def _failure(data: bytes) -> bool:
     storage = _storage()
-    storage.remove(warm.CREDENTIAL_FILE)
-    storage.write(warm.FAILURE_FILE, data, durable=False)
-    warm.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
-    read = memory.load(storage, _IDENTITY)
+    storage.remove(fast_path.CREDENTIAL_FILE)
+    storage.write(fast_path.FAILURE_FILE, data, durable=False)
+    fast_path.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
+    read = failure_backoff.load(storage, _IDENTITY)
     failure = Failure("APIUnavailable", "no answer", remedy="wait", fate=Fate.TEMPORARY)
-    after = memory.remember(storage, _IDENTITY, failure, pause=memory.FIRST, now=NOW.timestamp(), chance=lambda: 0.5)
+    after = failure_backoff.remember(
+        storage, _IDENTITY, failure, pause=failure_backoff.FIRST, now=NOW.timestamp(), chance=lambda: 0.5
+    )
     require(after.until > NOW.timestamp(), "the next attempt lies ahead")
     return read is not None
 

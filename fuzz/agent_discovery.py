@@ -10,11 +10,12 @@ import yaml
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.slips import Slips
 from fuzz.target import Target, require
-from nodeattest_authenticator.discovery import kubeadm, kubelet_config, record
-from nodeattest_authenticator.discovery.section import parse_discovery
-from nodeattest_authenticator.discovery.ways import ByToken
+from nodeattest_authenticator.cluster import kubelet_config, last_refresh
+from nodeattest_authenticator.commands import kubeadm_config
+from nodeattest_authenticator.commands.cluster_source import ByToken
+from nodeattest_authenticator.config.discovery import parse_discovery
 from nodeattest_authenticator.errors import Failure, Fate, Local
-from nodeattest_authenticator.fields import Fields, FieldsError, parse_object
+from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
 
 __all__ = ["TARGETS"]
 
@@ -61,7 +62,7 @@ def _section(data: bytes) -> bool:
 
 def _record(data: bytes) -> bool:
     try:
-        return record.parse(data).at >= 0
+        return last_refresh.parse(data).at >= 0
     except FieldsError:
         return False
 
@@ -69,7 +70,7 @@ def _record(data: bytes) -> bool:
 def _kubeadm_configuration(data: bytes) -> bool:
     """Read what Cluster API writes for kubeadm; a stranger may have templated it."""
     try:
-        read = kubeadm.parse(data, limit=300)
+        read = kubeadm_config.parse(data, limit=300)
     except Failure as failure:
         require(failure.fate is Fate.USAGE, "a refusal before anything is sent")
         require(len(str(failure)) <= _LONGEST_MESSAGE, "a refusal of a few words")

@@ -21,17 +21,17 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from nodeattest_authenticator import pem
-from nodeattest_authenticator.cache import Credential
+from nodeattest_authenticator.config.settings import invalid
 from nodeattest_authenticator.errors import Failure, Local
-from nodeattest_authenticator.settings import invalid
-from nodeattest_authenticator.warm import SKEW, is_time_valid
+from nodeattest_authenticator.exec_plugin.fast_path import SKEW, is_time_valid
+from nodeattest_authenticator.formats import pem
+from nodeattest_authenticator.state.credential_cache import Credential
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, ClusterPin, NodeName
 from nodeattest_providers.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
-    from nodeattest_authenticator.serving.names import Names
+    from nodeattest_authenticator.kubelet_serving.names import Names
 
 __all__ = [
     "Wanted",

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from nodeattest_authenticator.clock import chance
-from nodeattest_authenticator.warm import CREDENTIAL_FILE
+from nodeattest_authenticator.exec_plugin.fast_path import CREDENTIAL_FILE
 from nodeattest_cli.demo.children import Children
 from nodeattest_controller.core.objects import items, mapping, moment, strings, text
 from nodeattest_kube.jsontypes import JsonObject, parse_json

@@ -20,8 +20,8 @@ from bench.soak.audit import audit
 from bench.soak.kubelet import Diary, Kubelet
 from bench.soak.supervisor import Life, Supervisor
 from nodeattest_authenticator.clock import Clock, Deadline
-from nodeattest_authenticator.lock import exclusive
-from nodeattest_authenticator.storage import Storage
+from nodeattest_authenticator.state.lock import exclusive
+from nodeattest_authenticator.state.storage import Storage
 from nodeattest_cli.demo.children import Children
 from nodeattest_cli.demo.equipment import Equipment
 from nodeattest_cli.demo.fleet import join, kubeconfig_of, provision

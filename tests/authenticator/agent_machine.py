@@ -15,8 +15,8 @@ from typing import Any
 
 from agent_cluster import TOKEN, FakeApi
 
-from nodeattest_authenticator.agent import Agent
 from nodeattest_authenticator.clock import Clock, chance
+from nodeattest_authenticator.context import Agent
 
 COMMAND = Path(sys.executable).parent / "kubelet-authenticator"
 NODE = "node-0"

@@ -15,7 +15,7 @@ from agent_cluster import TOKEN, Authority, FakeApi
 from agent_machine import COMMAND, Machine
 from test_join import Joiner
 
-from nodeattest_authenticator.settings import Settings, load
+from nodeattest_authenticator.config.settings import Settings, load
 from nodeattest_discovery import clusterinfo, jws, token
 from nodeattest_discovery.pins import pin_of
 
@@ -60,7 +60,7 @@ def count(event, arguments):
         if left < 0:
             os.kill(os.getpid(), 9)
 sys.addaudithook(count)
-from nodeattest_authenticator.cli import main
+from nodeattest_authenticator.commands.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 """Runs the command, which dies of SIGKILL when it is about to put one more file in its place."""

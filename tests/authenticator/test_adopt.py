@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from test_join import in_process
 
-from nodeattest_authenticator.adopt import backup_of
-from nodeattest_authenticator.adopted import read_access
+from nodeattest_authenticator.commands.adopt import backup_of
+from nodeattest_authenticator.commands.existing_kubeconfig import read_access
 from nodeattest_authenticator.errors import Failure
-from nodeattest_authenticator.kubeconfig import is_ours
+from nodeattest_authenticator.formats.kubeconfig import is_ours
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 

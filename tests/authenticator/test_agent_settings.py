@@ -12,9 +12,9 @@ from agent_cluster import Authority
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodeattest_authenticator.config.settings import load, parse, to_json
 from nodeattest_authenticator.errors import Failure, Fate
-from nodeattest_authenticator.fields import FieldsError
-from nodeattest_authenticator.settings import load, parse, to_json
+from nodeattest_authenticator.formats.strict_json import FieldsError
 
 CA = Authority().pem.decode()
 GOOD: dict[str, Any] = {

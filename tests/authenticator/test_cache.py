@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_authenticator import cache
-from nodeattest_authenticator.agent import usable
-from nodeattest_authenticator.answer import credential
-from nodeattest_authenticator.cache import Cached, Credential
 from nodeattest_authenticator.clock import Clock
+from nodeattest_authenticator.context import usable
 from nodeattest_authenticator.errors import Failure
-from nodeattest_authenticator.storage import Storage
+from nodeattest_authenticator.exec_plugin.handle import credential
+from nodeattest_authenticator.state import credential_cache
+from nodeattest_authenticator.state.credential_cache import Cached, Credential
+from nodeattest_authenticator.state.storage import Storage
 
 IDENTITY = b"1.2.3.4"
 
@@ -45,7 +45,7 @@ def store(machine: Machine, *, authority: Authority | None = None, node: str = N
         not_after=int(leaf.not_valid_after_utc.timestamp()),
     )
     with Storage(str(machine.cache)) as storage:
-        cache.save(storage, Cached(credential=made, identity=IDENTITY))
+        credential_cache.save(storage, Cached(credential=made, identity=IDENTITY))
 
 
 def found(machine: Machine, said: list[str], *, ahead: float = 0) -> Cached | None:
@@ -183,8 +183,8 @@ def test_what_is_saved_is_loaded(answers: list[tuple[bytes, bytes]], tmp_path_fa
     credential = Credential(certificate_pem=b"c\n", key_pem=key, not_before=1, renew_at=2, not_after=3)
     cached = Cached(credential=credential, identity=IDENTITY, answers=tuple(answers))
     with Storage(str(folder / "new")) as storage:
-        cache.save(storage, cached)
-        assert cache.load(storage) == cached
+        credential_cache.save(storage, cached)
+        assert credential_cache.load(storage) == cached
 
 
 def test_only_the_newest_answers_are_kept() -> None:

@@ -12,9 +12,9 @@ from agent_cluster import FakeApi
 from discovered_cluster import KUBELET_CONFIG, Discoverer, give_kubelet_configuration, publish
 from test_credential import challenge_then_sign
 
-from nodeattest_authenticator.discovery import kubelet_config
-from nodeattest_authenticator.discovery.kubelet_files import MARK
+from nodeattest_authenticator.cluster import kubelet_config
 from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.state.kubelet_files import MARK
 from nodeattest_discovery import strictyaml
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"

@@ -16,9 +16,10 @@ from cryptography import x509
 from discovered_cluster import Discoverer, killed, pin, publish
 from test_join import Joiner, in_process, status
 
-from nodeattest_authenticator import cache, warm
-from nodeattest_authenticator.endpoint import Endpoint
-from nodeattest_authenticator.storage import Storage
+from nodeattest_authenticator.exec_plugin import fast_path
+from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.state import credential_cache
+from nodeattest_authenticator.state.storage import Storage
 
 
 def refresh(node: Discoverer) -> subprocess.CompletedProcess[str]:
@@ -27,13 +28,13 @@ def refresh(node: Discoverer) -> subprocess.CompletedProcess[str]:
 
 def warmly(node: Discoverer, info: str) -> bool:
     machine = node.installed
-    found = warm.lookup(str(machine.cache), str(machine.config), info.encode(), time.time())
+    found = fast_path.lookup(str(machine.cache), str(machine.config), info.encode(), time.time())
     return found is not None and found[0] == 0
 
 
 def certificate(node: Discoverer) -> x509.Certificate:
     with Storage(str(node.installed.cache)) as storage:
-        found = cache.load(storage)
+        found = credential_cache.load(storage)
     assert found is not None
     return x509.load_pem_x509_certificate(found.credential.certificate_pem)
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from agent_cluster import Authority
 
-from nodeattest_authenticator.discovery.section import (
+from nodeattest_authenticator.config.discovery import (
     MOST_FORMER,
     MOST_SERVERS,
     Cluster,
     Discovery,
     parse_discovery,
 )
-from nodeattest_authenticator.endpoint import Endpoint
-from nodeattest_authenticator.fields import Fields, FieldsError
+from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.formats.strict_json import Fields, FieldsError
 
 CA = Authority().pem.decode()
 SERVERS = [f"https://10.0.0.{number}:6443" for number in range(1, 30)]

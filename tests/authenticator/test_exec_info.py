@@ -12,10 +12,10 @@ from agent_cluster import Authority
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_authenticator import exec_info
+from nodeattest_authenticator.config.settings import Settings
+from nodeattest_authenticator.config.settings import parse as parse_settings
 from nodeattest_authenticator.errors import Failure, Fate
-from nodeattest_authenticator.settings import Settings
-from nodeattest_authenticator.settings import parse as parse_settings
+from nodeattest_authenticator.formats import exec_credential
 
 OURS, OTHER = Authority(), Authority("other")
 
@@ -49,7 +49,7 @@ def info(**cluster: Any) -> bytes:  # noqa: ANN401 - any field
 
 def test_a_call_without_the_variable_is_refused() -> None:
     with pytest.raises(Failure, match="KUBERNETES_EXEC_INFO is not set") as caught:
-        exec_info.parse(None)
+        exec_credential.parse(None)
     assert caught.value.fate is Fate.USAGE
 
 
@@ -63,12 +63,14 @@ def test_a_call_without_the_variable_is_refused() -> None:
     ],
 )
 def test_our_cluster_is_recognised_however_it_is_spelt(cluster: dict[str, Any]) -> None:
-    exec_info.check_cluster(exec_info.parse(info(**cluster)), settings())
+    exec_credential.check_cluster(exec_credential.parse(info(**cluster)), settings())
 
 
 def test_a_call_that_names_no_cluster_is_answered() -> None:
-    call = exec_info.parse(b'{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential","spec":{}}')
-    exec_info.check_cluster(call, settings())
+    call = exec_credential.parse(
+        b'{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential","spec":{}}'
+    )
+    exec_credential.check_cluster(call, settings())
     assert call.api_version.endswith("/v1beta1")
 
 
@@ -90,22 +92,22 @@ def test_a_call_that_names_no_cluster_is_answered() -> None:
 )
 def test_another_cluster_is_refused(cluster: dict[str, Any], says: str) -> None:
     with pytest.raises(Failure, match="ExecInfoRefused") as caught:
-        exec_info.check_cluster(exec_info.parse(info(**cluster)), settings())
+        exec_credential.check_cluster(exec_credential.parse(info(**cluster)), settings())
     assert says in str(caught.value)
     assert caught.value.fate is Fate.USAGE
 
 
 def test_the_configured_server_name_must_be_the_callers() -> None:
     named = settings(tlsServerName="kubernetes")
-    exec_info.check_cluster(exec_info.parse(info(**{"tls-server-name": "kubernetes"})), named)
+    exec_credential.check_cluster(exec_credential.parse(info(**{"tls-server-name": "kubernetes"})), named)
     with pytest.raises(Failure, match="tls-server-name"):
-        exec_info.check_cluster(exec_info.parse(info()), named)
+        exec_credential.check_cluster(exec_credential.parse(info()), named)
 
 
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
     with pytest.raises(Failure, match="ExecInfoRefused"):
-        exec_info.parse(data)
+        exec_credential.parse(data)
 
 
 @given(
@@ -124,11 +126,11 @@ def test_any_json_gives_a_call_or_a_failure(document: object) -> None:
     good = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "spec": document}
     for value in (document, good):
         with contextlib.suppress(Failure):
-            assert exec_info.parse(json.dumps(value).encode()).api_version in exec_info.API_VERSIONS
+            assert exec_credential.parse(json.dumps(value).encode()).api_version in exec_credential.API_VERSIONS
 
 
 def test_the_answer_is_what_client_go_reads() -> None:
-    made = exec_info.render("client.authentication.k8s.io/v1", expires_at=0, certificate_pem=b"C", key_pem=b"K")
+    made = exec_credential.render("client.authentication.k8s.io/v1", expires_at=0, certificate_pem=b"C", key_pem=b"K")
     assert json.loads(made) == {
         "apiVersion": "client.authentication.k8s.io/v1",
         "kind": "ExecCredential",

@@ -12,15 +12,15 @@ import pytest
 from agent_cluster import TOKEN, Authority, FakeApi
 from test_credential import challenge_then_sign
 
-from nodeattest_authenticator.api import HttpsApi, Login
-from nodeattest_authenticator.cache import Credential
 from nodeattest_authenticator.certificate import pin
 from nodeattest_authenticator.clock import Clock, Deadline
-from nodeattest_authenticator.draft import Draft, Filed
-from nodeattest_authenticator.endpoint import Endpoint
+from nodeattest_authenticator.enrollment.enroll import Order, new_draft, obtain, renewal_moment
+from nodeattest_authenticator.enrollment.evidence_version import AGREED_FOR, Agreed
 from nodeattest_authenticator.errors import Failure, Fate
-from nodeattest_authenticator.flow import Order, new_draft, obtain, renewal_moment
-from nodeattest_authenticator.negotiation import AGREED_FOR, Agreed
+from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.state.credential_cache import Credential
+from nodeattest_authenticator.state.pending_request import Draft, Filed
+from nodeattest_authenticator.transport.api_client import HttpsApi, Login
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.interface import Evidence, JsonObject, PublishedChallenge

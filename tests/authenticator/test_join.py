@@ -17,12 +17,12 @@ from agent_cluster import TOKEN, Authority, FakeApi
 from agent_machine import COMMAND, NODE, Machine
 from test_credential import challenge_then_sign
 
-from nodeattest_authenticator.agreed import StoredAgreement
-from nodeattest_authenticator.cli import main
-from nodeattest_authenticator.kubeconfig import is_ours
-from nodeattest_authenticator.negotiation import Agreed
-from nodeattest_authenticator.settings import load
-from nodeattest_authenticator.storage import Storage
+from nodeattest_authenticator.commands.cli import main
+from nodeattest_authenticator.config.settings import load
+from nodeattest_authenticator.enrollment.evidence_version import Agreed
+from nodeattest_authenticator.formats.kubeconfig import is_ours
+from nodeattest_authenticator.state.evidence_version_store import StoredAgreement
+from nodeattest_authenticator.state.storage import Storage
 
 
 class Joiner:

@@ -13,10 +13,10 @@ from agent_machine import NODE
 from discovered_cluster import Discoverer, pin, publish
 
 from nodeattest_authenticator.clock import Clock, Deadline
-from nodeattest_authenticator.discovery.kubeadm import Joining, parse
-from nodeattest_authenticator.discovery.ways import ByFile, ByToken
+from nodeattest_authenticator.commands.cluster_source import ByFile, ByToken
+from nodeattest_authenticator.commands.kubeadm_config import Joining, parse
 from nodeattest_authenticator.errors import Failure, Fate
-from nodeattest_authenticator.patience import patiently
+from nodeattest_authenticator.transport.retry import patiently
 
 HASH = "sha256:" + "ab" * 32
 OTHER = "zyxwvu.0123456789abcdef"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeattest_authenticator.errors import Failure, Fate, Local
-from nodeattest_authenticator.negotiation import (
+from nodeattest_authenticator.enrollment.evidence_version import (
     AGREED_FOR,
     Agreed,
     Offer,
@@ -16,6 +15,7 @@ from nodeattest_authenticator.negotiation import (
     opening,
     speaking,
 )
+from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.interface import Attestor, Evidence, PublishedChallenge
 from nodeattest_providers.names import ProviderName

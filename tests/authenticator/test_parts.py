@@ -15,17 +15,19 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_authenticator import bootstrap_token, memory, pem
-from nodeattest_authenticator.agreed import StoredAgreement
 from nodeattest_authenticator.clock import Clock, Deadline, chance
-from nodeattest_authenticator.draft import Draft, Filed, StoredDrafts
-from nodeattest_authenticator.endpoint import Endpoint
+from nodeattest_authenticator.config.settings import Settings
+from nodeattest_authenticator.enrollment import bootstrap_token
+from nodeattest_authenticator.enrollment.evidence_version import Agreed
 from nodeattest_authenticator.errors import Failure, Fate
-from nodeattest_authenticator.lock import exclusive, exclusive_if_free
-from nodeattest_authenticator.negotiation import Agreed
-from nodeattest_authenticator.settings import Settings
-from nodeattest_authenticator.storage import Storage
-from nodeattest_authenticator.warm import UnsafeFileError
+from nodeattest_authenticator.exec_plugin.fast_path import UnsafeFileError
+from nodeattest_authenticator.formats import pem
+from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.state import failure_backoff
+from nodeattest_authenticator.state.evidence_version_store import StoredAgreement
+from nodeattest_authenticator.state.lock import exclusive, exclusive_if_free
+from nodeattest_authenticator.state.pending_request import Draft, Filed, StoredDrafts
+from nodeattest_authenticator.state.storage import Storage
 from nodeattest_providers.names import NodeName, ProviderName
 
 
@@ -99,7 +101,9 @@ def denied() -> Failure:
 def test_pauses_double_with_jitter_up_to_their_bound(storage: Storage) -> None:
     until: list[float] = []
     for _ in range(8):
-        remembered = memory.remember(storage, b"i", denied(), pause=memory.FIRST, now=1000, chance=lambda: 0.5)
+        remembered = failure_backoff.remember(
+            storage, b"i", denied(), pause=failure_backoff.FIRST, now=1000, chance=lambda: 0.5
+        )
         until.append(remembered.until - 1000)
     assert until == [30, 60, 120, 240, 480, 600, 600, 600]
 
@@ -108,30 +112,34 @@ def test_pauses_double_with_jitter_up_to_their_bound(storage: Storage) -> None:
 def test_a_failed_renewal_pauses_for_thirty_to_ninety_seconds(
     storage: Storage, drawn: float, least: int, most: int
 ) -> None:
-    made = memory.remember(storage, b"i", denied(), pause=memory.RENEWAL, now=0, chance=lambda: drawn)
+    made = failure_backoff.remember(storage, b"i", denied(), pause=failure_backoff.RENEWAL, now=0, chance=lambda: drawn)
     assert least <= made.until <= most
 
 
 def test_a_temporary_failure_pauses_for_seconds_only(storage: Storage) -> None:
     failure = Failure("Timeout", "m", remedy="r", fate=Fate.TEMPORARY)
-    assert memory.remember(storage, b"i", failure, pause=memory.FIRST, now=0, chance=lambda: 0.5).until == 2
+    assert (
+        failure_backoff.remember(storage, b"i", failure, pause=failure_backoff.FIRST, now=0, chance=lambda: 0.5).until
+        == 2
+    )
 
 
 def test_a_node_is_back_soon_after_an_api_server_that_was_long_away(storage: Storage) -> None:
     failure = Failure("APIUnavailable", "m", remedy="r", fate=Fate.TEMPORARY)
     pauses = [
-        memory.remember(storage, b"i", failure, pause=memory.FIRST, now=0, chance=lambda: 0.5).until for _ in range(40)
+        failure_backoff.remember(storage, b"i", failure, pause=failure_backoff.FIRST, now=0, chance=lambda: 0.5).until
+        for _ in range(40)
     ]
     assert max(pauses) == 60
 
 
 def test_a_failure_is_loaded_under_its_own_configuration_only(storage: Storage) -> None:
-    made = memory.remember(storage, b"i", denied(), pause=memory.FIRST, now=0, chance=chance)
-    assert memory.load(storage, b"i") == made
-    assert memory.load(storage, b"j") is None
+    made = failure_backoff.remember(storage, b"i", denied(), pause=failure_backoff.FIRST, now=0, chance=chance)
+    assert failure_backoff.load(storage, b"i") == made
+    assert failure_backoff.load(storage, b"j") is None
     assert made.text == "MachineNotFound: the cluster refused; create it"
-    memory.forget(storage)
-    assert memory.load(storage, b"i") is None
+    failure_backoff.forget(storage)
+    assert failure_backoff.load(storage, b"i") is None
 
 
 @given(
@@ -143,7 +151,7 @@ def test_any_bytes_as_a_failure_file_are_a_failure_or_none(
 ) -> None:
     with Storage(str(tmp_path_factory.mktemp("m") / "s")) as storage:
         storage.write("failure", data, durable=False)
-        loaded = memory.load(storage, b"i")
+        loaded = failure_backoff.load(storage, b"i")
         assert loaded is None or loaded.until == 5
 
 

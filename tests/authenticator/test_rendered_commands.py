@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from nodeattest_authenticator.cli import parser
-from nodeattest_authenticator.typed import provider_settings
+from nodeattest_authenticator.commands.cli import parser
+from nodeattest_authenticator.commands.cli_args import provider_settings
 from nodeattest_controller.bootstrap.content import ADOPT_SCRIPT, MARK, adopt_files, join_command
 from nodeattest_controller.bootstrap.plan import Plan
 from nodeattest_providers.names import ProviderName

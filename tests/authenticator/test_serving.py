@@ -24,10 +24,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from test_credential import challenge_then_sign, make_due
 
-from nodeattest_authenticator.agent import issue_and_store
 from nodeattest_authenticator.clock import Deadline
+from nodeattest_authenticator.context import issue_and_store
 from nodeattest_authenticator.errors import Failure
-from nodeattest_authenticator.serving.serve import Served, serve
+from nodeattest_authenticator.kubelet_serving.serve import Served, serve
 
 ADDRESS = "127.0.0.7"
 SERVING = {"dnsNames": [NODE, "alias.example"], "ipAddresses": [ADDRESS, "fd00::7"]}
@@ -547,9 +547,9 @@ def test_a_watch_whose_network_is_down_rests_while_its_certificate_is_good(joine
     joined.challenged(server=nowhere, serving={"dnsNames": SERVING["dnsNames"]})
     program = f"""
 import sys, time
-from nodeattest_authenticator.agent import Agent
+from nodeattest_authenticator.context import Agent
 from nodeattest_authenticator.clock import Clock
-from nodeattest_authenticator.serving.watch import run
+from nodeattest_authenticator.kubelet_serving.watch import run
 
 slept = []
 clock = Clock(now=lambda: time.time() + sum(slept), monotonic=lambda: time.monotonic() + sum(slept))

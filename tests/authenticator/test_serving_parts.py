@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_parts import VirtualTime
 
-from nodeattest_authenticator.endpoint import Endpoint
+from nodeattest_authenticator.config.settings import Settings, parse, to_json
 from nodeattest_authenticator.errors import Failure, Fate
-from nodeattest_authenticator.fields import FieldsError
-from nodeattest_authenticator.serving.names import local_addresses, wanted_names
-from nodeattest_authenticator.serving.watch import State, watch
-from nodeattest_authenticator.settings import Settings, parse, to_json
+from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.formats.strict_json import FieldsError
+from nodeattest_authenticator.kubelet_serving.names import local_addresses, wanted_names
+from nodeattest_authenticator.kubelet_serving.watch import State, watch
 
 CA = Authority().pem.decode()
 
@@ -234,7 +234,7 @@ def test_an_attempt_that_cannot_be_made_is_a_failed_one() -> None:
 import sys
 from nodeattest_authenticator.clock import Clock
 from nodeattest_authenticator.errors import Failure
-from nodeattest_authenticator.serving.watch import run
+from nodeattest_authenticator.kubelet_serving.watch import run
 
 def open_agent():
     raise Failure("ConfigurationInvalid", "none", remedy="none")

@@ -10,7 +10,7 @@ import time
 import pytest
 from agent_machine import Machine
 
-from nodeattest_authenticator.warm import credential_arguments, lookup, parse_header
+from nodeattest_authenticator.exec_plugin.fast_path import credential_arguments, lookup, parse_header
 
 
 def test_the_warm_path_imports_itself_and_nothing_that_a_bare_interpreter_has_not(machine: Machine) -> None:
@@ -19,12 +19,16 @@ def test_the_warm_path_imports_itself_and_nothing_that_a_bare_interpreter_has_no
     bare = modules(machine, f"import os, sys, time; {show}")
     program = (
         "import os, sys, time\n"
-        "from nodeattest_authenticator.warm import main\n"
+        "from nodeattest_authenticator.exec_plugin.fast_path import run\n"
         f"sys.argv = ['x', *{machine.arguments()[1:]!r}]\n"
-        f"assert main(sys.argv) == 0\n{show}"
+        f"assert run(sys.argv) == 0\n{show}"
     )
     warm = modules(machine, program)
-    assert warm - bare == {"nodeattest_authenticator", "nodeattest_authenticator.warm"}
+    assert warm - bare == {
+        "nodeattest_authenticator",
+        "nodeattest_authenticator.exec_plugin",
+        "nodeattest_authenticator.exec_plugin.fast_path",
+    }
 
 
 def modules(machine: Machine, program: str) -> set[str]:

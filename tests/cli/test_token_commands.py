@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from nodeattest_authenticator.discovery import ways
+from nodeattest_authenticator.commands import cluster_source
 from nodeattest_cli.main import main
 from nodeattest_controller.core.objects import moment
 from nodeattest_discovery.token import generate
@@ -298,10 +298,10 @@ def test_the_agents_join_command_pins_too(token: Tool) -> None:
         made,
     )
     parser = argparse.ArgumentParser()
-    ways.describe(parser)
+    cluster_source.describe(parser)
     options = parser.parse_args(made.split()[2:-2])
-    way = ways.parse(options, read=lambda _: b"").way
-    assert isinstance(way, ways.ByToken)
+    way = cluster_source.parse(options, read=lambda _: b"").way
+    assert isinstance(way, cluster_source.ByToken)
     assert way.pins
     assert way.token.reveal() in made
 

@@ -12,7 +12,7 @@ from certified import CLIENT, LOOPBACK, certified
 from cryptography import x509
 from lying_servers import Ca, LyingServer, Reply, VirtualTime, config_map
 
-from nodeattest_authenticator.api import Login, client_context
+from nodeattest_authenticator.transport.api_client import Login, client_context
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node import fetch
 from nodeattest_discovery.node.address import Address

@@ -28,7 +28,7 @@ BREACHES = [
     ),
     (
         "The agent never imports a controller half, the kube room or a heavy library",
-        "authenticator/nodeattest_authenticator/flow.py",
+        "authenticator/nodeattest_authenticator/enrollment/enroll.py",
         "import nodeattest_providers.tpm.verifier",
     ),
     (

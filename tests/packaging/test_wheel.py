@@ -55,7 +55,7 @@ def test_the_commands_are_plain_scripts(unpacked: Path) -> None:
 
 def test_the_node_half_imports_nothing_of_the_controllers(unpacked: Path) -> None:
     code = (
-        "import sys; from nodeattest_authenticator import cli, flow, join;"
+        "import sys; from nodeattest_authenticator.commands import cli, join;"
         "heavy = {'kubernetes', 'aiohttp', 'click', 'rich', 'yaml', 'prometheus_client', 'nodeattest_kube',"
         " 'nodeattest_controller', 'pyasn1'};"
         "print(sorted(heavy & set(sys.modules)))"

@@ -21,7 +21,7 @@ from gcp_world import (
 )
 from tpm_world import PIN, SoftTpm, published
 
-from nodeattest_authenticator.provider_id import KnowsProviderId
+from nodeattest_authenticator.enrollment.provider_id import KnowsProviderId
 from nodeattest_providers.attestors import attestor as attestor_by_name
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable

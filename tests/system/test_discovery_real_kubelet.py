@@ -20,7 +20,8 @@ from runtime_stub import RuntimeStub
 from test_serving_agent import ELSEWHERE
 from world import eventually
 
-from nodeattest_authenticator.discovery import kubelet_config, kubelet_files
+from nodeattest_authenticator.cluster import kubelet_config
+from nodeattest_authenticator.state import kubelet_files
 from nodeattest_providers.exchange import JsonObject
 
 QUIET: Final[JsonObject] = {

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from nodeattest_authenticator.storage import write_atomically
+from nodeattest_authenticator.state.storage import write_atomically
 from nodeattest_cli.denials import told
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError

@@ -1,0 +1,1 @@
+"""A cluster that was discovered: how it is found, and how the node follows its CAs and servers."""

@@ -1,0 +1,134 @@
+"""From what was typed to a cluster that may be trusted, and what the node keeps of how it was found.
+
+Promises: what comes back was verified as its way demands, and every note that a person must read has been told. Leaves
+the verification to ``nodeattest_discovery.node``, which is imported by whoever discovers and nobody else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from nodeattest_authenticator.clock import Clock
+from nodeattest_authenticator.commands.cluster_source import ByFile, ByToken
+from nodeattest_authenticator.config.discovery import Cluster
+from nodeattest_authenticator.errors import Failure, Fate, Local, refusal
+from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_discovery import token as bootstrap
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_providers.errors import Denied, Unavailable
+
+if TYPE_CHECKING:
+    from nodeattest_discovery.node.by_file import FileFound
+    from nodeattest_discovery.node.found import Found
+    from nodeattest_discovery.node.surroundings import Surroundings
+
+__all__ = ["Discovered", "cluster_of", "discover", "surroundings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovered:
+    """What discovery found."""
+
+    cluster: Cluster
+    servers: tuple[Endpoint, ...]
+    """All that may be asked later on."""
+    kubeconfig: str = field(repr=False)
+    """The text that told it."""
+    token: BootstrapToken | None = None
+    """A token that stands in the discovery file."""
+    needs_no_token: bool = False
+    """The discovery file's user runs this agent: the node has what it takes already."""
+    keeps_server: bool = False
+    """Whether its author knows better than cluster-info which server this node must use."""
+
+
+def discover(way: ByToken | ByFile, *, clock: Clock, tell: Callable[[str], None]) -> Discovered:
+    """Find the cluster; raises ``Failure``."""
+    around = surroundings(clock, tell, way.limit)
+    try:
+        match way:
+            case ByToken():
+                found = _by_token(way, around)
+                others, token, needs_no_token = [Endpoint.parse(f"https://{word}") for word in way.servers], None, False
+            case ByFile():
+                told = _by_file(way, around)
+                found, others = told, list[Endpoint]()
+                token, needs_no_token = _token(told), told.runs_authenticator
+    except (Denied, Unavailable) as verdict:
+        raise refusal(verdict) from None
+    for note in found.notes:
+        tell(note)
+    cluster = cluster_of(found)
+    with suppress(ValueError):  # a file that nobody was asked about
+        others.insert(0, Endpoint.parse(found.asked))
+    return Discovered(
+        cluster=cluster,
+        servers=tuple(dict.fromkeys((cluster.endpoint, *others))),
+        kubeconfig=found.kubeconfig,
+        token=token,
+        needs_no_token=needs_no_token,
+        keeps_server=isinstance(way, ByFile),
+    )
+
+
+def cluster_of(found: Found) -> Cluster:
+    """Take what may be trusted out of what was found; raises ``Failure``."""
+    try:
+        endpoint = Endpoint.parse(found.info.server)
+    except ValueError as error:
+        said = f"the cluster's server must be an URL: {error}"
+        raise Failure(Local.CONFIGURATION_INVALID, said, remedy="see nodeattest cluster-info show") from None
+    return Cluster(endpoint=endpoint, tls_server_name=found.info.tls_server_name, ca_pem=found.ca_pem)
+
+
+def surroundings(clock: Clock, tell: Callable[[str], None], limit: float) -> Surroundings:
+    """Give discovery our clock."""
+    from nodeattest_discovery.node.surroundings import Surroundings  # noqa: PLC0415 - see above
+
+    return Surroundings(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now, tell=tell, limit=limit)
+
+
+def _by_token(way: ByToken, around: Surroundings) -> Found:
+    """Ask the front first, then the servers: both prove themselves by token and pins, so neither can do harm."""
+    if way.front is not None:
+        from nodeattest_discovery.node.by_front import by_front  # noqa: PLC0415 - see above
+
+        try:
+            return by_front(way.front, way.token, way.pins, around, servers=way.servers)
+        except (Denied, Unavailable) as verdict:
+            if not way.servers:
+                raise
+            around.tell(f"{refusal(verdict, 'the discovery front is left out: ')}")
+    from nodeattest_discovery.node.by_token import by_token  # noqa: PLC0415 - see above
+
+    return by_token(way.servers, way.token, way.pins, around)
+
+
+def _by_file(way: ByFile, around: Surroundings) -> FileFound:
+    from nodeattest_discovery.node.by_file import by_file  # noqa: PLC0415 - see above
+
+    read = cast("Callable[[], bytes]", sys.stdin.buffer.read)
+    return by_file(way.source, around, stdin=read, allow_credentials=way.allow_credentials)
+
+
+def _token(found: FileFound) -> BootstrapToken | None:
+    """Take the bootstrap token out of a discovery file; any other credential is of no use to a node that attests."""
+    if found.credential is None:
+        return None
+    from nodeattest_discovery.node.by_file import TokenCredential  # noqa: PLC0415 - see above
+
+    try:
+        if isinstance(found.credential, TokenCredential):
+            return bootstrap.parse(found.credential.token)
+    except Denied:
+        pass
+    raise Failure(
+        Local.CONFIGURATION_INVALID,
+        "the credential in the discovery file is no bootstrap token, and by nothing else does a node ask to join",
+        remedy="give a bootstrap token by --token-file, and take the credential out of the file",
+        fate=Fate.USAGE,
+    )

@@ -1,0 +1,121 @@
+"""kubelet's configuration, as the cluster keeps it for its nodes, with what a node that attests needs in its place.
+
+Promises: what is written is a ``KubeletConfiguration`` of the cluster, every field as it was but for those below, in
+JSON, which every YAML reader reads alike. Leaves out what kubeadm adjusts to a machine (``resolvConf`` where
+systemd-resolved runs).
+Source: kubeadm phases/kubelet (ConfigMap ``kube-system/kubelet-config``, key ``kubelet``; Kubernetes before 1.24 may
+have ``kubelet-config-<major>.<minor>`` instead); k8s.io/kubelet config/v1beta1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final, cast
+
+from nodeattest_authenticator.clock import Deadline
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.transport.api_client import ForbiddenError, HttpsApi, UnreachableError
+from nodeattest_providers.exchange import JsonObject
+
+__all__ = ["adjust", "fetch", "parse", "render"]
+
+_PATH: Final = "/api/v1/namespaces/kube-system/configmaps/kubelet-config"
+_KEY: Final = "kubelet"
+_API_VERSION: Final = "kubelet.config.k8s.io/v1beta1"
+_KIND: Final = "KubeletConfiguration"
+_FIRST_WITHOUT_VERSION: Final = 24
+"""Minor version of Kubernetes from which on the ConfigMap's name is the same everywhere (kubeadm)."""
+_MINOR: Final = re.compile(r"([0-9]{1,3})\+?", re.ASCII)
+_RETRY: Final = 1.0
+"""Seconds between two attempts at a server that does not answer."""
+
+
+def fetch(api: HttpsApi, deadline: Deadline) -> JsonObject:
+    """Read the configuration from the cluster; raises ``Failure``."""
+    while True:
+        try:
+            return parse(_config_map(api))
+        except UnreachableError as error:
+            if deadline.left <= _RETRY:
+                said = f"kubelet's configuration cannot be read: {error}"
+                remedy = "run join again when the API server answers"
+                raise Failure(Local.API_UNAVAILABLE, said, remedy=remedy, fate=Fate.TEMPORARY) from None
+            deadline.sleep(_RETRY)
+
+
+def _config_map(api: HttpsApi) -> JsonObject:
+    refusal: Failure | None = None
+    try:
+        found = api.read(_PATH)
+        if found is not None:
+            return found
+    except ForbiddenError as forbidden:  # an old cluster lets nodes read the versioned name alone
+        refusal = forbidden
+    version = api.read("/version") or {}
+    minor = _MINOR.fullmatch(str(version.get("minor")))
+    if version.get("major") == "1" and minor is not None and int(minor[1]) < _FIRST_WITHOUT_VERSION:
+        found = api.read(f"{_PATH}-1.{minor[1]}")
+        if found is not None:
+            return found
+    raise Failure(
+        Local.KUBELET_CONFIGURATION_REFUSED,
+        f"the cluster gives nodes no kubelet configuration: {refusal.message if refusal else 'there is none'}",
+        remedy="kubeadm makes ConfigMap kube-system/kubelet-config and lets system:nodes read it; without kubeadm, "
+        "leave --kubelet-config away and write kubelet's configuration yourself",
+    )
+
+
+def parse(config_map: JsonObject) -> JsonObject:
+    """Take the configuration out of its ConfigMap; raises ``Failure`` for anything else."""
+    from nodeattest_discovery import strictyaml  # noqa: PLC0415 - PyYAML is for this alone
+
+    data = config_map.get("data")
+    text = data.get(_KEY) if isinstance(data, dict) else None
+    if not isinstance(text, str):
+        raise _refused(f"key {_KEY} with text in it", "none")
+    try:
+        document = strictyaml.parse_object(text, numbers=True)
+    except ValueError as error:
+        raise _refused("one YAML mapping", str(error)) from None
+    kind, version = document.get("kind"), document.get("apiVersion")
+    if kind != _KIND or version != _API_VERSION:
+        got = f"{ascii(str(kind)[:60])[1:-1]} of {ascii(str(version)[:60])[1:-1]}"
+        raise _refused(f"{_KIND} of {_API_VERSION}", got)
+    return document
+
+
+def adjust(document: JsonObject, *, ca_file: str, serving_file: str | None = None) -> JsonObject:
+    """Set what a node that attests needs; ``serving_file`` is the certificate that the agent keeps for kubelet.
+
+    ``rotateCertificates`` is off because the agent renews; ``serverTLSBootstrap`` is on unless the agent gets the
+    serving certificate, too.
+    """
+    made = dict(document)
+    x509 = {**_section(_section(made, "authentication"), "x509"), "clientCAFile": ca_file}
+    made["authentication"] = {**_section(made, "authentication"), "x509": x509}
+    made["rotateCertificates"] = False
+    made["serverTLSBootstrap"] = serving_file is None
+    if serving_file is not None:
+        made |= {"tlsCertFile": serving_file, "tlsPrivateKeyFile": serving_file}
+    return made
+
+
+def render(document: JsonObject) -> bytes:
+    """Write the file's content."""
+    return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def _section(document: JsonObject, name: str) -> JsonObject:
+    section = document.get(name)
+    if section is not None and not isinstance(section, dict):
+        raise _refused(f"{name} to be a mapping", "something else")
+    return cast("JsonObject", section or {})
+
+
+def _refused(expected: str, got: str) -> Failure:
+    return Failure(
+        Local.KUBELET_CONFIGURATION_REFUSED,
+        f"the cluster's kubelet configuration: expected {expected}, got {got}",
+        remedy="look at ConfigMap kube-system/kubelet-config",
+    )

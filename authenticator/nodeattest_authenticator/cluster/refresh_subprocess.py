@@ -1,0 +1,47 @@
+"""A refresh beside a renewal: in a process of its own, so that nothing that befalls it can reach the renewal.
+
+Whatever it does, it ends soon after its limit (``watchdog``), and the renewal goes on with whatever configuration is
+there then. Call it without a running watchdog: a fork must not find a second thread.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from nodeattest_authenticator import watchdog
+from nodeattest_authenticator.context import Agent, reopened
+from nodeattest_authenticator.errors import Failure
+
+__all__ = ["LIMIT", "refreshed"]
+
+LIMIT: Final = 10
+"""Seconds; a certificate is renewed days before its end, but a person may watch."""
+
+
+def refreshed(agent: Agent) -> Agent:
+    """Refresh; returns the agent under the configuration that is there afterwards. Hold the lock."""
+    child = os.fork()
+    if not child:
+        _run(agent)
+    os.waitpid(child, 0)
+    try:
+        return reopened(agent)
+    except (Failure, OSError):
+        return agent
+
+
+def _run(agent: Agent) -> None:
+    try:
+        watchdog.start(LIMIT)
+        from nodeattest_authenticator.cluster.refresh import run_locked  # noqa: PLC0415 - PyYAML stays in this process
+
+        said = run_locked(agent, limit=LIMIT)
+        if said != "nothing changed":
+            agent.tell(said)
+    except Failure as failure:
+        agent.tell(f"the cluster was not asked what changed: {failure}")
+    except BaseException as error:  # noqa: BLE001 - a defect here must not look like one of the renewal
+        agent.tell(f"the refresh before the renewal failed: {type(error).__name__}")
+    finally:
+        os._exit(0)

@@ -1,0 +1,114 @@
+"""Adopt a node that joined without attestation: by the certificate that it has, to one that it proves itself for.
+
+Promises: kubelet's kubeconfig is replaced last, whole, and only when the attested credential works; the old one stays
+beside it under a name that no other content can take. Killed at any instant it is taken up where it stopped: the same
+draft, the same backup, the same files. An adopted node is left as it is.
+Leaves to others: kubelet's own settings and its restart, which ``what_remains`` names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from nodeattest_authenticator.certificate import check_time
+from nodeattest_authenticator.clock import Clock, Deadline
+from nodeattest_authenticator.commands.existing_kubeconfig import KubeletAccess
+from nodeattest_authenticator.config.settings import Settings, to_json
+from nodeattest_authenticator.context import Agent, issue_and_store, usable
+from nodeattest_authenticator.enrollment.evidence_version import offer_of
+from nodeattest_authenticator.enrollment.issue import attestor_of
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.formats import kubeconfig
+from nodeattest_authenticator.state import failure_backoff, kubelet_files
+from nodeattest_authenticator.state.credential_cache import Cached
+from nodeattest_authenticator.state.lock import exclusive
+from nodeattest_authenticator.state.storage import Storage
+
+__all__ = ["AdoptOptions", "adopt", "backup_of", "what_remains"]
+
+_DIGITS: Final = 12
+"""Hex digits of the content's hash in the backup's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptOptions:
+    """What was typed and found."""
+
+    settings: Settings
+    access: KubeletAccess
+    kubeconfig: str
+    old_kubeconfig: bytes
+    config: str
+    cache_dir: str
+    exec_api_version: str
+    command: str
+    """Absolute path of kubelet-authenticator, for the kubeconfig."""
+
+
+def adopt(options: AdoptOptions, *, clock: Clock, chance: Callable[[], float], tell: Callable[[str], None]) -> Cached:
+    """Adopt the node; returns its attested credential. Raises ``Failure``."""
+    settings = options.settings
+    if not settings.renewable:
+        raise Failure(
+            Local.CONFIGURATION_INVALID,
+            "the insecure provider proves nothing, so it cannot tell this node from another that has its certificate",
+            remedy="let an operator open the Machine (nodeattest machines adopt --open), then join with that token",
+            fate=Fate.USAGE,
+        )
+    _check_old(options, now=clock.now())
+    with attestor_of(settings.provider, settings.provider_settings) as attestor:
+        offer_of(attestor, settings.minimum_version)
+    deadline = Deadline.after(clock, settings.timeout_seconds)
+    with Storage(options.cache_dir) as storage, exclusive(storage, deadline):
+        if kubelet_files.write_private(options.config, to_json(settings)):
+            failure_backoff.forget(storage)
+    agent = Agent.open(options.config, options.cache_dir, hostname="", clock=clock, chance=chance, tell=tell)
+    with agent.storage, exclusive(agent.storage, deadline):
+        found = usable(agent) or issue_and_store(agent, options.access.credential, deadline)
+        _replace(options)
+    return found
+
+
+def backup_of(path: str, data: bytes) -> str:
+    """Name the copy of a replaced kubeconfig: by its content, so that it is made once and never overwritten."""
+    return f"{path}.before-nodeattest-{hashlib.sha256(data).hexdigest()[:_DIGITS]}"
+
+
+def what_remains(node_name: str) -> list[str]:
+    """Say what kubelet still needs; until then it goes on with the certificate that it had."""
+    return [
+        "kubelet still runs with the old certificate, and renews it by itself. To finish, on this machine:",
+        "  1. rotateCertificates: false in kubelet's configuration (kubeadm: /var/lib/kubelet/config.yaml; also in",
+        "     ConfigMap kube-system/kubelet-config, or kubeadm upgrade node writes it back)",
+        "  2. no --bootstrap-kubeconfig among kubelet's flags (kubeadm: KUBELET_KUBECONFIG_ARGS in",
+        "     kubelet.service.d/10-kubeadm.conf)",
+        "  3. systemctl daemon-reload && systemctl restart kubelet",
+        f"then see that node {node_name} is Ready, and remove the backup: its certificate is valid until it ends",
+    ]
+
+
+def _check_old(options: AdoptOptions, *, now: float) -> None:
+    credential = options.access.credential
+    if now < credential.not_after:
+        check_time(credential.not_before, credential.not_after, now=now, ahead=None)
+        return
+    raise Failure(
+        Local.CERTIFICATE_REFUSED,
+        f"the certificate in {options.kubeconfig} has ended, so this node cannot ask by it",
+        remedy="let an operator open the Machine (nodeattest machines adopt --open), then join with that token",
+    )
+
+
+def _replace(options: AdoptOptions) -> None:
+    kubelet_files.write_private(backup_of(options.kubeconfig, options.old_kubeconfig), options.old_kubeconfig)
+    rendered = kubeconfig.render(
+        options.settings,
+        command=options.command,
+        config=options.config,
+        cache_dir=options.cache_dir,
+        exec_api_version=options.exec_api_version,
+    )
+    kubelet_files.write_private(options.kubeconfig, rendered)

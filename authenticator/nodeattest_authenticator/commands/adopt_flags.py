@@ -1,0 +1,102 @@
+"""The command line of ``adopt``: its flags, kubelet's kubeconfig, and one frozen value out of both."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Final
+
+from nodeattest_authenticator import console
+from nodeattest_authenticator.clock import Clock, chance
+from nodeattest_authenticator.commands.cli_args import absolute, program_path, provider_settings, read, wrong
+from nodeattest_authenticator.commands.join_flags import describe_proof, provider_id_source
+from nodeattest_authenticator.config import settings
+from nodeattest_authenticator.config.settings import Settings
+from nodeattest_authenticator.formats import kubeconfig
+from nodeattest_authenticator.formats.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_API_VERSIONS
+from nodeattest_authenticator.formats.strict_json import FieldsError
+from nodeattest_providers.exchange import JsonObject
+
+__all__ = ["describe", "run"]
+
+_DEFAULT_KUBECONFIG: Final = "/etc/kubernetes/kubelet.conf"
+
+
+def describe(adopt: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    adopt.add_argument(
+        "--provider", required=True, help="how the machine proves what it is, such as tpm, aws or composite"
+    )
+    describe_proof(adopt)
+    adopt.add_argument(
+        "--kubeconfig", default=_DEFAULT_KUBECONFIG, metavar="FILE", help="kubelet's, which is replaced (%(default)s)"
+    )
+    adopt.add_argument(
+        "--exec-api-version",
+        choices=EXEC_API_VERSIONS,
+        default=DEFAULT_EXEC_API_VERSION,
+        help="%(default)s; Kubernetes before 1.22 needs v1beta1",
+    )
+
+
+def run(options: argparse.Namespace, program: str) -> None:
+    """Adopt the node; raises ``Failure``."""
+    from nodeattest_authenticator.commands import status  # noqa: PLC0415 - cryptography is not for --help
+    from nodeattest_authenticator.commands.adopt import (  # noqa: PLC0415 - the same
+        AdoptOptions,
+        adopt,
+        backup_of,
+        what_remains,
+    )
+    from nodeattest_authenticator.commands.existing_kubeconfig import read_access  # noqa: PLC0415 - the same
+
+    path = absolute(options.kubeconfig)
+    old = read(path)
+    if kubeconfig.is_ours(old):
+        sys.stdout.write(f"{path} is kubelet-authenticator's already: this node has joined attested or was adopted\n")
+        return
+    access = read_access(path, old, read)
+    cluster: JsonObject = {
+        "server": access.server,
+        "certificateAuthority": access.ca_pem,
+        "tlsServerName": access.tls_server_name,
+        "nodeName": access.node_name,
+    }
+    made = AdoptOptions(
+        settings=_settings(options, cluster),
+        access=access,
+        kubeconfig=path,
+        old_kubeconfig=old,
+        config=absolute(options.config),
+        cache_dir=absolute(options.cache_dir),
+        exec_api_version=options.exec_api_version,
+        command=program_path(program),
+    )
+    credential = adopt(made, clock=Clock(), chance=chance, tell=console.tell)
+    until = status.moment(credential.credential.not_after)
+    said = f"node {made.settings.node_name} is adopted: {path} runs kubelet-authenticator, certificate until {until}"
+    remains = what_remains(made.settings.node_name)
+    sys.stdout.write("\n".join((said, f"the old one is {backup_of(path, old)}", *remains)) + "\n")
+
+
+def _settings(options: argparse.Namespace, cluster: JsonObject) -> Settings:
+    """Build the configuration by way of its own parser: one set of rules."""
+    provider: JsonObject = {
+        "name": options.provider,
+        "settings": provider_settings(options),
+        "minimumVersion": options.minimum_version,
+    }
+    document: JsonObject = {
+        "apiVersion": settings.API_VERSION,
+        "kind": settings.KIND,
+        "provider": provider,
+        "providerID": provider_id_source(options),
+        "timeoutSeconds": options.timeout,
+        "expirationSeconds": options.expiration_seconds,
+    }
+    try:
+        return settings.parse(json.dumps(document | cluster).encode(), hostname=os.uname().nodename)
+    except FieldsError as error:
+        raise wrong(str(error)) from None

@@ -1,0 +1,197 @@
+"""The commands that people type: join, adopt, refresh, serving, status, evidence, and credential in its unusual forms.
+
+argparse only; what was typed becomes one frozen value, and everything else happens elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from nodeattest_authenticator import console
+from nodeattest_authenticator.clock import Clock, chance
+from nodeattest_authenticator.commands import adopt_flags, join_flags
+from nodeattest_authenticator.commands.cli_args import describe_provider_settings, program_path, provider_settings
+from nodeattest_authenticator.config import settings
+from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.exec_plugin.fast_path import DEFAULT_CACHE_DIR, DEFAULT_CONFIG
+from nodeattest_providers.exchange import JsonObject
+
+if TYPE_CHECKING:
+    from nodeattest_authenticator.context import Agent
+
+__all__ = ["main", "parser"]
+
+_REFRESH_LIMIT = 60
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; returns the exit code."""
+    options = _parsed(argv[1:])
+    try:
+        return _run(options, argv[0])
+    except Failure as failure:
+        return console.report(failure)
+
+
+def _run(options: argparse.Namespace, program: str) -> int:
+    commands: dict[str, Callable[[], int]] = {
+        "join": lambda: _join(options, program),
+        "adopt": lambda: _adopt(options, program),
+        "refresh": lambda: _refresh(options),
+        "serving": lambda: _serving(options, program),
+        "status": lambda: _status(options),
+        "evidence": lambda: _evidence(options),
+    }
+    return commands.get(options.command, lambda: _credential(options))()
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; servers to discover may stand anywhere, which argparse does not know by itself."""
+    top = parser()
+    options, rest = top.parse_known_args(words)
+    flags = [word for word in rest if word.startswith("-")] if options.command == "join" else rest
+    if flags:
+        top.error(f"unrecognized arguments: {' '.join(flags)}")
+    if rest:
+        options.endpoint = [*options.endpoint, *rest]
+    return options
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    top = argparse.ArgumentParser(
+        prog="kubelet-authenticator",
+        description="Gets and renews this node's kubelet certificate by proving what the machine is.",
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    places = argparse.ArgumentParser(add_help=False)
+    places.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help="configuration (%(default)s)")
+    places.add_argument("--cache-dir", default=DEFAULT_CACHE_DIR, metavar="DIR", help="state, 0700 (%(default)s)")
+    commands.add_parser("credential", parents=[places], help="answer kubelet (client-go exec plugin); the default")
+    join_flags.describe(
+        commands.add_parser(
+            "join", parents=[places], help="join a cluster: first certificate, kubeconfig", allow_abbrev=False
+        )
+    )
+    adopt_flags.describe(
+        commands.add_parser(
+            "adopt",
+            parents=[places],
+            help="attest a node that joined without: by the certificate in kubelet's kubeconfig",
+            allow_abbrev=False,
+        )
+    )
+    refresh = commands.add_parser(
+        "refresh", parents=[places], help="ask the cluster whether its CAs or its address changed, and follow"
+    )
+    refresh.add_argument(
+        "--timeout", type=int, default=_REFRESH_LIMIT, metavar="SECONDS", help="for all of it (%(default)s)"
+    )
+    serving = commands.add_parser(
+        "serving", parents=[places], help="keep the certificate that kubelet serves: get or renew it if need be"
+    )
+    serving.add_argument("--watch", action="store_true", help="stay, and renew it in time (for a systemd service)")
+    status = commands.add_parser("status", parents=[places], help="show the certificate and the last failure")
+    status.add_argument("--json", action="store_true", help="one JSON object")
+    evidence = commands.add_parser(
+        "evidence", parents=[places], help="show what would be sent, and the EK fingerprint to register"
+    )
+    evidence.add_argument("--provider", help="without a configuration: the fingerprint of this provider's key only")
+    describe_provider_settings(evidence)
+    return top
+
+
+def _credential(options: argparse.Namespace) -> int:
+    from nodeattest_authenticator.commands import credential  # noqa: PLC0415 - not for --help
+
+    credential.run(options.cache_dir, options.config)
+    return 0
+
+
+def _join(options: argparse.Namespace, program: str) -> int:
+    return _serve(_agent(options)) if join_flags.run(options, program) else 0
+
+
+def _adopt(options: argparse.Namespace, program: str) -> int:
+    adopt_flags.run(options, program)
+    return 0
+
+
+def _refresh(options: argparse.Namespace) -> int:
+    from nodeattest_authenticator.cluster import refresh  # noqa: PLC0415 - for those who discover
+
+    agent = _agent(options)
+    with agent.storage:
+        sys.stdout.write(f"{refresh.run(agent, limit=max(1, options.timeout))}\n")
+    return 0
+
+
+def _serving(options: argparse.Namespace, program: str) -> int:
+    if options.watch:
+        from nodeattest_authenticator.kubelet_serving import watch  # noqa: PLC0415 - subprocess is not for the other commands
+
+        once = ["serving", "--config", options.config, "--cache-dir", options.cache_dir]
+        watch.run(
+            lambda: _agent(options), [program_path(program), *once], clock=Clock(), chance=chance, tell=console.tell
+        )
+    from nodeattest_authenticator import watchdog  # noqa: PLC0415 - not for --help
+
+    agent = _agent(options)
+    watchdog.start(agent.settings.timeout_seconds)
+    try:
+        return _serve(agent)
+    finally:
+        watchdog.stop()
+
+
+def _serve(agent: Agent) -> int:
+    from nodeattest_authenticator.commands import status  # noqa: PLC0415 - cryptography is not for --help
+    from nodeattest_authenticator.kubelet_serving.serve import file_of, serve  # noqa: PLC0415 - the same
+
+    with agent.storage:
+        served = serve(agent)
+    until, renewal = (status.moment(at) for at in (served.credential.not_after, served.credential.renew_at))
+    sys.stdout.write(f"{file_of(agent)} serves {served.names} until {until} and is renewed from {renewal} on\n")
+    return 0
+
+
+def _agent(options: argparse.Namespace) -> Agent:
+    from nodeattest_authenticator.context import Agent  # noqa: PLC0415 - not for --help
+
+    return Agent.open(
+        options.config,
+        options.cache_dir,
+        hostname=os.uname().nodename,
+        clock=Clock(),
+        chance=chance,
+        tell=console.tell,
+        create=False,
+    )
+
+
+def _status(options: argparse.Namespace) -> int:
+    from nodeattest_authenticator.commands import status  # noqa: PLC0415 - cryptography is not for --help
+
+    agent = _agent(options)
+    with agent.storage:
+        document = status.status(agent)
+    sys.stdout.write(json.dumps(document, indent=2) + "\n" if options.json else status.to_text(document))
+    return 1 if document["state"] == "none" else 0
+
+
+def _evidence(options: argparse.Namespace) -> int:
+    from nodeattest_authenticator.commands import evidence  # noqa: PLC0415 - cryptography is not for --help
+    from nodeattest_authenticator.enrollment import issue  # noqa: PLC0415 - cryptography is not for --help
+
+    if options.provider is not None:
+        with issue.attestor_of(options.provider, provider_settings(options)) as attestor:
+            document: JsonObject = {"provider": options.provider} | evidence.fingerprint(attestor)
+    else:
+        document = evidence.evidence(settings.load(options.config, hostname=os.uname().nodename))
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    return 0

@@ -1,0 +1,316 @@
+"""The three ways to tell ``join`` which cluster, and by which token, as words of the command line.
+
+Promises: every wrong combination is one message that names the flags, and whatever passes is wholly parsed, CA pins
+included, so that nothing is sent before it is known to make sense. Source: kubeadm join (its flags, its rules), but for
+what it leaves to chance: pins that contradict the unsafe flag, and two sources of one token, are refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, cast
+
+from nodeattest_authenticator.commands.cli_args import wrong
+from nodeattest_authenticator.enrollment import bootstrap_token
+from nodeattest_authenticator.errors import Fate, refusal
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_providers.errors import Denied
+
+if TYPE_CHECKING:
+    from nodeattest_discovery.pins import CaPin
+
+__all__ = ["ByFile", "ByToken", "Told", "Way", "Ways", "address", "describe", "limit_of", "parse", "pins_of", "typed"]
+
+_DEFAULT_LIMIT: Final = 300
+"""Seconds (kubeadm's DiscoveryTimeout)."""
+_LONGEST_LIMIT: Final = 3600
+_GROUPS: Final = {
+    "told": ("--server", "--ca-file", "--tls-server-name"),
+    "token": (
+        "--discovery-server",
+        "--discovery-token",
+        "--discovery-token-file",
+        "--discovery-token-ca-cert-hash",
+        "--discovery-token-unsafe-skip-ca-verification",
+        "--discovery-front",
+    ),
+    "file": ("--discovery-file", "--discovery-file-allow-credentials"),
+}
+_STDIN: Final = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Server and CAs stand on the command line."""
+
+    server: str
+    ca_file: str
+    tls_server_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByToken:
+    """A token vouches for cluster-info, pins for the CA."""
+
+    servers: tuple[str, ...]
+    """``host:port``."""
+    token: BootstrapToken
+    pins: frozenset[CaPin] | None
+    """None: the explicit wish to do without."""
+    front: str | None = None
+    limit: int = _DEFAULT_LIMIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByFile:
+    """A kubeconfig that somebody trusted put there."""
+
+    source: str
+    allow_credentials: bool = False
+    limit: int = _DEFAULT_LIMIT
+
+
+Way = Told | ByToken | ByFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """What was said of cluster and token."""
+
+    way: Way
+    token: BootstrapToken | None = field(default=None, repr=False)
+    """By which the node asks for its first certificate; None: the discovery file must tell."""
+    warnings: tuple[str, ...] = ()
+
+
+def describe(join: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    join.add_argument("endpoint", nargs="*", metavar="HOST:PORT", help="as --discovery-server, as kubeadm has it")
+    told = join.add_argument_group("the cluster, told")
+    told.add_argument("--server", metavar="URL", help="the API server, https://host:port")
+    told.add_argument("--ca-file", metavar="FILE", help="the cluster's CA certificates, PEM")
+    told.add_argument("--tls-server-name", metavar="NAME", help="name in the server's certificate, if not the host")
+    _describe_by_token(join)
+    by_file = join.add_argument_group("the cluster, discovered by a file")
+    by_file.add_argument("--discovery-file", metavar="FILE", help="a kubeconfig: path, https URL, - (standard input)")
+    by_file.add_argument(
+        "--discovery-file-allow-credentials", action="store_true", help="take a token that stands in that file"
+    )
+    by_kubeadm = join.add_argument_group("the cluster, as kubeadm is told")
+    by_kubeadm.add_argument(
+        "--kubeadm-config",
+        metavar="FILE",
+        help="what kubeadm join --config gets: cluster, token and the node's name (of kubeadm init: nothing to do)",
+    )
+    tokens = join.add_argument_group("bootstrap tokens")
+    tokens.add_argument("--token-file", metavar="FILE", help="the token for all that needs one; - reads standard input")
+    tokens.add_argument("--token", metavar="TOKEN", help="the same, for every user of this machine to read")
+    tokens.add_argument("--tls-bootstrap-token", metavar="TOKEN", help="the token for the first certificate alone")
+    join.add_argument(
+        "--discovery-timeout", type=int, metavar="SECONDS", help=f"for the whole discovery ({_DEFAULT_LIMIT})"
+    )
+
+
+def _describe_by_token(join: argparse.ArgumentParser) -> None:
+    group = join.add_argument_group("the cluster, discovered by a token")
+    group.add_argument(
+        "--discovery-server", action="append", metavar="HOST:PORT", help="an API server; may be repeated"
+    )
+    group.add_argument("--discovery-token-file", metavar="FILE", help="the token that signed cluster-info")
+    group.add_argument("--discovery-token", metavar="TOKEN", help="the same, for every user of this machine to read")
+    group.add_argument(
+        "--discovery-token-ca-cert-hash",
+        action="append",
+        metavar="sha256:HEX",
+        help="pin of a CA of the cluster; may be repeated",
+    )
+    group.add_argument(
+        "--discovery-token-unsafe-skip-ca-verification",
+        action="store_true",
+        help="without pins: whoever has the token can pose as the cluster",
+    )
+    group.add_argument("--discovery-front", metavar="URL", help="a discovery front, asked before the servers")
+
+
+def parse(options: argparse.Namespace, read: Callable[[str], bytes]) -> Ways:
+    """Check what was typed; ``read`` reads a file or standard input. Raises ``Failure``."""
+    way = _chosen(options)
+    _check_standard_input(options)
+    shared = _one_token(options, "token", read)
+    apart = _typed_token(options, "tls_bootstrap_token")
+    warnings = [
+        f"{flag}: a token on the command line can be read by every user of this machine; write it to a file (mode 0600)"
+        for flag in ("--token", "--discovery-token", "--tls-bootstrap-token")
+        if _given(options, flag)
+    ]
+    match way:
+        case "told":
+            found: Way = _told(options)
+            token = apart or shared
+        case "token":
+            found = _by_token(options, _one_token(options, "discovery_token", read) or shared)
+            token = apart or shared or found.token  # kubeadm's default, too
+        case _:
+            found = _by_file(options)
+            token = apart or shared
+    if token is None and way != "file":
+        raise wrong("no token: give --token-file")
+    return Ways(way=found, token=token, warnings=tuple(warnings))
+
+
+def typed(options: argparse.Namespace) -> list[str]:
+    """List the flags that were given of those that say which cluster, and by which token."""
+    tokens = ("--token-file", "--token", "--tls-bootstrap-token")
+    flags = [flag for group in (*_GROUPS.values(), tokens) for flag in group if _given(options, flag)]
+    return [*(ascii(word) for word in options.endpoint[:1]), *flags]
+
+
+def _chosen(options: argparse.Namespace) -> str:
+    given = {way: [flag for flag in flags if _given(options, flag)] for way, flags in _GROUPS.items()}
+    if options.endpoint:
+        given["token"].insert(0, ascii(options.endpoint[0]))
+    used = [way for way, flags in given.items() if flags]
+    if not used:
+        raise wrong(
+            "which cluster? Give --discovery-server HOST:PORT with --token-file and --discovery-token-ca-cert-hash, "
+            "or --discovery-file, or --server with --ca-file, or --kubeadm-config"
+        )
+    if len(used) > 1:
+        both = " and ".join(given[way][0] for way in used)
+        raise wrong(f"{both} exclude each other: the cluster is told, or discovered by a token, or by a file")
+    return used[0]
+
+
+def _told(options: argparse.Namespace) -> Told:
+    if options.server is None or options.ca_file is None:
+        missing, there = ("--server", "--ca-file") if options.server is None else ("--ca-file", "--server")
+        if options.server is None and options.ca_file is None:
+            there = "--tls-server-name"
+        raise wrong(f"{there} needs {missing}")
+    if options.discovery_timeout is not None:
+        raise wrong("--discovery-timeout has no meaning with --server, where nothing is discovered")
+    return Told(server=options.server, ca_file=options.ca_file, tls_server_name=options.tls_server_name)
+
+
+def _by_token(options: argparse.Namespace, token: BootstrapToken | None) -> ByToken:
+    words = cast("list[str]", options.endpoint) + cast("list[str]", options.discovery_server or [])
+    servers = tuple(dict.fromkeys(_server(word) for word in words))
+    if not servers and options.discovery_front is None:
+        raise wrong("no server to ask: give --discovery-server HOST:PORT")
+    if token is None:
+        raise wrong("no token to check cluster-info with: give --discovery-token-file or --token-file")
+    return ByToken(
+        servers=servers,
+        token=token,
+        pins=_pins(options),
+        front=None if options.discovery_front is None else address(options.discovery_front, "--discovery-front"),
+        limit=limit_of(options),
+    )
+
+
+def _by_file(options: argparse.Namespace) -> ByFile:
+    source = cast("str | None", options.discovery_file)
+    if source is None:
+        raise wrong("--discovery-file-allow-credentials needs --discovery-file")
+    scheme = source.partition("://")[0].lower() if "://" in source else ""
+    if scheme not in {"", "https"}:
+        raise wrong(f"--discovery-file: expected an https URL, a path or -, got a URL of scheme {scheme[:20]!a}")
+    if not scheme and source != _STDIN:
+        _check_is_there(source)
+    return ByFile(source=source, allow_credentials=options.discovery_file_allow_credentials, limit=limit_of(options))
+
+
+def _check_is_there(path: str) -> None:
+    try:
+        with open(path, "rb"):  # noqa: PTH123 - strings throughout, as in storage
+            return
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else "no path"
+        raise wrong(f"--discovery-file: {ascii(path)[1:-1]}: {said}; expected a file, an https URL, or -") from None
+
+
+def _server(word: str) -> str:
+    if "://" in word:
+        raise wrong(f"{word!a}: a server to discover is HOST:PORT, without https:// or a path, such as 10.0.0.1:6443")
+    return address(word, "--discovery-server").removeprefix("https://")
+
+
+def address(word: str, flag: str) -> str:
+    """Return the one spelling of an URL; raises ``Failure``."""
+    from nodeattest_discovery.node.address import parse_endpoint  # noqa: PLC0415 - for this way only
+
+    try:
+        return parse_endpoint(word).url
+    except Denied as denied:
+        raise refusal(denied, f"{flag}: ", fate=Fate.USAGE) from None
+
+
+def _pins(options: argparse.Namespace) -> frozenset[CaPin] | None:
+    words = cast("list[str]", options.discovery_token_ca_cert_hash or [])
+    texts = [text for word in words for text in word.split(",")]  # kubeadm's flag takes lists, too
+    unsafe = bool(options.discovery_token_unsafe_skip_ca_verification)
+    if unsafe and texts:
+        raise wrong(
+            "--discovery-token-ca-cert-hash and --discovery-token-unsafe-skip-ca-verification contradict each other"
+        )
+    if unsafe:
+        return None
+    if not texts:
+        raise wrong(
+            "a token does not prove which cluster answers, because whoever has it can sign: give "
+            "--discovery-token-ca-cert-hash, or say --discovery-token-unsafe-skip-ca-verification"
+        )
+    return pins_of(texts, "--discovery-token-ca-cert-hash")
+
+
+def pins_of(texts: Iterable[str], flag: str) -> frozenset[CaPin]:
+    """Read CA pins; raises ``Failure``."""
+    from nodeattest_discovery import pins  # noqa: PLC0415 - cryptography is for this way only
+
+    try:
+        return frozenset(pins.parse(text) for text in texts)
+    except Denied as denied:
+        raise refusal(denied, f"{flag}: ", fate=Fate.USAGE) from None
+
+
+def limit_of(options: argparse.Namespace) -> int:
+    """Return the seconds that discovery may take; raises ``Failure``."""
+    limit = cast("int", _DEFAULT_LIMIT if options.discovery_timeout is None else options.discovery_timeout)
+    if not 1 <= limit <= _LONGEST_LIMIT:
+        raise wrong(f"--discovery-timeout: expected 1 to {_LONGEST_LIMIT} seconds, got {limit}")
+    return limit
+
+
+def _check_standard_input(options: argparse.Namespace) -> None:
+    flags = ("--token-file", "--discovery-token-file", "--discovery-file")
+    readers = [flag for flag in flags if _value(options, flag) == _STDIN]
+    if len(readers) > 1:
+        raise wrong(f"{' and '.join(readers)} cannot both read standard input")
+
+
+def _one_token(options: argparse.Namespace, name: str, read: Callable[[str], bytes]) -> BootstrapToken | None:
+    """Take a token from the flag ``name`` or its file."""
+    typed, path = _typed_token(options, name), cast("str | None", getattr(options, f"{name}_file"))
+    if path is None:
+        return typed
+    if typed is not None:
+        flag = f"--{name.replace('_', '-')}"
+        raise wrong(f"{flag} and {flag}-file exclude each other")
+    return bootstrap_token.parse(read(path))
+
+
+def _typed_token(options: argparse.Namespace, name: str) -> BootstrapToken | None:
+    text = cast("str | None", getattr(options, name))
+    if text is None:
+        return None
+    return bootstrap_token.parse(text.encode("utf-8", "replace"), source=f"--{name.replace('_', '-')}: ")
+
+
+def _given(options: argparse.Namespace, flag: str) -> bool:
+    return _value(options, flag) not in (None, False, [])
+
+
+def _value(options: argparse.Namespace, flag: str) -> object:
+    return cast("object", getattr(options, flag[2:].replace("-", "_")))

@@ -1,0 +1,26 @@
+"""``credential``: answers kubelet, which runs this as a client-go exec plugin, where the fast path could not."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from nodeattest_authenticator import console, watchdog
+from nodeattest_authenticator.clock import Clock, chance
+from nodeattest_authenticator.context import Agent
+from nodeattest_authenticator.exec_plugin.handle import credential
+
+__all__ = ["run"]
+
+
+def run(cache_dir: str, config: str) -> None:
+    """Write the ExecCredential to standard output; raises ``Failure``."""
+    hostname = os.uname().nodename
+    agent = Agent.open(config, cache_dir, hostname=hostname, clock=Clock(), chance=chance, tell=console.tell)
+    with agent.storage:
+        watchdog.start(agent.settings.timeout_seconds)
+        try:
+            answer = credential(agent, os.environb.get(b"KUBERNETES_EXEC_INFO"))
+        finally:
+            watchdog.stop()
+    sys.stdout.buffer.write(answer)

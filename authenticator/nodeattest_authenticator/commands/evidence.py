@@ -1,0 +1,79 @@
+"""What this machine would send, shown without sending it; and the endorsement key's fingerprint, to be registered.
+
+The PKCS#10 request is made over a key that is thrown away, so the output is of no use to anybody who sees it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Protocol, runtime_checkable
+
+from nodeattest_authenticator import certificate
+from nodeattest_authenticator.config.settings import Settings
+from nodeattest_authenticator.enrollment import provider_id
+from nodeattest_authenticator.enrollment.attestor_parts import halves_of
+from nodeattest_authenticator.enrollment.enroll import Order, new_draft
+from nodeattest_authenticator.enrollment.issue import attestor_of
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.exchange import Attestor, JsonObject
+
+__all__ = ["HasEndorsementKey", "evidence", "fingerprint"]
+
+
+@runtime_checkable
+class HasEndorsementKey(Protocol):
+    """An attestor whose machine is known by an endorsement key."""
+
+    def endorsement_fingerprint(self) -> str:
+        """Tell the key's fingerprint as the controller's allow-list spells it; raises Unavailable."""
+        ...
+
+
+def evidence(settings: Settings) -> JsonObject:
+    """Make the first round's evidence; raises ``Failure``."""
+    with attestor_of(settings.provider, settings.provider_settings) as attestor:
+        order = Order(
+            node_name=settings.node_name,
+            provider_id=provider_id.resolve(settings.provider_id, attestor),
+            signer=settings.signer,
+            ca_pem=settings.ca_pem,
+            pin=certificate.pin(settings.ca_pem),
+        )
+        draft = new_draft(order)
+        try:
+            made = attestor.attest(Binding(order.pin, order.signer, hashlib.sha256(draft.csr_der).digest()))
+        except (Denied, Unavailable) as error:
+            raise _unavailable(error) from None
+        document: JsonObject = {
+            "node": order.node_name,
+            "providerID": order.provider_id,
+            "signer": order.signer,
+            "clusterPin": order.pin,
+            "provider": f"{made.provider}/v{made.version}",
+            "data": made.data,
+        }
+        return fingerprint(attestor) | document
+
+
+def fingerprint(attestor: Attestor) -> JsonObject:
+    """Tell by what this machine is known: the endorsement key's fingerprint or the provider ID that the provider knows.
+
+    Nothing for a provider without either; raises ``Failure``.
+    """
+    found: JsonObject = {}
+    halves = halves_of(attestor)
+    try:
+        for half in (one for one in halves if isinstance(one, HasEndorsementKey)):
+            found.setdefault("endorsementFingerprint", half.endorsement_fingerprint())
+        for half in (one for one in halves if isinstance(one, provider_id.KnowsProviderId)):
+            found.setdefault("providerID", half.provider_id())
+    except (Denied, Unavailable) as error:
+        raise _unavailable(error) from None
+    return found
+
+
+def _unavailable(error: Denied | Unavailable) -> Failure:
+    message = error.detail if isinstance(error, Unavailable) else f"expected {error.expected}, got {error.got}"
+    return Failure(Local.ATTESTATION_UNAVAILABLE, message, remedy=error.remedy, fate=Fate.TEMPORARY)

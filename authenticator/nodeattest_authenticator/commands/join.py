@@ -1,0 +1,200 @@
+"""Join a cluster: find it, then configuration, token, first certificate, kubelet's files, and last its kubeconfig.
+
+Promises: nothing is written or sent before everything that was typed has been checked; each file appears whole; the
+kubeconfig, by which kubelet finds all the others, appears only when the credential works. Running it again changes
+nothing, or takes up a join that was interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from nodeattest_authenticator.clock import Clock, Deadline
+from nodeattest_authenticator.commands.cli_args import wrong
+from nodeattest_authenticator.commands.cluster_source import Told, Ways
+from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
+from nodeattest_authenticator.config.settings import TOKEN_FILE, Settings, to_json
+from nodeattest_authenticator.context import Agent, issue_and_store, usable
+from nodeattest_authenticator.enrollment.evidence_version import offer_of
+from nodeattest_authenticator.enrollment.issue import attestor_of, by_certificate
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.formats import kubeconfig
+from nodeattest_authenticator.state import failure_backoff, kubelet_files
+from nodeattest_authenticator.state.credential_cache import Cached
+from nodeattest_authenticator.state.lock import exclusive
+from nodeattest_authenticator.state.storage import Storage
+from nodeattest_authenticator.transport.api_client import HttpsApi
+from nodeattest_discovery.token import BootstrapToken
+
+__all__ = ["JoinOptions", "KubeletFiles", "join"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletFiles:
+    """What join writes for kubelet besides its kubeconfig."""
+
+    ca_file: str | None = None
+    """Where the cluster's CAs go; None: nowhere."""
+    config: str | None = None
+    """Where kubelet's configuration goes; None: it is somebody else's business."""
+    replace: bool = False
+    """Whether files that join did not write may be replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinOptions:
+    """What was typed, parsed."""
+
+    settings: Settings
+    """Server and CAs in it count only where they were told."""
+    ways: Ways
+    config: str
+    cache_dir: str
+    kubeconfig: str
+    exec_api_version: str
+    command: str
+    """Absolute path of kubelet-authenticator, for the kubeconfig."""
+    kubelet: KubeletFiles = field(default_factory=KubeletFiles)
+    wait: bool = True
+    replace_kubeconfig: bool = False
+    renew: bool = False
+    """Whether to attest anew even with a certificate that is still valid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Located:
+    """What is known once the cluster is."""
+
+    settings: Settings
+    token: BootstrapToken | None
+    cluster_info: str | None = None
+
+
+def join(
+    options: JoinOptions, *, clock: Clock, chance: Callable[[], float], tell: Callable[[str], None]
+) -> Cached | None:
+    """Join; returns the credential, None when it was not waited for. Raises ``Failure``."""
+    with attestor_of(options.settings.provider, options.settings.provider_settings) as attestor:
+        offer_of(attestor, options.settings.minimum_version)
+        _check_files(options)
+    located = _locate(options, clock=clock, tell=tell)
+    with Storage(options.cache_dir) as storage:
+        deadline = Deadline.after(clock, located.settings.timeout_seconds)
+        with exclusive(storage, deadline):
+            _write_inputs(options, located, storage)
+    found: Cached | None = None
+    if options.wait:
+        found = _first_credential(options, clock=clock, chance=chance, tell=tell)
+        _write_for_kubelet(
+            options, located.settings, found, Deadline.after(clock, options.settings.timeout_seconds), tell
+        )
+    rendered = kubeconfig.render(
+        located.settings,
+        command=options.command,
+        config=options.config,
+        cache_dir=options.cache_dir,
+        exec_api_version=options.exec_api_version,
+    )
+    kubelet_files.write_private(options.kubeconfig, rendered)
+    return found
+
+
+def _check_files(options: JoinOptions) -> None:
+    old = kubelet_files.read(options.kubeconfig)
+    if old is not None and not kubeconfig.is_ours(old) and not options.replace_kubeconfig:
+        raise Failure(
+            Local.CONFIGURATION_INVALID,
+            f"{options.kubeconfig} exists and was not written by kubelet-authenticator",
+            remedy="move it away, name another with --kubeconfig, or say --replace-kubeconfig",
+            fate=Fate.USAGE,
+        )
+    kubelet = options.kubelet
+    for path, flag in ((kubelet.ca_file, "--kubelet-ca-file"), (kubelet.config, "--kubelet-config")):
+        if path is not None:
+            kubelet_files.check(path, flag=flag, replace=kubelet.replace)
+
+
+def _locate(options: JoinOptions, *, clock: Clock, tell: Callable[[str], None]) -> _Located:
+    """Find the cluster, where it was not told."""
+    way, settings = options.ways.way, options.settings
+    if isinstance(way, Told):
+        return _Located(settings=settings, token=options.ways.token)
+    from nodeattest_authenticator.cluster.discover import discover  # noqa: PLC0415 - for those who discover
+
+    found = discover(way, clock=clock, tell=tell)
+    token = options.ways.token or found.token
+    if token is None and not found.needs_no_token:
+        raise wrong("no token, and the discovery file has none that may be used: give --token-file")
+    discovery = Discovery(
+        servers=found.servers,
+        kubeconfig=options.kubeconfig,
+        ca_file=options.kubelet.ca_file,
+        keeps_server=found.keeps_server,
+    )
+    cluster = found.cluster
+    settings = replace(
+        settings,
+        endpoint=cluster.endpoint,
+        tls_server_name=cluster.tls_server_name,
+        ca_pem=cluster.ca_pem,
+        discovery=discovery,
+    )
+    tell(f"the cluster is at {cluster.endpoint.url}")
+    return _Located(settings=settings, token=token, cluster_info=found.kubeconfig)
+
+
+def _write_inputs(options: JoinOptions, located: _Located, storage: Storage) -> None:
+    token = located.token.reveal().encode() + b"\n" if located.token else None
+    try:
+        changed = kubelet_files.write_private(options.config, to_json(located.settings))
+        if token is not None and located.settings.token_file is None and storage.read(TOKEN_FILE) != token:
+            storage.write(TOKEN_FILE, token)
+            changed = True
+        if located.cluster_info is not None:
+            storage.write(CLUSTER_INFO_FILE, located.cluster_info.encode(), durable=False)
+    except OSError as error:
+        raise kubelet_files.cannot_write(storage.path, error) from None
+    if changed:
+        failure_backoff.forget(storage)  # another token or configuration deserves an attempt at once
+
+
+def _first_credential(
+    options: JoinOptions, *, clock: Clock, chance: Callable[[], float], tell: Callable[[str], None]
+) -> Cached:
+    # The node name stands in the configuration by now, so the host name is of no consequence.
+    agent = Agent.open(options.config, options.cache_dir, hostname="", clock=clock, chance=chance, tell=tell)
+    with agent.storage:
+        deadline = Deadline.after(clock, agent.settings.timeout_seconds)
+        with exclusive(agent.storage, deadline):
+            found = usable(agent)
+            if found is not None and not options.renew:
+                tell("this node keeps the certificate that it has; join --renew attests anew")
+                return found
+            # A person asks: no pause after an earlier failure is kept.
+            return issue_and_store(agent, found.credential if found else None, deadline)
+
+
+def _write_for_kubelet(
+    options: JoinOptions, settings: Settings, found: Cached, deadline: Deadline, tell: Callable[[str], None]
+) -> None:
+    kubelet = options.kubelet
+    if kubelet.ca_file is not None:
+        kubelet_files.write(kubelet.ca_file, settings.ca_pem, mode=kubelet_files.PUBLIC)
+    if kubelet.config is None or kubelet.ca_file is None:
+        return
+    from nodeattest_authenticator.cluster import kubelet_config  # noqa: PLC0415 - where it was asked for
+    from nodeattest_authenticator.transport.probe import reachable  # noqa: PLC0415 - the same
+
+    asked = reachable(settings, deadline, tell)
+    login = by_certificate(asked, found.credential)
+    api = HttpsApi(asked.endpoint, login, ca_pem=asked.ca_pem, deadline=deadline, tls_server_name=asked.tls_server_name)
+    try:
+        document = kubelet_config.fetch(api, deadline)
+    finally:
+        api.close()
+    serving_file = None
+    if settings.serving is not None:
+        serving_file = settings.serving.file or f"{options.cache_dir}/serving.pem"
+    made = kubelet_config.adjust(document, ca_file=kubelet.ca_file, serving_file=serving_file)
+    kubelet_files.write(kubelet.config, kubelet_config.render(made), mode=kubelet_files.PRIVATE)

@@ -1,0 +1,276 @@
+"""The command line of ``join``: its flags, and one frozen value out of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, cast
+
+from nodeattest_authenticator import console
+from nodeattest_authenticator.clock import Clock, Deadline, chance
+from nodeattest_authenticator.commands import cluster_source
+from nodeattest_authenticator.commands.cli_args import (
+    absolute,
+    describe_provider_settings,
+    program_path,
+    provider_settings,
+    read,
+    wrong,
+)
+from nodeattest_authenticator.commands.cluster_source import Told, Way
+from nodeattest_authenticator.config import settings
+from nodeattest_authenticator.config.settings import Settings
+from nodeattest_authenticator.formats.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_API_VERSIONS
+from nodeattest_authenticator.formats.strict_json import FieldsError
+from nodeattest_authenticator.transport.retry import FIRST_BOOT, patiently
+from nodeattest_providers.exchange import JsonObject, JsonValue
+
+if TYPE_CHECKING:
+    from nodeattest_authenticator.commands.kubeadm_config import Joining
+
+__all__ = ["describe", "describe_proof", "provider_id_source", "run"]
+
+_DEFAULT_KUBECONFIG: Final = "/etc/kubernetes/kubelet.conf"
+_DEFAULT_CA_FILE: Final = "/etc/kubernetes/pki/ca.crt"
+"""kubeadm's place; only where a kubelet configuration is written that names it."""
+_LONGEST_PATIENCE: Final = 86400
+_FLAGS: Final = {
+    "server ": "--server",
+    "certificateAuthority": "--ca-file",
+    "nodeName": "--node-name",
+    "providerID": "--provider-id",
+    "provider.name": "--provider",
+    "timeoutSeconds": "--timeout",
+    "expirationSeconds": "--expiration-seconds",
+    "tlsServerName": "--tls-server-name",
+    "serving.dnsNames": "--serving-dns-name",
+    "serving.ipAddresses": "--serving-ip-address",
+    "serving.file": "--serving-file",
+}
+"""What was typed for a field of the configuration, by the begin of the message about it."""
+_NOT_KNOWN_YET: Final[JsonObject] = {
+    "server": "https://discovery.invalid",
+    "certificateAuthority": "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n",
+}
+"""Stands for the cluster while everything else is checked; join puts what it discovers in its place (RFC 6761 §6.4)."""
+
+
+def describe(join: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    cluster_source.describe(join)
+    join.add_argument(
+        "--provider", required=True, help="how the machine proves what it is, such as tpm, aws or composite"
+    )
+    join.add_argument("--node-name", metavar="NAME", help="the Node's name (the host name in lower case, as kubelet)")
+    describe_proof(join)
+    join.add_argument(
+        "--patience",
+        type=int,
+        metavar="SECONDS",
+        help=f"try again for so long where somebody does not answer (0; {FIRST_BOOT} with --kubeadm-config)",
+    )
+    join.add_argument("--renew", action="store_true", help="attest anew even if the node's certificate is still valid")
+    join.add_argument("--no-wait", action="store_true", help="write the files only; kubelet asks for the certificate")
+    _describe_serving(join)
+    _describe_files(join)
+
+
+def describe_proof(command: argparse.ArgumentParser) -> None:
+    """Add the flags that say which machine this is, and how it proves it."""
+    source = command.add_mutually_exclusive_group()
+    source.add_argument(
+        "--provider-id",
+        metavar="ID",
+        help="the value that kubelet gets with --provider-id; a cloud's provider finds it",
+    )
+    source.add_argument("--provider-id-file", metavar="FILE", help="a file that holds it")
+    source.add_argument("--provider-id-command", metavar="COMMAND", help="a command that prints it (no shell)")
+    describe_provider_settings(command)
+    command.add_argument(
+        "--minimum-version",
+        type=int,
+        metavar="N",
+        help="oldest version of the provider's evidence that an older controller may get (any that the agent makes)",
+    )
+    command.add_argument("--expiration-seconds", type=int, metavar="N", help="lifetime to ask for (the signer decides)")
+    command.add_argument(
+        "--timeout",
+        type=int,
+        default=settings.DEFAULT_TIMEOUT,
+        metavar="SECONDS",
+        help="for the certificate (%(default)s)",
+    )
+
+
+def _describe_serving(join: argparse.ArgumentParser) -> None:
+    join.add_argument("--serving", action="store_true", help="also get the certificate that kubelet serves")
+    join.add_argument(
+        "--serving-dns-name", action="append", metavar="NAME", help="a name in it, may be repeated (the node's name)"
+    )
+    join.add_argument(
+        "--serving-ip-address",
+        action="append",
+        metavar="IP",
+        help="an address in it, may be repeated (those from which the API server is reached)",
+    )
+    join.add_argument("--serving-file", metavar="FILE", help="where it goes (serving.pem in the cache directory)")
+
+
+def _describe_files(join: argparse.ArgumentParser) -> None:
+    join.add_argument("--kubeconfig", default=_DEFAULT_KUBECONFIG, metavar="FILE", help="for kubelet (%(default)s)")
+    join.add_argument("--replace-kubeconfig", action="store_true", help="also replace one that join did not write")
+    join.add_argument(
+        "--exec-api-version",
+        choices=EXEC_API_VERSIONS,
+        default=DEFAULT_EXEC_API_VERSION,
+        help="%(default)s; Kubernetes before 1.22 needs v1beta1",
+    )
+    join.add_argument(
+        "--kubelet-config", metavar="FILE", help="write kubelet's configuration, which the cluster keeps for its nodes"
+    )
+    join.add_argument(
+        "--kubelet-ca-file",
+        metavar="FILE",
+        help=f"write the cluster's CA certificates ({_DEFAULT_CA_FILE} with --kubelet-config)",
+    )
+    join.add_argument(
+        "--replace-kubelet-files", action="store_true", help="also replace such files that join did not write"
+    )
+
+
+def run(options: argparse.Namespace, program: str) -> bool:
+    """Join; returns whether a serving certificate is wanted now. Raises ``Failure``."""
+    from nodeattest_authenticator.commands import status  # noqa: PLC0415 - cryptography is not for --help
+    from nodeattest_authenticator.commands.join import JoinOptions, KubeletFiles, join  # noqa: PLC0415 - the same
+
+    if options.no_wait and (options.kubelet_config or options.kubelet_ca_file):
+        raise wrong("--no-wait gets no certificate, by which --kubelet-config and --kubelet-ca-file are written")
+    patience = _patience(options)
+    joining = _by_kubeadm(options) if options.kubeadm_config is not None else None
+    if options.kubeadm_config is not None and joining is None:
+        sys.stdout.write(f"{options.kubeadm_config} is for kubeadm init, which makes the first node: nothing to join\n")
+        return False
+    found = cluster_source.parse(options, read) if joining is None else joining.ways
+    ca_file = options.kubelet_ca_file or (_DEFAULT_CA_FILE if options.kubelet_config else None)
+    made = JoinOptions(
+        settings=_settings(options, found.way),
+        ways=found,
+        config=absolute(options.config),
+        cache_dir=absolute(options.cache_dir),
+        kubeconfig=absolute(options.kubeconfig),
+        exec_api_version=options.exec_api_version,
+        command=program_path(program),
+        kubelet=KubeletFiles(
+            ca_file=None if ca_file is None else absolute(ca_file),
+            config=None if options.kubelet_config is None else absolute(options.kubelet_config),
+            replace=options.replace_kubelet_files,
+        ),
+        wait=not options.no_wait,
+        replace_kubeconfig=options.replace_kubeconfig,
+        renew=options.renew,
+    )
+    for warning in (*found.warnings, *_readable_by_others(options)):
+        console.tell(warning)
+    clock = Clock()
+    credential = patiently(
+        lambda: join(made, clock=clock, chance=chance, tell=console.tell),
+        Deadline.after(clock, patience),
+        chance=chance,
+        tell=console.tell,
+    )
+    until = f"; its certificate lasts until {status.moment(credential.credential.not_after)}" if credential else ""
+    sys.stdout.write(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}{until}\n")
+    if not made.settings.renewable:
+        console.tell("the insecure provider renews nothing: join again before the certificate ends")
+    return made.wait and made.settings.serving is not None
+
+
+def _by_kubeadm(options: argparse.Namespace) -> Joining | None:
+    """Read kubeadm's configuration, and take from it what flags would say."""
+    from nodeattest_authenticator.commands import kubeadm_config  # noqa: PLC0415 - for this way only
+
+    others = cluster_source.typed(options)
+    if options.node_name is not None:
+        others.append("--node-name")
+    if others:
+        raise wrong(f"--kubeadm-config says what {others[0]} would: give one of both")
+    joining = kubeadm_config.load(options.kubeadm_config, limit=cluster_source.limit_of(options))
+    if joining is None:
+        return None
+    options.node_name = joining.node_name
+    if joining.provider_id is not None:
+        if options.provider_id not in {None, joining.provider_id} or options.provider_id_file is not None:
+            raise wrong("kubeadm's configuration gives kubelet another provider-id than the flags: remove one of both")
+        if options.provider_id_command is not None:
+            raise wrong("kubeadm's configuration gives kubelet a provider-id: remove --provider-id-command")
+        options.provider_id = joining.provider_id
+    return joining
+
+
+def _patience(options: argparse.Namespace) -> int:
+    given = cast("int | None", options.patience)
+    if given is None:
+        return 0 if options.kubeadm_config is None else FIRST_BOOT
+    if not 0 <= given <= _LONGEST_PATIENCE:
+        raise wrong(f"--patience: expected 0 to {_LONGEST_PATIENCE} seconds, got {given}")
+    return given
+
+
+def _readable_by_others(options: argparse.Namespace) -> Iterator[str]:
+    for path in (options.token_file, options.discovery_token_file):
+        if path is not None and path != "-" and os.stat(path).st_mode & 0o077:  # noqa: PTH116 - strings throughout
+            yield f"{path} can be read by others than its owner: chmod 0600 {path}; delete it when the node has joined"
+
+
+def _settings(options: argparse.Namespace, way: Way) -> Settings:
+    """Build the configuration from what was typed, by way of its own parser: one set of rules."""
+    cluster = dict(_NOT_KNOWN_YET)
+    if isinstance(way, Told):
+        ca_pem = read(way.ca_file).decode("utf-8", "replace")
+        cluster = {"server": way.server, "certificateAuthority": ca_pem, "tlsServerName": way.tls_server_name}
+    provider: JsonObject = {
+        "name": options.provider,
+        "settings": provider_settings(options),
+        "minimumVersion": options.minimum_version,
+    }
+    document: JsonObject = {
+        "apiVersion": settings.API_VERSION,
+        "kind": settings.KIND,
+        "nodeName": options.node_name,
+        "provider": provider,
+        "providerID": provider_id_source(options),
+        "timeoutSeconds": options.timeout,
+        "expirationSeconds": options.expiration_seconds,
+        "serving": _serving_section(options),
+    }
+    try:
+        return settings.parse(json.dumps(document | cluster).encode(), hostname=os.uname().nodename)
+    except FieldsError as error:
+        flag = next((flag for field, flag in _FLAGS.items() if str(error).startswith(field)), None)
+        raise wrong(f"{flag}: {error}" if flag else str(error)) from None
+
+
+def _serving_section(options: argparse.Namespace) -> JsonValue:
+    values: JsonObject = {
+        "dnsNames": options.serving_dns_name,
+        "ipAddresses": options.serving_ip_address,
+        "file": absolute(options.serving_file) if options.serving_file else None,
+    }
+    section: JsonObject = {name: value for name, value in values.items() if value is not None}
+    return section if section or options.serving else None
+
+
+def provider_id_source(options: argparse.Namespace) -> JsonValue:
+    """Read where the provider ID comes from."""
+    if options.provider_id is not None:
+        return {"value": options.provider_id}
+    if options.provider_id_file is not None:
+        return {"file": absolute(options.provider_id_file)}
+    if options.provider_id_command is not None:
+        words: list[JsonValue] = [*shlex.split(options.provider_id_command)]
+        return {"command": words}
+    return None

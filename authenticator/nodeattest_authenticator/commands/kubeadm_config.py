@@ -1,0 +1,183 @@
+"""kubeadm's own configuration as a way to the cluster: what ``kubeadm join`` is about to use, the agent uses, too.
+
+Cluster API's bootstrap provider writes server, token and CA pins into a JoinConfiguration on the machine; from here
+they go nowhere else, not into arguments and not into messages. Promises: a file gives what a join needs, or None where
+kubeadm is going to ``init``, or ``Failure``; what has another type than kubeadm's API says is refused by its name.
+Leaves to kubeadm: fields that the agent has no use for. It checks them itself, strictly.
+Source: kubernetes cmd/kubeadm/app/apis/kubeadm/{v1beta2,v1beta3,v1beta4}/types.go; for the node's name
+app/phases/kubelet/flags.go ``GetNodeNameAndHostname``; for the documents, cluster-api bootstrap/kubeadm/types/upstream.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from nodeattest_authenticator.commands.cluster_source import ByFile, ByToken, Way, Ways, address, pins_of
+from nodeattest_authenticator.enrollment import bootstrap_token
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_discovery import strictyaml
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_providers.exchange import JsonObject, JsonValue
+
+if TYPE_CHECKING:
+    from nodeattest_discovery.pins import CaPin
+
+__all__ = ["Joining", "load", "parse"]
+
+_GROUP: Final = "kubeadm.k8s.io/"
+_VERSIONS: Final = ("v1beta2", "v1beta3", "v1beta4")
+"""kubeadm 1.15 to 1.34; v1beta4 made a list of kubeletExtraArgs."""
+_KINDS: Final = frozenset({"ClusterConfiguration", "InitConfiguration", "JoinConfiguration"})
+_LIMIT: Final = 1 << 20
+"""Bytes; user data of clouds has at most 64 KiB."""
+_MOST_DOCUMENTS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """What a JoinConfiguration says."""
+
+    way: Way = field(repr=False)
+    token: BootstrapToken | None = field(default=None, repr=False)
+    """By which the node asks for its first certificate; None: one that the discovery file holds."""
+    node_name: str | None = None
+    provider_id: str | None = None
+    """What kubelet will be told."""
+
+    @property
+    def ways(self) -> Ways:
+        """Say it as flags would."""
+        return Ways(way=self.way, token=self.token)
+
+
+def load(path: str, *, limit: int) -> Joining | None:
+    """Read the file; None: kubeadm makes the cluster's first node by it. Raises ``Failure``."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - strings throughout, as in storage
+            found = os.fstat(file.fileno())
+            data = file.read(_LIMIT + 1)
+    except OSError as error:
+        raise _wrong(f"{path}: {error.strerror}") from None
+    if found.st_uid not in {0, os.geteuid()} or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _wrong(f"{path} may be written by others: owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}")
+    if len(data) > _LIMIT:
+        raise _wrong(f"{path}: more than {_LIMIT} bytes")
+    try:
+        return parse(data, limit=limit)
+    except Failure as failure:
+        raise _wrong(f"{path}: {failure.message}") from None
+
+
+def parse(data: bytes, *, limit: int) -> Joining | None:
+    """Read the bytes; raises ``Failure``, with none of them in its message."""
+    try:
+        documents = strictyaml.parse_objects(data.decode(), numbers=True, most=_MOST_DOCUMENTS)
+    except UnicodeDecodeError:
+        raise _wrong("no UTF-8") from None
+    except ValueError as error:
+        raise _wrong(f"expected YAML as kubeadm reads it, got {error}") from None
+    of_kubeadm = [document for document in documents if document.get("kind") in _KINDS]
+    joins = [document for document in of_kubeadm if document["kind"] == "JoinConfiguration"]
+    if len(joins) > 1:
+        raise _wrong("expected one JoinConfiguration, got several")
+    if not joins:
+        if not of_kubeadm:
+            raise _wrong("expected a JoinConfiguration, or what kubeadm init takes, got neither")
+        return None
+    version = _text(joins[0], "apiVersion") or ""
+    if not version.startswith(_GROUP) or version.removeprefix(_GROUP) not in _VERSIONS:
+        raise _wrong(f"expected a JoinConfiguration of {_GROUP}{{{','.join(_VERSIONS)}}}, got {version[:40]!a}")
+    return _joining(joins[0], limit)
+
+
+def _joining(document: JsonObject, limit: int) -> Joining:
+    discovery, registration = _section(document, "discovery"), _section(document, "nodeRegistration")
+    by_token, by_file = _section(discovery, "bootstrapToken"), _section(discovery, "file")
+    if bool(by_token) == bool(by_file):
+        raise _wrong("expected either discovery.bootstrapToken or discovery.file")
+    apart = _token(discovery, "tlsBootstrapToken")
+    arguments = _arguments(registration)
+    names = {
+        "node_name": arguments.get("hostname-override") or _text(registration, "name") or None,
+        "provider_id": arguments.get("provider-id") or None,
+    }
+    if by_file:
+        path = _needed(by_file, "kubeConfigPath", "discovery.file")
+        # kubeadm takes a credential that stands in the file; so does who joins in its stead.
+        return Joining(way=ByFile(source=path, allow_credentials=True, limit=limit), token=apart, **names)
+    token = _token(by_token, "token")
+    if token is None:
+        raise _wrong("discovery.bootstrapToken: expected a token, got none; the bootstrap provider fills it in")
+    server = address(_needed(by_token, "apiServerEndpoint", "discovery.bootstrapToken"), "apiServerEndpoint")
+    way = ByToken(servers=(server.removeprefix("https://"),), token=token, pins=_pins(by_token), limit=limit)
+    return Joining(way=way, token=apart or token, **names)
+
+
+def _pins(by_token: JsonObject) -> frozenset[CaPin] | None:
+    unsafe, hashes = by_token.get("unsafeSkipCAVerification"), by_token.get("caCertHashes")
+    if unsafe is not None and not isinstance(unsafe, bool):
+        raise _wrong("unsafeSkipCAVerification: expected true or false")
+    if hashes is None:
+        hashes = []
+    if not isinstance(hashes, list) or not all(isinstance(item, str) for item in hashes):
+        raise _wrong("caCertHashes: expected a list of texts")
+    if not hashes and unsafe is not True:
+        raise _wrong("expected caCertHashes, or unsafeSkipCAVerification: true, got neither")
+    # kubeadm lets the pins count where both are given (app/discovery/token), and so do we: never the weaker one.
+    return pins_of([str(item) for item in hashes], "caCertHashes") if hashes else None
+
+
+def _arguments(registration: JsonObject) -> dict[str, str]:
+    """Read kubeletExtraArgs: a map, or from v1beta4 on a list in which the last of a name counts."""
+    given = registration.get("kubeletExtraArgs")
+    if given is None:
+        return {}
+    pairs: list[tuple[JsonValue, JsonValue]] = []
+    if isinstance(given, dict):
+        pairs = list(given.items())
+    elif isinstance(given, list):
+        pairs = [(entry.get("name"), entry.get("value", "")) for entry in given if isinstance(entry, dict)]
+    found = {name: value for name, value in pairs if isinstance(name, str) and isinstance(value, str)}
+    if not isinstance(given, dict | list) or len(pairs) != len(given) or not _all_texts(pairs):
+        raise _wrong("nodeRegistration.kubeletExtraArgs: expected names and values that are texts")
+    return found
+
+
+def _all_texts(pairs: list[tuple[JsonValue, JsonValue]]) -> bool:
+    return all(isinstance(part, str) for pair in pairs for part in pair)
+
+
+def _token(section: JsonObject, name: str) -> BootstrapToken | None:
+    text = _text(section, name)
+    return bootstrap_token.parse(text.encode("utf-8", "replace"), source=f"{name}: ") if text else None
+
+
+def _needed(section: JsonObject, name: str, where: str) -> str:
+    text = _text(section, name)
+    if not text:
+        raise _wrong(f"{where}: expected {name}, got none")
+    return text
+
+
+def _section(parent: JsonObject, name: str) -> JsonObject:
+    found = parent.get(name)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise _wrong(f"{name}: expected a mapping")
+    return found
+
+
+def _text(parent: JsonObject, name: str) -> str | None:
+    found = parent.get(name)
+    if found is not None and not isinstance(found, str):
+        raise _wrong(f"{name}: expected a text")
+    return found
+
+
+def _wrong(message: str) -> Failure:
+    remedy = "see what the bootstrap provider wrote into the machine's user data; kubeadm would not join by it either"
+    return Failure(Local.CONFIGURATION_INVALID, message, remedy=remedy, fate=Fate.USAGE)

@@ -1,0 +1,152 @@
+"""What an operator asks first: does this node have a certificate, until when, and what went wrong last."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+
+from nodeattest_authenticator.certificate import ca_pins, subject
+from nodeattest_authenticator.cluster import last_refresh
+from nodeattest_authenticator.context import Agent, usable
+from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.kubelet_serving.names import Names, wanted_names
+from nodeattest_authenticator.kubelet_serving.serve import FAILURE_FILE, Served, file_of, identity_of, stored
+from nodeattest_authenticator.kubelet_serving.serving_file import ServingFile
+from nodeattest_authenticator.state import failure_backoff
+from nodeattest_authenticator.state.evidence_version_store import StoredAgreement
+from nodeattest_authenticator.state.failure_backoff import Remembered
+from nodeattest_providers.exchange import JsonObject, JsonValue
+
+__all__ = ["moment", "status", "to_text"]
+
+
+def status(agent: Agent) -> JsonObject:
+    """Gather it; ``state`` is valid, renewal-due or none.
+
+    Nothing is written, and nobody asked but the resolver, where the serving certificate's addresses are this machine's
+    own.
+    """
+    notes: list[JsonValue] = []
+    quiet = replace(agent, tell=notes.append)
+    try:
+        found = usable(quiet)
+    except Failure as failure:
+        notes.append(failure.message)
+        found = None
+    now = agent.clock.now()
+    certificate: JsonObject | None = None
+    state = "none"
+    if found is not None:
+        credential = found.credential
+        name, serial = subject(credential.certificate_pem)
+        state = "renewal-due" if agent.settings.renewable and now >= credential.renew_at else "valid"
+        certificate = {
+            "subject": name,
+            "serial": serial,
+            "notBefore": moment(credential.not_before),
+            "notAfter": moment(credential.not_after),
+            "renewAt": moment(credential.renew_at) if agent.settings.renewable else None,
+        }
+    return {
+        "node": agent.settings.node_name,
+        "provider": agent.settings.provider,
+        "olderEvidence": _older_evidence(agent),
+        "signer": agent.settings.signer,
+        "server": agent.settings.endpoint.url,
+        "caPins": list[JsonValue](ca_pins(agent.settings.ca_pem)),
+        "discovery": _discovery(agent),
+        "state": state,
+        "certificate": certificate,
+        "serving": _serving(quiet),
+        "notes": notes,
+        "lastFailure": _last_failure(failure_backoff.load(agent.storage, agent.identity)),
+    }
+
+
+def to_text(document: JsonObject) -> str:
+    """Write it for people."""
+    lines: list[str] = []
+    for name, value in document.items():
+        if isinstance(value, dict):
+            lines += [f"{name}:", *("  " + line for line in to_text(value).splitlines())]
+        elif isinstance(value, list):
+            one = name.removesuffix("es") if name.endswith("sses") else name.removesuffix("s")
+            lines += [f"{one}: {_shown(item)}" for item in value]
+        else:
+            lines.append(f"{name}: {_shown(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _older_evidence(agent: Agent) -> JsonObject | None:
+    agreed = StoredAgreement(agent.storage, agent.settings).load()
+    if agreed is None:
+        return None
+    return {
+        "sent": f"{agent.settings.provider}/v{agreed.version}",
+        "refused": f"{agent.settings.provider}/v{agreed.newest}",
+        "since": moment(agreed.since),
+    }
+
+
+def _serving(agent: Agent) -> JsonObject | None:
+    """Tell of the serving certificate; None where there is none and none is configured."""
+    found: Served | None = None
+    try:
+        with ServingFile(file_of(agent)) as file:
+            found = stored(agent, file)
+    except Failure as failure:
+        agent.tell(failure.message)
+    if found is None and agent.settings.serving is None:
+        return None
+    names, last = found.names if found else None, None
+    with contextlib.suppress(Failure):  # then it is for the names that the certificate has
+        names = wanted_names(agent.settings)
+    if names is not None:
+        last = failure_backoff.load(agent.storage, identity_of(agent, names), name=FAILURE_FILE)
+    document: JsonObject = {"state": _serving_state(agent, found, names), "file": file_of(agent)}
+    if found is not None:
+        dns, addresses = list[JsonValue](found.names.dns_names), list[JsonValue](found.names.ip_addresses)
+        document |= {"dnsNames": dns, "ipAddresses": addresses}
+        document |= {"notAfter": moment(found.credential.not_after), "renewAt": moment(found.credential.renew_at)}
+    document["lastFailure"] = _last_failure(last)
+    return document
+
+
+def _serving_state(agent: Agent, found: Served | None, names: Names | None) -> str:
+    if found is None:
+        return "none"
+    if found.names != names:
+        return "names-changed"
+    return "renewal-due" if agent.clock.now() >= found.credential.renew_at else "valid"
+
+
+def _discovery(agent: Agent) -> JsonObject | None:
+    section = agent.settings.discovery
+    if section is None:
+        return None
+    last = last_refresh.load(agent.storage)
+    return {
+        "servers": [endpoint.url for endpoint in section.servers],
+        "lastRefresh": None if last is None else {"outcome": last.outcome, "at": moment(last.at), "message": last.text},
+    }
+
+
+def _last_failure(last: Remembered | None) -> JsonObject | None:
+    if last is None:
+        return None
+    return {
+        "reason": last.reason,
+        "message": last.text,
+        "inARow": last.count,
+        "nextAttempt": moment(last.until),
+    }
+
+
+def _shown(value: JsonValue) -> str:
+    return "-" if value is None else str(value)
+
+
+def moment(seconds: int) -> str:
+    """Write a moment as RFC 3339 in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -1,0 +1,76 @@
+"""The section ``serving`` of the agent's configuration: the names wanted, and where the certificate goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+from nodeattest_authenticator.formats.strict_json import Fields, FieldsError
+from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.identifiers import is_dns_name
+
+__all__ = ["ServingSettings", "parse_serving"]
+
+_MOST_NAMES: Final = 32
+"""docs/wire-format.md, "names in a serving request"."""
+_SUFFIX: Final = ".pem"
+"""Of no other file of ours: the client's credential has the same layout, and must not be taken for this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingSettings:
+    """What was configured; None where the default is wanted."""
+
+    dns_names: tuple[str, ...] | None = None
+    """None: the node's name."""
+    ip_addresses: tuple[str, ...] | None = None
+    """None: the addresses from which this machine reaches the API server."""
+    file: str | None = None
+    """None: ``serving.pem`` in the cache directory."""
+
+    def to_json(self) -> JsonObject:
+        """Write the section."""
+        lists = {"dnsNames": self.dns_names, "ipAddresses": self.ip_addresses}
+        section: JsonObject = {}
+        for name, values in lists.items():
+            if values is not None:
+                section[name] = list[JsonValue](values)
+        if self.file is not None:
+            section["file"] = self.file
+        return section
+
+
+def parse_serving(fields: Fields) -> ServingSettings:
+    """Parse the section; raises ``FieldsError``."""
+    dns_names, addresses, file = fields.texts("dnsNames"), fields.texts("ipAddresses"), fields.text("file")
+    fields.end()
+    for name in dns_names or ():
+        if not is_dns_name(name):
+            raise FieldsError("serving.dnsNames must be DNS names in lower case, without wildcard or final dot")
+    canonical = None if addresses is None else tuple(_address(text) for text in addresses)
+    for names in (dns_names or (), canonical or ()):
+        if len(set(names)) != len(names):
+            raise FieldsError("serving names the same thing twice")
+    if _count(dns_names) + _count(canonical) > _MOST_NAMES:
+        raise FieldsError(f"serving must have at most {_MOST_NAMES} names")
+    if dns_names == () and canonical == ():
+        raise FieldsError("serving.dnsNames and serving.ipAddresses must not both be empty")
+    if file is not None and not (file.startswith("/") and file.endswith(_SUFFIX) and "\0" not in file):
+        raise FieldsError(f"serving.file must be an absolute path that ends with {_SUFFIX}")
+    return ServingSettings(dns_names=dns_names, ip_addresses=canonical, file=file)
+
+
+def _address(text: str) -> str:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        raise FieldsError("serving.ipAddresses must be IP addresses") from None
+    if isinstance(address, IPv6Address) and (address.ipv4_mapped is not None or address.scope_id is not None):
+        raise FieldsError("serving.ipAddresses must be IPv4 addresses in their own form, and IPv6 ones without zone")
+    return str(address)
+
+
+def _count(names: Sequence[str] | None) -> int:
+    return 1 if names is None else len(names)

@@ -1,0 +1,277 @@
+"""The agent's configuration: one frozen value from one JSON file, the machine's host name and the cache directory.
+
+Kind ``KubeletAuthenticatorConfiguration`` of ``config.nodeattest.x-k8s.io/v1alpha1``. The file holds no secret: the
+bootstrap token has its own file. Promises: what is parsed here is well-formed (names, URL, CA certificates as PEM);
+leaves to others whether it is true.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.formats import pem
+from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.identifiers import node_name as checked_node_name
+from nodeattest_providers.identifiers import provider_id as checked_provider_id
+from nodeattest_providers.names import NodeName, ProviderName, Purpose, SignerName, signer_for
+from nodeattest_providers.versions import HIGHEST
+
+if TYPE_CHECKING:
+    from nodeattest_authenticator.config.discovery import Cluster, Discovery
+    from nodeattest_authenticator.config.serving import ServingSettings
+
+__all__ = [
+    "API_VERSION",
+    "DEFAULT_TIMEOUT",
+    "KIND",
+    "TOKEN_FILE",
+    "ProviderIdSource",
+    "Settings",
+    "invalid",
+    "load",
+    "parse",
+    "to_json",
+]
+
+API_VERSION: Final = "config.nodeattest.x-k8s.io/v1alpha1"
+KIND: Final = "KubeletAuthenticatorConfiguration"
+TOKEN_FILE: Final = "bootstrap-token"  # noqa: S105 - the name of a file in the cache directory
+DEFAULT_TIMEOUT: Final = 60
+"""Seconds for one exec: longer than a busy controller takes, shorter than anybody's patience."""
+_MAX_TIMEOUT: Final = 3600
+_MIN_EXPIRATION: Final = 600
+"""Seconds (kubernetes pkg/apis/certificates/validation)."""
+_MAX_EXPIRATION: Final = 2**31 - 1
+_PROVIDER_NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderIdSource:
+    """Where the provider ID comes from; all None: from the provider itself."""
+
+    value: str | None = None
+    file: str | None = None
+    command: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that an attempt depends on."""
+
+    endpoint: Endpoint
+    tls_server_name: str | None = None
+    ca_pem: bytes = field(repr=False)
+    """The cluster's CA bundle: the only trust root of the agent."""
+    node_name: NodeName
+    provider: ProviderName
+    provider_settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    minimum_version: int = 1
+    """The oldest version of the provider's evidence that this node may send."""
+    provider_id: ProviderIdSource = field(default_factory=ProviderIdSource)
+    token_file: str | None = None
+    """None: ``bootstrap-token`` in the cache directory."""
+    timeout_seconds: int = DEFAULT_TIMEOUT
+    expiration_seconds: int | None = None
+    serving: ServingSettings | None = None
+    """What the serving certificate is for; None: the defaults, for those who call ``serving`` nevertheless."""
+    discovery: Discovery | None = None
+    """How the node keeps in touch with a cluster that it discovered; None: it was told server and CA."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where the cluster is."""
+        from nodeattest_authenticator.config.discovery import Cluster  # noqa: PLC0415 - as below
+
+        return Cluster(endpoint=self.endpoint, tls_server_name=self.tls_server_name, ca_pem=self.ca_pem)
+
+    @property
+    def every_ca_pem(self) -> bytes:
+        """The CAs that issued certificates of this node: those that are trusted now, and those that were before.
+
+        What is cached stays of use while a CA is replaced; no server is ever believed because of a former one.
+        """
+        former = self.discovery.former if self.discovery else ()
+        return b"".join((self.ca_pem, *(cluster.ca_pem for cluster in former)))
+
+    @property
+    def signer(self) -> SignerName:
+        """The signer of this node's client certificate."""
+        return signer_for(self.provider, Purpose.CLIENT)
+
+    @property
+    def renewable(self) -> bool:
+        """Whether certificates of this provider can be renewed: the insecure one refuses rotation (the proposal)."""
+        return self.provider != "insecure"
+
+
+def load(path: str, *, hostname: str) -> Settings:
+    """Read and parse the configuration file; ``hostname`` names the node when the file does not.
+
+    It may name a command and a server, so one that others can write is not obeyed.
+    """
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs the exec path 9 ms
+            _check_writers(path, os.fstat(file.fileno()))
+            data = file.read()
+    except OSError as error:
+        raise invalid(f"{path}: {error.strerror}") from None
+    try:
+        return parse(data, hostname=hostname)
+    except FieldsError as error:
+        raise invalid(f"{path}: {error}") from None
+
+
+def _check_writers(path: str, found: os.stat_result) -> None:
+    if found.st_uid not in {0, os.geteuid()} or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Failure(
+            Local.CONFIGURATION_INVALID,
+            f"{path} may be written by others: owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}",
+            remedy=f"see that its content is right, then: chown root {path}; chmod 0600 {path}",
+            fate=Fate.USAGE,
+        )
+
+
+def invalid(message: str) -> Failure:
+    """Say that the configuration is wrong."""
+    remedy = "correct it, or write it anew with kubelet-authenticator join (--set NAME=VALUE for what a provider needs)"
+    return Failure(Local.CONFIGURATION_INVALID, message, remedy=remedy, fate=Fate.USAGE)
+
+
+def parse(data: bytes, *, hostname: str) -> Settings:
+    """Parse the configuration; raises ``FieldsError`` that names the field."""
+    fields = Fields(parse_object(data))
+    if fields.text("apiVersion") != API_VERSION or fields.text("kind") != KIND:
+        raise FieldsError(f"expected apiVersion {API_VERSION} and kind {KIND}")
+    provider, provider_settings, minimum_version = _provider(fields)
+    settings = Settings(
+        endpoint=_endpoint(fields.required("server")),
+        tls_server_name=fields.text("tlsServerName"),
+        ca_pem=_ca(fields.required("certificateAuthority")),
+        # kubelet's rule: pkg/util/node GetHostname trims and lower-cases.
+        node_name=_node_name(fields.text("nodeName") or hostname.strip().lower()),
+        provider=provider,
+        provider_settings=provider_settings,
+        minimum_version=minimum_version,
+        provider_id=_provider_id(fields.object("providerID")),
+        token_file=fields.text("bootstrapTokenFile"),
+        timeout_seconds=fields.number("timeoutSeconds", low=1, high=_MAX_TIMEOUT) or DEFAULT_TIMEOUT,
+        expiration_seconds=fields.number("expirationSeconds", low=_MIN_EXPIRATION, high=_MAX_EXPIRATION),
+        serving=_serving(fields.object("serving"), provider),
+        discovery=_discovery(fields.object("discovery")),
+    )
+    fields.end()
+    return settings
+
+
+def to_json(settings: Settings) -> bytes:
+    """Write a configuration that ``parse`` reads back to an equal value."""
+    source = settings.provider_id
+    provider_id: JsonObject = {}
+    if source.value is not None:
+        provider_id["value"] = source.value
+    if source.file is not None:
+        provider_id["file"] = source.file
+    if source.command is not None:
+        provider_id["command"] = list(source.command)
+    document: JsonObject = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "server": settings.endpoint.url,
+        "certificateAuthority": settings.ca_pem.decode(),
+        "nodeName": settings.node_name,
+        "provider": _provider_json(settings),
+        "timeoutSeconds": settings.timeout_seconds,
+    }
+    optional: JsonObject = {
+        "tlsServerName": settings.tls_server_name,
+        "providerID": provider_id or None,
+        "bootstrapTokenFile": settings.token_file,
+        "expirationSeconds": settings.expiration_seconds,
+        "serving": settings.serving.to_json() if settings.serving else None,
+        "discovery": settings.discovery.to_json() if settings.discovery else None,
+    }
+    document.update((name, value) for name, value in optional.items() if value is not None)
+    return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def _endpoint(url: str) -> Endpoint:
+    try:
+        return Endpoint.parse(url)
+    except ValueError as error:
+        raise FieldsError(f"server must be the API server's URL: {error}") from None
+
+
+def _ca(text: str) -> bytes:
+    try:
+        return pem.bundle(text)
+    except ValueError as error:
+        raise FieldsError(f"certificateAuthority is no PEM bundle: {error}") from None
+
+
+def _node_name(text: str) -> NodeName:
+    try:
+        return checked_node_name(text)
+    except Denied as denied:
+        raise FieldsError(f"nodeName must be {denied.expected}, got {denied.got}") from None
+
+
+def _provider(fields: Fields) -> tuple[ProviderName, JsonObject, int]:
+    provider = fields.object("provider")
+    if provider is None:
+        raise FieldsError("provider is missing")
+    name = provider.required("name")
+    if not set(name) <= _PROVIDER_NAME_CHARACTERS:
+        raise FieldsError("provider.name must be lower-case letters, digits and dashes")
+    settings = provider.raw_object("settings")
+    minimum = provider.number("minimumVersion", low=1, high=HIGHEST) or 1
+    provider.end()
+    return ProviderName(name), settings, minimum
+
+
+def _provider_json(settings: Settings) -> JsonObject:
+    written: JsonObject = {"name": settings.provider, "settings": dict(settings.provider_settings)}
+    if settings.minimum_version > 1:
+        written["minimumVersion"] = settings.minimum_version
+    return written
+
+
+def _serving(fields: Fields | None, provider: ProviderName) -> ServingSettings | None:
+    if fields is None:
+        return None
+    if provider == "insecure":
+        raise FieldsError("serving needs a provider that proves something; insecure has no serving certificates")
+    from nodeattest_authenticator.config.serving import parse_serving  # noqa: PLC0415 - not for a plain credential
+
+    return parse_serving(fields)
+
+
+def _discovery(fields: Fields | None) -> Discovery | None:
+    if fields is None:
+        return None
+    from nodeattest_authenticator.config.discovery import parse_discovery  # noqa: PLC0415 - where it is configured
+
+    return parse_discovery(fields)
+
+
+def _provider_id(fields: Fields | None) -> ProviderIdSource:
+    if fields is None:
+        return ProviderIdSource()
+    source = ProviderIdSource(value=fields.text("value"), file=fields.text("file"), command=fields.words("command"))
+    fields.end()
+    if sum(part is not None for part in (source.value, source.file, source.command)) != 1:
+        raise FieldsError("providerID needs exactly one of value, file and command")
+    if source.value is not None:
+        try:
+            checked_provider_id(source.value)
+        except Denied as denied:
+            raise FieldsError(f"providerID.value must be {denied.expected}") from None
+    return source

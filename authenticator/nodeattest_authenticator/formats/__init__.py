@@ -1,0 +1,1 @@
+"""Documents that the agent reads and writes: JSON, PEM, API objects, kubeconfig, ExecCredential."""

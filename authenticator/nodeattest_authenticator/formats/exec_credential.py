@@ -1,0 +1,144 @@
+"""What client-go tells the plugin in ``KUBERNETES_EXEC_INFO``, and the answer it expects.
+
+Promises: an answer is only made for a call that speaks a version we speak and, where it names the cluster, names ours:
+a credential of one cluster is never handed to a client of another. Leaves the credential to others.
+Source: client.authentication.k8s.io v1 and v1beta1; client-go plugin/pkg/client/auth/exec.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from nodeattest_authenticator.config.settings import Settings
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.formats import pem
+from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+
+__all__ = ["API_VERSIONS", "ExecInfo", "check_cluster", "parse", "render"]
+
+API_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecInfo:
+    """One call of the plugin. Whether it is interactive does not matter: nothing is ever asked of a person."""
+
+    api_version: str
+    server: str | None = None
+    """None without ``provideClusterInfo``."""
+    tls_server_name: str | None = None
+    skips_verification: bool = False
+    ca_pem: bytes | None = None
+
+
+def parse(info: bytes | None) -> ExecInfo:
+    """Parse the environment variable; raises ``Failure`` for anything that client-go would not send."""
+    if info is None:
+        raise _refused("KUBERNETES_EXEC_INFO is not set", "let kubelet or kubectl run this; try the status command")
+    try:
+        return _parse(info)
+    except FieldsError as error:
+        raise _refused(f"KUBERNETES_EXEC_INFO: {error}", "let kubelet or kubectl run this") from None
+
+
+def _parse(info: bytes) -> ExecInfo:
+    # Unknown fields are welcome here: client-go may learn new ones (KEP-541).
+    fields = Fields(parse_object(info))
+    api_version = fields.required("apiVersion")
+    if fields.text("kind") != "ExecCredential":
+        raise FieldsError("kind must be ExecCredential")
+    if api_version not in API_VERSIONS:
+        raise FieldsError(f"apiVersion must be {' or '.join(API_VERSIONS)}")
+    spec = fields.object("spec")
+    cluster = spec.object("cluster") if spec else None
+    if cluster is None:
+        return ExecInfo(api_version=api_version)
+    return ExecInfo(
+        api_version=api_version,
+        server=cluster.required("server"),
+        tls_server_name=cluster.text("tls-server-name"),
+        skips_verification=cluster.flag("insecure-skip-tls-verify"),
+        ca_pem=cluster.octets("certificate-authority-data"),
+    )
+
+
+def check_cluster(info: ExecInfo, settings: Settings) -> None:
+    """Refuse a call for another cluster.
+
+    1. The server is ours, however it is spelt.
+    2. Its certificate is verified, under the name that we verify.
+    3. The caller trusts a CA that we trust; more than ours is tolerated, because bundles grow while a CA is rotated.
+
+    A kubelet that was not restarted since the cluster moved, or since its CA was replaced, speaks of what was before:
+    that is ours, too.
+    """
+    former = settings.discovery.former if settings.discovery else ()
+    if info.server is None or any(
+        _fault(info, cluster, cluster.ca_pem + settings.ca_pem) is None for cluster in former
+    ):
+        return
+    fault = _fault(info, settings, settings.ca_pem)
+    if fault is not None:
+        raise _refused(fault, "use the kubeconfig that kubelet-authenticator join wrote, or join again")
+
+
+class _Place(Protocol):
+    """Where a cluster is."""
+
+    @property
+    def endpoint(self) -> Endpoint: ...
+    @property
+    def tls_server_name(self) -> str | None: ...
+
+
+def _fault(info: ExecInfo, place: _Place, ca_pem: bytes) -> str | None:
+    # 1
+    try:
+        same = Endpoint.parse(info.server or "") == place.endpoint
+    except ValueError:
+        same = False
+    if not same:
+        return f"the kubeconfig's server is not {place.endpoint.url}"
+    # 2
+    if info.skips_verification:
+        return "the kubeconfig says insecure-skip-tls-verify"
+    if (info.tls_server_name or None) != place.tls_server_name:
+        return "the kubeconfig's tls-server-name is not the configured one"
+    # 3
+    if info.ca_pem is None or not _shares_ca(info.ca_pem, ca_pem):
+        return "the kubeconfig's certificate-authority-data holds none of the configured CAs"
+    return None
+
+
+def render(api_version: str, *, expires_at: float, certificate_pem: bytes, key_pem: bytes) -> bytes:
+    """Write the ExecCredential; client-go asks again after ``expires_at`` (seconds since the epoch)."""
+    return (
+        json.dumps(
+            {
+                "apiVersion": api_version,
+                "kind": "ExecCredential",
+                "status": {
+                    "expirationTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires_at)),
+                    "clientCertificateData": certificate_pem.decode("ascii"),
+                    "clientKeyData": key_pem.decode("ascii"),
+                },
+            },
+            separators=(",", ":"),
+        ).encode()
+        + b"\n"
+    )
+
+
+def _shares_ca(theirs: bytes, ours: bytes) -> bool:
+    try:
+        return not set(pem.decode(theirs, pem.CERTIFICATE)).isdisjoint(pem.decode(ours, pem.CERTIFICATE))
+    except ValueError:
+        return False
+
+
+def _refused(message: str, remedy: str) -> Failure:
+    return Failure(Local.EXEC_INFO_REFUSED, message, remedy=remedy, fate=Fate.USAGE)

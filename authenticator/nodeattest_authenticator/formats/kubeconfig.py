@@ -1,0 +1,72 @@
+"""The kubeconfig that makes kubelet run this plugin. JSON is YAML, so the standard library can write it.
+
+Source: client-go tools/clientcmd/api/v1; exec fields as in client.authentication.k8s.io. kubelet must run with
+``rotateCertificates: false`` and without ``--bootstrap-kubeconfig``, or it would replace this file (C12).
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from typing import Final
+
+from nodeattest_authenticator.config.settings import Settings
+from nodeattest_authenticator.formats.exec_credential import API_VERSIONS
+from nodeattest_authenticator.formats.strict_json import FieldsError, parse_object
+from nodeattest_providers.exchange import JsonObject, JsonValue
+
+__all__ = ["DEFAULT_EXEC_API_VERSION", "EXEC_API_VERSIONS", "is_ours", "moved", "render"]
+
+EXEC_API_VERSIONS: Final = tuple(version.rpartition("/")[2] for version in API_VERSIONS)
+DEFAULT_EXEC_API_VERSION: Final = "v1"
+"""Kubernetes 1.22 and newer; 1.20 and 1.21 know v1beta1 only."""
+_NAME: Final = "kubelet-authenticator"
+_HINT: Final = "kubelet-authenticator is missing on this machine: install the nodeattest package"
+
+
+def render(settings: Settings, *, command: str, config: str, cache_dir: str, exec_api_version: str) -> bytes:
+    """Write the kubeconfig; ``command`` is the absolute path of kubelet-authenticator."""
+    plugin: JsonObject = {
+        "apiVersion": f"client.authentication.k8s.io/{exec_api_version}",
+        "command": command,
+        "args": ["credential", "--config", config, "--cache-dir", cache_dir],
+        "installHint": _HINT,
+        "interactiveMode": "Never",
+        "provideClusterInfo": True,
+    }
+    document: JsonObject = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": _clusters(settings),
+        "users": [{"name": _NAME, "user": {"exec": plugin}}],
+        "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME}}],
+        "current-context": _NAME,
+    }
+    return _written(document)
+
+
+def moved(data: bytes, settings: Settings) -> bytes | None:
+    """Write a kubeconfig of ours anew, for where the cluster is now; None if it is none of ours."""
+    return _written(parse_object(data) | {"clusters": _clusters(settings)}) if is_ours(data) else None
+
+
+def is_ours(data: bytes) -> bool:
+    """Tell whether a kubeconfig was written by ``render``, so that it may be replaced."""
+    try:
+        return parse_object(data).get("current-context") == _NAME
+    except FieldsError:
+        return False
+
+
+def _clusters(settings: Settings) -> JsonValue:
+    cluster: JsonObject = {
+        "server": settings.endpoint.url,
+        "certificate-authority-data": binascii.b2a_base64(settings.ca_pem, newline=False).decode(),
+    }
+    if settings.tls_server_name is not None:
+        cluster["tls-server-name"] = settings.tls_server_name
+    return [{"name": _NAME, "cluster": cluster}]
+
+
+def _written(document: JsonObject) -> bytes:
+    return json.dumps(document, indent=2).encode() + b"\n"

@@ -1,0 +1,1 @@
+"""The certificate that kubelet serves, got by attestation like the client certificate."""

@@ -1,0 +1,113 @@
+"""The one file that kubelet reads: certificate chain and key in PEM, below a line that tells when to renew.
+
+It is laid out as the client's credential file is (``cache``), so one rename replaces certificate, key and renewal
+moment together; readers of PEM skip the line (RFC 7468 §2), kubelet among them. Promises: the file is 0600, whole
+whenever it is read, and survives a power cut; nothing is read or replaced that somebody else put there: a symbolic
+link, another user's file, one that is no file of ours, or anything in a directory that others may write.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from types import TracebackType
+from typing import Final, Self
+
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.exec_plugin.fast_path import MAGIC, UnsafeFileError, read_private
+from nodeattest_authenticator.state import credential_cache
+from nodeattest_authenticator.state.credential_cache import Cached
+from nodeattest_authenticator.state.storage import write_atomically
+
+__all__ = ["FILE_NAME", "ServingFile"]
+
+FILE_NAME: Final = "serving.pem"
+"""In the cache directory, where nothing else is configured."""
+_OTHERS_WRITE: Final = 0o022
+_PROBE_SIZE: Final = 32 << 10
+"""Bytes: more than the file has."""
+
+
+class ServingFile:
+    """The file, by way of its directory, which is opened once."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        folder, self._name = os.path.split(path)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            self._directory = os.open(folder, flags)
+        except OSError as error:
+            raise _unsafe(
+                f"{folder}: {error.strerror}", "make it a directory, or configure another serving.file"
+            ) from None
+        info = os.fstat(self._directory)
+        if info.st_uid not in {0, os.geteuid()} or info.st_mode & _OTHERS_WRITE:
+            self.close()
+            raise _unsafe(f"others may write to {folder}", "let it be root's or the agent's alone, mode 0755 or less")
+
+    def load(self) -> Cached | None:
+        """Read it; None when it is absent. Raises ValueError when it is ours but of no use, ``Failure`` otherwise."""
+        try:
+            info = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+            if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
+                raise _unsafe(f"{self.path} is no plain file of this user", "remove it, or configure another file")
+            if not self._is_ours():
+                remedy = "move it away, or configure another file"
+                raise _unsafe(f"{self.path} was not written by kubelet-authenticator", remedy)
+            return credential_cache.parse(read_private(self._directory, self._name))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unsafe(f"{self.path}: {error.strerror}", "let it be a file of the agent's user, mode 0600") from None
+        except UnsafeFileError as error:  # others could read the key: a new one takes its place
+            raise ValueError(str(error)) from None
+
+    def _is_ours(self) -> bool:
+        """Tell whether it begins as our files do; an empty one is what a power cut may leave of one."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(self._name, flags, dir_fd=self._directory)
+        try:
+            return os.read(descriptor, len(MAGIC)) in {b"", MAGIC}
+        finally:
+            os.close(descriptor)
+
+    def check_room(self) -> None:
+        """Make sure that a certificate could be stored, before one is asked for; raises ``Failure``."""
+        probe = f"{self._name}.probe"
+        try:
+            write_atomically(probe, bytes(_PROBE_SIZE), mode=0o600, durable=False, directory=self._directory)
+            os.unlink(probe, dir_fd=self._directory)
+        except OSError as error:
+            raise self._not_stored(error) from None
+
+    def save(self, cached: Cached) -> None:
+        """Replace it durably; raises ``Failure`` and leaves the old one then. Hold the lock."""
+        try:
+            write_atomically(self._name, credential_cache.render(cached), mode=0o600, directory=self._directory)
+        except OSError as error:
+            raise self._not_stored(error) from None
+
+    def _not_stored(self, error: OSError) -> Failure:
+        return Failure(
+            Local.SERVING_FILE_UNSAFE,
+            f"{self.path} cannot be written: {error.strerror}",
+            remedy="make room on the disk; run the agent as the user who runs kubelet, mostly root",
+            fate=Fate.TEMPORARY,
+        )
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _unsafe(message: str, remedy: str) -> Failure:
+    return Failure(Local.SERVING_FILE_UNSAFE, message, remedy=remedy)

@@ -1,0 +1,109 @@
+"""The credential on disk: one file, replaced atomically, laid out so that the warm path needs no parser.
+
+Layout: see ``warm``. The PEM record at the end holds the certificate (chain, leaf first) and its key, so that
+``openssl x509 -in credential`` reads it. Promises: what ``load`` returns was written whole by us and is private; leaves
+to ``certificate`` whether it fits key, node and cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from nodeattest_authenticator.exec_plugin.fast_path import CREDENTIAL_FILE, MAGIC, is_time_valid, parse_header
+from nodeattest_authenticator.formats import exec_credential
+from nodeattest_authenticator.state.storage import Storage
+
+__all__ = ["MAX_ANSWERS", "Cached", "Credential", "load", "parse", "render", "save"]
+
+MAX_ANSWERS: Final = 4
+"""Different exec infos that are remembered: kubelet's, and a few of a person's."""
+_BEGIN_KEY: Final = b"-----BEGIN PRIVATE KEY-----"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """A certificate with its key. Times are seconds since the epoch."""
+
+    certificate_pem: bytes
+    """The leaf, then any intermediates."""
+    key_pem: bytes = field(repr=False)
+    not_before: int
+    renew_at: int
+    """From here on a new one is wanted; equals ``not_after`` when there is no renewal."""
+    not_after: int
+
+    def is_valid(self, now: float) -> bool:
+        """Whether its times admit it now."""
+        return is_time_valid(self.not_before, self.not_after, now)
+
+    def answer(self, api_version: str, *, expires_at: float | None = None) -> bytes:
+        """Write the ExecCredential; client-go keeps it until the renewal moment unless told otherwise."""
+        return exec_credential.render(
+            api_version,
+            expires_at=self.renew_at if expires_at is None else expires_at,
+            certificate_pem=self.certificate_pem,
+            key_pem=self.key_pem,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cached:
+    """The file's content: the credential, the configuration it was made under, and ready answers by exec info."""
+
+    credential: Credential
+    identity: bytes
+    answers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def with_answer(self, info: bytes, api_version: str) -> Cached:
+        """Add the ready answer for an exec info, the oldest giving way."""
+        others = tuple(pair for pair in self.answers if pair[0] != info)[-(MAX_ANSWERS - 1) :]
+        return replace(self, answers=(*others, (info, self.credential.answer(api_version))))
+
+    def has_answer(self, info: bytes) -> bool:
+        """Whether the warm path can serve this exec info."""
+        return any(pair[0] == info for pair in self.answers)
+
+
+def load(storage: Storage) -> Cached | None:
+    """Read the file; None when it is absent. Raises ``UnsafeFileError``, and ValueError when it is not whole."""
+    data = storage.read(CREDENTIAL_FILE)
+    return None if data is None else parse(data)
+
+
+def parse(data: bytes) -> Cached:
+    """Read what ``render`` wrote; raises ValueError for anything that is not whole."""
+    (not_before, renew_at, not_after), identity, spans, position = parse_header(data)
+    certificate, begin, key = data[position:].partition(_BEGIN_KEY)
+    if not begin:
+        raise ValueError("no private key in it")
+    credential = Credential(
+        certificate_pem=certificate,
+        key_pem=begin + key,
+        not_before=not_before,
+        renew_at=renew_at,
+        not_after=not_after,
+    )
+    answers = tuple((data[start:middle], data[middle:end]) for start, middle, end in spans)
+    return Cached(credential=credential, identity=identity, answers=answers)
+
+
+def save(storage: Storage, cached: Cached) -> None:
+    """Replace the file durably; raises OSError (a full disk) and leaves the old one then. Hold the lock."""
+    storage.write(CREDENTIAL_FILE, render(cached))
+
+
+def render(cached: Cached) -> bytes:
+    """Write the file's content."""
+    credential = cached.credential
+    body = b"".join(part for pair in cached.answers for part in pair)
+    body += credential.certificate_pem + credential.key_pem
+    lengths = b"".join(b" %d" % len(part) for pair in cached.answers for part in pair)
+    times = b"%d %d %d" % (credential.not_before, credential.renew_at, credential.not_after)
+    return _sized(b"%b %b%b\n" % (times, cached.identity, lengths), body)
+
+
+def _sized(rest_of_header: bytes, body: bytes) -> bytes:
+    # The header states the whole length, its own digits included: a fixed point that ten digits make trivial.
+    size = len(MAGIC) + 1 + 10 + 1 + len(rest_of_header) + len(body)
+    return b"%b %010d %b%b" % (MAGIC, size, rest_of_header, body)

@@ -1,0 +1,66 @@
+"""The evidence version that was agreed on, kept in the cache directory.
+
+A hint that saves one request: what is unreadable, or was agreed with another cluster or provider, counts as nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from nodeattest_authenticator.config.settings import Settings
+from nodeattest_authenticator.enrollment.evidence_version import Agreed
+from nodeattest_authenticator.exec_plugin.fast_path import UnsafeFileError
+from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+from nodeattest_authenticator.state.storage import Storage
+from nodeattest_providers.versions import HIGHEST
+
+__all__ = ["AGREED_FILE", "StoredAgreement"]
+
+AGREED_FILE: Final = "version"
+_LATEST: Final = 1 << 53
+"""Seconds since the epoch: what every reader of JSON can hold."""
+
+
+class StoredAgreement:
+    """The agreement of one provider with one cluster. Hold the lock to save."""
+
+    def __init__(self, storage: Storage, settings: Settings, *, name: str = AGREED_FILE) -> None:
+        self._storage = storage
+        self._name = name
+        self._with_whom = f"{settings.provider} {settings.endpoint.url}"
+
+    def load(self) -> Agreed | None:
+        """Return what is kept, None when that is nothing or makes no sense."""
+        try:
+            data = self._storage.read(self._name)
+            with_whom, agreed = _parse(data) if data is not None else ("", None)
+        except (UnsafeFileError, FieldsError):
+            return None
+        return agreed if with_whom == self._with_whom else None
+
+    def save(self, agreed: Agreed | None) -> None:
+        """Keep it, or forget; a full disk costs one request at the next renewal."""
+        try:
+            if agreed is None:
+                self._storage.remove(self._name)
+            else:
+                self._storage.write(self._name, _render(agreed, self._with_whom), durable=False)
+        except OSError:
+            return
+
+
+def _render(agreed: Agreed, with_whom: str) -> bytes:
+    document = {"with": with_whom, "version": agreed.version, "newest": agreed.newest, "since": agreed.since}
+    return json.dumps(document).encode()
+
+
+def _parse(data: bytes) -> tuple[str, Agreed]:
+    fields = Fields(parse_object(data))
+    with_whom = fields.required("with")
+    numbers = fields.number("version", low=1, high=HIGHEST), fields.number("newest", low=1, high=HIGHEST)
+    since = fields.number("since", low=0, high=_LATEST)
+    fields.end()
+    if numbers[0] is None or numbers[1] is None or since is None:
+        raise FieldsError("an agreement is not whole")
+    return with_whom, Agreed(version=numbers[0], newest=numbers[1], since=since)

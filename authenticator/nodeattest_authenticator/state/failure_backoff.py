@@ -1,0 +1,106 @@
+"""The last failure, remembered on disk, so that neither kubelet nor the API server sees a storm of attempts.
+
+client-go has no failure cache: without a certificate it runs the plugin for each request. Promises: until the moment
+written here no attempt is made and the same reason is told again; the pause grows with each failure and carries jitter,
+so that a thousand nodes refused together do not come back together. A changed configuration file ends the pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.exec_plugin.fast_path import FAILURE_FILE, FAILURE_MAGIC, UnsafeFileError
+from nodeattest_authenticator.state.storage import Storage
+
+__all__ = ["FIRST", "LONGEST", "RENEWAL", "Pause", "Remembered", "forget", "load", "remember"]
+
+_MAX_TEXT: Final = 1000
+"""Characters of a message that are kept."""
+_MAX_EXPONENT: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """How long to wait after the n-th failure in a row, in seconds; the jitter is half of it up and down."""
+
+    temporary: tuple[float, float]
+    """The first pause and the longest, after a failure that may pass by itself."""
+    denied: tuple[float, float]
+    """The same, after a refusal."""
+
+    def after(self, failure: Failure, count: int, chance: Callable[[], float]) -> int:
+        """Draw the pause after ``count`` failures before this one."""
+        first, longest = self.denied if failure.fate is Fate.DENIED else self.temporary
+        return max(1, round(min(first * 2 ** min(count, _MAX_EXPONENT), longest) * (0.5 + chance())))
+
+
+LONGEST: Final = 3600
+"""Seconds; a pause that seems longer was written under another clock and does not count."""
+FIRST: Final = Pause(temporary=(2, 60), denied=(30, 600))
+"""Without a certificate: the node cannot work meanwhile, and is to be back soon after the API server is."""
+RENEWAL: Final = Pause(temporary=(60, 1800), denied=(60, 1800))
+"""With a certificate that is still valid, for days in the default policy: 30 to 90 s after the first failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """The last failure."""
+
+    until: int
+    """Seconds since the epoch; no attempt before."""
+    count: int
+    """Failures in a row."""
+    reason: str
+    text: str
+
+
+def load(storage: Storage, identity: bytes, *, name: str = FAILURE_FILE) -> Remembered | None:
+    """Read the last failure under this configuration; None when there is none, or what is there makes no sense."""
+    try:
+        head, _, rest = (storage.read(name) or b"").partition(b"\n")
+        magic, until, made_for, count = head.split(b" ")
+        if magic != FAILURE_MAGIC or made_for != identity:
+            return None
+        _, reason, text = rest.decode().split("\n", 2)
+        return Remembered(until=int(until), count=max(int(count), 0), reason=reason, text=text)
+    except (ValueError, UnsafeFileError):
+        return None
+
+
+def remember(
+    storage: Storage,
+    identity: bytes,
+    failure: Failure,
+    *,
+    pause: Pause,
+    now: float,
+    chance: Callable[[], float],
+    name: str = FAILURE_FILE,
+) -> Remembered:
+    """Write a failure down and return the pause it causes; raises OSError. Hold the lock."""
+    before = load(storage, identity, name=name)
+    count = before.count if before else 0
+    remembered = Remembered(
+        until=int(now) + pause.after(failure, count, chance),
+        count=count + 1,
+        reason=_one_line(failure.reason),
+        text=_one_line(str(failure)),
+    )
+    head = b"%b %d %b %d" % (FAILURE_MAGIC, remembered.until, identity, remembered.count)
+    # The second line is what the warm path repeats.
+    again = f"kubelet-authenticator: still refused: {_one_line(f'{failure.reason}: {failure.remedy}')}"
+    text = f"{again}\n{remembered.reason}\n{remembered.text}"
+    storage.write(name, head + b"\n" + text.encode(), durable=False)
+    return remembered
+
+
+def forget(storage: Storage, *, name: str = FAILURE_FILE) -> None:
+    """Remove what was remembered: the next attempt starts afresh. Hold the lock."""
+    storage.remove(name)
+
+
+def _one_line(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text[:_MAX_TEXT])

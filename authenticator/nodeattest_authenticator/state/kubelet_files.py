@@ -1,0 +1,76 @@
+"""Files that kubelet reads and join writes: the cluster's CAs, and kubelet's configuration.
+
+Promises: each appears whole; a file that the agent did not write is left alone unless its replacement was asked for. A
+first line, which is a comment for every reader of PEM and YAML, tells those that are ours.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.state.storage import write_atomically
+
+__all__ = ["MARK", "PRIVATE", "PUBLIC", "cannot_write", "check", "read", "write", "write_private"]
+
+MARK: Final = b"# Written by kubelet-authenticator, which replaces it. To keep another file here, remove this line.\n"
+PUBLIC: Final = 0o644
+"""Pods and other users may read the CAs."""
+PRIVATE: Final = 0o600
+
+
+def check(path: str, *, flag: str, replace: bool) -> None:
+    """Raise ``Failure`` if a file is somebody else's and may not be replaced."""
+    old = read(path)
+    if old is not None and not old.startswith(MARK) and not replace:
+        raise Failure(
+            Local.CONFIGURATION_INVALID,
+            f"{path} exists and was not written by kubelet-authenticator",
+            remedy=f"move it away, name another with {flag}, or say --replace-kubelet-files",
+            fate=Fate.USAGE,
+        )
+
+
+def write(path: str, content: bytes, *, mode: int) -> bool:
+    """Write a file with its mark unless it has that content already; returns whether it was written."""
+    return _write(path, MARK + content, mode)
+
+
+def write_private(path: str, data: bytes) -> bool:
+    """Write a file of our own, which needs no mark, unless it has that content already; tells whether it was."""
+    return _write(path, data, PRIVATE)
+
+
+def read(path: str) -> bytes | None:
+    """Read a file, None when there is none; raises ``Failure``."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - strings throughout, as in storage
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise cannot_write(path, error) from None
+
+
+def _write(path: str, data: bytes, mode: int) -> bool:
+    if read(path) == data:
+        return False
+    try:
+        parent = os.path.dirname(path)  # noqa: PTH120 - the same
+        if parent:
+            os.makedirs(parent, exist_ok=True)  # noqa: PTH103 - the same
+        write_atomically(path, data, mode=mode)
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    return True
+
+
+def cannot_write(path: str, error: OSError) -> Failure:
+    """Say that a file cannot be written."""
+    return Failure(
+        Local.CONFIGURATION_INVALID,
+        f"{path} cannot be written: {error.strerror}",
+        remedy="run join as the user who runs kubelet, mostly root, with room on the disk",
+        fate=Fate.USAGE,
+    )

@@ -1,0 +1,133 @@
+"""The unfinished request on disk: the key and the exact bytes that were filed, until the certificate is stored.
+
+An agent that was killed, timed out or lost the reply files the same bytes under the same name again, finds its own
+object there and goes on; a new key would be a new request, and an issued certificate would be lost.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from nodeattest_authenticator.exec_plugin.fast_path import UnsafeFileError
+from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+from nodeattest_authenticator.state.storage import Storage
+from nodeattest_providers.exchange import JsonObject
+from nodeattest_providers.versions import HIGHEST
+
+__all__ = ["DRAFT_FILE", "FIRST_VERSION", "Draft", "DraftStore", "Filed", "StoredDrafts"]
+
+DRAFT_FILE: Final = "draft"
+FIRST_VERSION: Final = 1
+"""The only version that agents knew whose drafts name none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """One request as it is, or is about to be, filed."""
+
+    name: str
+    request: bytes = field(repr=False)
+    """``spec.request``, byte for byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A key, its PKCS#10 request, and what was filed with it."""
+
+    purpose: str
+    """What the draft is for (node, provider ID, signer, cluster pin): another purpose needs another draft."""
+    key_pem: bytes = field(repr=False)
+    csr_der: bytes = field(repr=False)
+    version: int = FIRST_VERSION
+    """Of the evidence, in both requests."""
+    first: Filed | None = None
+    second: Filed | None = None
+
+
+class DraftStore(Protocol):
+    """Where the draft is kept."""
+
+    def load(self) -> Draft | None:
+        """Return the draft, None when there is none worth going on with."""
+        ...
+
+    def save(self, draft: Draft) -> None:
+        """Keep it; what cannot be kept is not an error."""
+        ...
+
+    def discard(self) -> None:
+        """Forget it."""
+        ...
+
+
+class StoredDrafts:
+    """The draft in the cache directory. Hold the lock."""
+
+    def __init__(self, storage: Storage, *, used_key_pem: bytes | None = None, name: str = DRAFT_FILE) -> None:
+        self._storage = storage
+        self._name = name
+        self._used = used_key_pem
+        """The key of the stored credential: its draft is finished, whatever a crash left behind."""
+
+    def load(self) -> Draft | None:
+        """Return the draft, None when there is none worth going on with."""
+        try:
+            data = self._storage.read(self._name)
+            draft = _parse(data) if data is not None else None
+        except (UnsafeFileError, FieldsError):
+            return None
+        return None if draft is None or draft.key_pem == self._used else draft
+
+    def save(self, draft: Draft) -> None:
+        """Keep it; a full disk costs the ability to go on after a crash, not the certificate."""
+        try:
+            self._storage.write(self._name, _render(draft), durable=False)
+        except OSError:
+            return
+
+    def discard(self) -> None:
+        """Forget it."""
+        self._storage.remove(self._name)
+
+
+def _render(draft: Draft) -> bytes:
+    document: JsonObject = {
+        "purpose": draft.purpose,
+        "key": draft.key_pem.decode("ascii"),
+        "csr": _text(draft.csr_der),
+        "version": draft.version,
+    }
+    for name, filed in (("first", draft.first), ("second", draft.second)):
+        if filed is not None:
+            document[name] = {"name": filed.name, "request": _text(filed.request)}
+    return json.dumps(document).encode()
+
+
+def _parse(data: bytes) -> Draft:
+    fields = Fields(parse_object(data))
+    key = fields.required("key")
+    if not key.isascii():
+        raise FieldsError("key must be PEM")
+    draft = Draft(
+        purpose=fields.required("purpose"),
+        key_pem=key.encode(),
+        csr_der=fields.required_octets("csr"),
+        version=fields.number("version", low=1, high=HIGHEST) or FIRST_VERSION,
+        first=_filed(fields.object("first")),
+        second=_filed(fields.object("second")),
+    )
+    fields.end()
+    return draft
+
+
+def _filed(fields: Fields | None) -> Filed | None:
+    if fields is None:
+        return None
+    return Filed(fields.required("name"), fields.required_octets("request"))
+
+
+def _text(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode()

@@ -1,0 +1,110 @@
+"""A directory that is ours alone, and files in it that appear whole or not at all.
+
+Promises: the directory is 0700, each file 0600, nothing is read through a symbolic link or from another user's file,
+and a reader sees the old content or the new, also after a power cut when the write was durable. Writers hold the lock
+(``lock``), hence one fixed temporary name suffices and a killed writer leaves nothing that grows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from types import TracebackType
+from typing import Self
+
+from nodeattest_authenticator.errors import Failure, Local
+from nodeattest_authenticator.exec_plugin.fast_path import UnsafeFileError, open_directory, read_private
+
+__all__ = ["Storage", "write_atomically"]
+
+
+class Storage:
+    """The cache directory, opened once; all access is relative to its descriptor."""
+
+    def __init__(self, path: str, *, create: bool = True) -> None:
+        self.path = path
+        try:
+            self.directory = self._open(create=create)
+        except UnsafeFileError as error:
+            remedy = f"make {path} a directory of the user who runs kubelet, mode 0700"
+            raise Failure(Local.CACHE_UNSAFE, str(error), remedy=remedy) from None
+        except OSError as error:
+            remedy = "choose another directory with --cache-dir, or create it with mode 0700"
+            raise Failure(Local.CACHE_UNSAFE, f"{path}: {error.strerror}", remedy=remedy) from None
+
+    def _open(self, *, create: bool) -> int:
+        try:
+            return open_directory(self.path)
+        except FileNotFoundError:
+            if not create:
+                raise
+        parent = os.path.dirname(self.path)  # noqa: PTH120 - pathlib costs the exec path 9 ms
+        if parent:
+            os.makedirs(parent, exist_ok=True)  # noqa: PTH103 - the same
+        with contextlib.suppress(FileExistsError):  # a parallel process was faster
+            os.mkdir(self.path, 0o700)  # noqa: PTH102 - the same
+        return open_directory(self.path)
+
+    def read(self, name: str) -> bytes | None:
+        """Read a file, None when it is absent; raises ``UnsafeFileError`` when it is not ours alone."""
+        try:
+            return read_private(self.directory, name)
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Replace a file atomically; ``durable`` also survives a power cut. Raises OSError. Hold the lock."""
+        write_atomically(name, data, mode=0o600, durable=durable, directory=self.directory)
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there. Hold the lock."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.directory)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self.directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def write_atomically(name: str, data: bytes, *, mode: int, durable: bool = True, directory: int | None = None) -> None:
+    """Write beside, then rename over; ``name`` is relative to ``directory`` when that is given."""
+    temporary = f"{name}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=directory)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, mode, dir_fd=directory)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=directory)
+        raise
+    if durable:
+        _sync_directory(name, directory)
+
+
+def _sync_directory(name: str, directory: int | None) -> None:
+    if directory is not None:
+        os.fsync(directory)
+        return
+    descriptor = os.open(os.path.dirname(name) or ".", os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH120 - as above
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,55 @@
+"""Which of several known servers to ask: the first that answers, and whose certificate passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from nodeattest_authenticator.clock import Deadline
+from nodeattest_authenticator.config.discovery import Cluster
+from nodeattest_authenticator.config.settings import Settings
+from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.transport.api_client import HttpsApi, Login, UnreachableError
+
+__all__ = ["fault_of", "reachable"]
+
+_PATIENCE: Final = 3.0
+"""Seconds for one server; all together get half of the time that is left."""
+
+
+def reachable(settings: Settings, deadline: Deadline, tell: Callable[[str], None]) -> Settings:
+    """Return the settings with the server to be asked; unchanged if none answers, because that may pass."""
+    discovery = settings.discovery
+    if discovery is None or set(discovery.servers) <= {settings.endpoint}:
+        return settings
+    endpoints = tuple(dict.fromkeys((settings.endpoint, *discovery.servers)))
+    cluster = settings.cluster
+    half = Deadline.after(deadline.clock, deadline.left / 2)
+    for endpoint in endpoints:
+        patience = Deadline.after(deadline.clock, min(_PATIENCE, half.left))
+        fault = "there is no time left" if half.passed else fault_of(replace(cluster, endpoint=endpoint), patience)
+        if fault is None:
+            return replace(settings, endpoint=endpoint)
+        tell(f"{endpoint.url} is not asked: {fault}")
+    return settings
+
+
+def fault_of(cluster: Cluster, deadline: Deadline) -> str | None:
+    """Say what is wrong with a server; None if it answers and can be trusted. Nobody's credential is shown to it."""
+    api = HttpsApi(
+        cluster.endpoint,
+        Login(username=""),
+        ca_pem=cluster.ca_pem,
+        deadline=deadline,
+        tls_server_name=cluster.tls_server_name,
+    )
+    try:
+        api.server_certificate()
+    except UnreachableError as error:
+        return str(error)
+    except Failure as failure:
+        return failure.message
+    finally:
+        api.close()
+    return None
