@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from bench.figures import Figure
 from nodeattest_cli.demo.equipment import Equipment
 from nodeattest_cli.demo.grounds import PROVIDERS, Ground, ground_type
-from nodeattest_controller.core.objects import mapping
+from nodeattest_controller.model.objects import mapping
 from nodeattest_providers import attestors, envelope, signers
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import ChallengeRequired

@@ -15,7 +15,7 @@ from bench.scene import Scene
 from nodeattest_cli.demo.fleet import DemoMachine, kubeconfig_of, provision
 from nodeattest_cli.demo.grounds.tpm import TpmGround
 from nodeattest_cli.demo.node_client import call_plugin
-from nodeattest_controller.core.objects import items, mapping, strings, text
+from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_sandbox.process import AuditEntry
 

@@ -15,17 +15,17 @@ from fuzz.wire import ENVELOPE
 from nodeattest_controller import configfile
 from nodeattest_controller.bootstrap_token import decide
 from nodeattest_controller.clusters.inventory import Inventory
-from nodeattest_controller.core import (
-    authority,
-    clusterapi,
-    kubelet_request,
-    ledger,
+from nodeattest_controller.durations import format_duration, parse_duration
+from nodeattest_controller.model import (
+    attestation,
+    certificate_authority,
+    csr_request,
+    kubelet_csr,
+    machine_view,
     policy,
-    request,
-    serving,
+    serving_names,
     token_binding,
 )
-from nodeattest_controller.durations import format_duration, parse_duration
 from nodeattest_controller.settings import SettingsError
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_providers.errors import Denied, Unavailable
@@ -44,11 +44,11 @@ def _request(data: bytes) -> bool:
     csr = _object(data)
     if csr is None:
         return False
-    stored = request.peek(csr)
+    stored = csr_request.summarize(csr)
     if stored is not None and stored.is_kubelets:
         return _kubelets_request(csr)
     try:
-        parsed = request.parse(csr)
+        parsed = csr_request.parse_request(csr)
     except Denied as denied:
         require(len(denied.remedy) <= 512, "a remedy that fits a condition")  # noqa: PLR2004 - a few lines
         return False
@@ -59,11 +59,11 @@ def _request(data: bytes) -> bool:
 
 def _kubelets_request(csr: JsonObject) -> bool:
     try:
-        parsed = kubelet_request.parse(csr)
+        parsed = kubelet_csr.parse_kubelet_request(csr)
     except Denied as denied:
         require(len(denied.remedy) <= 512, "a remedy that fits a condition")  # noqa: PLR2004 - a few lines
         return False
-    require(parsed.node_name == kubelet_request.requesting_node(csr), "a node asks for itself")
+    require(parsed.node_name == kubelet_csr.requesting_node(csr), "a node asks for itself")
     return True
 
 
@@ -73,7 +73,7 @@ def _policy(data: bytes) -> bool:
         return False
     cluster: JsonObject = {"metadata": {"labels": {"env": "prod"}}, "spec": found}
     try:
-        for parsed in (policy.parse(found), policy.policy_for(cluster, [found])):
+        for parsed in (policy.parse_attestation_policy(found), policy.policy_for(cluster, [found])):
             require(parsed.lifetime is None or parsed.lifetime > 0, "a lifetime is positive")
             require(not (parsed.attestors & policy.INSECURE and parsed.attestors - policy.INSECURE), "never both")
     except (Denied, Unavailable):
@@ -86,9 +86,9 @@ def _ledger(data: bytes) -> bool:
     found = _object(data)
     if found is None:
         return False
-    read = ledger.parse(found)
-    require(bool(serving.network_of(found).service_domain), "services have a domain")
-    members = [*clusterapi.machine_members(found), *clusterapi.pool_members(found)]
+    read = attestation.parse_attestation(found)
+    require(bool(serving_names.network_of(found).service_domain), "services have a domain")
+    members = [*machine_view.views_of_machine(found), *machine_view.views_of_pool(found)]
     inventory = Inventory()
     for put in (inventory.put_machine, inventory.put_pool, inventory.put_ledger):
         put("key", found)
@@ -101,7 +101,7 @@ def _authority(data: bytes) -> bool:
     if found is None:
         return False
     try:
-        read = authority.load_authority(found, "cluster")
+        read = certificate_authority.load_authority(found, "cluster")
     except Unavailable:
         return False
     require(bool(read.pins), "a CA has a pin")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from nodeattest_controller.core import ledger
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model import attestation
+from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 
 
@@ -68,7 +68,7 @@ def _published(csr: JsonObject) -> Signed | None:
 
 
 def _written(obj: JsonObject) -> list[Signed]:
-    read = ledger.parse(obj)
+    read = attestation.parse_attestation(obj)
     found = [_signed(read.name, entry.certificate.encode()) for entry in read.issued]
     for entry, one in zip(read.issued, found, strict=True):
         assert (entry.spki, int(entry.serial, 16)) == (one.spki, int(one.serial, 16)), "the ledger's own words differ"

@@ -24,7 +24,7 @@ from cryptography import x509
 from nodeattest_authenticator.clock import chance
 from nodeattest_authenticator.exec_plugin.fast_path import CREDENTIAL_FILE
 from nodeattest_cli.demo.children import Children
-from nodeattest_controller.core.objects import items, mapping, moment, strings, text
+from nodeattest_controller.model.objects import items, mapping, moment, strings, text
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 
 PLUGIN_LIMIT = 90.0

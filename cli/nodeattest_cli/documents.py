@@ -14,7 +14,7 @@ from typing import Final, cast
 import yaml
 
 from nodeattest_cli.errors import UserError
-from nodeattest_controller.core.objects import items, text
+from nodeattest_controller.model.objects import items, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.yamlloader import BoundedLoader
 

@@ -15,8 +15,8 @@ import click
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.learned import Booted, Proposal, booted, propose
-from nodeattest_controller.core.objects import text
-from nodeattest_controller.core.policy import policy_for
+from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.policy import policy_for
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nodeattest_cli.errors import UserError
-from nodeattest_controller.core.ledger import parse
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.attestation import parse_attestation
+from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.tpm.policy import TpmPolicy
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, digest_size
@@ -47,7 +47,7 @@ class Proposal:
 
 def booted(ledger: JsonObject) -> Booted:
     """Read a MachineAttestation; its registers are empty where none were quoted or kept."""
-    known = parse(ledger)
+    known = parse_attestation(ledger)
     machine, boot = text(ledger, "spec", "machineName"), known.boot
     if boot is None or not boot.pcrs:
         return Booted(cluster=known.cluster_name, machine=machine, node=known.node_name, bank="", pcrs={})

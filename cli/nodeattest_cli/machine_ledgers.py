@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from nodeattest_cli.errors import UserError
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.objects import text
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject

@@ -14,8 +14,8 @@ from nodeattest_cli.machine_ledgers import ledger_path, ledgers_collection
 from nodeattest_cli.machine_rejoin import Pass, issue_pass
 from nodeattest_cli.machine_reset import operator, tell
 from nodeattest_cli.machine_unattested import Unattested
-from nodeattest_controller.core.ledger import ledger_name, parse
-from nodeattest_controller.core.resets import Operator, opened, reset
+from nodeattest_controller.model.attestation import attestation_name, parse_attestation
+from nodeattest_controller.model.attestation_reset import Operator, new_for_adoption, reset
 from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import NodeName
@@ -45,7 +45,7 @@ async def _record(client: ApiClient, one: Unattested, *, by: Operator, reason: s
     member = one.member
     if member is None:
         raise UserError(f"node {one.node} has no Machine")
-    fresh = opened(member, NodeName(one.node), by=by, reason=reason, now=now)
+    fresh = new_for_adoption(member, NodeName(one.node), by=by, reason=reason, now=now)
     try:
         known = await client.get(ledger_path(fresh))
     except NotFound:
@@ -53,9 +53,9 @@ async def _record(client: ApiClient, one: Unattested, *, by: Operator, reason: s
     try:
         if known is None:
             return await client.create(ledgers_collection(member.namespace), fresh)
-        if parse(known).issued:
+        if parse_attestation(known).issued:
             raise UserError(
-                f"{ledger_name(member.cluster_name, member.provider_id)} has certificates by now: look again"
+                f"{attestation_name(member.cluster_name, member.provider_id)} has certificates by now: look again"
             )
         return await client.replace(ledger_path(known), reset(known, by=by, reason=reason, now=now))
     except (AlreadyExists, Conflict):

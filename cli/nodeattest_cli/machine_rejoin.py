@@ -1,6 +1,6 @@
 """``nodeattest machines rejoin``: a short bootstrap token for one machine that outlived its certificate.
 
-Promises: the token is good for this machine alone (``nodeattest_controller.core.bound_tokens``), for authentication
+Promises: the token is good for this machine alone (``nodeattest_controller.model.bound_tokens``), for authentication
 only, for a day at most; it is shown once and kept nowhere here. Leaves to the controller: letting the machine in,
 which has to prove itself as ever. Reaches the workload cluster as the controller does, by the Secret
 ``<cluster>-kubeconfig``.
@@ -25,12 +25,12 @@ from nodeattest_cli.errors import UserError
 from nodeattest_cli.machine_ledgers import find_ledger, title
 from nodeattest_cli.token.making import store
 from nodeattest_controller.clusters.workload import BOOTSTRAP_BINDING
-from nodeattest_controller.core.bound_tokens import bound_group
-from nodeattest_controller.core.clusterapi import RESOURCES
-from nodeattest_controller.core.ledger import Ledger, owner_of, parse
-from nodeattest_controller.core.members import members_of
-from nodeattest_controller.core.objects import rfc3339, text
 from nodeattest_controller.durations import parse_duration
+from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
+from nodeattest_controller.model.bound_tokens import bound_group
+from nodeattest_controller.model.machine_kinds import machine_views
+from nodeattest_controller.model.machine_view import RESOURCES
+from nodeattest_controller.model.objects import rfc3339, text
 from nodeattest_discovery.secret import DEFAULT_GROUP, TokenSecret, Usage
 from nodeattest_discovery.token import generate
 from nodeattest_kube import paths
@@ -56,7 +56,7 @@ class Pass:
     machine: str
     expires: datetime
     server: str
-    ledger: Ledger
+    ledger: Attestation
     side_door: bool
     """Whether the cluster's in-tree signer takes this token for any name."""
     replaces_kubeconfig: bool = False
@@ -133,7 +133,7 @@ async def issue_pass(
     management: ApiClient, found: JsonObject, *, expires: datetime, choose: Callable[[str], str]
 ) -> Pass:
     """Make the token; raises ``UserError`` for a machine that it would be of no use to."""
-    ledger = parse(found)
+    ledger = parse_attestation(found)
     _check_may_return(ledger, found)
     await _check_machine(management, ledger, found)
     async with await workload_client(management, ledger.namespace, ledger.cluster_name) as workload:
@@ -160,7 +160,7 @@ async def issue_pass(
         )
 
 
-def _check_may_return(ledger: Ledger, found: JsonObject) -> None:
+def _check_may_return(ledger: Attestation, found: JsonObject) -> None:
     if ledger.issued and ledger.provider in _ONCE:
         raise UserError(
             f"{title(found)} joined by {ledger.provider}, with which a machine joins once: first "
@@ -168,7 +168,7 @@ def _check_may_return(ledger: Ledger, found: JsonObject) -> None:
         )
 
 
-async def _check_machine(management: ApiClient, ledger: Ledger, found: JsonObject) -> None:
+async def _check_machine(management: ApiClient, ledger: Attestation, found: JsonObject) -> None:
     """See that the Machine stays: nobody else gets a token."""
     owner = owner_of(found)
     group, _, version = text(owner, "apiVersion").partition("/")
@@ -181,7 +181,7 @@ async def _check_machine(management: ApiClient, ledger: Ledger, found: JsonObjec
         machine = await management.get(path)
     except NotFound:
         raise gone from None
-    members = members_of(machine, kind)
+    members = machine_views(machine, kind)
     if not any(
         one.uid == ledger.owner_uid and one.provider_id == ledger.provider_id and not one.deleting for one in members
     ):

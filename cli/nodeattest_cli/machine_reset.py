@@ -2,7 +2,7 @@
 
 Promises: nothing is written before it was shown and agreed to; one compare-and-swap on what was shown, tried again only
 while the pins are still those; who, when and why stand in the ledger and in an Event. What a reset means:
-``nodeattest_controller.core.resets``.
+``nodeattest_controller.model.attestation_reset``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machine_ledgers import find_ledger, ledger_path, title
 from nodeattest_controller.clusters.events import Subject, event_document
-from nodeattest_controller.core.ledger import Ledger, owner_of, parse
-from nodeattest_controller.core.objects import rfc3339, text
-from nodeattest_controller.core.resets import MAX_REASON, Operator, reset
+from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
+from nodeattest_controller.model.attestation_reset import MAX_REASON, Operator, reset
+from nodeattest_controller.model.objects import rfc3339, text
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Conflict
 from nodeattest_kube.jsontypes import JsonObject
@@ -79,7 +79,7 @@ def confirmed(question: str) -> bool:
 
 def what_it_clears(ledger: JsonObject) -> list[str]:
     """Say what a reset of this ledger forgets, and what it cannot take back."""
-    known = parse(ledger)
+    known = parse_attestation(ledger)
     lines = [title(ledger), f"  node {known.node_name or '(none)'}, provider {known.provider or '(none)'}"]
     lines += [f"  forgets {kind} {value}" for kind, value in sorted(known.fingerprints.items())]
     if known.boot is not None:
@@ -95,7 +95,7 @@ def what_it_clears(ledger: JsonObject) -> list[str]:
     return lines
 
 
-def _who_comes_next(known: Ledger) -> str:
+def _who_comes_next(known: Attestation) -> str:
     if known.provider == "insecure":
         return "  then any holder of a bootstrap token can become this machine: the insecure provider proves nothing"
     return (
@@ -147,7 +147,7 @@ async def _write(client: ApiClient, found: JsonObject, *, by: Operator, reason: 
 
 
 def _pins(ledger: JsonObject) -> tuple[str, dict[str, str]]:
-    return text(ledger, "metadata", "uid"), parse(ledger).fingerprints
+    return text(ledger, "metadata", "uid"), parse_attestation(ledger).fingerprints
 
 
 async def tell(client: ApiClient, ledger: JsonObject, message: str, now: datetime, *, reason: str = RESET) -> bool:

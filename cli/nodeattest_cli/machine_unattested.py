@@ -15,10 +15,10 @@ from typing import Final
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machine_rejoin import workload_client
 from nodeattest_controller.clusters.inventory import ClusterKey, Inventory
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.objects import condition, items, key_of, text
-from nodeattest_controller.core.policy import policy_for
 from nodeattest_controller.hardening.standing import is_attested
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import condition, items, key_of, text
+from nodeattest_controller.model.policy import policy_for
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -54,7 +54,7 @@ class Unattested:
     provider_id: str
     """The Node's own, or its Machine's where it has none."""
     ready: bool
-    member: Member | None
+    member: MachineView | None
     has_ledger: bool
     providers: tuple[ProviderName, ...]
     """Those that the policy names; empty where it cannot be told."""

@@ -19,7 +19,7 @@ from nodeattest_cli.machine_adopt import adopt
 from nodeattest_cli.machine_ledgers import ledgers
 from nodeattest_cli.machine_rejoin import rejoin
 from nodeattest_cli.machine_reset import reset_machine
-from nodeattest_controller.core.objects import items, mapping, moment, rfc3339, text
+from nodeattest_controller.model.objects import items, mapping, moment, rfc3339, text
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 

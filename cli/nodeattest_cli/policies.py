@@ -19,8 +19,8 @@ from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.learn import learn
 from nodeattest_controller import manifests
-from nodeattest_controller.core.objects import items, mapping, strings, text
-from nodeattest_controller.core.policy import OWN_SECTIONS, parse, policy_for, selects
+from nodeattest_controller.model.objects import items, mapping, strings, text
+from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selects
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import signers
 from nodeattest_providers.composite.policy import parse_policy as parse_composite
@@ -143,7 +143,7 @@ def problems(document: JsonObject) -> Iterator[str]:
 def _parsed(document: JsonObject) -> Iterator[str]:
     """Let the controller's parsers speak; what they say of the schema's concerns was said already."""
     try:
-        parsed = parse(document)
+        parsed = parse_attestation_policy(document)
     except Denied as denied:
         yield f"expected {denied.expected}, got {denied.got}; {denied.remedy}"
         return
@@ -240,7 +240,7 @@ def _section_notes(spec: JsonObject, attestors: Sequence[str], parts: Sequence[s
 def _parts(document: JsonObject) -> tuple[str, ...]:
     """List the parts of composite proofs; none where the section is invalid, which is told as a problem."""
     try:
-        return parse_composite(parse(document).settings(ProviderName("composite"))).parts
+        return parse_composite(parse_attestation_policy(document).settings(ProviderName("composite"))).parts
     except Denied:
         return ()
 

@@ -24,8 +24,8 @@ from nodeattest_cli.grafting import grafted
 from nodeattest_controller.bootstrap.plan import Plan, Rendered, RenderingRefused, Serving
 from nodeattest_controller.bootstrap.render import is_rendered_kind
 from nodeattest_controller.bootstrap.render import render as rendered
-from nodeattest_controller.core.objects import key_of, text
-from nodeattest_controller.core.policy import Policy, parse
+from nodeattest_controller.model.objects import key_of, text
+from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.interface import JsonValue
@@ -163,7 +163,7 @@ def _policy(path: str) -> Policy:
     if len(found) != 1:
         raise UserError(f"{path}: expected one NodeAttestationPolicy, got {len(found)}")
     try:
-        return parse(found[0])
+        return parse_attestation_policy(found[0])
     except Denied as denied:
         raise UserError(f"{path}: expected {denied.expected}, got {denied.got}; {denied.remedy}") from None
 

@@ -24,6 +24,13 @@ from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.ownership import Everything
 from nodeattest_controller.clusters.sharing import Sharing
 from nodeattest_controller.clusters.verdicts import VerdictObserver
+from nodeattest_controller.controllers.csr.evaluator import Evaluator
+from nodeattest_controller.controllers.csr.issuer import Issuer
+from nodeattest_controller.controllers.csr.pending_age import PendingAges
+from nodeattest_controller.controllers.csr.reconciler import Reconciler
+from nodeattest_controller.controllers.csr.request_limiter import RequestLimiter
+from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
+from nodeattest_controller.controllers.kubelet_serving.sans import PlatformAddressSource, SANEvaluator
 from nodeattest_controller.fleet.fleet import Fleet
 from nodeattest_controller.fleet.tokens import TokenDuty, enabled_controllers
 from nodeattest_controller.hardening.duty import HardeningDuty
@@ -35,18 +42,11 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.policies.keeper import PolicyKeeper
 from nodeattest_controller.policies.publisher import SignerPublisher
-from nodeattest_controller.requests.addresses import AddressReview, LiveAddresses
-from nodeattest_controller.requests.ages import Ages
-from nodeattest_controller.requests.budget import Budgets
-from nodeattest_controller.requests.issue import Issuer
-from nodeattest_controller.requests.judge import Judge
-from nodeattest_controller.requests.kubelet_serving import KubeletServing
-from nodeattest_controller.requests.reconcile import Reconciler
-from nodeattest_controller.requests.signing_halves import SigningHalves
-from nodeattest_controller.requests.verifying import Verifications
 from nodeattest_controller.settings import Settings
 from nodeattest_controller.standing.desk import Standing
 from nodeattest_controller.standing.work import Ground
+from nodeattest_controller.verifiers.registry import VerifierRegistry
+from nodeattest_controller.verifiers.runner import VerificationRunner
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.interface import ClusterAPISigner
 from nodeattest_providers.names import ProviderName, Purpose
@@ -65,7 +65,7 @@ class Term:
 
     management: Management
     keys: ChallengeKeys
-    halves: SigningHalves
+    halves: VerifierRegistry
     events: EventRecorder
     fleet: Fleet
     keeper: PolicyKeeper
@@ -116,7 +116,7 @@ def compose(
     rotation = timedelta(seconds=settings.challenge_key_rotation)
     keys = ChallengeKeys(client, namespace=settings.namespace, rotate_after=rotation, now=_now)
     events = EventRecorder(client, now=_now, instance=settings.identity)
-    halves = SigningHalves(settings.platforms, metrics, signers)
+    halves = VerifierRegistry(settings.platforms, metrics, signers)
     fleet: Fleet
 
     def changed(cluster: ClusterKey, provider_ids: frozenset[str] | None) -> None:
@@ -221,14 +221,14 @@ def _reconciler(
     *,
     management: Management,
     keys: ChallengeKeys,
-    halves: SigningHalves,
+    halves: VerifierRegistry,
     events: EventRecorder,
     observers: Sequence[VerdictObserver],
 ) -> Reconciler:
-    verifications = Verifications(settings.verification_timeout)
-    live = LiveAddresses(management, signer=halves, verifications=verifications, now=_now)
-    addresses = AddressReview(management, live)
-    judge = Judge(
+    verifications = VerificationRunner(settings.verification_timeout)
+    live = PlatformAddressSource(management, signer=halves, verifications=verifications, now=_now)
+    addresses = SANEvaluator(management, live)
+    judge = Evaluator(
         management,
         keys,
         configs=BootstrapConfigs(management.client, clock=time.monotonic),
@@ -250,14 +250,14 @@ def _reconciler(
             certificate_lifetime=lifetime,
             now=_now,
         ),
-        kubelet_serving=KubeletServing(management, addresses=addresses, events=events, metrics=metrics),
+        kubelet_serving=KubeletServingEvaluator(management, addresses=addresses, events=events, metrics=metrics),
         purposes=_purposes(settings),
         events=events,
         metrics=metrics,
         observers=observers,
         wait_limit=settings.wait_limit,
-        ages=Ages(_now, time.monotonic),
-        budgets=Budgets(time.monotonic),
+        ages=PendingAges(_now, time.monotonic),
+        budgets=RequestLimiter(time.monotonic),
         chance=random.random,
         now=_now,
     )

@@ -13,9 +13,9 @@ from nodeattest_discovery import strictyaml
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.exchange import JsonObject, JsonValue
 
-__all__ = ["ErrorFactory", "parse_document", "check_fields"]
+__all__ = ["Malformed", "document", "only"]
 
-ErrorFactory = Callable[[str, str], Denied]
+Malformed = Callable[[str, str], Denied]
 """Expected and got to the refusal."""
 
 _FIELDS: Final = frozenset(
@@ -23,7 +23,7 @@ _FIELDS: Final = frozenset(
 )
 
 
-def parse_document(text: str, malformed: ErrorFactory) -> JsonObject:
+def document(text: str, malformed: Malformed) -> JsonObject:
     """Read a kubeconfig; raises what ``malformed`` makes."""
     try:
         found = strictyaml.parse_object(text)
@@ -31,11 +31,11 @@ def parse_document(text: str, malformed: ErrorFactory) -> JsonObject:
         raise malformed("a kubeconfig in YAML", str(error)) from None
     if found.get("apiVersion", "v1") != "v1" or found.get("kind", "Config") != "Config":
         raise malformed("apiVersion v1 and kind Config", "others")
-    check_fields(found, _FIELDS, "", malformed)
+    only(found, _FIELDS, "", malformed)
     return found
 
 
-def check_fields(found: Mapping[str, JsonValue], known: frozenset[str], where: str, malformed: ErrorFactory) -> None:
+def only(found: Mapping[str, JsonValue], known: frozenset[str], where: str, malformed: Malformed) -> None:
     """Refuse fields that are not known; ``where`` stands before the name of the first."""
     unknown = sorted(found.keys() - known)
     if unknown:

@@ -22,7 +22,7 @@ from spoilt_objects import OBJECTS
 from spoilt_requests import REQUESTS
 from world import CSRS, World, eventually
 
-from nodeattest_controller.core.objects import mapping
+from nodeattest_controller.model.objects import mapping
 from nodeattest_providers import csr, pem
 from nodeattest_providers.envelope import LABELS
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON, ANNOTATION_TPM_ENDORSEMENT_KEY

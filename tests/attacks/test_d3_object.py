@@ -9,30 +9,30 @@ from cases import attacks, judged
 from catalogue import ROWS, Row
 from spoilt_objects import OBJECTS, stored
 
-from nodeattest_controller.core.objects import mapping
-from nodeattest_controller.core.request import parse, peek
+from nodeattest_controller.model.csr_request import parse_request, summarize
+from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 
 
 def test_the_object_that_the_attacks_spoil_is_a_good_one() -> None:
-    assert parse(stored()).csr.node_name == "node-0"
+    assert parse_request(stored()).csr.node_name == "node-0"
 
 
 @pytest.mark.parametrize(("row", "stored_object"), attacks(OBJECTS))
 def test_a_spoilt_object_is_denied(row: Row, stored_object: JsonObject) -> None:
-    assert judged(lambda: parse(stored_object)) == row.expected
+    assert judged(lambda: parse_request(stored_object)) == row.expected
 
 
 def test_what_a_requester_wrote_into_metadata_is_not_even_read() -> None:
-    plain = parse(stored())
+    plain = parse_request(stored())
     for row in ("D3-36", "D3-38"):
-        assert parse(OBJECTS[row]) == plain
+        assert parse_request(OBJECTS[row]) == plain
 
 
 @pytest.mark.parametrize("row", ["D3-22", "D3-23", "D3-24"])
 def test_a_signer_that_is_not_ours_is_not_even_looked_at(row: str) -> None:
-    assert peek(OBJECTS[row]) is None
+    assert summarize(OBJECTS[row]) is None
 
 
 ASKED = {row: value for row, value in OBJECTS.items() if ROWS[row].api}

@@ -13,7 +13,7 @@ from catalogue import Row
 from cryptography.hazmat.primitives.asymmetric import ec
 from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, filed
 
-from nodeattest_controller.core.policy import authorize, parse, policy_for
+from nodeattest_controller.model.policy import check_authorized, parse_attestation_policy, policy_for
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.jsontypes import JsonValue as RawValue
 from nodeattest_providers.canonical import b64encode
@@ -41,11 +41,11 @@ def cluster(**spec: RawValue) -> JsonObject:
 
 
 def asking(found: JsonObject, provider: str = "tpm", **cluster_spec: RawValue) -> Case:
-    return lambda: authorize(policy_for(cluster(**cluster_spec), [found]), ProviderName(provider))
+    return lambda: check_authorized(policy_for(cluster(**cluster_spec), [found]), ProviderName(provider))
 
 
 def wrong(**spec: RawValue) -> Case:
-    return lambda: parse(policy(**spec))
+    return lambda: parse_attestation_policy(policy(**spec))
 
 
 def security(*attestors: RawValue) -> RawValue:

@@ -18,7 +18,7 @@ from operator_commands import rejoin_token, reset
 from serving_requests import Asked, Node, certificate_of, enrol
 from world import CLUSTER, NAMESPACE, World, eventually
 
-from nodeattest_controller.core.bound_tokens import BOUND_GROUP_PREFIX, bound_group
+from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_group
 from nodeattest_providers import attestors
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.interface import Evidence

@@ -12,33 +12,33 @@ from builders import CREATED, make_member, make_request
 from cases import attacks, judged
 from catalogue import Row
 
-from nodeattest_controller.core.authority import Issued
-from nodeattest_controller.core.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_token
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.ledger import Entry, Ledger, empty, record
-from nodeattest_controller.core.retired import MAX_LIVE, RetiredKey
-from nodeattest_controller.core.review import (
-    Surroundings,
+from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation, record_certificate
+from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_bound_token
+from nodeattest_controller.model.certificate_authority import SignedCertificate
+from nodeattest_controller.model.identity_rules import (
+    NameContext,
     check_binding,
     check_fingerprints,
     check_no_hijack,
     check_node_name,
-    find_member,
+    find_machine,
 )
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.retired_keys import MAX_LIVE, RetiredKey
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.checks import Check
 from nodeattest_providers.interface import AttestedNode, FirstRequestRef
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 
-NOBODY: Final = Surroundings(claimants=(), holders=())
+NOBODY: Final = NameContext(claimants=(), holders=())
 OTHER: Final = ProviderID("sandbox://other")
-ISSUED: Final = Issued(pem="pem", serial="ab", not_before=CREATED, not_after=CREATED + timedelta(days=14))
+ISSUED: Final = SignedCertificate(pem="pem", serial="ab", not_before=CREATED, not_after=CREATED + timedelta(days=14))
 CLUSTER: Final = "fleet/c"
 Case = Callable[[], object]
 
 
-def found(*candidates: Member) -> Case:
-    return lambda: find_member(make_request(), candidates)
+def found(*candidates: MachineView) -> Case:
+    return lambda: find_machine(make_request(), candidates)
 
 
 def named(asked: str, **member: object) -> Case:
@@ -47,7 +47,7 @@ def named(asked: str, **member: object) -> Case:
 
 
 def claimed_by_another() -> object:
-    around = Surroundings(claimants=[make_member(name="other", provider_id=OTHER)], holders=())
+    around = NameContext(claimants=[make_member(name="other", provider_id=OTHER)], holders=())
     return check_node_name(make_request(), make_member(), around, None)
 
 
@@ -56,9 +56,9 @@ def with_node(node: JsonObject, **member: object) -> Case:
     return lambda: check_no_hijack(make_member(**member), NOBODY, node)
 
 
-def bound(member: Member) -> Ledger:
+def bound(member: MachineView) -> Attestation:
     """The ledger of a machine that joined."""
-    entry = Entry(
+    entry = IssuedCertificate(
         request_name="r",
         request_uid="u-1",
         first_request_uid="f-1",
@@ -70,7 +70,7 @@ def bound(member: Member) -> Ledger:
         certificate="",
     )
     return replace(
-        empty(member),
+        new_attestation(member),
         resource_version="7",
         node_name=NodeName("node-0"),
         provider=ProviderName("tpm"),
@@ -79,9 +79,9 @@ def bound(member: Member) -> Ledger:
     )
 
 
-def held(*, alive: bool) -> tuple[Ledger, Surroundings]:
+def held(*, alive: bool) -> tuple[Attestation, NameContext]:
     other = bound(make_member(provider_id=OTHER))
-    return other, Surroundings(claimants=(), holders=[other], is_alive=lambda _: alive)
+    return other, NameContext(claimants=(), holders=[other], is_alive=lambda _: alive)
 
 
 def bound_name(*, alive: bool) -> Case:
@@ -93,12 +93,12 @@ def cloned(*, alive: bool) -> Case:
     return lambda: check_fingerprints(make_member(), around, [other])
 
 
-def joining(ledger: Callable[[Member], Ledger], *, secure: bool = True, **member: object) -> Case:
+def joining(ledger: Callable[[MachineView], Attestation], *, secure: bool = True, **member: object) -> Case:
     machine = make_member(**member)
     return lambda: check_binding(make_request(), machine, ledger(machine), secure=secure)
 
 
-def certified(ledger: Ledger, *, first: str, after: timedelta, **fingerprints: str) -> object:
+def certified(ledger: Attestation, *, first: str, after: timedelta, **fingerprints: str) -> object:
     attested = AttestedNode(
         provider=ProviderName("tpm"),
         provider_id=ProviderID("sandbox://node-0"),
@@ -106,7 +106,7 @@ def certified(ledger: Ledger, *, first: str, after: timedelta, **fingerprints: s
         first_request=FirstRequestRef(name="first", uid=first),
         checks=(Check("c", "s", "e", "g", passed=True),),
     )
-    return record(ledger, make_request(), attested, ISSUED, CREATED + after)
+    return record_certificate(ledger, make_request(), attested, ISSUED, CREATED + after)
 
 
 def many_live() -> object:
@@ -119,7 +119,7 @@ def many_live() -> object:
 
 def by_token(*groups: str) -> Case:
     request = make_request()
-    return lambda: check_token(replace(request, groups=request.groups | set(groups)), CLUSTER)
+    return lambda: check_bound_token(replace(request, groups=request.groups | set(groups)), CLUSTER)
 
 
 MINE: Final = bound_group(CLUSTER, "sandbox://node-0")
@@ -147,7 +147,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-17": with_node({"spec": {}, "metadata": {"uid": "n"}}, node_ref_uid="another"),
     "D4-18": bound_name(alive=True),
     "D4-19": bound_name(alive=False),
-    "D4-20": joining(empty, node_ref_name="node-0"),
+    "D4-20": joining(new_attestation, node_ref_name="node-0"),
     "D4-21": joining(bound, secure=False),
     "D4-22": joining(lambda member: replace(bound(member), owner_uid="gone")),
     "D4-23": cloned(alive=True),
@@ -165,12 +165,12 @@ CASES: Final[Mapping[str, Case]] = {
 
 def test_the_machine_that_the_attacks_pretend_to_be_passes_every_rule() -> None:
     member, request = make_member(), make_request()
-    assert find_member(request, [member]) is member
+    assert find_machine(request, [member]) is member
     check_node_name(request, member, NOBODY, None)
     check_no_hijack(member, NOBODY, None)
-    check_binding(request, member, empty(member), secure=True)
-    check_token(replace(request, groups=request.groups | {MINE}), CLUSTER)
-    assert certified(empty(member), first="f-1", after=HOURS)
+    check_binding(request, member, new_attestation(member), secure=True)
+    check_bound_token(replace(request, groups=request.groups | {MINE}), CLUSTER)
+    assert certified(new_attestation(member), first="f-1", after=HOURS)
 
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))

@@ -15,7 +15,7 @@ from filing_requests import Filed
 from serving_requests import enrol
 from world import CLUSTER, NAMESPACE, World
 
-from nodeattest_controller.core.bound_tokens import bound_group
+from nodeattest_controller.model.bound_tokens import bound_group
 from nodeattest_sandbox.apiserver.jsonvalue import JsonValue
 from nodeattest_sandbox.client import Client
 

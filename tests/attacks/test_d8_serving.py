@@ -14,11 +14,16 @@ from catalogue import Row
 from cryptography.hazmat.primitives.asymmetric import ec
 from handmade import DNS, OTHER_NAME, PROVIDER_ID, SAN, TRUE, extended, extension, general, seq
 
-from nodeattest_controller.core.authority import SubjectNames
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.ledger import Entry, Ledger, empty
-from nodeattest_controller.core.policy import Policy, Serving
-from nodeattest_controller.core.serving import check_attested, check_joined, check_names, network_of
+from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
+from nodeattest_controller.model.certificate_authority import SubjectAltNames
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.policy import Policy, Serving
+from nodeattest_controller.model.serving_names import (
+    check_client_certificate,
+    check_sans,
+    check_serving_allowed,
+    network_of,
+)
 from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
 
@@ -40,14 +45,14 @@ def asking(
     *names: str,
     node: str = NODE,
     listed: Sequence[tuple[str, str]] = LISTED,
-    rivals: Mapping[str, Sequence[Member]] | None = None,
+    rivals: Mapping[str, Sequence[MachineView]] | None = None,
     settled: bool = True,
 ) -> Case:
     """Ask for names and addresses that the Machine itself may even list."""
     dns = tuple(name for name in names if not is_address(name))
-    wanted = SubjectNames(dns, tuple(name for name in names if is_address(name)))
+    wanted = SubjectAltNames(dns, tuple(name for name in names if is_address(name)))
     network = NAMED_ENDPOINT if "api.example.com" in names else NETWORK
-    return lambda: check_names(
+    return lambda: check_sans(
         wanted,
         node_name=NodeName(node),
         listed=listed,
@@ -78,11 +83,11 @@ OF_THE_NODE: Final = make_request(username="system:node:node-0", dns_names=("nod
 def attested(*, username: str = "system:node:node-0", secure: bool = True, signs: bool = True) -> Case:
     policy = replace(POLICY, serving=Serving(signs_attested=signs))
     request = make_request(username=username, dns_names=("node-0",))
-    return lambda: check_attested(request, policy, secure=secure)
+    return lambda: check_serving_allowed(request, policy, secure=secure)
 
 
-def joined(provider: str = "tpm", spki: str = "sha256:client") -> Ledger:
-    entry = Entry(
+def joined(provider: str = "tpm", spki: str = "sha256:client") -> Attestation:
+    entry = IssuedCertificate(
         request_name="r",
         request_uid="u-1",
         first_request_uid="f-1",
@@ -93,18 +98,20 @@ def joined(provider: str = "tpm", spki: str = "sha256:client") -> Ledger:
         issued_at=CREATED,
         certificate="",
     )
-    return replace(empty(make_member()), resource_version="7", provider=ProviderName(provider), issued=(entry,))
+    return replace(
+        new_attestation(make_member()), resource_version="7", provider=ProviderName(provider), issued=(entry,)
+    )
 
 
-def with_ledger(ledger: Ledger) -> Case:
-    return lambda: check_joined(OF_THE_NODE, ledger, CREATED)
+def with_ledger(ledger: Attestation) -> Case:
+    return lambda: check_client_certificate(OF_THE_NODE, ledger, CREATED)
 
 
 def with_the_clients_key() -> object:
     request = make_request(
         username="system:node:node-0", dns_names=("node-0",), key=ec.generate_private_key(ec.SECP256R1())
     )
-    return check_joined(request, joined(spki=request.csr.spki_sha256), CREATED)
+    return check_client_certificate(request, joined(spki=request.csr.spki_sha256), CREATED)
 
 
 def parsed(*names: bytes, critical: bytes = b"") -> Case:
@@ -140,7 +147,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D8-25": attested(username="system:bootstrap:abcdef"),
     "D8-26": attested(secure=False),
     "D8-27": attested(signs=False),
-    "D8-28": with_ledger(empty(make_member())),
+    "D8-28": with_ledger(new_attestation(make_member())),
     "D8-29": with_ledger(joined("challenge")),
     "D8-30": with_the_clients_key,
     "D8-31": parsed(DNS, general(1, b"root@example.com")),

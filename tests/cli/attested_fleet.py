@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import cast
 
 from nodeattest_controller import manifests
-from nodeattest_controller.core.ledger import ledger_name
-from nodeattest_controller.core.objects import rfc3339
+from nodeattest_controller.model.attestation import attestation_name
+from nodeattest_controller.model.objects import rfc3339
 from nodeattest_providers.names import ProviderID
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
@@ -77,7 +77,7 @@ class AttestedFleet:
             "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
             "kind": "MachineAttestation",
             "metadata": {
-                "name": ledger_name(cluster, ProviderID(provider_id)),
+                "name": attestation_name(cluster, ProviderID(provider_id)),
                 "labels": {"team": "metal"},
                 "ownerReferences": [{**owner, "uid": machine.uid}],
             },

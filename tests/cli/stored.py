@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_cli.demo.forged_tpm import ForgedTpm
-from nodeattest_controller.core.objects import mapping
-from nodeattest_controller.core.request import parse
+from nodeattest_controller.model.csr_request import parse_request
+from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import cluster_pin
@@ -90,7 +90,7 @@ class Join:
         ca = x509.load_pem_x509_certificate(self.pki.ca_certificate.read_bytes())
         pin = cluster_pin(ca.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
         stored = self.first
-        first = parse(stored)
+        first = parse_request(stored)
         facts = Facts(
             cluster=ClusterFacts(name="blue", namespace="fleet", uid="uid-of-blue", pins=frozenset({pin})),
             machine=MachineFacts(

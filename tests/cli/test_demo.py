@@ -18,7 +18,7 @@ from nodeattest_cli.demo.attempts import attempts_for
 from nodeattest_cli.demo.grounds import PROVIDERS
 from nodeattest_cli.demo.results import Refused
 from nodeattest_cli.demo.world import bears_custom_resources
-from nodeattest_controller.core.objects import items, text
+from nodeattest_controller.model.objects import items, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ProviderName

@@ -17,9 +17,9 @@ from stored import EK_ANNOTATION, MACHINE, MASTER, NODE, PROVIDER_ID, Join, chan
 from nodeattest_cli.explain.model import Explanation, Outcome
 from nodeattest_cli.explain.replay import explain_request, first_request_name
 from nodeattest_cli.main import main
-from nodeattest_controller.core.bound_tokens import bound_group
-from nodeattest_controller.core.objects import mapping
-from nodeattest_controller.core.request import parse
+from nodeattest_controller.model.bound_tokens import bound_group
+from nodeattest_controller.model.csr_request import parse_request
+from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope, pem
 from nodeattest_providers.canonical import b64encode
@@ -86,7 +86,7 @@ def ledger_of(*keys: str, uid: str) -> JsonObject:
 def test_a_request_that_was_certified_passes_still_after_the_machine_renewed(join: Join) -> None:
     first, second = join.round()
     documents = [*join.documents(), first]
-    spki = parse(second).csr.spki_sha256
+    spki = parse_request(second).csr.spki_sha256
     renewed = ledger_of(spki, "sha256:newer", uid="uid-of-second")
     assert not explain_request(second, [*documents, renewed]).failed
     newest = ledger_of("sha256:older", spki, uid="uid-of-second")

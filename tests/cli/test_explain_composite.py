@@ -9,7 +9,7 @@ from stored import MACHINE, Join, changed, stored_csr, without
 
 from nodeattest_cli.explain.model import Outcome
 from nodeattest_cli.explain.replay import explain_request
-from nodeattest_controller.core.objects import mapping
+from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.interface import Evidence

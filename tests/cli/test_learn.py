@@ -12,7 +12,7 @@ from nodeattest_cli.learned import Booted, booted, propose
 from nodeattest_cli.main import main
 from nodeattest_cli.policies import problems
 from nodeattest_controller import manifests
-from nodeattest_controller.core.objects import mapping
+from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.interface import JsonValue
 from nodeattest_providers.tpm.policy import TpmPolicy, parse_policy

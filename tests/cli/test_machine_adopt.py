@@ -10,8 +10,8 @@ import pytest
 from attested_fleet import LEDGERS, NAMESPACE, AttestedFleet
 
 from nodeattest_cli.main import main
-from nodeattest_controller.core.bound_tokens import bound_group
-from nodeattest_controller.core.ledger import parse
+from nodeattest_controller.model.attestation import parse_attestation
+from nodeattest_controller.model.bound_tokens import bound_group
 from nodeattest_providers.identifiers import shown
 from nodeattest_sandbox import fleet as sandbox_fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
@@ -216,8 +216,8 @@ def test_a_machine_is_opened_on_record_with_a_token_for_it_alone(
     [ledger] = [one for one in fleet.client.list(LEDGERS) if text_at(one, "spec", "machineName") == "dead"]
     [entry] = maps_at(ledger, "spec", "resets")
     assert entry["reason"] == "its certificate ended"
-    assert parse(ledger).was_reset
-    assert parse(ledger).node_name == "dead"
+    assert parse_attestation(ledger).was_reset
+    assert parse_attestation(ledger).node_name == "dead"
     [event] = fleet.events("AttestationOpened")
     assert "its certificate ended" in text_at(event, "message")
     command = made["command"]

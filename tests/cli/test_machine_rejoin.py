@@ -11,8 +11,8 @@ import pytest
 from attested_fleet import NAMESPACE, AttestedFleet
 
 from nodeattest_cli.main import main
-from nodeattest_controller.core.bound_tokens import bound_group
-from nodeattest_controller.core.objects import moment
+from nodeattest_controller.model.bound_tokens import bound_group
+from nodeattest_controller.model.objects import moment
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at, texts_at
 from nodeattest_sandbox.process import start_sandbox
 

@@ -11,7 +11,7 @@ import pytest
 from nodeattest_cli.machines import attested, survives
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
-from nodeattest_controller.core.objects import mapping, rfc3339
+from nodeattest_controller.model.objects import mapping, rfc3339
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.definitions import install_definitions

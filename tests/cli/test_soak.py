@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from bench.soak.audit import audit
 from fuzz.keys import AUTHORITY_KEY, NOW, authority
-from nodeattest_controller.core.authority import Authority, Issued, sign
-from nodeattest_controller.core.objects import rfc3339
+from nodeattest_controller.model.certificate_authority import CertificateAuthority, SignedCertificate, sign_certificate
+from nodeattest_controller.model.objects import rfc3339
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import NodeName
 
 ROOT = Path(__file__).parents[2]
-CA = Authority(authority(), AUTHORITY_KEY, frozenset())
+CA = CertificateAuthority(authority(), AUTHORITY_KEY, frozenset())
 KEYS = [ec.derive_private_key(number, ec.SECP256R1()) for number in (11, 12)]
 
 
@@ -29,16 +29,18 @@ def spki(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
-def issued(key: int, *, node: str = "a", serial: int = 5) -> Issued:
-    return sign(CA, node_name=NodeName(node), spki=spki(KEYS[key]), lifetime=60, now=NOW, serial=lambda: serial)
+def issued(key: int, *, node: str = "a", serial: int = 5) -> SignedCertificate:
+    return sign_certificate(
+        CA, node_name=NodeName(node), spki=spki(KEYS[key]), lifetime=60, now=NOW, serial=lambda: serial
+    )
 
 
-def csr(certificate: Issued) -> JsonObject:
+def csr(certificate: SignedCertificate) -> JsonObject:
     encoded = base64.b64encode(certificate.pem.encode()).decode()
     return {"metadata": {"name": "r"}, "status": {"certificate": encoded}}
 
 
-def ledger(key: int, certificate: Issued) -> JsonObject:
+def ledger(key: int, certificate: SignedCertificate) -> JsonObject:
     entry: JsonObject = {
         "spki": "sha256:" + hashlib.sha256(spki(KEYS[key])).hexdigest(),
         "serial": certificate.serial,

@@ -15,10 +15,17 @@ from typing import cast
 import pytest
 
 from nodeattest_controller import manifests
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.ledger import KEEP_ISSUED, Entry, Ledger, empty, parse, render
-from nodeattest_controller.core.resets import KEEP_RESETS, MAX_REASON, Operator, reset
-from nodeattest_controller.core.retired import KEEP_ENDED, MAX_LIVE, RetiredKey
+from nodeattest_controller.model.attestation import (
+    KEEP_ISSUED,
+    Attestation,
+    IssuedCertificate,
+    new_attestation,
+    parse_attestation,
+    render_attestation,
+)
+from nodeattest_controller.model.attestation_reset import KEEP_RESETS, MAX_REASON, Operator, reset
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.retired_keys import KEEP_ENDED, MAX_LIVE, RetiredKey
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.interface import BootState
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
@@ -35,7 +42,7 @@ CONTROLLER = "system:serviceaccount:nodeattest-system:node-attestation-controlle
 WORKLOAD = "system:serviceaccount:kube-system:node-attestation-controller"
 OPERATOR = "alice"
 CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-MEMBER = Member(
+MEMBER = MachineView(
     kind="Machine", api_version="cluster.x-k8s.io/v1beta1", name="m" * 253, namespace="default", uid="m-0",
     cluster_name="c", provider_id=ProviderID("x" * 512),
 )  # fmt: skip
@@ -352,16 +359,16 @@ def test_status_is_written_by_its_own_subresource_only(api: Client) -> None:
     assert list(maps_at(patched, "status", "conditions")) == [condition]
 
 
-def fullest_ledger() -> Ledger:
+def fullest_ledger() -> Attestation:
     """Make what the controller itself may come to write: every list at its end, every optional field there and not."""
     later = CREATED + timedelta(days=14)
-    entry = Entry(
+    entry = IssuedCertificate(
         request_name="r" * 253, request_uid="u" * 64, first_request_uid="", spki=SHA256, serial="f" * 40,
         not_before=CREATED, not_after=later, issued_at=CREATED, certificate="c" * 2000,
     )  # fmt: skip
     old = RetiredKey(spki=SHA256, serial="", not_after=later)
     return replace(
-        empty(MEMBER),
+        new_attestation(MEMBER),
         node_name=NodeName("n" * 253),
         provider=ProviderName("p" * 40),
         fingerprints={"ek": SHA256, "ak": "000b" + "ab" * 32},
@@ -376,25 +383,25 @@ def fullest_ledger() -> Ledger:
 
 def test_what_the_controller_and_an_operators_reset_write_is_accepted_and_read_back_as_written(api: Client) -> None:
     written = fullest_ledger()
-    made_first = api.create(LEDGERS, cast("JsonMap", render(written, MEMBER, "s" * 571)))
+    made_first = api.create(LEDGERS, cast("JsonMap", render_attestation(written, MEMBER, "s" * 571)))
     path = f"{LEDGERS}/{written.name}"
     changed = replace(
-        parse(cast("JsonObject", made_first)),
+        parse_attestation(cast("JsonObject", made_first)),
         boot=BootState(clock=1, reset_count=8, restart_count=0, safe=False, pcr_digest="cd" * 32, bank="sha256",
                        pcrs={7: "cd" * 32}),
     )  # fmt: skip
-    patched = cast("JsonObject", api.patch(path, cast("JsonMap", render(changed, MEMBER, "signer"))))
-    assert replace(parse(patched), resource_version=changed.resource_version) == changed
+    patched = cast("JsonObject", api.patch(path, cast("JsonMap", render_attestation(changed, MEMBER, "signer"))))
+    assert replace(parse_attestation(patched), resource_version=changed.resource_version) == changed
     for _ in range(KEEP_RESETS + 1):
         patched = reset(patched, by=Operator("o" * 999, claimed=True), reason="r" * MAX_REASON, now=CREATED)
     kept = cast("JsonObject", api.replace(path, cast("JsonMap", patched)))
-    bare = parse(kept)
+    bare = parse_attestation(kept)
     assert bare.was_reset
     assert (bare.boot, bare.issued, bare.fingerprints) == (None, (), {})
     again = replace(written, resource_version=bare.resource_version, issued=written.issued[:1], retired=bare.retired)
-    final = cast("JsonObject", api.patch(path, cast("JsonMap", render(again, MEMBER, "signer"))))
-    assert len(parse(final).retired) == len(bare.retired)
-    assert parse(final).was_reset
+    final = cast("JsonObject", api.patch(path, cast("JsonMap", render_attestation(again, MEMBER, "signer"))))
+    assert len(parse_attestation(final).retired) == len(bare.retired)
+    assert parse_attestation(final).was_reset
 
 
 def test_columns_answer_which_nodes_are_attested_by_what_until_when(api: Client) -> None:

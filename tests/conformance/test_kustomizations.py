@@ -10,9 +10,9 @@ from typing import Final, cast
 import pytest
 from kustomized import TREE, documents, kustomizations, kustomized
 
-from nodeattest_controller.core.objects import flag, items, mapping, strings, text
 from nodeattest_controller.main import run
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox import fleet

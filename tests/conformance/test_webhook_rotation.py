@@ -19,9 +19,9 @@ from nodeattest_controller.admission.rendering import PolicyRenderer
 from nodeattest_controller.admission.review import MAX_BODY
 from nodeattest_controller.admission.service import AdmissionService
 from nodeattest_controller.admission.tls import HeldCertificate
-from nodeattest_controller.core.objects import items
 from nodeattest_controller.metrics import Metrics
-from nodeattest_discovery.front.settings import FrontLimits
+from nodeattest_controller.model.objects import items
+from nodeattest_discovery.front.settings import Limits
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
@@ -56,7 +56,7 @@ async def test_no_call_fails_while_certificates_and_cas_are_replaced(world: Webh
         keepers = [_keeper(client, held), _keeper(client, HeldCertificate())]
         service = AdmissionService(Reader(client, namespace=None), PolicyRenderer(), Metrics(), clock=time.monotonic)
         listener = Listener(
-            service.handle, Address("127.0.0.1", world.port), held.context, FrontLimits(), most_body=MAX_BODY
+            service.handle, Address("127.0.0.1", world.port), held.context, Limits(), most_body=MAX_BODY
         )
         await listener.start()
         try:

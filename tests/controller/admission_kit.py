@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from nodeattest_controller.admission.subject import Subject, subject_of
-from nodeattest_controller.core.objects import items, mapping, text
-from nodeattest_controller.core.policy import Policy, parse
+from nodeattest_controller.model.objects import items, mapping, text
+from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.apiserver.patch import json_patch
@@ -55,11 +55,13 @@ def agent(version: int = 1) -> JsonObject:
 
 
 def enforce() -> Policy:
-    return parse({"metadata": {"name": "tpm"}, "spec": {"authorizedAttestors": ["tpm"]}})
+    return parse_attestation_policy({"metadata": {"name": "tpm"}, "spec": {"authorizedAttestors": ["tpm"]}})
 
 
 def audit() -> Policy:
-    return parse({"metadata": {"name": "tpm"}, "spec": {"authorizedAttestors": ["tpm"], "enforcement": "Audit"}})
+    return parse_attestation_policy(
+        {"metadata": {"name": "tpm"}, "spec": {"authorizedAttestors": ["tpm"], "enforcement": "Audit"}}
+    )
 
 
 def config(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_providers import csr
 from nodeattest_providers.interface import Evidence, NodeRequest
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
@@ -48,7 +48,7 @@ def make_request(
     )
 
 
-MEMBER = Member(
+MEMBER = MachineView(
     kind="Machine",
     api_version="cluster.x-k8s.io/v1beta1",
     name="node-0",
@@ -60,5 +60,5 @@ MEMBER = Member(
 )
 
 
-def make_member(**changes: object) -> Member:
+def make_member(**changes: object) -> MachineView:
     return replace(MEMBER, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 import pytest
 
-from nodeattest_controller.core.objects import items, mapping, number, text
+from nodeattest_controller.model.objects import items, mapping, number, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 __all__ = ["Rule", "compiled", "rules_of", "violations"]

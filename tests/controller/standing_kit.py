@@ -9,10 +9,10 @@ from builders import make_member
 
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.verdicts import Granted, Refused
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.ledger import Entry, Ledger, empty
-from nodeattest_controller.core.outcomes import DENIED, LastVerdict, Treatment
-from nodeattest_controller.core.policy import FailureAction, OnFailure, Policy
+from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
+from nodeattest_controller.model.last_decision import DENIED, LastDecision, Remediation
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.policy import FailureAction, OnFailure, Policy
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 
@@ -21,8 +21,8 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ISSUED = NOW - timedelta(days=2)
 
 
-def certificate(*, ends: datetime = NOW + timedelta(days=12), issued: datetime = ISSUED) -> Entry:
-    return Entry(
+def certificate(*, ends: datetime = NOW + timedelta(days=12), issued: datetime = ISSUED) -> IssuedCertificate:
+    return IssuedCertificate(
         request_name="r",
         request_uid="u",
         first_request_uid="",
@@ -36,7 +36,7 @@ def certificate(*, ends: datetime = NOW + timedelta(days=12), issued: datetime =
     )
 
 
-def machine(number: int = 0, *, control_plane: bool = False, node: bool = True) -> Member:
+def machine(number: int = 0, *, control_plane: bool = False, node: bool = True) -> MachineView:
     """Make a member of the cluster that has joined, or not."""
     return make_member(
         name=f"node-{number}",
@@ -48,18 +48,18 @@ def machine(number: int = 0, *, control_plane: bool = False, node: bool = True) 
 
 
 def ledger(
-    member: Member,
+    member: MachineView,
     *,
     refused: Reason | None = None,
     treated: FailureAction | None = None,
     ends: datetime = NOW + timedelta(days=12),
     since: datetime = NOW,
-) -> Ledger:
+) -> Attestation:
     """Make a machine's ledger with one certificate; its last word may be a refusal."""
-    verdict = LastVerdict(DENIED, str(refused), since) if refused else LastVerdict("Approved", "Attested", ISSUED)
-    done = Treatment(action=treated, node_name=member.name, node_uid="n", reason="", time=NOW) if treated else None
+    verdict = LastDecision(DENIED, str(refused), since) if refused else LastDecision("Approved", "Attested", ISSUED)
+    done = Remediation(action=treated, node_name=member.name, node_uid="n", reason="", time=NOW) if treated else None
     return replace(
-        empty(member),
+        new_attestation(member),
         resource_version="1",
         node_name=NodeName(member.name),
         provider=ProviderName("tpm"),
@@ -91,7 +91,7 @@ def refusal(reason: Reason, **changes: object) -> Refused:
     return replace(verdict, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields
 
 
-def grant(member: Member, at: datetime = NOW) -> Granted:
+def grant(member: MachineView, at: datetime = NOW) -> Granted:
     return Granted(
         cluster=KEY,
         member=member,

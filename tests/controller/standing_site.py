@@ -15,10 +15,10 @@ from nodeattest_controller.clusters.events import EventRecorder
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.ownership import Everything
-from nodeattest_controller.core.clusterapi import machine_members
-from nodeattest_controller.core.ledger import Entry, empty, render
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.attestation import IssuedCertificate, new_attestation, render_attestation
+from nodeattest_controller.model.machine_view import views_of_machine
 from nodeattest_controller.standing.desk import Standing
 from nodeattest_controller.standing.work import Ground, StandingWork
 from nodeattest_kube.client import ApiClient
@@ -93,15 +93,17 @@ class Site:
 
     def ledger(self, machine: JsonMap) -> None:
         """Write down that the machine has a certificate."""
-        [member] = machine_members(machine)
+        [member] = views_of_machine(machine)
         now = datetime.now(UTC)
-        entry = Entry(
+        entry = IssuedCertificate(
             request_name="r", request_uid="u", first_request_uid="", spki="sha256:" + "0" * 64, serial="1f",
             not_before=now, not_after=now + timedelta(days=14), issued_at=now - timedelta(minutes=1), certificate="PEM",
             purpose=Purpose.CLIENT,
         )  # fmt: skip
-        known = replace(empty(member), node_name=NodeName(member.name), provider=ProviderName("tpm"), issued=(entry,))
-        self.client.create(f"{OWN}/machineattestations", cast("JsonMap", render(known, member, "signer")))
+        known = replace(
+            new_attestation(member), node_name=NodeName(member.name), provider=ProviderName("tpm"), issued=(entry,)
+        )
+        self.client.create(f"{OWN}/machineattestations", cast("JsonMap", render_attestation(known, member, "signer")))
 
     def conditions(self, plural: str, name: str) -> list[JsonMap]:
         return list(maps_at(self.client.get(f"{self.root}/{plural}/{name}"), "status", "conditions"))

@@ -16,8 +16,8 @@ from nodeattest_controller.admission.decide import (
     needs_machines,
     needs_no_facts,
 )
-from nodeattest_controller.core.objects import items, mapping
-from nodeattest_controller.core.policy import Policy
+from nodeattest_controller.model.objects import items, mapping
+from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
 
 MINE: JsonObject = {"path": "/mine", "content": "a"}

@@ -19,9 +19,9 @@ from nodeattest_controller.admission.facts import Reader
 from nodeattest_controller.admission.review import MAX_BODY
 from nodeattest_controller.admission.service import PATH, AdmissionService
 from nodeattest_controller.admission.tls import FileCertificate
-from nodeattest_controller.core.objects import items, mapping, text
 from nodeattest_controller.metrics import Metrics
-from nodeattest_discovery.front.settings import FrontLimits
+from nodeattest_controller.model.objects import items, mapping, text
+from nodeattest_discovery.front.settings import Limits
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
@@ -99,7 +99,7 @@ async def webhook(plane: ControlPlane, authority: Authority, tmp_path: Path) -> 
         service = AdmissionService(
             Reader(client, namespace=None), Versioned(), metrics, clock=lambda: 0.0, patience=0.5
         )
-        limits = FrontLimits(connection_seconds=3.0)
+        limits = Limits(connection_seconds=3.0)
         listener = Listener(service.handle, Address(LOOPBACK, 0), tls.context, limits, most_body=MAX_BODY)
         await listener.start()
         yield Webhook(listener.port, authority, metrics, client)

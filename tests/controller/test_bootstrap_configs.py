@@ -11,8 +11,8 @@ from builders import make_member, make_request
 
 from nodeattest_controller.clusters.bootstrap_configs import REMEMBERED, BootstrapConfigs
 from nodeattest_controller.clusters.inventory import Inventory, cluster_key
-from nodeattest_controller.core.clusterapi import InfraRef, Member, machine_members
-from nodeattest_controller.core.policy import TokenBinding
+from nodeattest_controller.model.machine_view import ContractReference, MachineView, views_of_machine
+from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -37,7 +37,7 @@ def config(token: str) -> JsonMap:
     return {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": token}}}}
 
 
-def written(plane: ControlPlane, name: str, token: str = TOKEN, version: str = "") -> Member:
+def written(plane: ControlPlane, name: str, token: str = TOKEN, version: str = "") -> MachineView:
     """Write a KubeadmConfig; returns the Machine that has it."""
     meta: JsonValue = {"name": name}
     body: JsonMap = {"apiVersion": f"{GROUP}/v1beta1", "kind": "KubeadmConfig", "metadata": meta, "spec": config(token)}
@@ -45,11 +45,11 @@ def written(plane: ControlPlane, name: str, token: str = TOKEN, version: str = "
     return member_of(name, version)
 
 
-def member_of(name: str, version: str = "v1beta1", kind: str = "KubeadmConfig") -> Member:
-    return make_member(namespace="default", uid=f"uid-{name}", bootstrap=InfraRef(GROUP, kind, name, version))
+def member_of(name: str, version: str = "v1beta1", kind: str = "KubeadmConfig") -> MachineView:
+    return make_member(namespace="default", uid=f"uid-{name}", bootstrap=ContractReference(GROUP, kind, name, version))
 
 
-def pool_of(member: Member) -> JsonObject:
+def pool_of(member: MachineView) -> JsonObject:
     """Write a MachinePool that lists the machine and has a member's configuration."""
     reference: JsonObject = {"apiVersion": f"{GROUP}/v1beta1", "kind": "KubeadmConfig"}
     reference["name"] = member.bootstrap.name if member.bootstrap else ""
@@ -75,7 +75,7 @@ def pools_machine() -> JsonObject:
 
 async def judge(
     plane: ControlPlane,
-    member: Member,
+    member: MachineView,
     *,
     asks: str = "abcdef",
     kubeconfig: Path | None = None,
@@ -95,31 +95,31 @@ async def test_the_named_token_passes_in_each_version_of_the_reference(plane: Co
     assert denied.value.reason is Reason.TOKEN_NOT_THIS_MACHINES
 
 
-def forbidden(plane: ControlPlane, binding: TokenBinding) -> tuple[Member, Path]:
+def forbidden(plane: ControlPlane, binding: TokenBinding) -> tuple[MachineView, Path]:
     return written(plane, f"forbidden-{binding.lower()}"), plane.client_kubeconfig("nobody-in-particular")
 
 
-def absent(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
+def absent(plane: ControlPlane, _binding: TokenBinding) -> tuple[MachineView, Path]:
     return member_of("absent"), plane.admin_kubeconfig
 
 
-def malformed(plane: ControlPlane, binding: TokenBinding) -> tuple[Member, Path]:
+def malformed(plane: ControlPlane, binding: TokenBinding) -> tuple[MachineView, Path]:
     return written(plane, f"malformed-{binding.lower()}", "no token at all"), plane.admin_kubeconfig
 
 
-def no_version(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
+def no_version(plane: ControlPlane, _binding: TokenBinding) -> tuple[MachineView, Path]:
     return member_of("absent", "v9"), plane.admin_kubeconfig
 
 
-def no_name(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
+def no_name(plane: ControlPlane, _binding: TokenBinding) -> tuple[MachineView, Path]:
     return member_of("../../secrets/x"), plane.admin_kubeconfig
 
 
-def no_version_at_all(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
+def no_version_at_all(plane: ControlPlane, _binding: TokenBinding) -> tuple[MachineView, Path]:
     return member_of("absent", "v1beta1/"), plane.admin_kubeconfig
 
 
-def down(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
+def down(plane: ControlPlane, _binding: TokenBinding) -> tuple[MachineView, Path]:
     elsewhere = plane.admin_kubeconfig.with_name("down.kubeconfig")
     elsewhere.write_text(plane.admin_kubeconfig.read_text().replace(plane.server, "https://127.0.0.1:1"))
     return member_of("absent"), elsewhere
@@ -128,7 +128,7 @@ def down(plane: ControlPlane, _binding: TokenBinding) -> tuple[Member, Path]:
 @pytest.mark.parametrize("binding", [TokenBinding.REQUIRED, TokenBinding.PREFERRED])
 @pytest.mark.parametrize("spoilt", [forbidden, absent, malformed, no_version, no_version_at_all, no_name, down])
 async def test_a_configuration_that_cannot_be_read_lets_nobody_pass(
-    plane: ControlPlane, spoilt: Callable[[ControlPlane, TokenBinding], tuple[Member, Path]], binding: TokenBinding
+    plane: ControlPlane, spoilt: Callable[[ControlPlane, TokenBinding], tuple[MachineView, Path]], binding: TokenBinding
 ) -> None:
     member, kubeconfig = spoilt(plane, binding)
     with pytest.raises(Unavailable) as unreadable:
@@ -140,7 +140,7 @@ async def test_a_configuration_that_cannot_be_read_lets_nobody_pass(
 async def test_a_machine_of_a_pool_asks_with_the_token_of_the_pool_that_lists_it(plane: ControlPlane) -> None:
     inventory, listing = Inventory(), pool_of(written(plane, "pooled"))
     cluster, mine = cluster_key("default", "c"), make_request(username="system:bootstrap:abcdef")
-    [machine] = machine_members(pools_machine())
+    [machine] = views_of_machine(pools_machine())
 
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         configs = BootstrapConfigs(client, clock=lambda: 0.0)
@@ -164,7 +164,7 @@ def test_only_a_machine_without_a_configuration_of_its_own_has_its_pools() -> No
     inventory.put_pool("default/pool", pool_of(member_of("pooled")))
     own = member_of("own")
     assert inventory.configured_by(cluster, own) is own
-    [machine] = machine_members(pools_machine())
+    [machine] = views_of_machine(pools_machine())
     assert inventory.configured_by(cluster, machine).kind == "MachinePool"
     assert inventory.configured_by(cluster_key("default", "other"), machine) is machine
     record = replace(machine, kind="MachineRecord")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from builders import make_request
 
-from nodeattest_controller.core.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_token
+from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_bound_token
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import NodeRequest
 
@@ -53,7 +53,7 @@ def test_each_machine_and_cluster_has_its_own_group() -> None:
     "groups", [(), (MINE,), ("system:bootstrappers:kubeadm:default-node-token",), (MINE, "system:bootstrappers:x")]
 )
 def test_a_token_of_this_machine_or_of_none_passes(groups: tuple[str, ...]) -> None:
-    check_token(asked_by(*groups), CLUSTER)
+    check_bound_token(asked_by(*groups), CLUSTER)
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,5 @@ def test_a_token_of_this_machine_or_of_none_passes(groups: tuple[str, ...]) -> N
 @pytest.mark.parametrize("username", ["system:bootstrap:abcdef", "system:node:node-0"])
 def test_any_other_binding_is_denied_whoever_asks(groups: tuple[str, ...], username: str) -> None:
     with pytest.raises(Denied) as refused:
-        check_token(asked_by(*groups, username=username), CLUSTER)
+        check_bound_token(asked_by(*groups, username=username), CLUSTER)
     assert refused.value.reason is Reason.TOKEN_NOT_THIS_MACHINES

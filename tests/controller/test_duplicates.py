@@ -9,7 +9,7 @@ import pytest
 from builders import CREATED, make_request
 
 from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.requests.duplicates import Duplicates
+from nodeattest_controller.controllers.csr.duplicates import Duplicates
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.interface import NodeRequest
 

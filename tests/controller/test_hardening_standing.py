@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nodeattest_controller.clusters.inventory import Inventory, cluster_key
-from nodeattest_controller.core.objects import rfc3339
 from nodeattest_controller.hardening.standing import Census, is_attested
+from nodeattest_controller.model.objects import rfc3339
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)

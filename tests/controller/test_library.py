@@ -9,7 +9,7 @@ import pytest
 
 from nodeattest_controller import library
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.requests.signing_halves import SigningHalves
+from nodeattest_controller.verifiers.registry import VerifierRegistry
 from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
@@ -76,9 +76,9 @@ async def test_a_signer_of_the_callers_has_its_settings_from_the_caller() -> Non
 
 async def test_a_signer_that_was_handed_in_is_used_as_it_is_and_left_open() -> None:
     mine = Mine()
-    halves = SigningHalves({}, Metrics(), {mine.provider: mine})
+    halves = VerifierRegistry({}, Metrics(), {mine.provider: mine})
     assert halves(mine.provider) is mine
     await halves.aclose()
     assert not mine.closed
     with pytest.raises(Denied):
-        SigningHalves({}, Metrics(), {})(mine.provider)
+        VerifierRegistry({}, Metrics(), {})(mine.provider)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nodeattest_controller.clusters.management import Management
-from nodeattest_controller.core.clusterapi import InfraRef, Member
 from nodeattest_controller.manifests import crds
+from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.names import ProviderID
@@ -17,11 +17,11 @@ from nodeattest_sandbox.definitions import install_cluster_api, install_definiti
 from nodeattest_sandbox.process import start_sandbox
 
 JOINS = 20
-KIND = InfraRef("infrastructure.cluster.x-k8s.io", "DevMachine", "not-there-yet")
+KIND = ContractReference("infrastructure.cluster.x-k8s.io", "DevMachine", "not-there-yet")
 
 
 async def test_a_burst_of_joins_watches_an_infrastructure_kind_once(tmp_path: Path) -> None:
-    member = Member(
+    member = MachineView(
         kind="Machine",
         api_version="cluster.x-k8s.io/v1beta1",
         name="machine-0",

@@ -14,10 +14,10 @@ from nodeattest_controller.admission import keeper
 from nodeattest_controller.admission import service as admission
 from nodeattest_controller.clusters import challenge_keys, workload
 from nodeattest_controller.configfile import KIND
-from nodeattest_controller.core import ledger, policy
-from nodeattest_controller.core.objects import items, mapping, strings, text
 from nodeattest_controller.hardening import doors
 from nodeattest_controller.main import run
+from nodeattest_controller.model import attestation, policy
+from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.front import tokenreview
 from nodeattest_kube.jsontypes import JsonObject
@@ -74,7 +74,7 @@ def test_the_crds_are_the_kinds_of_the_contract() -> None:
         group, plural = text(crd, "spec", "group"), text(crd, "spec", "names", "plural")
         assert text(crd, "metadata", "name") == f"{plural}.{group}"
         [version] = items(crd, "spec", "versions")
-        assert f"{group}/{text(version, 'name')}" == ledger.GROUP_VERSION
+        assert f"{group}/{text(version, 'name')}" == attestation.GROUP_VERSION
 
 
 def test_clusterctl_move_takes_policies_records_and_the_ledger_along() -> None:
@@ -109,7 +109,7 @@ def test_no_ledger_entry_can_outgrow_the_schema() -> None:
     issued = mapping(schema_of("MachineAttestation"), "properties", "spec", "properties", "issued")
     maximum = issued["maxItems"]
     assert isinstance(maximum, int)
-    assert maximum >= len(names.Purpose) * ledger.KEEP_ISSUED
+    assert maximum >= len(names.Purpose) * attestation.KEEP_ISSUED
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -205,7 +205,7 @@ def test_the_policy_s_defaults_are_the_code_s() -> None:
     # No default here: absent means the controller's setting, and the in-tree year for the insecure provider.
     assert "default" not in mapping(properties, "certificateLifetime")
     assert Settings(identity="replica-a").certificate_lifetime == 336 * 3600
-    parsed = policy.parse({"spec": {"authorizedAttestors": ["tpm"]}})
+    parsed = policy.parse_attestation_policy({"spec": {"authorizedAttestors": ["tpm"]}})
     assert (parsed.lifetime, parsed.enforce) == (None, True)
     assert mapping(properties, "enforcement")["default"] == "Enforce"
     serving = mapping(properties, "serving", "properties")

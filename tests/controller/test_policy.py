@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeattest_controller.core.policy import Serving, authorize, parse, policy_for
+from nodeattest_controller.model.policy import Serving, check_authorized, parse_attestation_policy, policy_for
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ProviderName
@@ -37,7 +37,7 @@ def test_two_policies_at_once_are_denied() -> None:
 
 def test_a_lifetime_in_days_is_told_to_be_written_in_hours() -> None:
     with pytest.raises(Denied, match="14 days are 336h"):
-        parse(policy(certificateLifetime="14d"))
+        parse_attestation_policy(policy(certificateLifetime="14d"))
 
 
 @pytest.mark.parametrize(
@@ -67,21 +67,21 @@ def test_selectors_select_as_in_kubernetes(selector: JsonValue, labels: dict[str
 
 def test_insecure_beside_a_secure_attestor_is_denied() -> None:
     with pytest.raises(Denied) as refused:
-        parse(policy(authorizedAttestors=["tpm", "insecure"]))
+        parse_attestation_policy(policy(authorizedAttestors=["tpm", "insecure"]))
     assert refused.value.reason is Reason.POLICY_INVALID
 
 
 def test_an_empty_list_of_attestors_means_none() -> None:
     with pytest.raises(Denied) as refused:
-        authorize(parse(policy(authorizedAttestors=[])), TPM)
+        check_authorized(parse_attestation_policy(policy(authorizedAttestors=[])), TPM)
     assert refused.value.reason is Reason.ATTESTOR_NOT_AUTHORIZED
 
 
 def test_an_attestor_that_is_not_named_is_denied() -> None:
     with pytest.raises(Denied) as refused:
-        authorize(parse(policy()), ProviderName("insecure"))
+        check_authorized(parse_attestation_policy(policy()), ProviderName("insecure"))
     assert refused.value.reason is Reason.ATTESTOR_NOT_AUTHORIZED
-    authorize(parse(policy()), TPM)
+    check_authorized(parse_attestation_policy(policy()), TPM)
 
 
 def test_the_clusters_own_list_narrows_and_never_widens() -> None:
@@ -100,36 +100,36 @@ def test_a_cluster_that_turned_kubelet_authentication_off_authorizes_nobody() ->
     [("336h", 1209600), ("10m", 600), ("1m", 60), ("1h30m", 5400), ("3600s", 3600), ("8760h", 31536000)],
 )
 def test_lifetimes_are_durations_as_go_writes_them(text: str, seconds: int) -> None:
-    assert parse(policy(certificateLifetime=text)).lifetime == seconds
+    assert parse_attestation_policy(policy(certificateLifetime=text)).lifetime == seconds
 
 
 @pytest.mark.parametrize("text", ["59s", "٣h", "8760h1s", "forever", "1d", "-1h", "1h ", "99999999h", "1.5h"])
 def test_lifetimes_out_of_range_or_in_another_spelling_are_denied(text: str) -> None:
     with pytest.raises(Denied) as refused:
-        parse(policy(certificateLifetime=text))
+        parse_attestation_policy(policy(certificateLifetime=text))
     assert refused.value.reason is Reason.POLICY_INVALID
 
 
 def test_a_mistyped_field_is_denied_and_the_nearest_is_named() -> None:
     with pytest.raises(Denied) as refused:
-        parse(policy(certificateLifetme="1h"))
+        parse_attestation_policy(policy(certificateLifetme="1h"))
     assert refused.value.reason is Reason.POLICY_INVALID
     assert refused.value.remedy == "did you mean certificateLifetime?"
 
 
 def test_an_unknown_enforcement_is_denied() -> None:
     with pytest.raises(Denied):
-        parse(policy(enforcement="Sometimes"))
+        parse_attestation_policy(policy(enforcement="Sometimes"))
 
 
 def test_a_fraction_in_a_providers_settings_is_denied() -> None:
     with pytest.raises(Denied) as refused:
-        parse(policy(tpm={"pcrs": {"selection": [1.5]}}))
+        parse_attestation_policy(policy(tpm={"pcrs": {"selection": [1.5]}}))
     assert refused.value.reason is Reason.POLICY_INVALID
 
 
 def test_third_party_sections_reach_their_provider() -> None:
-    found = parse(policy(providers={"contoso": {"zone": "a"}}, tpm={"trustOnFirstUse": True}))
+    found = parse_attestation_policy(policy(providers={"contoso": {"zone": "a"}}, tpm={"trustOnFirstUse": True}))
     assert found.settings(ProviderName("contoso")) == {"zone": "a"}
     assert found.settings(TPM) == {"trustOnFirstUse": True}
     assert found.settings(ProviderName("aws")) == {}
@@ -149,7 +149,7 @@ def test_kubelets_requests_are_left_alone_and_attested_ones_signed_unless_told(
     section: JsonValue, serving: Serving
 ) -> None:
     found = policy() if section is None else policy(serving=section)
-    assert parse(found).serving == serving
+    assert parse_attestation_policy(found).serving == serving
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_kubelets_requests_are_left_alone_and_attested_ones_signed_unless_told(
 )
 def test_a_serving_section_that_nobody_understands_is_denied(section: JsonValue) -> None:
     with pytest.raises(Denied) as refused:
-        parse(policy(serving=section))
+        parse_attestation_policy(policy(serving=section))
     assert refused.value.reason is Reason.POLICY_INVALID
 
 
@@ -187,11 +187,11 @@ SILENT_SELECTORS: list[tuple[JsonValue, str]] = [
 @pytest.mark.parametrize(("selector", "said"), SILENT_SELECTORS)
 def test_a_selector_that_does_not_say_what_it_seems_to_is_denied(selector: JsonValue, said: str) -> None:
     with pytest.raises(Denied) as refused:
-        parse(policy(clusterSelector=selector))
+        parse_attestation_policy(policy(clusterSelector=selector))
     assert refused.value.reason is Reason.POLICY_INVALID
     assert said in refused.value.remedy
 
 
 def test_our_own_providers_settings_stand_in_their_own_section_only() -> None:
     with pytest.raises(Denied, match=r"spec\.providers"):
-        parse(policy(tpm={"trustOnFirstUse": False}, providers={"tpm": {"trustOnFirstUse": True}}))
+        parse_attestation_policy(policy(tpm={"trustOnFirstUse": False}, providers={"tpm": {"trustOnFirstUse": True}}))

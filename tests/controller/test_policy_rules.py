@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nodeattest_cli.policies import problems
 from nodeattest_controller import manifests
-from nodeattest_controller.core.objects import items, mapping, number, text
+from nodeattest_controller.model.objects import items, mapping, number, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver import schema
 from nodeattest_sandbox.apiserver.kinds import Kind

@@ -11,10 +11,10 @@ from policy_kit import NAMESPACE, condition_of, create_cluster, create_policy, s
 
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.ownership import Everything
-from nodeattest_controller.core.objects import mapping
-from nodeattest_controller.core.policy import parse
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import POLICY_REASONS
+from nodeattest_controller.model.objects import mapping
+from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.policies.checked import first_flaw
 from nodeattest_controller.policies.status import MAX_CONFLICTS, Finding, Why, status_patch, survey
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -40,7 +40,7 @@ def cluster(name: str, **labels: str) -> JsonObject:
 
 def flaw_of(obj: JsonObject) -> Denied | None:
     try:
-        return first_flaw(parse(obj))
+        return first_flaw(parse_attestation_policy(obj))
     except Denied as denied:
         return denied
 

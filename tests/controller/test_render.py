@@ -21,7 +21,7 @@ from nodeattest_controller.bootstrap.content import (
 )
 from nodeattest_controller.bootstrap.plan import Plan, RenderingRefused, Serving
 from nodeattest_controller.bootstrap.render import render
-from nodeattest_controller.core.objects import items, mapping, strings, text
+from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.apiserver import schema

@@ -11,19 +11,19 @@ from builders import CREATED, make_member, make_request
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_controller.clusters.inventory import Inventory, cluster_key
-from nodeattest_controller.core.authority import SubjectNames
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.ledger import Entry, Ledger, empty
-from nodeattest_controller.core.policy import Policy, Serving
-from nodeattest_controller.core.serving import (
+from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
+from nodeattest_controller.model.certificate_authority import SubjectAltNames
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.policy import Policy, Serving
+from nodeattest_controller.model.serving_names import (
     YOUNG,
-    check_attested,
-    check_joined,
-    check_names,
-    is_settled,
+    addresses_final,
+    check_client_certificate,
+    check_sans,
+    check_serving_allowed,
+    for_machine,
     network_of,
-    of_machine,
-    place_of,
+    normalize_host,
 )
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -49,14 +49,14 @@ CLUSTER: JsonObject = {
 def check(
     *places: str,
     listed: Sequence[tuple[str, str]] = LISTED,
-    rivals: Callable[[str], Sequence[Member]] = lambda _: (),
+    rivals: Callable[[str], Sequence[MachineView]] = lambda _: (),
     settled: bool = True,
     cluster: JsonObject = CLUSTER,
 ) -> None:
     addresses = tuple(place for place in places if ":" in place or not any(letter.isalpha() for letter in place))
     names = tuple(place for place in places if place not in addresses)
-    check_names(
-        SubjectNames(names, addresses),
+    check_sans(
+        SubjectAltNames(names, addresses),
         node_name=NODE,
         listed=listed,
         network=network_of(cluster),
@@ -139,8 +139,8 @@ def test_an_address_of_another_type_counts_for_nothing(kind: str, place: str) ->
 )
 def test_a_name_that_no_node_may_have_is_denied_although_the_machine_lists_it(place: str) -> None:
     with pytest.raises(Denied) as refused:
-        check_names(
-            SubjectNames((place,), ()),
+        check_sans(
+            SubjectAltNames((place,), ()),
             node_name=NodeName(place),
             listed=(("Hostname", place), ("InternalDNS", place)),
             network=network_of(CLUSTER),
@@ -202,9 +202,9 @@ def test_the_control_planes_address_is_denied_in_any_spelling(host: str) -> None
 VIP = "10.0.0.100"
 
 
-def at_the_endpoint(asking: Member, *rivals: Member, listed: Sequence[tuple[str, str]]) -> None:
-    network, others = of_machine(asking, network_of(CLUSTER), lambda _: rivals)
-    check_names(SubjectNames((), (VIP,)), node_name=NODE, listed=listed, network=network, rivals=others, settled=True)
+def at_the_endpoint(asking: MachineView, *rivals: MachineView, listed: Sequence[tuple[str, str]]) -> None:
+    network, others = for_machine(asking, network_of(CLUSTER), lambda _: rivals)
+    check_sans(SubjectAltNames((), (VIP,)), node_name=NODE, listed=listed, network=network, rivals=others, settled=True)
 
 
 def test_a_control_planes_machine_may_serve_the_endpoint_that_it_lists_and_no_worker_may() -> None:
@@ -221,13 +221,13 @@ def test_a_control_planes_machine_may_serve_the_endpoint_that_it_lists_and_no_wo
 
 def test_control_planes_share_nothing_but_the_endpoint() -> None:
     server, beside = make_member(name="cp-0", is_control_plane=True), make_member(name="cp-1", is_control_plane=True)
-    network, others = of_machine(server, network_of(CLUSTER), lambda _: [beside])
+    network, others = for_machine(server, network_of(CLUSTER), lambda _: [beside])
     assert list(others(VIP)) == []
     assert others("10.0.0.1") == [beside]
     for place in ("10.96.0.1", "169.254.169.254"):
         with pytest.raises(Denied):
-            check_names(
-                SubjectNames((), (place,)),
+            check_sans(
+                SubjectAltNames((), (place,)),
                 node_name=NODE,
                 listed=(("InternalIP", place),),
                 network=network,
@@ -238,8 +238,8 @@ def test_control_planes_share_nothing_but_the_endpoint() -> None:
 
 def test_a_name_that_reads_as_an_address_is_denied() -> None:
     with pytest.raises(Denied):
-        check_names(
-            SubjectNames(("10.0.0.1",), ()),
+        check_sans(
+            SubjectAltNames(("10.0.0.1",), ()),
             node_name=NodeName("10.0.0.1"),
             listed=(("Hostname", "10.0.0.1"),),
             network=network_of({}),
@@ -259,7 +259,7 @@ def test_a_cluster_that_says_nothing_still_protects_what_is_never_a_nodes(cluste
 # Other machines
 
 
-def others(*places: str, deleting: bool = False) -> Callable[[str], Sequence[Member]]:
+def others(*places: str, deleting: bool = False) -> Callable[[str], Sequence[MachineView]]:
     other = make_member(name="other", deleting=deleting)
     return lambda place: [other] if place in places else []
 
@@ -302,11 +302,11 @@ def test_the_inventory_finds_another_machine_in_any_spelling(listed: tuple[str, 
     inventory = Inventory()
     inventory.put_machine("other", machine("other", listed))
     cluster = cluster_key("fleet", "c")
-    assert [one.name for one in inventory.rivals(cluster, place_of(asked), "x://mine")] == ["other"]
-    assert inventory.rivals(cluster, place_of(asked), "x://other") == []
-    assert inventory.rivals(cluster_key("fleet", "d"), place_of(asked), "x://mine") == []
+    assert [one.name for one in inventory.rivals(cluster, normalize_host(asked), "x://mine")] == ["other"]
+    assert inventory.rivals(cluster, normalize_host(asked), "x://other") == []
+    assert inventory.rivals(cluster_key("fleet", "d"), normalize_host(asked), "x://mine") == []
     inventory.put_machine("other", None)
-    assert inventory.rivals(cluster, place_of(asked), "x://mine") == []
+    assert inventory.rivals(cluster, normalize_host(asked), "x://mine") == []
 
 
 def test_the_inventory_finds_a_machine_by_the_name_of_its_node() -> None:
@@ -339,7 +339,7 @@ def test_a_machine_is_settled_an_hour_after_its_birth_with_node_and_address(
     changes: Mapping[str, object], settled: bool
 ) -> None:
     member = make_member(created=CREATED - YOUNG, addresses=LISTED, node_ref_name=NODE)
-    assert is_settled(replace(member, **changes), CREATED) is settled  # pyright: ignore[reportArgumentType] - a table
+    assert addresses_final(replace(member, **changes), CREATED) is settled  # pyright: ignore[reportArgumentType] - a table
 
 
 # Attested requests
@@ -350,8 +350,8 @@ NODE_USER = "system:node:node-0"
 
 def test_a_joined_node_may_ask() -> None:
     request = make_request(username=NODE_USER, dns_names=["node-0"])
-    check_attested(request, POLICY, secure=True)
-    check_joined(request, joined(), CREATED)
+    check_serving_allowed(request, POLICY, secure=True)
+    check_client_certificate(request, joined(), CREATED)
 
 
 @pytest.mark.parametrize(
@@ -367,12 +367,12 @@ def test_a_token_an_insecure_provider_and_a_policy_that_forbids_get_no_serving_c
 ) -> None:
     request = make_request(username=username, dns_names=["node-0"])
     with pytest.raises(Denied) as refused:
-        check_attested(request, replace(POLICY, serving=serving), secure=secure)
+        check_serving_allowed(request, replace(POLICY, serving=serving), secure=secure)
     assert refused.value.reason is Reason.SERVING_NOT_ALLOWED
 
 
-def joined(spki: str = "sha256:client", **changes: object) -> Ledger:
-    entry = Entry(
+def joined(spki: str = "sha256:client", **changes: object) -> Attestation:
+    entry = IssuedCertificate(
         request_name="r",
         request_uid="u",
         first_request_uid="",
@@ -383,7 +383,7 @@ def joined(spki: str = "sha256:client", **changes: object) -> Ledger:
         issued_at=CREATED,
         certificate="",
     )
-    ledger = replace(empty(make_member()), provider=ProviderName("tpm"), issued=(entry,))
+    ledger = replace(new_attestation(make_member()), provider=ProviderName("tpm"), issued=(entry,))
     return replace(ledger, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields
 
 
@@ -397,7 +397,7 @@ def test_a_machine_without_a_live_client_certificate_gets_no_serving_certificate
         (joined(provider=ProviderName("challenge")), CREATED),
     ):
         with pytest.raises(Denied) as refused:
-            check_joined(request, ledger, now)
+            check_client_certificate(request, ledger, now)
         assert refused.value.reason is Reason.SERVING_NOT_ALLOWED
 
 
@@ -407,5 +407,5 @@ def test_the_key_of_a_client_certificate_gets_no_serving_certificate() -> None:
     )
     assert request.csr.provider_id == ProviderID("x://1")
     with pytest.raises(Denied) as refused:
-        check_joined(request, joined(request.csr.spki_sha256), CREATED)
+        check_client_certificate(request, joined(request.csr.spki_sha256), CREATED)
     assert refused.value.reason is Reason.KEY_REUSED

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from policy_kit import condition_of, create_cluster, create_policy, infra_path, settled, working
 
-from nodeattest_controller.core.policy import parse
 from nodeattest_controller.manifests import crds
+from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.policies.publisher import PUBLISHED
 from nodeattest_controller.policies.signers import NONE, Signers, annotations_patch, fields_patch, signers_of
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -29,7 +29,7 @@ ANNOTATIONS = (
 
 def signers(*attestors: str, serves: bool = True, **spec: JsonValue) -> Signers:
     policy: JsonObject = {"metadata": {"name": "p"}, "spec": {"authorizedAttestors": [*attestors], **spec}}
-    return signers_of(parse(policy), serves=serves)
+    return signers_of(parse_attestation_policy(policy), serves=serves)
 
 
 def test_one_provider_has_its_two_signers() -> None:

@@ -9,7 +9,7 @@ from standing_kit import ledger, machine
 from standing_site import KEY, Site, prepared
 
 from nodeattest_controller.clusters.management import Management
-from nodeattest_controller.core.policy import FailureAction
+from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.standing.absent import HELD, Absent
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.errors import Reason

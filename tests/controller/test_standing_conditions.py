@@ -9,9 +9,9 @@ import pytest
 from standing_kit import NOW, ledger, machine
 
 from nodeattest_controller.clusters.conditions import Condition, Severity, Truth
-from nodeattest_controller.core.ledger import empty
-from nodeattest_controller.core.outcomes import RESET, LastVerdict
-from nodeattest_controller.core.policy import FailureAction
+from nodeattest_controller.model.attestation import new_attestation
+from nodeattest_controller.model.last_decision import RESET, LastDecision
+from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.standing.conditions import condition_of_machine, condition_of_pool, refused_claim
 from nodeattest_providers.errors import Reason
 
@@ -68,7 +68,7 @@ def test_what_was_done_to_the_node_is_said() -> None:
 
 
 def test_a_reset_is_told() -> None:
-    reset = replace(empty(JOINED), resource_version="1", verdict=LastVerdict(RESET, "AttestationReset", NOW))
+    reset = replace(new_attestation(JOINED), resource_version="1", verdict=LastDecision(RESET, "AttestationReset", NOW))
     assert told(condition_of_machine(JOINED, reset, NOW)) == (Truth.UNKNOWN, "AttestationReset")
 
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standing_kit import ledger, machine, policy
 
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.ledger import Ledger
-from nodeattest_controller.core.objects import flag, items, mapping, text
-from nodeattest_controller.core.outcomes import RESET, LastVerdict
-from nodeattest_controller.core.policy import FailureAction
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.last_decision import RESET, LastDecision
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import flag, items, mapping, text
+from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.standing.treatments import (
     TAINT_KEY,
     Around,
@@ -72,7 +72,7 @@ def test_a_certificate_no_action_and_audit_undo_what_was_done() -> None:
 
 
 def test_a_reset_undoes_nothing_before_the_machine_proves_itself() -> None:
-    word = LastVerdict(RESET, "AttestationReset")
+    word = LastDecision(RESET, "AttestationReset")
     done = replace(ledger(ME, treated=FailureAction.TAINT), verdict=word, issued=())
     assert decide(ME, done, policy(), ROOM) == Treat(FailureAction.TAINT)
     assert decide(ME, replace(done, treatment=None), policy(), ROOM) is Rest.LEAVE
@@ -99,10 +99,10 @@ def test_however_they_come_the_share_and_the_control_plane_hold(
 ) -> None:
     rule = policy(action, share)
     members = [machine(number, control_plane=cp) for number, (cp, _failing) in enumerate(fleet)]
-    known: dict[str, Ledger] = {}
+    known: dict[str, Attestation] = {}
     for member, (_cp, failing) in zip(members, fleet, strict=True):
         known[member.name] = ledger(member, refused=BAD if failing else None)
-    treated: list[Member] = []
+    treated: list[MachineView] = []
     for member in members:
         around = around_of((one, known[one.name]) for one in members)
         decided = decide(member, known[member.name], rule, around)
@@ -166,7 +166,7 @@ def test_a_node_that_nobody_treated_needs_no_write() -> None:
 
 
 def test_machines_that_have_not_joined_do_not_make_room() -> None:
-    pairs: list[tuple[Member, Ledger | None]] = [(machine(n, node=False), None) for n in range(100)]
+    pairs: list[tuple[MachineView, Attestation | None]] = [(machine(n, node=False), None) for n in range(100)]
     pairs += [(machine(n + 100, control_plane=n < 3), None) for n in range(5)]
     pairs.append((machine(200, node=False), ledger(machine(200, node=False), treated=FailureAction.TAINT)))
     assert around_of(pairs) == Around(nodes=6, treated=1, control_planes=3, awaited=100)
@@ -175,7 +175,9 @@ def test_machines_that_have_not_joined_do_not_make_room() -> None:
 @given(st.integers(1, 40), st.integers(1, 99), st.integers(0, 5))
 def test_new_machines_that_cannot_join_make_no_room_to_delete_more(nodes: int, share: int, absent: int) -> None:
     rule = policy(FailureAction.DELETE_NODE, share)
-    fleet: list[tuple[Member, Ledger | None]] = [(one := machine(n), ledger(one, refused=BAD)) for n in range(nodes)]
+    fleet: list[tuple[MachineView, Attestation | None]] = [
+        (one := machine(n), ledger(one, refused=BAD)) for n in range(nodes)
+    ]
     deleted = 0
     for _round in range(2 * nodes):
         for number, (member, known) in enumerate(fleet):

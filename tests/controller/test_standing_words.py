@@ -8,9 +8,9 @@ import pytest
 from standing_kit import ISSUED, KEY, NOW, grant, ledger, machine, refusal
 
 from nodeattest_controller.clusters.inventory import Inventory
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.ledger import Ledger, render
-from nodeattest_controller.core.outcomes import DENIED, LastVerdict
+from nodeattest_controller.model.attestation import Attestation, render_attestation
+from nodeattest_controller.model.last_decision import DENIED, LastDecision
+from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.standing.words import CLAIM_BURST, CLAIMS_BURST, VERDICT_BURST, Words
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
@@ -33,11 +33,11 @@ class Desk:
             self.put(member, ledger(member))
         self.words = Words(KEY, self.inventory, lambda: self.seconds)
 
-    def put(self, member: Member, known: Ledger) -> None:
-        self.inventory.put_ledger(f"fleet/{known.name}", render(known, member, "signer"))
+    def put(self, member: MachineView, known: Attestation) -> None:
+        self.inventory.put_ledger(f"fleet/{known.name}", render_attestation(known, member, "signer"))
 
 
-def document(member: Member) -> JsonObject:
+def document(member: MachineView) -> JsonObject:
     return {
         "apiVersion": member.api_version,
         "kind": "Machine",
@@ -50,7 +50,7 @@ def document(member: Member) -> JsonObject:
 def test_a_refusal_of_the_nodes_own_request_is_written_down() -> None:
     desk = Desk()
     assert desk.words.refused(refusal(BAD))
-    assert desk.words.verdict(ME.provider_id, ledger(ME)) == LastVerdict(DENIED, BAD, NOW)
+    assert desk.words.verdict(ME.provider_id, ledger(ME)) == LastDecision(DENIED, BAD, NOW)
 
 
 def test_a_stolen_token_says_nothing_of_a_machine_that_has_joined() -> None:
@@ -117,14 +117,14 @@ def test_the_same_again_is_no_news_and_less_hides_nothing() -> None:
         desk.words.remembered(ME.provider_id)
     desk.words.refused(refusal(BAD))
     news = desk.words.verdict(ME.provider_id, ledger(ME, refused=LESS))
-    assert news == LastVerdict(DENIED, BAD, NOW)
+    assert news == LastDecision(DENIED, BAD, NOW)
 
 
 def test_of_two_refusals_the_one_that_says_more_is_kept() -> None:
     desk = Desk()
     desk.words.refused(refusal(BAD))
     desk.words.refused(refusal(LESS))
-    assert desk.words.verdict(ME.provider_id, ledger(ME)) == LastVerdict(DENIED, BAD, NOW)
+    assert desk.words.verdict(ME.provider_id, ledger(ME)) == LastDecision(DENIED, BAD, NOW)
 
 
 def test_a_node_that_is_refused_for_ever_other_reasons_writes_a_few_times() -> None:

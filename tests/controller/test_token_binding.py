@@ -7,13 +7,19 @@ from dataclasses import replace
 import pytest
 from builders import make_member, make_request
 
-from nodeattest_controller.core.bound_tokens import bound_group
-from nodeattest_controller.core.clusterapi import InfraRef, Member, bootstrap_ref, machine_members, pool_members
-from nodeattest_controller.core.policy import TokenBinding
-from nodeattest_controller.core.token_binding import (
+from nodeattest_controller.model.bound_tokens import bound_group
+from nodeattest_controller.model.machine_view import (
+    ContractReference,
+    MachineView,
+    bootstrap_config_ref,
+    views_of_machine,
+    views_of_pool,
+)
+from nodeattest_controller.model.policy import TokenBinding
+from nodeattest_controller.model.token_binding import (
     NamedTokens,
     asking_token,
-    check_named,
+    check_token_named,
     named_tokens,
     recorded_token,
 )
@@ -21,7 +27,7 @@ from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 GROUP = "bootstrap.cluster.x-k8s.io"
-REF = InfraRef(GROUP, "KubeadmConfig", "node-0", "v1beta1")
+REF = ContractReference(GROUP, "KubeadmConfig", "node-0", "v1beta1")
 MEMBER = make_member(bootstrap=REF)
 SECRET = "0123456789abcdef"
 REQUIRED, PREFERRED, OFF = TokenBinding.REQUIRED, TokenBinding.PREFERRED, TokenBinding.OFF
@@ -38,13 +44,13 @@ def named(*ids: str, settled: bool = True) -> NamedTokens:
 
 def refused(token_id: str, found: NamedTokens | None, binding: TokenBinding) -> Denied:
     with pytest.raises(Denied) as denied:
-        check_named(token_id, MEMBER, found, binding)
+        check_token_named(token_id, MEMBER, found, binding)
     return denied.value
 
 
 @pytest.mark.parametrize("binding", TokenBinding)
 def test_the_token_that_the_configuration_names_passes(binding: TokenBinding) -> None:
-    check_named("abcdef", MEMBER, named_tokens(config()), binding)
+    check_token_named("abcdef", MEMBER, named_tokens(config()), binding)
 
 
 @pytest.mark.parametrize("binding", [REQUIRED, PREFERRED])
@@ -53,7 +59,7 @@ def test_any_other_token_is_denied_wherever_one_is_named(binding: TokenBinding) 
     assert denied.reason is Reason.TOKEN_NOT_THIS_MACHINES
     assert "abcdef" in denied.expected
     assert "abcdef" not in denied.remedy  # which every holder of a token reads
-    check_named("fedcba", MEMBER, named("abcdef"), OFF)
+    check_token_named("fedcba", MEMBER, named("abcdef"), OFF)
 
 
 @pytest.mark.parametrize("found", [None, named()])
@@ -61,20 +67,20 @@ def test_without_a_named_token_required_denies_and_says_what_to_do(found: NamedT
     denied = refused("abcdef", found, REQUIRED)
     assert denied.reason is Reason.TOKEN_NOT_NAMED
     assert "tokenBinding: Preferred" in denied.remedy
-    check_named("abcdef", MEMBER, found, PREFERRED)
+    check_token_named("abcdef", MEMBER, found, PREFERRED)
 
 
 def test_a_configuration_that_is_not_written_yet_is_waited_for() -> None:
     with pytest.raises(Unavailable) as waits:
-        check_named("abcdef", MEMBER, named(settled=False), REQUIRED)
+        check_token_named("abcdef", MEMBER, named(settled=False), REQUIRED)
     assert waits.value.reason is Reason.BOOTSTRAP_CONFIG_UNREADABLE
     assert refused("abcdef", named("fedcba", settled=False), REQUIRED).reason is Reason.TOKEN_NOT_THIS_MACHINES
 
 
-@pytest.mark.parametrize("member", [make_member(), make_member(bootstrap=InfraRef(GROUP, "RKE2Config", "x"))])
-def test_what_stands_in_the_place_of_a_kubeadm_config_is_said(member: Member) -> None:
+@pytest.mark.parametrize("member", [make_member(), make_member(bootstrap=ContractReference(GROUP, "RKE2Config", "x"))])
+def test_what_stands_in_the_place_of_a_kubeadm_config_is_said(member: MachineView) -> None:
     with pytest.raises(Denied, match=r"no reference|RKE2Config") as denied:
-        check_named("abcdef", member, None, REQUIRED)
+        check_token_named("abcdef", member, None, REQUIRED)
     assert denied.value.reason is Reason.TOKEN_NOT_NAMED
 
 
@@ -138,12 +144,12 @@ V1BETA2: JsonObject = {"apiGroup": GROUP, "kind": "KubeadmConfig", "name": "node
 
 @pytest.mark.parametrize(("reference", "version"), [(V1BETA1, "v1beta1"), (V1BETA2, "")])
 def test_both_contracts_say_where_the_configuration_stands(reference: JsonObject, version: str) -> None:
-    wanted = InfraRef(GROUP, "KubeadmConfig", "node-0", version)
+    wanted = ContractReference(GROUP, "KubeadmConfig", "node-0", version)
     machine: JsonObject = {"spec": {"providerID": "x", "bootstrap": {"configRef": reference}}}
     template: JsonObject = {"spec": {"bootstrap": {"configRef": reference}}}
     pool: JsonObject = {"spec": {"providerIDList": ["x"], "template": template}}
-    assert [one.bootstrap for one in (*machine_members(machine), *pool_members(pool))] == [wanted, wanted]
-    assert bootstrap_ref({"spec": {"bootstrap": {"dataSecretName": "x"}}}) is None
+    assert [one.bootstrap for one in (*views_of_machine(machine), *views_of_pool(pool))] == [wanted, wanted]
+    assert bootstrap_config_ref({"spec": {"bootstrap": {"dataSecretName": "x"}}}) is None
 
 
 def test_a_record_s_own_token_is_the_one_that_it_names() -> None:
@@ -151,9 +157,9 @@ def test_a_record_s_own_token_is_the_one_that_it_names() -> None:
     own, stolen = (make_request(username=f"system:bootstrap:{token}") for token in ("abcdef", "fedcba"))
     named = recorded_token(record)
     for binding in (TokenBinding.REQUIRED, TokenBinding.PREFERRED):
-        check_named(asking_token(own, record) or "", record, named, binding)
+        check_token_named(asking_token(own, record) or "", record, named, binding)
         with pytest.raises(Denied) as refused:
-            check_named(asking_token(stolen, record) or "", record, named, binding)
+            check_token_named(asking_token(stolen, record) or "", record, named, binding)
         assert refused.value.reason is Reason.TOKEN_NOT_THIS_MACHINES
     assert recorded_token(make_member(kind="MachineRecord")) is None
     assert asking_token(make_request(username="system:node:node-0"), record) is None

@@ -21,7 +21,7 @@ from nodeattest_controller.bootstrap_token.decide import (
     settling,
     token_of,
 )
-from nodeattest_controller.core.objects import mapping, text
+from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

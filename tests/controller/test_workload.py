@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.workload import MAX_METADATA, Workload
-from nodeattest_controller.core.request import RequestState, peek
+from nodeattest_controller.model.csr_request import RequestState, summarize
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers import csr, envelope
 from nodeattest_providers.interface import Evidence
@@ -62,7 +62,7 @@ async def test_fat_metadata_is_not_kept_and_the_request_can_still_be_ended(
             assert kept is not None
             assert len(str(kept["metadata"])) < MAX_METADATA
             assert "managedFields" not in str(kept)
-            ended = peek(await workload.deny(kept, "Tested", "it was fat"))
+            ended = summarize(await workload.deny(kept, "Tested", "it was fat"))
             assert ended is not None
             assert ended.state is RequestState.DENIED
         finally:

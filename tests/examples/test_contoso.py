@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from nodeattest_controller.core.request import parse
+from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_kube.jsontypes import JsonValue as KubeValue
 from nodeattest_providers import attestors, envelope, signers
 from nodeattest_providers.binding import Binding, lp
@@ -98,7 +98,7 @@ def filed(evidence: Evidence, der: bytes) -> NodeRequest:
         "groups": ["system:bootstrappers"],
     }
     meta: dict[str, KubeValue] = {"name": "csr", "uid": "u-1", "creationTimestamp": "2026-03-01T00:00:00Z"}
-    return parse({"metadata": meta, "spec": spec})
+    return parse_request({"metadata": meta, "spec": spec})
 
 
 async def verify(request: NodeRequest, facts: Facts = FACTS) -> AttestedNode:

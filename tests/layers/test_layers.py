@@ -14,7 +14,7 @@ ROOMS = ("providers", "kube", "serving", "discovery", "identity", "authenticator
 LINTER = Path(sys.prefix) / "bin" / "lint-imports"
 
 BREACHES = [
-    ("Rooms are layers", "providers/nodeattest_providers/names.py", "import nodeattest_controller.core.objects"),
+    ("Rooms are layers", "providers/nodeattest_providers/names.py", "import nodeattest_controller.model.objects"),
     ("The sandbox stands alone", "sandbox/nodeattest_sandbox/pki.py", "import nodeattest_providers.names"),
     (
         "Providers are independent of each other",
@@ -23,7 +23,7 @@ BREACHES = [
     ),
     (
         "The controller never imports a node half",
-        "controller/nodeattest_controller/requests/judge.py",
+        "controller/nodeattest_controller/controllers/csr/evaluator.py",
         "import nodeattest_providers.tpm.attestor",
     ),
     (
@@ -33,7 +33,7 @@ BREACHES = [
     ),
     (
         "The controller's parts are layers",
-        "controller/nodeattest_controller/core/policy.py",
+        "controller/nodeattest_controller/model/policy.py",
         "import nodeattest_controller.clusters.inventory",
     ),
     (

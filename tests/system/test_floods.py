@@ -9,7 +9,7 @@ import pytest
 from filing_requests import Wanted, file_request
 from world import CSRS, Controller, World, eventually
 
-from nodeattest_controller.requests.budget import NODE_BURST
+from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_providers.names import ANNOTATION_REASON
 
 

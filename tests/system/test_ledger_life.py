@@ -10,7 +10,7 @@ from filing_requests import Wanted, ends, ends_at_last, file_request
 from operator_commands import collection_of, made_anew, reset
 from world import OWN, Controller, World, eventually
 
-from nodeattest_controller.core.bound_tokens import bound_group
+from nodeattest_controller.model.bound_tokens import bound_group
 from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at

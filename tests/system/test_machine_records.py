@@ -11,7 +11,7 @@ from recorded_world import RECORDS, RecordedWorld
 from side_doors import register_node
 from world import NAMESPACE, OWN, Controller, built_world, eventually
 
-from nodeattest_controller.core.bound_tokens import bound_group
+from nodeattest_controller.model.bound_tokens import bound_group
 from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at

@@ -19,7 +19,7 @@ from operator_commands import collection_of, moved, rejoin_token, reset
 from short_authority import shorten_certificates
 from world import Agent, Controller, World, eventually
 
-from nodeattest_controller.core.objects import moment
+from nodeattest_controller.model.objects import moment
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.swtpm import SoftwareTpm

@@ -18,7 +18,7 @@ from filing_requests import Filed
 from kubelet_requests import Kubelet, kubelet_asks, register_node
 from world import CLUSTER, NAMESPACE, Controller, World, eventually
 
-from nodeattest_controller.requests.budget import NODE_BURST
+from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, text_at
 

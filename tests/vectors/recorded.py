@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from nodeattest_controller.core.request import parse
+from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_providers.interface import ClusterFacts, Facts, MachineFacts, NodeRequest, SecretBytes
 from nodeattest_providers.names import ClusterPin, ProviderID
 
@@ -29,12 +29,12 @@ class Recorded:
 
     @property
     def first(self) -> NodeRequest:
-        return parse(self.document["requests"][0])
+        return parse_request(self.document["requests"][0])
 
     @property
     def last(self) -> NodeRequest:
         """The request that is certified: the second of two, or the only one."""
-        return parse(self.document["requests"][-1])
+        return parse_request(self.document["requests"][-1])
 
     @property
     def challenge(self) -> str | None:

@@ -22,7 +22,7 @@ from nodeattest_cli.denials import told
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.token.yamltext import to_yaml
-from nodeattest_controller.core.objects import flag, items, mapping, text
+from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_discovery.clusterinfo import parse_bundle
 from nodeattest_kube.jsontypes import JsonObject
 

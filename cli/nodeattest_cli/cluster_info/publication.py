@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from nodeattest_cli.errors import UserError
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import (
     KUBECONFIG_KEY,
     NAME,

@@ -12,7 +12,7 @@ from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing
 from nodeattest_cli.cluster_info.view import View, look
 from nodeattest_cli.connection import Connection, ask, cluster_options
 from nodeattest_cli.token.yamltext import to_yaml
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.client import ApiClient

@@ -16,13 +16,13 @@ from nodeattest_cli.denials import told
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.token import goduration
 from nodeattest_cli.token.given import given_token
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.objects import text
 from nodeattest_discovery import jws, pins
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX, ClusterInfo, parse
 from nodeattest_discovery.node.address import parse_endpoint
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.surroundings import Surroundings
-from nodeattest_discovery.pins import CaPin, pin_of, select_pinned
+from nodeattest_discovery.pins import CaPin, keep_pinned, pin_of
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -126,7 +126,7 @@ def _of_file(
     info = parse(kubeconfig)
     # 4
     if wanted is not None:
-        select_pinned(info.ca_certificates, wanted)
+        keep_pinned(info.ca_certificates, wanted)
     return info, "the file is signed by the token", (*(() if wanted else (_UNPINNED,)), _FILE_NOTE)
 
 

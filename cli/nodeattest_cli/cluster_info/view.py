@@ -15,7 +15,7 @@ from typing import Final
 from cryptography import x509
 
 from nodeattest_cli.token.view import rendered
-from nodeattest_controller.core.objects import mapping, text
+from nodeattest_controller.model.objects import mapping, text
 from nodeattest_discovery import jws
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX, ClusterInfo, parse
 from nodeattest_discovery.pins import pin_of

@@ -13,7 +13,7 @@ import click
 
 from nodeattest_cli.cluster_info.publication import config_map, replacement, same_cluster
 from nodeattest_cli.errors import UserError
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, NAME, NAMESPACE, PATH
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, NotFound

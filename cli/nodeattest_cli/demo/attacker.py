@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_cli.demo.node_client import DemoFailure
-from nodeattest_controller.core.objects import condition, items, text
+from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.binding import Binding, cluster_pin
 from nodeattest_providers.csr import PrivateKey, build_csr

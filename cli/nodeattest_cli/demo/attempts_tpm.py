@@ -11,7 +11,7 @@ from nodeattest_cli.demo.attacker import Verdict, new_request
 from nodeattest_cli.demo.forged_tpm import ForgedTpm
 from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_cli.demo.scene import Attempt, Scene, by_agent, file_request, new_name
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.objects import text
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.interface import Evidence, FirstRequestRef, JsonObject

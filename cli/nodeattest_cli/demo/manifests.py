@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from nodeattest_controller.core.objects import mapping, text
+from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube import paths
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.client import ApiRefusal, Client

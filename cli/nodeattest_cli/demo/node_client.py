@@ -17,7 +17,7 @@ from typing import Final
 from cryptography import x509
 
 from nodeattest_cli.demo.children import Children
-from nodeattest_controller.core.objects import items, mapping, rfc3339, strings, text
+from nodeattest_controller.model.objects import items, mapping, rfc3339, strings, text
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_sandbox.client import ApiRefusal, Client
 

@@ -20,7 +20,7 @@ from nodeattest_cli.demo.fleet import DemoMachine, run_join
 from nodeattest_cli.demo.grounds import Ground
 from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_cli.demo.world import World
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.objects import text
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason

@@ -28,7 +28,7 @@ from nodeattest_cli.demo.grounds import Ground
 from nodeattest_cli.demo.manifests import create_all
 from nodeattest_cli.demo.tools import Tools
 from nodeattest_controller import configfile, manifests
-from nodeattest_controller.core.objects import mapping, text
+from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.child import Process, wait
 from nodeattest_sandbox.client import ApiRefusal, Client

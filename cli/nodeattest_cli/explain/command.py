@@ -15,7 +15,7 @@ from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
 from nodeattest_cli.explain.model import Explanation, Outcome, Step
 from nodeattest_cli.explain.replay import NO_PLATFORMS, Platforms, explain_request, first_request_name
 from nodeattest_controller import configfile
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.objects import text
 from nodeattest_controller.platforms import check_platforms
 from nodeattest_controller.settings import SettingsError
 from nodeattest_kube import paths

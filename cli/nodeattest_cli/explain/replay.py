@@ -25,13 +25,18 @@ from nodeattest_cli.explain.steps import attempt, needs_platform, not_checked, p
 from nodeattest_cli.explain.surroundings import Given, pick
 from nodeattest_cli.explain.tokens import token_steps
 from nodeattest_cli.explain.tpm import check_keys, check_signature, tpm_facts
-from nodeattest_controller.core import ledger as ledgers
-from nodeattest_controller.core.bound_tokens import check_token
-from nodeattest_controller.core.objects import condition, items, text
-from nodeattest_controller.core.policy import authorize
-from nodeattest_controller.core.policy import parse as parse_policy
-from nodeattest_controller.core.request import RequestState, parse, peek
-from nodeattest_controller.core.review import Surroundings, check_binding, check_node_name, find_member, names_of
+from nodeattest_controller.model import attestation as attestations
+from nodeattest_controller.model.bound_tokens import check_bound_token
+from nodeattest_controller.model.csr_request import RequestState, parse_request, summarize
+from nodeattest_controller.model.identity_rules import (
+    NameContext,
+    allowed_node_names,
+    check_binding,
+    check_node_name,
+    find_machine,
+)
+from nodeattest_controller.model.objects import condition, items, text
+from nodeattest_controller.model.policy import check_authorized, parse_attestation_policy
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import signers, versions
 from nodeattest_providers.checks import Check, Checks
@@ -77,7 +82,7 @@ _EMPTY_HANDED: Final = ("endorsement key: on no other machine's entry",)
 def first_request_name(csr: JsonObject) -> str | None:
     """Tell which first request a stored one answers; None when none, or when it cannot be read."""
     try:
-        return _first_name(parse(csr))
+        return _first_name(parse_request(csr))
     except Denied:
         return None
 
@@ -91,7 +96,7 @@ def explain_request(
     node name; 5. the provider's own verification.
     """
     facts = list(_stored_facts(csr))
-    stored = peek(csr)
+    stored = summarize(csr)
     refused_then = stored is not None and stored.state is RequestState.DENIED and not _is_superseded(csr)
     if stored is not None and stored.is_kubelets:
         return replace(explain_kubelets(csr, documents, facts), refused_then=refused_then)
@@ -108,7 +113,7 @@ def _explain_attested(
     csr: JsonObject, documents: Sequence[JsonObject], facts: list[tuple[str, str]], platforms: Platforms
 ) -> Explanation:
     try:  # 1
-        request = parse(csr)
+        request = parse_request(csr)
     except Denied as denied:
         return Explanation(facts=facts, steps=[refusal("well-formed request", "wire format", denied)])
     steps = [passed("well-formed request", "wire format", "a kubelet's request in the canonical envelope")]
@@ -175,7 +180,7 @@ def _policy_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
         yield not_checked(name, section, "the NodeAttestationPolicy")
         return
     policy = given.policy
-    yield attempt(name, section, lambda: authorize(parse_policy(policy), request.evidence.provider))
+    yield attempt(name, section, lambda: check_authorized(parse_attestation_policy(policy), request.evidence.provider))
 
 
 def _identity_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
@@ -183,14 +188,14 @@ def _identity_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
         yield not_checked("one Machine", "identity rule 1", f"a Machine with provider ID {request.csr.provider_id}")
         return
     member = given.members[0]
-    yield attempt("one Machine, alive and ready", "identity rule 1", lambda: find_member(request, given.members))
+    yield attempt("one Machine, alive and ready", "identity rule 1", lambda: find_machine(request, given.members))
     cluster = f"{member.namespace}/{member.cluster_name}"
-    yield attempt("a token of no other machine", "identity rule 4", lambda: check_token(request, cluster))
+    yield attempt("a token of no other machine", "identity rule 4", lambda: check_bound_token(request, cluster))
     yield from token_steps(request, given, member)
     name = request.csr.node_name
-    around = Surroundings(claimants=[one for one in given.claimants if name in names_of(one)], holders=[])
+    around = NameContext(claimants=[one for one in given.claimants if name in allowed_node_names(one)], holders=[])
     yield attempt("the Machine's node name", "identity rule 2", lambda: check_node_name(request, member, around, None))
-    ledger = given.ledger or ledgers.empty(member)
+    ledger = given.ledger or attestations.new_attestation(member)
     secure = signers.signer(request.evidence.provider, NOWHERE).secure
     yield attempt(
         "not bound otherwise", "identity rules 3 and 4", lambda: check_binding(request, member, ledger, secure=secure)
@@ -200,7 +205,7 @@ def _identity_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
 def _provider_steps(request: NodeRequest, given: Given, platforms: Platforms) -> Iterator[Step]:
     """Let the provider verify; what its own record cannot show is judged besides."""
     try:
-        first = parse(given.first) if given.first is not None else None
+        first = parse_request(given.first) if given.first is not None else None
     except Denied as denied:
         yield refusal("first request", "wire format", denied)
         return
@@ -283,7 +288,7 @@ def _facts(request: NodeRequest, given: Given, first: NodeRequest | None) -> Fac
     return replace(facts, ledger=_ledger_facts(request, given.ledger, first)) if given.ledger else facts
 
 
-def _ledger_facts(request: NodeRequest, ledger: ledgers.Ledger, first: NodeRequest | None) -> LedgerFacts:
+def _ledger_facts(request: NodeRequest, ledger: attestations.Attestation, first: NodeRequest | None) -> LedgerFacts:
     """Leave the clock out for a request that was certified before the newest: the ledger of its day had another."""
     facts = ledger.facts(request, first.uid if first else "")
     is_newest = bool(ledger.issued) and ledger.issued[-1].spki == request.csr.spki_sha256
@@ -293,7 +298,7 @@ def _ledger_facts(request: NodeRequest, ledger: ledgers.Ledger, first: NodeReque
 def _sections(given: Given) -> Mapping[ProviderName, Mapping[str, JsonValue]]:
     """Read the providers' sections; an invalid policy was refused by a step of its own."""
     try:
-        return parse_policy(given.policy).sections if given.policy is not None else {}
+        return parse_attestation_policy(given.policy).sections if given.policy is not None else {}
     except Denied:
         return {}
 

@@ -11,21 +11,21 @@ from collections.abc import Iterator, Sequence
 from nodeattest_cli.explain.model import Explanation, Step
 from nodeattest_cli.explain.steps import attempt, needs_platform, not_checked, passed, refusal
 from nodeattest_cli.explain.surroundings import Given, pick_for_node
-from nodeattest_controller.core.authority import SubjectNames
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.kubelet_request import KubeletRequest, parse
-from nodeattest_controller.core.policy import parse as parse_policy
-from nodeattest_controller.core.review import names_of
-from nodeattest_controller.core.serving import (
-    check_attested,
-    check_joined,
-    check_names,
-    check_places,
-    is_settled,
+from nodeattest_controller.controllers.kubelet_serving.evaluator import one_machine
+from nodeattest_controller.model.certificate_authority import SubjectAltNames
+from nodeattest_controller.model.identity_rules import allowed_node_names
+from nodeattest_controller.model.kubelet_csr import KubeletServingRequest, parse_kubelet_request
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.policy import parse_attestation_policy
+from nodeattest_controller.model.serving_names import (
+    addresses_final,
+    check_client_certificate,
+    check_sans,
+    check_sans_unclaimed,
+    check_serving_allowed,
     network_of,
-    places_of,
+    san_candidates,
 )
-from nodeattest_controller.requests.kubelet_serving import one_machine
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied, Reason
@@ -41,7 +41,7 @@ _RULES = "serving certificates"
 def explain_kubelets(csr: JsonObject, documents: Sequence[JsonObject], facts: Sequence[tuple[str, str]]) -> Explanation:
     """Judge kubelet's own request; who signs it is the cluster's kube-controller-manager."""
     try:
-        request = parse(csr)
+        request = parse_kubelet_request(csr)
     except Denied as denied:
         return Explanation(facts=facts, steps=[refusal("well-formed request of kubelet", _RULES, denied)])
     names = ", ".join((*request.names.dns_names, *request.names.ip_addresses))
@@ -58,17 +58,21 @@ def attested_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     if policy is None:
         yield not_checked(name, _RULES, "the NodeAttestationPolicy")
     else:
-        yield attempt(name, _RULES, lambda: check_attested(request, parse_policy(policy), secure=secure))
+        yield attempt(
+            name, _RULES, lambda: check_serving_allowed(request, parse_attestation_policy(policy), secure=secure)
+        )
     if ledger is None:
         yield not_checked("a joined machine", _RULES, "its MachineAttestation")
     else:
-        yield attempt("a joined machine", _RULES, lambda: check_joined(request, ledger, request.created))
-    wanted = SubjectNames(request.csr.dns_names, request.csr.ip_addresses)
-    asked = KubeletRequest(name=request.name, node_name=request.csr.node_name, names=wanted, created=request.created)
+        yield attempt("a joined machine", _RULES, lambda: check_client_certificate(request, ledger, request.created))
+    wanted = SubjectAltNames(request.csr.dns_names, request.csr.ip_addresses)
+    asked = KubeletServingRequest(
+        name=request.name, node_name=request.csr.node_name, names=wanted, created=request.created
+    )
     yield from _names_steps(asked, given, request.evidence.provider)
 
 
-def _kubelets_steps(request: KubeletRequest, given: Given) -> Iterator[Step]:
+def _kubelets_steps(request: KubeletServingRequest, given: Given) -> Iterator[Step]:
     policy = given.policy
     if policy is None:
         yield not_checked("policy approves", _RULES, "the NodeAttestationPolicy")
@@ -84,7 +88,7 @@ def _kubelets_steps(request: KubeletRequest, given: Given) -> Iterator[Step]:
 
 
 def _check_approves(policy: JsonObject) -> None:
-    if not parse_policy(policy).serving.approves_kubelet:
+    if not parse_attestation_policy(policy).serving.approves_kubelet:
         raise Denied(
             Reason.SERVING_NOT_ALLOWED,
             expected="serving.kubelet: Approve",
@@ -93,31 +97,31 @@ def _check_approves(policy: JsonObject) -> None:
         )
 
 
-def _names_steps(request: KubeletRequest, given: Given, provider: ProviderName | None) -> Iterator[Step]:
+def _names_steps(request: KubeletServingRequest, given: Given, provider: ProviderName | None) -> Iterator[Step]:
     name, listed = "names of one machine alone", "names and addresses of the Machine"
     if not given.members or given.cluster is None:
         yield not_checked(listed, _RULES, "the Cluster and the Machine")
         return
     network, member = network_of(given.cluster), given.members[0]
 
-    def rivals(place: str) -> list[Member]:
+    def rivals(place: str) -> list[MachineView]:
         others = [one for one in given.claimants if one.provider_id != member.provider_id]
-        return [one for one in others if place in places_of(one) or place in names_of(one)]
+        return [one for one in others if place in san_candidates(one) or place in allowed_node_names(one)]
 
     if _tells_addresses(provider):
-        yield attempt(name, _RULES, lambda: check_places(request.names, network=network, rivals=rivals))
+        yield attempt(name, _RULES, lambda: check_sans_unclaimed(request.names, network=network, rivals=rivals))
         yield needs_platform(listed, _RULES, f"the platform of {provider} says where the machine can be reached")
         return
     yield attempt(
         listed,
         _RULES,
-        lambda: check_names(
+        lambda: check_sans(
             request.names,
             node_name=request.node_name,
             listed=member.addresses,
             network=network,
             rivals=rivals,
-            settled=is_settled(member, request.created),
+            settled=addresses_final(member, request.created),
         ),
     )
 

@@ -10,14 +10,13 @@ import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nodeattest_controller.core.authority import bundle_pins
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.ledger import Ledger
-from nodeattest_controller.core.ledger import parse as parse_ledger
-from nodeattest_controller.core.members import CLUSTER_KINDS, members_of
-from nodeattest_controller.core.objects import mapping, text
-from nodeattest_controller.core.records import MACHINE_RECORD
-from nodeattest_controller.core.review import names_of
+from nodeattest_controller.model.attestation import Attestation, parse_attestation
+from nodeattest_controller.model.certificate_authority import bundle_pins
+from nodeattest_controller.model.identity_rules import allowed_node_names
+from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS, machine_views
+from nodeattest_controller.model.machine_record import MACHINE_RECORD
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.interface import ClusterFacts, NodeRequest, SecretBytes
 from nodeattest_providers.names import ClusterPin, MachineName, NodeName
@@ -33,16 +32,16 @@ class Given:
 
     cluster: JsonObject | None = None
     policy: JsonObject | None = None
-    members: tuple[Member, ...] = ()
+    members: tuple[MachineView, ...] = ()
     """Those with the request's provider ID."""
-    claimants: tuple[Member, ...] = ()
+    claimants: tuple[MachineView, ...] = ()
     """Every Machine of the cluster."""
     infra: JsonObject | None = None
     config: JsonObject | None = None
     """The machine's bootstrap configuration, as it is now: nobody keeps what it was when the request came."""
     infra_title: str = "infrastructure machine"
     """What to call the infrastructure object, given or not."""
-    ledger: Ledger | None = None
+    ledger: Attestation | None = None
     first: JsonObject | None = None
     """The first request of a challenge."""
     pins: frozenset[ClusterPin] = frozenset()
@@ -67,7 +66,7 @@ def pick(documents: Sequence[JsonObject], request: NodeRequest, first_name: str 
     members = tuple(member for member in everyone if member.provider_id == request.csr.provider_id)
     cluster = _one(_of_kind(documents, *CLUSTER_KINDS), members[0].cluster_name if members else None)
     cluster_name = text(cluster or {}, "metadata", "name")
-    ledgers = [parse_ledger(one) for one in _of_kind(documents, "MachineAttestation")]
+    attestations = [parse_attestation(one) for one in _of_kind(documents, "MachineAttestation")]
     infra = members[0].infra if members else None
     config = members[0].bootstrap if members else None
     machine = MachineName(members[0].name) if members else MachineName("")
@@ -79,7 +78,7 @@ def pick(documents: Sequence[JsonObject], request: NodeRequest, first_name: str 
         infra=_one(_of_kind(documents, infra.kind), infra.name) if infra else None,
         config=_one(_of_kind(documents, config.kind), config.name) if config else None,
         infra_title=f"infrastructure machine {infra.kind} {infra.name}" if infra else "infrastructure machine",
-        ledger=next((one for one in ledgers if one.provider_id == request.csr.provider_id), None),
+        ledger=next((one for one in attestations if one.provider_id == request.csr.provider_id), None),
         first=_one(_of_kind(documents, "CertificateSigningRequest"), first_name) if first_name else None,
         pins=_pins(_one(_of_kind(documents, "Secret"), f"{cluster_name}-ca")) if cluster else frozenset(),
         challenge_keys=_values(_one(_of_kind(documents, "Secret"), _CHALLENGE_KEYS), "current", "previous"),
@@ -92,21 +91,21 @@ def pick(documents: Sequence[JsonObject], request: NodeRequest, first_name: str 
 def pick_for_node(documents: Sequence[JsonObject], node_name: NodeName) -> Given:
     """Pick what belongs to a node's request that names no provider ID; the members are those of this node name."""
     everyone = _members(documents)
-    members = tuple(member for member in everyone if node_name in names_of(member))
-    ledgers = [parse_ledger(one) for one in _of_kind(documents, "MachineAttestation")]
+    members = tuple(member for member in everyone if node_name in allowed_node_names(member))
+    attestations = [parse_attestation(one) for one in _of_kind(documents, "MachineAttestation")]
     return Given(
         cluster=_one(_of_kind(documents, *CLUSTER_KINDS), members[0].cluster_name if members else None),
         policy=_one(_of_kind(documents, "NodeAttestationPolicy"), None),
         members=members,
         claimants=everyone,
-        ledger=next((one for one in ledgers if members and one.provider_id == members[0].provider_id), None),
+        ledger=next((one for one in attestations if members and one.provider_id == members[0].provider_id), None),
     )
 
 
-def _members(documents: Sequence[JsonObject]) -> tuple[Member, ...]:
+def _members(documents: Sequence[JsonObject]) -> tuple[MachineView, ...]:
     """Read every Machine and MachineRecord; a pool's instances are judged by what their requests claim."""
     found = _of_kind(documents, "Machine", MACHINE_RECORD)
-    return tuple(member for one in found for member in members_of(one))
+    return tuple(member for one in found for member in machine_views(one))
 
 
 def _of_kind(documents: Sequence[JsonObject], *kinds: str) -> list[JsonObject]:

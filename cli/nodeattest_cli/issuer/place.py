@@ -19,9 +19,9 @@ from nodeattest_cli.connection import Connection, cluster_options
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.token import goduration
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_pem
-from nodeattest_identity.publish.paths import default_jwks_uri
+from nodeattest_identity.publish.layout import default_jwks_uri
 from nodeattest_identity.publish.store import Store
-from nodeattest_identity.publish.store_location import FORMS, StoreAccess, open_store, parse_location
+from nodeattest_identity.publish.targets import FORMS, Access, open_store, parse_target
 from nodeattest_kube.client import ApiClient, KubeconfigError
 
 __all__ = ["Place", "moment", "place_options", "read_keys", "seconds"]
@@ -72,13 +72,13 @@ class Place:
             clients.append(self._in_cluster() if self.in_cluster else self.connection.client())
             return clients[-1]
 
-        access = StoreAccess(
+        access = Access(
             region=self.region,
             endpoint_url=self.endpoint_url,
             azure_key=os.environ.get("AZURE_STORAGE_KEY") or None,
             cluster=cluster,
         )
-        store = open_store(parse_location(self.to), access)
+        store = open_store(parse_target(self.to), access)
         try:
             yield store
         finally:

@@ -13,7 +13,7 @@ from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.token.given import token_of
 from nodeattest_cli.token.making import DEFAULT_TTL, Wish
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.objects import text
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 

@@ -10,7 +10,7 @@ import click
 from nodeattest_cli.connection import Connection, ask, cluster_options
 from nodeattest_cli.token.printing import FORMATS, printer
 from nodeattest_cli.token.view import TokenView, name_of, read, warnings
-from nodeattest_controller.core.objects import items
+from nodeattest_controller.model.objects import items
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from nodeattest_controller.admission import differences
 from nodeattest_controller.admission.subject import Kind, Subject
-from nodeattest_controller.core.policy import Policy
+from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_controller.admission.subject import Kind, Subject, machines_of
-from nodeattest_controller.core.clusterapi import PAUSED_ANNOTATION
-from nodeattest_controller.core.objects import flag, items, mapping, text
-from nodeattest_controller.core.policy import Policy, policy_for
+from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION
+from nodeattest_controller.model.objects import flag, items, mapping, text
+from nodeattest_controller.model.policy import Policy, policy_for
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject

@@ -18,8 +18,8 @@ from typing import Final
 
 from nodeattest_controller.admission.certificates import Held, Lifetimes, advance, decode, encode
 from nodeattest_controller.admission.tls import HeldCertificate
-from nodeattest_controller.core.objects import items, mapping, text
 from nodeattest_controller.logs import fields
+from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Conflict, Forbidden, Invalid, NotFound
 from nodeattest_kube.jsontypes import JsonObject

@@ -12,8 +12,8 @@ from nodeattest_controller.admission.subject import Kind, Subject
 from nodeattest_controller.bootstrap.content import DROP_IN, MARK
 from nodeattest_controller.bootstrap.plan import Plan, RenderingRefused, Serving
 from nodeattest_controller.bootstrap.render import render
-from nodeattest_controller.core.objects import items, mapping, strings, text
-from nodeattest_controller.core.policy import Policy
+from nodeattest_controller.model.objects import items, mapping, strings, text
+from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ProviderName

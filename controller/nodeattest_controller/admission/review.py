@@ -15,7 +15,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
 
-from nodeattest_controller.core.objects import flag, mapping, text
+from nodeattest_controller.model.objects import flag, mapping, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, parse_json
 from nodeattest_providers.errors import Denied, Reason
 

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.admission.differences import Path, paths
-from nodeattest_controller.core.clusterapi import CLUSTER_LABEL, CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
-from nodeattest_controller.core.objects import flag, items, mapping, number, text
+from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
+from nodeattest_controller.model.objects import flag, items, mapping, number, text
 from nodeattest_kube.jsontypes import JsonObject, dig
 
 __all__ = ["Kind", "Subject", "machines_of", "subject_of"]

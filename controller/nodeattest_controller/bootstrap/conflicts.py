@@ -25,7 +25,7 @@ from nodeattest_controller.bootstrap.content import (
 )
 from nodeattest_controller.bootstrap.plan import NEEDS_PROVIDER_ID, Plan, Serving, refusal
 from nodeattest_controller.bootstrap.shapes import arguments, objects, section, words
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied
 

@@ -25,7 +25,7 @@ from nodeattest_controller.bootstrap.shapes import (
     spec_path,
     words,
 )
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 __all__ = ["is_rendered_kind", "render"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from nodeattest_controller.bootstrap.plan import RenderingRefused, refusal
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 __all__ = [

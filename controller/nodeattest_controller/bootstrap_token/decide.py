@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from nodeattest_controller.core.clusterapi import PAUSED_ANNOTATION, InfraRef, bootstrap_ref
-from nodeattest_controller.core.objects import mapping, rfc3339, text
-from nodeattest_controller.core.token_binding import KUBEADM_CONFIG
-from nodeattest_discovery.secret import expiry, stored_token, text_values
+from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, ContractReference, bootstrap_config_ref
+from nodeattest_controller.model.objects import mapping, rfc3339, text
+from nodeattest_controller.model.token_binding import KUBEADM_CONFIG
+from nodeattest_discovery.secret import expiry, stored, text_of
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = [
@@ -62,7 +62,7 @@ class Owner:
     namespace: str
     name: str
     uid: str
-    config: InfraRef | None
+    config: ContractReference | None
     """Its KubeadmConfig; None where it has none."""
     settled: bool
     """Whether it needs its token no more: its node has registered, or it goes away."""
@@ -106,7 +106,7 @@ def owner_of(found: JsonObject, kind: Literal["Machine", "MachinePool"]) -> Owne
 
     A node has registered when the Machine has both nodeRef and provider ID (proposal 004: "Ready").
     """
-    reference = bootstrap_ref(found)
+    reference = bootstrap_config_ref(found)
     is_read = reference is not None and (reference.group, reference.kind) == KUBEADM_CONFIG
     joined = kind == "Machine" and bool(text(found, "status", "nodeRef", "name") and text(found, "spec", "providerID"))
     return Owner(
@@ -123,8 +123,8 @@ def owner_of(found: JsonObject, kind: Literal["Machine", "MachinePool"]) -> Owne
 
 def token_of(secret: JsonObject, now: datetime) -> Token | None:
     """Read a token that the bootstrap provider made; None for any other Secret, and for a token without an end."""
-    found, moment = stored_token(secret), expiry(secret, now)[1]
-    described = text_values(secret, ("description",)) == (DESCRIPTION,)
+    found, moment = stored(secret), expiry(secret, now)[1]
+    described = text_of(secret, ("description",)) == (DESCRIPTION,)
     uid, version = text(secret, "metadata", "uid"), text(secret, "metadata", "resourceVersion")
     going = bool(text(secret, "metadata", "deletionTimestamp"))
     if found is None or moment is None or going or not (described and uid and version):

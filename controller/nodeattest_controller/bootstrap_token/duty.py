@@ -26,9 +26,9 @@ from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.ownership import Ownership
 from nodeattest_controller.clusters.subjects import cluster_subject
 from nodeattest_controller.clusters.tellings import Tellings, outcome_of
-from nodeattest_controller.core.objects import mapping
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable

@@ -30,9 +30,9 @@ from nodeattest_controller.clusters.bootstrap_configs import BootstrapConfigs
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.kept import MOST, Kept
 from nodeattest_controller.clusters.management import Management
-from nodeattest_controller.core.clusterapi import PAUSED_ANNOTATION
-from nodeattest_controller.core.objects import mapping, text
-from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, stored_token
+from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION
+from nodeattest_controller.model.objects import mapping, text
+from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, stored
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -150,7 +150,7 @@ class Keeper:
                 if token is not None:
                     kept.take(token.name, token.uid, token.resource_version, token.value, str(token.record))
                     found[token.id] = token
-                elif isinstance(item, dict) and (other := stored_token(item)) is not None:
+                elif isinstance(item, dict) and (other := stored(item)) is not None:
                     kept.take(other.id)
                     others.add(other.id)
         return found, frozenset(others)

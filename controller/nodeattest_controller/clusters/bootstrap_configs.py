@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from nodeattest_controller.core.clusterapi import InfraRef, Member
-from nodeattest_controller.core.objects import text
-from nodeattest_controller.core.policy import TokenBinding
-from nodeattest_controller.core.token_binding import (
+from nodeattest_controller.model.machine_view import ContractReference, MachineView
+from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.policy import TokenBinding
+from nodeattest_controller.model.token_binding import (
     NamedTokens,
     asking_token,
-    check_named,
+    check_token_named,
     is_kubeadm_config,
     named_tokens,
     recorded_token,
@@ -49,7 +49,7 @@ class BootstrapConfigs:
         self._known: dict[tuple[str, str, str], float] = {}
         """Until when a token (the last part) is known to be that of a machine (namespace/configuration, UID)."""
 
-    async def check(self, request: NodeRequest, member: Member, binding: TokenBinding) -> None:
+    async def check(self, request: NodeRequest, member: MachineView, binding: TokenBinding) -> None:
         """Identity rule 4 for whoever asks with a bootstrap token; raises Denied or Unavailable.
 
         ``member`` is whoever has the configuration: for a Machine of a pool, the pool (``Inventory.configured_by``).
@@ -64,21 +64,21 @@ class BootstrapConfigs:
                     f"{member.kind} {member.name} is of a MachinePool, and no one pool lists its provider ID yet",
                     "let the infrastructure provider list it in the pool's providerIDList",
                 )
-            check_named(token_id, member, recorded_token(member), binding)
+            check_token_named(token_id, member, recorded_token(member), binding)
             return
         key = (f"{member.namespace}/{reference.name}", member.uid, token_id)
         if self._clock() < self._known.get(key, 0.0):
             return
         found = await self.named(reference, member.namespace)
-        check_named(token_id, member, found, binding)
+        check_token_named(token_id, member, found, binding)
         if token_id in found.ids:  # a pass that Preferred gave to a machine without a token says nothing of the next
             self._remember(key)
 
-    async def named(self, reference: InfraRef, namespace: str) -> NamedTokens:
+    async def named(self, reference: ContractReference, namespace: str) -> NamedTokens:
         """Read which tokens a KubeadmConfig names, now; raises Unavailable."""
         return named_tokens(await self.read(reference, namespace))
 
-    async def read(self, reference: InfraRef, namespace: str) -> JsonObject:
+    async def read(self, reference: ContractReference, namespace: str) -> JsonObject:
         """Read a KubeadmConfig now; raises Unavailable. It holds the token itself: keep nothing of it."""
         what = f"KubeadmConfig {reference.name}"
         if not (paths.is_segment(reference.name) and paths.is_segment(reference.group)):

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
-from nodeattest_controller.core.objects import moment, rfc3339, text
 from nodeattest_controller.logs import fields
+from nodeattest_controller.model.objects import moment, rfc3339, text
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject

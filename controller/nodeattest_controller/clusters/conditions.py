@@ -16,8 +16,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.core.objects import condition as find
-from nodeattest_controller.core.objects import items, mapping, number, rfc3339, text
+from nodeattest_controller.model.objects import condition as find
+from nodeattest_controller.model.objects import items, mapping, number, rfc3339, text
 from nodeattest_kube.client import ApiClient, Conflict
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 

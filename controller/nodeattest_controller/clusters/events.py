@@ -18,8 +18,8 @@ from datetime import datetime
 from typing import Final
 from uuid import uuid4
 
-from nodeattest_controller.core.objects import rfc3339
 from nodeattest_controller.logs import fields
+from nodeattest_controller.model.objects import rfc3339
 from nodeattest_kube import paths
 from nodeattest_kube.buckets import Buckets
 from nodeattest_kube.client import ApiClient, ApiError

@@ -9,12 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NewType, TypeVar
 
-from nodeattest_controller.core.clusterapi import Member, machine_members, pool_members
-from nodeattest_controller.core.ledger import Ledger, kind_of
-from nodeattest_controller.core.ledger import parse as parse_ledger
-from nodeattest_controller.core.records import record_members
-from nodeattest_controller.core.review import names_of
-from nodeattest_controller.core.serving import places_of
+from nodeattest_controller.model.attestation import Attestation, parse_attestation, pin_kind
+from nodeattest_controller.model.identity_rules import allowed_node_names
+from nodeattest_controller.model.machine_record import views_of_record
+from nodeattest_controller.model.machine_view import MachineView, views_of_machine, views_of_pool
+from nodeattest_controller.model.serving_names import san_candidates
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["ClusterKey", "Inventory", "cluster_key"]
@@ -62,26 +61,26 @@ class Inventory:
     """Members and ledgers of all clusters."""
 
     def __init__(self) -> None:
-        self._members: _Index[Member] = _Index(_member_keys)
-        self._ledgers: _Index[Ledger] = _Index(_ledger_keys)
+        self._members: _Index[MachineView] = _Index(_member_keys)
+        self._ledgers: _Index[Attestation] = _Index(_ledger_keys)
 
     def put_machine(self, key: str, machine: JsonObject | None) -> None:
         """Take in a Machine, or forget it."""
-        self._members.put(f"machine:{key}", machine_members(machine) if machine else ())
+        self._members.put(f"machine:{key}", views_of_machine(machine) if machine else ())
 
     def put_pool(self, key: str, pool: JsonObject | None) -> None:
         """Take in a MachinePool, or forget it."""
-        self._members.put(f"pool:{key}", pool_members(pool) if pool else ())
+        self._members.put(f"pool:{key}", views_of_pool(pool) if pool else ())
 
     def put_record(self, key: str, record: JsonObject | None) -> None:
         """Take in a MachineRecord, or forget it."""
-        self._members.put(f"record:{key}", record_members(record) if record else ())
+        self._members.put(f"record:{key}", views_of_record(record) if record else ())
 
     def put_ledger(self, key: str, ledger: JsonObject | None) -> None:
         """Take in a MachineAttestation, or forget it."""
-        self._ledgers.put(key, (parse_ledger(ledger),) if ledger else ())
+        self._ledgers.put(key, (parse_attestation(ledger),) if ledger else ())
 
-    def members(self, cluster: ClusterKey, provider_id: str) -> list[Member]:
+    def members(self, cluster: ClusterKey, provider_id: str) -> list[MachineView]:
         """Return the members of a cluster with this provider ID; a pool that lists its Machines counts once.
 
         A Machine or a pool does not answer for a record: two sources that claim one machine are two members.
@@ -91,7 +90,7 @@ class Inventory:
             return [member for member in found if not member.is_pool_instance]
         return found
 
-    def configured_by(self, cluster: ClusterKey, member: Member) -> Member:
+    def configured_by(self, cluster: ClusterKey, member: MachineView) -> MachineView:
         """Return who has a machine's bootstrap configuration: itself, or the one pool that lists a Machine without."""
         if member.kind != "Machine" or member.bootstrap is not None:
             return member
@@ -103,60 +102,60 @@ class Inventory:
         """Return the UIDs of the objects that list a machine: a pool's instance may be a Machine besides."""
         return frozenset(member.uid for member in self._members.find((cluster, "id", provider_id)))
 
-    def members_of(self, cluster: ClusterKey) -> list[Member]:
+    def members_of(self, cluster: ClusterKey) -> list[MachineView]:
         """Return every member of a cluster, each once; a pool's instances that are Machines are those Machines."""
         found = self._members.find((cluster, "all"))
         machines = {member.provider_id for member in found if not member.is_pool_instance}
         return [member for member in found if not member.is_pool_instance or member.provider_id not in machines]
 
-    def ledgers_of(self, cluster: ClusterKey) -> list[Ledger]:
+    def ledgers_of(self, cluster: ClusterKey) -> list[Attestation]:
         """Return every ledger of a cluster."""
         return self._ledgers.find((cluster, "all"))
 
-    def claimants(self, cluster: ClusterKey, node_name: str) -> list[Member]:
+    def claimants(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
         """Return the members of a cluster whose own name sources give this name."""
         return self._members.find((cluster, "name", node_name))
 
-    def members_of_node(self, cluster: ClusterKey, node_name: str) -> list[Member]:
+    def members_of_node(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
         """Return the members of a cluster that claim a node's name or are bound to it, each once."""
         found = self.claimants(cluster, node_name)
         for holder in self.holders(cluster, node_name):
             found += self.members(cluster, holder.provider_id)
         return list({member.provider_id: member for member in found}.values())
 
-    def rivals(self, cluster: ClusterKey, place: str, provider_id: str) -> list[Member]:
+    def rivals(self, cluster: ClusterKey, place: str, provider_id: str) -> list[MachineView]:
         """Return the other members of a cluster that list a name or address, claim it, or are bound to it."""
         found = self._members.find((cluster, "place", place)) + self.members_of_node(cluster, place)
         return [member for member in found if member.provider_id != provider_id]
 
-    def ledger(self, cluster: ClusterKey, provider_id: str) -> Ledger | None:
+    def ledger(self, cluster: ClusterKey, provider_id: str) -> Attestation | None:
         """Return the ledger of one machine."""
         return next(iter(self._ledgers.find((cluster, "id", provider_id))), None)
 
-    def holders(self, cluster: ClusterKey, node_name: str) -> list[Ledger]:
+    def holders(self, cluster: ClusterKey, node_name: str) -> list[Attestation]:
         """Return the ledgers of a cluster that bound this node name."""
         return self._ledgers.find((cluster, "name", node_name))
 
-    def key_holders(self, cluster: ClusterKey, spki: str) -> list[Ledger]:
+    def key_holders(self, cluster: ClusterKey, spki: str) -> list[Attestation]:
         """Return the ledgers of a cluster that issued for this key, ever as far as is known."""
         return self._ledgers.find((cluster, "spki", spki))
 
-    def fingerprint_holders(self, cluster: ClusterKey, kind: str, value: str) -> list[Ledger]:
+    def fingerprint_holders(self, cluster: ClusterKey, kind: str, value: str) -> list[Attestation]:
         """Return the ledgers of a cluster that pin this fingerprint, by whichever provider or part of a composite."""
-        return self._ledgers.find((cluster, "fingerprint", kind_of(kind), value))
+        return self._ledgers.find((cluster, "fingerprint", pin_kind(kind), value))
 
 
-def _member_keys(member: Member) -> Iterable[Hashable]:
+def _member_keys(member: MachineView) -> Iterable[Hashable]:
     cluster = cluster_key(member.namespace, member.cluster_name)
     yield (cluster, "all")
     yield (cluster, "id", member.provider_id)
-    for name in dict.fromkeys(names_of(member)):
+    for name in dict.fromkeys(allowed_node_names(member)):
         yield (cluster, "name", name)
-    for place in places_of(member):
+    for place in san_candidates(member):
         yield (cluster, "place", place)
 
 
-def _ledger_keys(ledger: Ledger) -> Iterable[Hashable]:
+def _ledger_keys(ledger: Attestation) -> Iterable[Hashable]:
     cluster = cluster_key(ledger.namespace, ledger.cluster_name)
     yield (cluster, "all")
     yield (cluster, "id", ledger.provider_id)
@@ -165,4 +164,4 @@ def _ledger_keys(ledger: Ledger) -> Iterable[Hashable]:
     for key in (*ledger.issued, *ledger.retired):
         yield (cluster, "spki", key.spki)
     for kind, value in ledger.fingerprints.items():
-        yield (cluster, "fingerprint", kind_of(kind), value)
+        yield (cluster, "fingerprint", pin_kind(kind), value)

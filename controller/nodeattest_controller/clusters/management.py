@@ -24,19 +24,18 @@ from nodeattest_controller.clusters.sources import (
     node_change,
     sources_of,
 )
-from nodeattest_controller.core.authority import Authority, load_authority
-from nodeattest_controller.core.clusterapi import (
+from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
+from nodeattest_controller.model.machine_kinds import machine_views
+from nodeattest_controller.model.machine_record import cluster_flaw
+from nodeattest_controller.model.machine_view import (
     CLUSTER_LABEL,
     PAUSED_ANNOTATION,
-    InfraRef,
-    Member,
-    MemberResource,
+    ContractReference,
+    MachineResource,
+    MachineView,
 )
-from nodeattest_controller.core.members import members_of
-from nodeattest_controller.core.objects import flag, items, key_of, mapping, text, text_map
-from nodeattest_controller.core.policy import Policy, policy_for
-from nodeattest_controller.core.policy import parse as parse_policy
-from nodeattest_controller.core.records import cluster_flaw
+from nodeattest_controller.model.objects import flag, items, key_of, mapping, text, text_map
+from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, version_of
@@ -45,7 +44,7 @@ from nodeattest_kube.reflector import Reflector
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.interface import ClusterFacts, SecretBytes
 
-__all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "Management", "MemberResource", "node_change"]
+__all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "MachineResource", "Management", "node_change"]
 
 _KEPT_SECRETS: Final = ("-kubeconfig", "-ca")
 LEDGER_RETRY: Final = 0.2
@@ -82,7 +81,7 @@ class Management:
         self._infra: dict[tuple[str, str], Reflector] = {}
         self._infra_locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._policies: dict[str, tuple[str, Policy]] = {}
-        self._authorities: dict[ClusterKey, tuple[str, Authority]] = {}
+        self._authorities: dict[ClusterKey, tuple[str, CertificateAuthority]] = {}
         self._tasks = asyncio.TaskGroup()
         self._caches = Caches(client, self._tasks)
 
@@ -180,7 +179,7 @@ class Management:
         key, version = key_of(policy), text(policy, "metadata", "uid") + text(policy, "metadata", "resourceVersion")
         known = self._policies.get(key)
         if known is None or known[0] != version:
-            known = (version, parse_policy(policy))
+            known = (version, parse_attestation_policy(policy))
             self._policies[key] = known
         return known[1]
 
@@ -194,7 +193,7 @@ class Management:
         except (binascii.Error, ValueError):
             return None
 
-    def authority(self, key: ClusterKey) -> Authority:
+    def authority(self, key: ClusterKey) -> CertificateAuthority:
         """Return the cluster's CA; raises Unavailable that says what is missing."""
         secret = self._reflectors["secrets"].get(f"{key}-ca")
         version = text(secret, "metadata", "resourceVersion") if secret else ""
@@ -219,28 +218,28 @@ class Management:
 
     # Members
 
-    def objects_of(self, cluster: ClusterKey, resource: MemberResource) -> list[JsonObject]:
+    def objects_of(self, cluster: ClusterKey, resource: MachineResource) -> list[JsonObject]:
         """Return the Machines, MachinePools or MachineRecords of a cluster as they are, with their status."""
         kept = self._kept(resource)
         return kept.objects.by_index("cluster", cluster) if kept is not None else []
 
-    def object_at(self, resource: MemberResource, namespace: str, name: str) -> JsonObject | None:
+    def object_at(self, resource: MachineResource, namespace: str, name: str) -> JsonObject | None:
         """Return one of these as it is."""
         kept = self._kept(resource)
         return kept.objects.get(f"{namespace}/{name}") if kept is not None else None
 
-    def path_of(self, resource: MemberResource, namespace: str, name: str) -> str:
+    def path_of(self, resource: MachineResource, namespace: str, name: str) -> str:
         """Return the path of one of these in the version that is served; raises KeyError where none of them is read."""
         kept = self._kept(resource)
         if kept is None:
             raise KeyError(resource)
         return paths.named(kept.group, kept.version, resource, name, namespace=namespace)
 
-    def _kept(self, resource: MemberResource) -> Kept | None:
+    def _kept(self, resource: MachineResource) -> Kept | None:
         found = (source.kept(resource) for source in self._sources)
         return next((kept for kept in found if kept is not None), None)
 
-    async def live_member(self, member: Member) -> Member | None:
+    async def live_member(self, member: MachineView) -> MachineView | None:
         """Read a Machine again, now; None when it is gone, is another by now, or no longer has the provider ID."""
         group, _, version = member.api_version.partition("/")
         try:
@@ -249,10 +248,10 @@ class Management:
             )
         except NotFound:
             return None
-        members = members_of(found, member.kind)
+        members = machine_views(found, member.kind)
         return next((m for m in members if m.uid == member.uid and m.provider_id == member.provider_id), None)
 
-    async def infra_of(self, member: Member) -> JsonObject | None:
+    async def infra_of(self, member: MachineView) -> JsonObject | None:
         """Return the infrastructure object of a Machine, from a cache that starts with its kind.
 
         None only where the Machine names none: what the platform says must be known before anything else is believed,
@@ -273,7 +272,7 @@ class Management:
             raise _no_platform(f"{reference.kind} {reference.name} is not there")
         return found
 
-    async def attestation_secret(self, member: Member) -> SecretBytes | None:
+    async def attestation_secret(self, member: MachineView) -> SecretBytes | None:
         """Read the ``challenge`` provider's per-Machine secret: Secret ``<machine>-attestation``, key ``secret``."""
         path = paths.core("secrets", member.name + SECRET_SUFFIX, namespace=member.namespace)
         try:
@@ -292,7 +291,7 @@ class Management:
         found = await self.client.get(paths.api_group(group))
         return text(found, "preferredVersion", "version")
 
-    async def _watch_infra(self, reference: InfraRef) -> Reflector:
+    async def _watch_infra(self, reference: ContractReference) -> Reflector:
         try:
             version = reference.version or await self._preferred_version(reference.group)
             served = await self.client.get(paths.api_group(reference.group, version))

@@ -6,15 +6,15 @@ references name a group only".
 
 from __future__ import annotations
 
-from nodeattest_controller.core.clusterapi import InfraRef
-from nodeattest_controller.core.objects import items, text
+from nodeattest_controller.model.machine_view import ContractReference
+from nodeattest_controller.model.objects import items, text
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 
 __all__ = ["path_of_reference"]
 
 
-async def path_of_reference(client: ApiClient, reference: InfraRef, namespace: str) -> str:
+async def path_of_reference(client: ApiClient, reference: ContractReference, namespace: str) -> str:
     """Return the path of the object that is referred to; raises NotFound where nobody serves its kind, or ApiError."""
     if not all(map(paths.is_segment, (reference.group, reference.name))):
         raise _not_served(reference)
@@ -30,6 +30,6 @@ async def path_of_reference(client: ApiClient, reference: InfraRef, namespace: s
     raise _not_served(reference)
 
 
-def _not_served(reference: InfraRef) -> NotFound:
+def _not_served(reference: ContractReference) -> NotFound:
     where = f"{reference.group}/{reference.version}".rstrip("/")
     return NotFound(404, "NotFound", f"{where} serves no {reference.kind} {reference.name}".rstrip())

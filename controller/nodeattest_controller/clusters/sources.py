@@ -17,11 +17,11 @@ from typing import Final, Protocol
 
 from nodeattest_controller.clusters.caches import Caches
 from nodeattest_controller.clusters.inventory import ClusterKey, Inventory, cluster_key
-from nodeattest_controller.core.clusterapi import Member, MemberResource
-from nodeattest_controller.core.members import members_of
-from nodeattest_controller.core.objects import text
-from nodeattest_controller.core.review import names_of
 from nodeattest_controller.logs import fields
+from nodeattest_controller.model.identity_rules import allowed_node_names
+from nodeattest_controller.model.machine_kinds import machine_views
+from nodeattest_controller.model.machine_view import MachineResource, MachineView
+from nodeattest_controller.model.objects import text
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -66,7 +66,7 @@ class Source(Protocol):
         """Return every cluster's object."""
         ...
 
-    def kept(self, resource: MemberResource) -> Kept | None:
+    def kept(self, resource: MachineResource) -> Kept | None:
         """Return the objects of one kind of machines; None where this source has none of that kind."""
         ...
 
@@ -93,7 +93,7 @@ class _Told:
         self._namespace = namespace
         self._on_change = on_change
         self._clusters: Reflector | None = None
-        self._kept: dict[MemberResource, Kept] = {}
+        self._kept: dict[MachineResource, Kept] = {}
 
     def cluster(self, key: ClusterKey) -> JsonObject | None:
         """Return one cluster's object."""
@@ -103,11 +103,11 @@ class _Told:
         """Return every cluster's object."""
         return self._clusters.values() if self._clusters is not None else ()
 
-    def kept(self, resource: MemberResource) -> Kept | None:
+    def kept(self, resource: MachineResource) -> Kept | None:
         """Return the objects of one kind of machines."""
         return self._kept.get(resource)
 
-    def _keep(self, resource: MemberResource, objects: Reflector, group: str, version: str) -> None:
+    def _keep(self, resource: MachineResource, objects: Reflector, group: str, version: str) -> None:
         objects.index("cluster", _cluster_keys)
         self._kept[resource] = Kept(objects, group, version)
 
@@ -117,11 +117,13 @@ class _Told:
     def _cluster_changed(self, key: str, _cluster: JsonObject | None) -> None:
         self._on_change(ClusterKey(key), None)
 
-    def _member_changed(self, obj: JsonObject, members: Iterable[Member]) -> None:
+    def _member_changed(self, obj: JsonObject, members: Iterable[MachineView]) -> None:
         found = list(members)
         name = text(obj, "spec", "clusterName")
         concerned = [member.provider_id for member in found]
-        concerned += [node_change(name) for member in found if not member.is_pool_instance for name in names_of(member)]
+        concerned += [
+            node_change(name) for member in found if not member.is_pool_instance for name in allowed_node_names(member)
+        ]
         self._on_change(cluster_key(text(obj, "metadata", "namespace"), name), frozenset(concerned))
 
 
@@ -164,12 +166,12 @@ class ClusterAPI(_Told):
     def _machine_changed(self, key: str, machine: JsonObject | None) -> None:
         self._inventory.put_machine(key, machine)
         if machine is not None:
-            self._member_changed(machine, members_of(machine, "Machine"))
+            self._member_changed(machine, machine_views(machine, "Machine"))
 
     def _pool_changed(self, key: str, pool: JsonObject | None) -> None:
         self._inventory.put_pool(key, pool)
         if pool is not None:
-            self._member_changed(pool, members_of(pool, "MachinePool"))
+            self._member_changed(pool, machine_views(pool, "MachinePool"))
 
 
 class MachineRecords(_Told):
@@ -188,7 +190,7 @@ class MachineRecords(_Told):
         self._inventory.put_record(key, record)
         if record is None:
             return
-        members = members_of(record, "MachineRecord")
+        members = machine_views(record, "MachineRecord")
         for flawed in (member for member in members if member.flaw):
             _LOG.warning(
                 "cannot use a MachineRecord",

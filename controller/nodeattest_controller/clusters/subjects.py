@@ -9,15 +9,15 @@ from __future__ import annotations
 from nodeattest_controller.clusters.events import Subject
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.objects import mapping, text
-from nodeattest_controller.core.records import CLUSTER_RECORD
+from nodeattest_controller.model.machine_record import CLUSTER_RECORD
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["claimed_subject", "cluster_subject", "member_subject"]
 
 
-def member_subject(member: Member) -> Subject:
+def member_subject(member: MachineView) -> Subject:
     """Name a Machine, or the MachinePool of an instance."""
     return Subject(
         api_version=member.api_version, kind=member.kind, namespace=member.namespace, name=member.name, uid=member.uid

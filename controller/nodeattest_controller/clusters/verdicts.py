@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Protocol
 
 from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.core.clusterapi import Member
+from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 
@@ -22,7 +22,7 @@ class Granted:
     """A certificate was published."""
 
     cluster: ClusterKey
-    member: Member
+    member: MachineView
     node_name: NodeName
     provider: ProviderName
     purpose: Purpose

@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.core.objects import items, mapping, metadata, rfc3339, text, text_map
-from nodeattest_controller.core.request import MAX_BASE64, peek
 from nodeattest_controller.logs import fields
+from nodeattest_controller.model.csr_request import MAX_BASE64, summarize
+from nodeattest_controller.model.objects import items, mapping, metadata, rfc3339, text, text_map
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -182,7 +182,7 @@ class Workload:
         return written
 
     def _changed(self, name: str, request: JsonObject | None) -> None:
-        stored = peek(request) if request is not None else None
+        stored = summarize(request) if request is not None else None
         if stored is not None and stored.is_kubelets and stored.is_open:
             self.kubelet_requests.add(name)
         else:
@@ -213,7 +213,7 @@ def _slim_request(request: JsonObject) -> JsonObject:
 
     Kubelet's own are among the others: where nobody approves them, each kubelet leaves one every 15 minutes.
     """
-    stored = peek(request)
+    stored = summarize(request)
     if stored is not None and stored.is_open and not stored.is_kubelets:
         return _bounded(request)
     status: JsonObject = {"conditions": [dict(entry) for entry in items(request, "status", "conditions")]}

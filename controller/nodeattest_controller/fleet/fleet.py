@@ -22,12 +22,12 @@ from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.ownership import Ownership
 from nodeattest_controller.clusters.workload import Workload
-from nodeattest_controller.core.objects import mapping, text
+from nodeattest_controller.controllers.csr.reconciler import Reconciler
 from nodeattest_controller.fleet.duties import Duty, Work
 from nodeattest_controller.fleet.watches import Watches
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.requests.reconcile import Reconciler
+from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
 from nodeattest_kube.workqueue import WorkQueue
 

@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.clusters.conditions import Truth
-from nodeattest_controller.core.objects import condition, flag, items, mapping, text
-from nodeattest_controller.core.records import CLUSTER_RECORD
 from nodeattest_controller.hardening.doors import KUBEADM_BOOTSTRAP, KUBEADM_ROTATION, Door, Grant, Who
 from nodeattest_controller.hardening.standing import Census
+from nodeattest_controller.model.machine_record import CLUSTER_RECORD
+from nodeattest_controller.model.objects import condition, flag, items, mapping, text
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = [

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.core.objects import items, mapping, strings, text
+from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP
 

@@ -23,12 +23,12 @@ from nodeattest_controller.clusters.looks import Looks, Pace
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.ownership import Ownership
 from nodeattest_controller.clusters.verdicts import Granted, Refused
-from nodeattest_controller.core.objects import mapping
 from nodeattest_controller.hardening.decide import Finding, Why, decide, is_initialized, not_initialized, unverified
 from nodeattest_controller.hardening.doors import Grant
 from nodeattest_controller.hardening.report import MANAGEMENT_REMEDY, REMEDY, Report
 from nodeattest_controller.hardening.survey import Survey
 from nodeattest_controller.logs import fields
+from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable

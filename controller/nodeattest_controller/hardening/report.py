@@ -16,12 +16,12 @@ from nodeattest_controller.clusters.events import EventRecorder
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.subjects import cluster_subject
-from nodeattest_controller.core.objects import condition, items, text
-from nodeattest_controller.core.records import CLUSTER_RECORD
 from nodeattest_controller.hardening.decide import CONDITION, Finding, Why
 from nodeattest_controller.hardening.doors import Grant
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.machine_record import CLUSTER_RECORD
+from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_kube import paths
 from nodeattest_kube.jsontypes import JsonObject
 

@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.clusters.inventory import ClusterKey, Inventory
-from nodeattest_controller.core.ledger import Ledger
-from nodeattest_controller.core.objects import text
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import NodeName
 
@@ -73,5 +73,5 @@ def is_attested(node: JsonObject, cluster: ClusterKey, inventory: Inventory, now
     return members[0].node_ref_uid is not None and members[0].node_ref_uid == text(node, "metadata", "uid")
 
 
-def _owns(uid: str, ledger: Ledger) -> bool:
+def _owns(uid: str, ledger: Attestation) -> bool:
     return bool(uid) and uid == ledger.owner_uid

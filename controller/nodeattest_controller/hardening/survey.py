@@ -15,7 +15,6 @@ from typing import Final
 
 from nodeattest_controller.clusters.inventory import ClusterKey, Inventory
 from nodeattest_controller.clusters.kept import MOST, Kept
-from nodeattest_controller.core.objects import flag, items, text
 from nodeattest_controller.hardening.decide import Facts, Passes
 from nodeattest_controller.hardening.doors import (
     BOOTSTRAP_GROUP,
@@ -32,6 +31,7 @@ from nodeattest_controller.hardening.doors import (
     grant_of,
 )
 from nodeattest_controller.hardening.standing import Census, is_attested
+from nodeattest_controller.model.objects import flag, items, text
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, authenticating_groups
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, Forbidden

@@ -19,22 +19,17 @@ from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.looks import Looks, Pace
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.ownership import Ownership
-from nodeattest_controller.core.objects import mapping
 from nodeattest_controller.issuers.report import Report
 from nodeattest_controller.issuers.site import Below, Site, Sites
+from nodeattest_controller.model.objects import mapping
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
 from nodeattest_identity.issuer.urls import UrlError
-from nodeattest_identity.publish.errors import (
-    ForeignIssuerError,
-    PublishError,
-    StoreUnavailableError,
-    WriteConflictError,
-)
-from nodeattest_identity.publish.plan import Desired
+from nodeattest_identity.publish.errors import ForeignIssuer, LostRace, PublishError, StoreUnavailable
+from nodeattest_identity.publish.plan import Wanted
 from nodeattest_identity.publish.publisher import Published, publish
+from nodeattest_identity.publish.readback import PublicReader, Seen
 from nodeattest_identity.publish.store import Store
-from nodeattest_identity.publish.store_location import StoreAccess, StoreLocation, open_store
-from nodeattest_identity.publish.verify_public import PublicReader, PublicStatus
+from nodeattest_identity.publish.targets import Access, Target, open_store
 from nodeattest_identity.serve.sources import SourceError, read_api_server
 from nodeattest_kube.client import ApiClient, ApiError
 
@@ -66,7 +61,7 @@ class IssuerDuty:
         ownership: Ownership,
         sites: Sites | None,
         pace: Pace = _PACE,
-        open_place: Callable[[StoreLocation, StoreAccess], Store] = open_store,
+        open_place: Callable[[Target, Access], Store] = open_store,
         reader: Callable[[], PublicReader] = PublicReader,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -106,23 +101,23 @@ class _Publisher:
 
     def __init__(
         self,
-        open_place: Callable[[StoreLocation, StoreAccess], Store],
+        open_place: Callable[[Target, Access], Store],
         reader: Callable[[], PublicReader],
         now: Callable[[], float],
     ) -> None:
         self._open, self._reader, self._now = open_place, reader, now
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def publish(self, site: Site, wanted: Desired) -> Published:
+    async def publish(self, site: Site, wanted: Wanted) -> Published:
         """Make the place hold the documents; raises ``PublishError``, ``KeysError`` and ``UrlError``."""
         async with self._gate:
-            store = Below(self._open(site.target, StoreAccess()), site.folder)
+            store = Below(self._open(site.target, Access()), site.folder)
             try:
                 return await publish(store, wanted, clock=self._now)
             finally:
                 await store.aclose()
 
-    async def read_back(self, published: Published) -> tuple[PublicStatus, str]:
+    async def read_back(self, published: Published) -> tuple[Seen, str]:
         """Look at the public URL without credentials."""
         async with self._reader() as reader:
             found = await reader.read_back(published, now=int(self._now()))
@@ -168,13 +163,13 @@ class _Looker:
         self._report.published(self._key, self._site, published)
         # 4
         seen, findings = await self._publisher.read_back(published)
-        if seen is PublicStatus.WRONG:
+        if seen is Seen.WRONG:
             raise self._told(
                 "not-public", f"published at {self._site.place}, but the public URL does not show it: {findings}"
             )
-        if seen is PublicStatus.EQUAL:
+        if seen is Seen.EQUAL:
             self._standing, self._compare_at = keys, self._clock() + _AGAIN
-        return seen is PublicStatus.OLDER
+        return seen is Seen.OLDER
 
     async def failed(self, error: ApiError, failures: int, pause: float) -> None:
         """Take no notice: all that can fail is told where it fails."""
@@ -191,9 +186,7 @@ class _Looker:
 
     async def _publish(self, keys: tuple[VerifyingKey, ...]) -> Published:
         site = self._site
-        wanted = Desired(
-            issuer=site.issuer, jwks_uri=site.jwks_uri, keys=keys, owner=site.folder, max_age=self._max_age
-        )
+        wanted = Wanted(issuer=site.issuer, jwks_uri=site.jwks_uri, keys=keys, owner=site.folder, max_age=self._max_age)
         try:
             return await self._publisher.publish(site, wanted)
         except (PublishError, KeysError, UrlError) as error:
@@ -206,9 +199,9 @@ class _Looker:
 
 def _outcome(error: Exception) -> str:
     match error:
-        case ForeignIssuerError():
+        case ForeignIssuer():
             return "foreign-issuer"
-        case StoreUnavailableError() | WriteConflictError():
+        case StoreUnavailable() | LostRace():
             return "place-unavailable"
         case PublishError():
             return "place-refused"

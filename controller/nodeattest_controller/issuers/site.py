@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.settings import Settings
-from nodeattest_identity.publish.store import Store, StoredObject
-from nodeattest_identity.publish.store_location import StoreLocation, parse_location
-from nodeattest_identity.serve.paths import own_jwks_uri
+from nodeattest_identity.publish.store import Store, Stored
+from nodeattest_identity.publish.targets import Target, parse_target
+from nodeattest_identity.serve.places import own_jwks_uri
 
 __all__ = ["Below", "Site", "Sites", "sites_of"]
 
@@ -23,7 +23,7 @@ class Site:
 
     issuer: str
     jwks_uri: str
-    target: StoreLocation
+    target: Target
     """The place of all clusters."""
     folder: str
     """This cluster's in it, ``namespace/name``, which also marks its documents as this cluster's."""
@@ -44,7 +44,7 @@ class Sites:
     def of(self, key: ClusterKey) -> Site:
         """Tell one cluster's; ``key`` is two Kubernetes names, so it needs no quoting anywhere."""
         issuer = f"{self.base}/{key}"
-        return Site(issuer, own_jwks_uri(issuer), parse_location(self.place), key, f"{self.place}/{key}")
+        return Site(issuer, own_jwks_uri(issuer), parse_target(self.place), key, f"{self.place}/{key}")
 
 
 class Below:
@@ -54,7 +54,7 @@ class Below:
         self.name = f"{store.name}/{folder}"
         self._store, self._folder = store, folder
 
-    async def read(self, path: str) -> StoredObject | None:
+    async def read(self, path: str) -> Stored | None:
         """Read an object of the folder."""
         return await self._store.read(f"{self._folder}/{path}")
 

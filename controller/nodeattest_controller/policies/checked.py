@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodeattest_controller.core.policy import OWN_SECTIONS, Policy
+from nodeattest_controller.model.policy import OWN_SECTIONS, Policy
 from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.interface import CheckedSettings, ClusterAPISigner

@@ -17,9 +17,9 @@ from typing import Final
 from nodeattest_controller.clusters.events import EventRecorder, Subject
 from nodeattest_controller.clusters.management import OWN_GROUP, OWN_VERSION, Management
 from nodeattest_controller.clusters.ownership import Ownership
-from nodeattest_controller.core.objects import condition, items, key_of, number, text
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.objects import condition, items, key_of, number, text
 from nodeattest_controller.policies.checked import first_flaw
 from nodeattest_controller.policies.status import READY, Finding, Why, status_patch, survey
 from nodeattest_kube import paths

@@ -22,9 +22,9 @@ from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.ownership import Ownership
 from nodeattest_controller.clusters.served import path_of_reference
-from nodeattest_controller.core.clusterapi import InfraRef, infrastructure_of
-from nodeattest_controller.core.objects import condition, items, mapping, text
 from nodeattest_controller.logs import fields
+from nodeattest_controller.model.machine_view import ContractReference, infrastructure_ref
+from nodeattest_controller.model.objects import condition, items, mapping, text
 from nodeattest_controller.policies.signers import (
     NONE,
     Signers,
@@ -69,7 +69,7 @@ class _Done:
     """What was published of a cluster, and until when that is believed."""
 
     uid: str
-    reference: InfraRef
+    reference: ContractReference
     signers: Signers
     told: Condition
     until: float
@@ -114,7 +114,7 @@ class SignerPublisher:
             self._queue.forget(key)
             return
         wanted = self._wanted(key, cluster)
-        reference = infrastructure_of(cluster)
+        reference = infrastructure_ref(cluster)
         if wanted is None or reference is None:
             return
         step = self._publish if wanted.client else self._take_back
@@ -143,7 +143,9 @@ class SignerPublisher:
         published = condition(items(cluster, "status", "conditions"), PUBLISHED) is not None
         return wanted if wanted.client or published else None
 
-    async def _publish(self, key: ClusterKey, cluster: JsonObject, reference: InfraRef, wanted: Signers) -> bool:
+    async def _publish(
+        self, key: ClusterKey, cluster: JsonObject, reference: ContractReference, wanted: Signers
+    ) -> bool:
         """Publish, unless that was done; tells whether there is nothing to be tried again."""
         uid, done = text(cluster, "metadata", "uid"), self._done.get(key)
         known = done is not None and (done.uid, done.reference, done.signers) == (uid, reference, wanted)
@@ -159,7 +161,9 @@ class SignerPublisher:
         self._queue.add_after(key, LOOK_AGAIN)
         return True
 
-    async def _take_back(self, key: ClusterKey, cluster: JsonObject, reference: InfraRef, wanted: Signers) -> bool:
+    async def _take_back(
+        self, key: ClusterKey, cluster: JsonObject, reference: ContractReference, wanted: Signers
+    ) -> bool:
         """Remove the names first and the condition, which remembers them, last."""
         self._done.pop(key, None)
         told = await _put(self._management.client, _namespace(cluster), reference, wanted)
@@ -171,7 +175,7 @@ class SignerPublisher:
         return True
 
 
-async def _put(client: ApiClient, namespace: str, reference: InfraRef, wanted: Signers) -> Condition:
+async def _put(client: ApiClient, namespace: str, reference: ContractReference, wanted: Signers) -> Condition:
     """Bring the infrastructure object up to date and say where the names stand; raises ApiError."""
     what = f"{reference.kind} {reference.name}"
     try:

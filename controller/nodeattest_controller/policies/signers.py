@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_controller.core.objects import mapping, text, text_map
-from nodeattest_controller.core.policy import INSECURE, Policy
+from nodeattest_controller.model.objects import mapping, text, text_map
+from nodeattest_controller.model.policy import INSECURE, Policy
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.names import ProviderName, Purpose, signer_for
 

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.clusters.conditions import Condition, Severity, Truth, with_condition
-from nodeattest_controller.core.objects import mapping, number, strings, text
-from nodeattest_controller.core.policy import selects
+from nodeattest_controller.model.objects import mapping, number, strings, text
+from nodeattest_controller.model.policy import selects
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 

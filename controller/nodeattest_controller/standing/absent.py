@@ -15,10 +15,10 @@ from typing import Final
 
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.ledger import Ledger
-from nodeattest_controller.core.objects import mapping, strings, text
-from nodeattest_controller.core.policy import FailureAction
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import mapping, strings, text
+from nodeattest_controller.model.policy import FailureAction
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["Absent"]
@@ -37,7 +37,7 @@ class Absent:
         self._deleted: dict[str, float] = {}
         """When a machine was last there whose Node was deleted, by provider ID."""
 
-    def count(self, pairs: Sequence[tuple[Member, Ledger | None]]) -> int:
+    def count(self, pairs: Sequence[tuple[MachineView, Attestation | None]]) -> int:
         """Count them, given the members that there are with their ledgers."""
         now = self._clock()
         for member, ledger in pairs:

@@ -15,11 +15,11 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.clusters.conditions import Condition, Severity, Truth
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.ledger import Entry, Ledger
-from nodeattest_controller.core.objects import rfc3339
-from nodeattest_controller.core.outcomes import DENIED, RESET
-from nodeattest_controller.core.policy import FailureAction
+from nodeattest_controller.model.attestation import Attestation, IssuedCertificate
+from nodeattest_controller.model.last_decision import DENIED, RESET
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import rfc3339
+from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.standing.weights import WEIGHTS, Weight
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import Purpose
@@ -54,12 +54,14 @@ class Known(StrEnum):
     NO_INSTANCES = "NoInstances"
 
 
-def is_refused(ledger: Ledger) -> bool:
+def is_refused(ledger: Attestation) -> bool:
     """Tell whether the last word on a machine is a refusal."""
     return ledger.verdict is not None and ledger.verdict.verdict == DENIED
 
 
-def condition_of_machine(member: Member, ledger: Ledger | None, now: datetime, shown: str = "") -> Condition | None:
+def condition_of_machine(
+    member: MachineView, ledger: Attestation | None, now: datetime, shown: str = ""
+) -> Condition | None:
     """Say how a Machine stands; None: what is there stays. ``shown`` is the reason of the condition that is there.
 
     1. Without a certificate: an operator's reset, a node that joined without attestation, a refused claim that was told
@@ -80,7 +82,7 @@ def condition_of_machine(member: Member, ledger: Ledger | None, now: datetime, s
     return Condition(CONDITION, Truth.TRUE, Known.ATTESTED, f"by {ledger.provider}, until {until}")  # 4
 
 
-def condition_of_pool(instances: Sequence[Ledger | None], now: datetime) -> Condition:
+def condition_of_pool(instances: Sequence[Attestation | None], now: datetime) -> Condition:
     """Say how many of a MachinePool's instances are attested, by their ledgers."""
     if not instances:
         return Condition(CONDITION, Truth.UNKNOWN, Known.NO_INSTANCES, "the pool lists no instance yet")
@@ -97,7 +99,7 @@ def refused_claim(reason: Reason) -> Condition:
     return _false(Known.CLAIM_REFUSED, message, Severity.WARNING)
 
 
-def _without_certificate(member: Member, ledger: Ledger | None, shown: str) -> Condition | None:
+def _without_certificate(member: MachineView, ledger: Attestation | None, shown: str) -> Condition | None:
     if ledger is not None and ledger.verdict is not None and ledger.verdict.verdict == RESET:
         return Condition(CONDITION, Truth.UNKNOWN, Known.RESET, "an operator has reset it; it may bind itself anew")
     if member.node_ref_name:
@@ -108,12 +110,12 @@ def _without_certificate(member: Member, ledger: Ledger | None, shown: str) -> C
     return Condition(CONDITION, Truth.UNKNOWN, Known.NOT_YET, "no certificate was issued for this machine yet")
 
 
-def _is_attested(ledger: Ledger | None, now: datetime) -> bool:
+def _is_attested(ledger: Attestation | None, now: datetime) -> bool:
     newest = _newest(ledger)
     return ledger is not None and newest is not None and newest.not_after > now and not is_refused(ledger)
 
 
-def _newest(ledger: Ledger | None) -> Entry | None:
+def _newest(ledger: Attestation | None) -> IssuedCertificate | None:
     """Return the client certificate that ends last."""
     entries = ledger.of_purpose(Purpose.CLIENT) if ledger is not None else ()
     return max(entries, key=lambda entry: entry.not_after, default=None)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.ledger import Ledger
-from nodeattest_controller.core.objects import text
-from nodeattest_controller.core.outcomes import Treatment
-from nodeattest_controller.core.policy import FailureAction
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.last_decision import Remediation
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.standing.records import Records
 from nodeattest_controller.standing.reports import Reports
 from nodeattest_controller.standing.treatments import node_patch
@@ -34,7 +34,7 @@ class Nodes:
         self._reports = reports
         self._now = now
 
-    async def treat(self, member: Member, ledger: Ledger, action: FailureAction) -> Ledger:
+    async def treat(self, member: MachineView, ledger: Attestation, action: FailureAction) -> Attestation:
         """Do it to the machine's Node, where it has one; raises ApiError. Returns the ledger as it is then."""
         node = await self._own_node(member, ledger)
         if node is None:
@@ -52,7 +52,7 @@ class Nodes:
             self._reports.treated(member, ledger, action)
         return ledger
 
-    async def release(self, member: Member, ledger: Ledger) -> Ledger:
+    async def release(self, member: MachineView, ledger: Attestation) -> Attestation:
         """Undo what was done to the machine's Node, and forget it; raises ApiError."""
         node = await self._own_node(member, ledger)
         if node is not None:
@@ -61,7 +61,7 @@ class Nodes:
         self._reports.released(member, ledger)
         return ledger
 
-    async def _own_node(self, member: Member, ledger: Ledger) -> JsonObject | None:
+    async def _own_node(self, member: MachineView, ledger: Attestation) -> JsonObject | None:
         """Read the Node of the ledger's name, unless it is not this machine's (identity rule 3)."""
         try:
             node = await self._client.get(paths.core("nodes", ledger.node_name))
@@ -82,8 +82,8 @@ class Nodes:
         await self._client.merge_patch(path, patch)
         return True
 
-    def _treatment(self, ledger: Ledger, action: FailureAction, uid: str) -> Treatment:
-        return Treatment(
+    def _treatment(self, ledger: Attestation, action: FailureAction, uid: str) -> Remediation:
+        return Remediation(
             action=action,
             node_name=ledger.node_name,
             node_uid=uid,

@@ -7,9 +7,9 @@ Conflict, after which the inventory has the newer ledger.
 from __future__ import annotations
 
 from nodeattest_controller.clusters.management import OWN_GROUP, OWN_VERSION, Management
-from nodeattest_controller.core.ledger import Ledger, parse
-from nodeattest_controller.core.objects import key_of
-from nodeattest_controller.core.outcomes import LastVerdict, Treatment
+from nodeattest_controller.model.attestation import Attestation, parse_attestation
+from nodeattest_controller.model.last_decision import LastDecision, Remediation
+from nodeattest_controller.model.objects import key_of
 from nodeattest_kube import paths
 from nodeattest_kube.client import Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -23,15 +23,15 @@ class Records:
     def __init__(self, management: Management) -> None:
         self._management = management
 
-    async def judge(self, ledger: Ledger, verdict: LastVerdict) -> Ledger:
+    async def judge(self, ledger: Attestation, verdict: LastDecision) -> Attestation:
         """Write the last verdict; raises ApiError."""
         return await self._write(ledger, {"lastVerdict": verdict.render()})
 
-    async def treat(self, ledger: Ledger, treatment: Treatment | None) -> Ledger:
+    async def treat(self, ledger: Attestation, treatment: Remediation | None) -> Attestation:
         """Write what is about to be done to the Node, or with None that nothing is left of it; raises ApiError."""
         return await self._write(ledger, {"onFailure": treatment.render() if treatment is not None else None})
 
-    async def _write(self, ledger: Ledger, spec: JsonObject) -> Ledger:
+    async def _write(self, ledger: Attestation, spec: JsonObject) -> Attestation:
         path = paths.named(OWN_GROUP, OWN_VERSION, "machineattestations", ledger.name, namespace=ledger.namespace)
         patch: JsonObject = {"metadata": {"resourceVersion": ledger.resource_version}, "spec": spec}
         client, inventory = self._management.client, self._management.inventory
@@ -45,4 +45,4 @@ class Records:
             inventory.put_ledger(key, None)
             raise
         inventory.put_ledger(key_of(written), written)
-        return parse(written)
+        return parse_attestation(written)

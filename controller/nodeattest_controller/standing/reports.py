@@ -10,11 +10,11 @@ from nodeattest_controller.clusters.events import EventRecorder
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.clusters.subjects import cluster_subject, member_subject
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.ledger import Ledger
-from nodeattest_controller.core.objects import rfc3339
-from nodeattest_controller.core.policy import FailureAction
 from nodeattest_controller.logs import fields
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import rfc3339
+from nodeattest_controller.model.policy import FailureAction
 from nodeattest_kube.buckets import Buckets
 from nodeattest_kube.client import ApiError
 
@@ -48,7 +48,7 @@ class Reports:
         self._events = events
         self._told = Buckets(burst=1, per_second=1 / TELL_PERIOD, clock=clock)
 
-    def treated(self, member: Member, ledger: Ledger, action: FailureAction) -> None:
+    def treated(self, member: MachineView, ledger: Attestation, action: FailureAction) -> None:
         """Tell what was done to a Node."""
         reason = ledger.verdict.reason if ledger.verdict else ""
         ends = max((entry.not_after for entry in ledger.issued), default=None)
@@ -57,13 +57,13 @@ class Reports:
         _LOG.warning("treated a node", extra=fields(**self._who(member, ledger), action=action, reason=reason))
         self._events.record(member_subject(member), "Warning", _EVENTS[action], message)
 
-    def released(self, member: Member, ledger: Ledger) -> None:
+    def released(self, member: MachineView, ledger: Attestation) -> None:
         """Tell that what was done is undone."""
         _LOG.info("released a node", extra=fields(**self._who(member, ledger)))
         message = f"Node {ledger.node_name}: what onFailure did is undone"
         self._events.record(member_subject(member), "Normal", "NodeReleased", message)
 
-    def withheld(self, member: Member, ledger: Ledger, why: str) -> None:
+    def withheld(self, member: MachineView, ledger: Attestation, why: str) -> None:
         """Tell that a Node which fails is left alone, once in a while."""
         if not self._may_tell("withheld"):
             return
@@ -99,5 +99,5 @@ class Reports:
     def _may_tell(self, what: Hashable) -> bool:
         return self._told.take(what)
 
-    def _who(self, member: Member, ledger: Ledger) -> dict[str, object]:
+    def _who(self, member: MachineView, ledger: Attestation) -> dict[str, object]:
         return {"cluster": self._key, "machine": member.name, "node": ledger.node_name}

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from nodeattest_controller.core.clusterapi import Member
-from nodeattest_controller.core.ledger import Ledger
-from nodeattest_controller.core.objects import flag, items, text
-from nodeattest_controller.core.outcomes import APPROVED
-from nodeattest_controller.core.policy import FailureAction, Policy
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.last_decision import APPROVED
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import flag, items, text
+from nodeattest_controller.model.policy import FailureAction, Policy
 from nodeattest_controller.standing.conditions import is_refused
 from nodeattest_controller.standing.weights import WEIGHTS, Weight
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -73,14 +73,14 @@ class Rest(Enum):
     """Nothing to do."""
 
 
-def is_failing(ledger: Ledger) -> bool:
+def is_failing(ledger: Attestation) -> bool:
     """Tell whether the last word on a machine is a refusal that says something of the machine."""
     if ledger.verdict is None or not is_refused(ledger) or ledger.verdict.reason not in set(Reason):
         return False
     return WEIGHTS.get(Reason(ledger.verdict.reason)) is Weight.MACHINE
 
 
-def decide(member: Member, ledger: Ledger, policy: Policy, around: Around) -> Treat | Withhold | Rest:
+def decide(member: MachineView, ledger: Attestation, policy: Policy, around: Around) -> Treat | Withhold | Rest:
     """Decide what happens to a machine's Node.
 
     1. A certificate, a policy that wants nothing and ``Audit`` undo; 2. a reset undoes nothing and begins nothing;
@@ -99,7 +99,7 @@ def decide(member: Member, ledger: Ledger, policy: Policy, around: Around) -> Tr
     return _room(member, policy, around) or Treat(wanted)  # 4
 
 
-def around_of(pairs: Iterable[tuple[Member, Ledger | None]], *, absent: int = 0) -> Around:
+def around_of(pairs: Iterable[tuple[MachineView, Attestation | None]], *, absent: int = 0) -> Around:
     """Count a cluster's machines; one has joined that has a node, or a certificate in its ledger.
 
     ``absent`` are machines that are not among the pairs and have yet to join.
@@ -143,7 +143,7 @@ def node_patch(node: JsonObject, action: FailureAction) -> JsonObject | None:
     return {"metadata": meta, "spec": spec}
 
 
-def _room(member: Member, policy: Policy, around: Around) -> Withhold | None:
+def _room(member: MachineView, policy: Policy, around: Around) -> Withhold | None:
     share = policy.on_failure.max_share
     awaited = around.awaited if policy.on_failure.action is FailureAction.DELETE_NODE else 0
     machines, gone = around.nodes + awaited, around.treated + awaited

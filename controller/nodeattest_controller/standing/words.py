@@ -11,8 +11,8 @@ from typing import Final
 
 from nodeattest_controller.clusters.inventory import ClusterKey, Inventory
 from nodeattest_controller.clusters.verdicts import Granted, Refused
-from nodeattest_controller.core.ledger import Ledger
-from nodeattest_controller.core.outcomes import APPROVED, DENIED, LastVerdict
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.last_decision import APPROVED, DENIED, LastDecision
 from nodeattest_controller.standing.conditions import is_refused
 from nodeattest_controller.standing.treatments import is_failing
 from nodeattest_controller.standing.weights import WEIGHTS, Weight, weight_of
@@ -75,7 +75,7 @@ class Words:
         self._claims[provider_id] = verdict.reason
         return True
 
-    def verdict(self, provider_id: str, ledger: Ledger) -> LastVerdict | None:
+    def verdict(self, provider_id: str, ledger: Attestation) -> LastDecision | None:
         """Return what has to be written down of a machine; None where nothing is news.
 
         A refusal before the newest certificate is history, one that says the same again no news, and one that says
@@ -91,14 +91,14 @@ class Words:
                 less = is_failing(ledger) and WEIGHTS.get(refusal.reason) is not Weight.MACHINE
                 if known.reason == refusal.reason or less or not self._verdicts.take(provider_id):
                     return None
-            return LastVerdict(DENIED, refusal.reason, refusal.at)
+            return LastDecision(DENIED, refusal.reason, refusal.at)
         if (
             grant is not None
             and known is not None
             and is_refused(ledger)
             and (known.time is None or known.time <= grant.at)
         ):
-            return LastVerdict(APPROVED, "Attested", grant.at)
+            return LastDecision(APPROVED, "Attested", grant.at)
         return None
 
     def pending(self) -> set[str]:

@@ -15,13 +15,13 @@ from typing import Final, Literal
 
 from nodeattest_controller.clusters.conditions import Condition, set_condition, with_condition
 from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.management import Management, MemberResource
+from nodeattest_controller.clusters.management import MachineResource, Management
 from nodeattest_controller.clusters.ownership import Ownership
-from nodeattest_controller.core.clusterapi import Member, pool_members
-from nodeattest_controller.core.ledger import Ledger
-from nodeattest_controller.core.objects import condition, items, mapping, text
-from nodeattest_controller.core.policy import Policy
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.machine_view import MachineView, views_of_pool
+from nodeattest_controller.model.objects import condition, items, mapping, text
+from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.standing.absent import Absent
 from nodeattest_controller.standing.conditions import (
     CONDITION,
@@ -44,7 +44,7 @@ __all__ = ["Ground", "StandingWork"]
 
 Key = tuple[Literal["machine", "pool"], str]
 """A machine's provider ID, or a MachinePool's name."""
-_RESOURCES: Final[Mapping[str, MemberResource]] = {"Machine": "machines", "MachineRecord": "machinerecords"}
+_RESOURCES: Final[Mapping[str, MachineResource]] = {"Machine": "machines", "MachineRecord": "machinerecords"}
 """What has a condition of its own, by kind; a pool's instances share the pool's."""
 LOOK_PERIOD: Final = 60.0
 """Seconds between two looks at all machines when nothing changes: certificates end without a word."""
@@ -187,13 +187,13 @@ class StandingWork:
             return bool(management.inventory.members(self._key, name))
         return management.object_at("machinepools", self._key.partition("/")[0], name) is not None
 
-    def _is_due(self, member: Member, ledger: Ledger | None, decision: Treat | Withhold | Rest) -> bool:
+    def _is_due(self, member: MachineView, ledger: Attestation | None, decision: Treat | Withhold | Rest) -> bool:
         if not isinstance(decision, Treat) or ledger is None or ledger.treatment is None:
             return isinstance(decision, Treat) or decision is Rest.RELEASE
         last = self._looked.get(member.provider_id, float("-inf"))
         return ledger.treatment.action is not decision.action or self._ground.clock() - last >= NODE_PERIOD
 
-    def _shows_otherwise(self, member: Member, ledger: Ledger | None) -> bool:
+    def _shows_otherwise(self, member: MachineView, ledger: Attestation | None) -> bool:
         resource = _RESOURCES.get(member.kind)
         if resource is None or member.paused or member.deleting:
             return False
@@ -249,7 +249,7 @@ class StandingWork:
         await self._show(resource, machine, wanted, ("machine", provider_id))
         self._words.told(provider_id)
 
-    async def _remember(self, member: Member, ledger: Ledger) -> Ledger:
+    async def _remember(self, member: MachineView, ledger: Attestation) -> Attestation:
         """Write the last verdict down, where it is news."""
         verdict = self._words.verdict(member.provider_id, ledger)
         if verdict is not None:
@@ -257,7 +257,7 @@ class StandingWork:
         self._words.remembered(member.provider_id)
         return ledger
 
-    async def _see_to_node(self, member: Member, ledger: Ledger) -> Ledger:
+    async def _see_to_node(self, member: MachineView, ledger: Attestation) -> Attestation:
         policy = self._policy()
         if policy is None or (ledger.treatment is None and not is_failing(ledger)):
             return ledger
@@ -287,7 +287,7 @@ class StandingWork:
         if pool is not None:
             await self._show("machinepools", pool, self._condition_of_pool(pool), ("pool", name))
 
-    async def _show(self, resource: MemberResource, obj: JsonObject, wanted: Condition | None, key: Key) -> None:
+    async def _show(self, resource: MachineResource, obj: JsonObject, wanted: Condition | None, key: Key) -> None:
         if wanted is None or self._patch(obj, wanted) is None or not self._may_act():
             return
         uid = text(obj, "metadata", "uid")
@@ -318,25 +318,25 @@ class StandingWork:
         except (Denied, Unavailable):
             return None
 
-    def _member(self, provider_id: str) -> Member | None:
+    def _member(self, provider_id: str) -> MachineView | None:
         members = self._ground.management.inventory.members(self._key, provider_id)
         if len(members) != 1 or members[0].paused or members[0].deleting:
             return None
         return members[0]
 
-    def _ledger(self, member: Member) -> Ledger | None:
+    def _ledger(self, member: MachineView) -> Attestation | None:
         """Return a machine's ledger, unless it is a predecessor's that is about to be collected."""
         inventory = self._ground.management.inventory
         ledger = inventory.ledger(self._key, member.provider_id)
         owners = inventory.owners(self._key, member.provider_id)
         return ledger if ledger is not None and ledger.owner_uid in owners else None
 
-    def _condition_of(self, machine: JsonObject, member: Member, ledger: Ledger | None) -> Condition | None:
+    def _condition_of(self, machine: JsonObject, member: MachineView, ledger: Attestation | None) -> Condition | None:
         shown = condition(items(machine, "status", "conditions"), CONDITION) or {}
         return condition_of_machine(member, ledger, self._ground.now(), text(dict(shown), "reason"))
 
     def _condition_of_pool(self, pool: JsonObject) -> Condition | None:
-        instances = pool_members(pool)
+        instances = views_of_pool(pool)
         if "deletionTimestamp" in mapping(pool, "metadata") or any(one.paused for one in instances):
             return None
         return condition_of_pool([self._ledger(one) for one in instances], self._ground.now())

@@ -36,8 +36,8 @@ __all__ = [
     "PublicKey",
     "VerifyingKey",
     "base64url",
-    "verifying_key",
-    "deduplicate",
+    "of_public",
+    "once",
     "read_jwks",
     "read_pem",
 ]
@@ -97,7 +97,7 @@ def base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def verifying_key(key: object) -> VerifyingKey:
+def of_public(key: object) -> VerifyingKey:
     """Name a public key as kube-apiserver does; raises ``KeysError`` for a kind that it cannot sign with."""
     public, alg = _usable(key)
     spki = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -140,10 +140,10 @@ def read_jwks(body: bytes, *, skip_foreign: bool = False) -> tuple[VerifyingKey,
     keys = tuple(key for each in members if (key := _of_jwk(each, skip_foreign=skip_foreign)) is not None)
     if not keys:
         raise KeysError("expected at least one key that verifies tokens, got none")
-    return deduplicate(keys)
+    return once(keys)
 
 
-def deduplicate(keys: Iterable[VerifyingKey]) -> tuple[VerifyingKey, ...]:
+def once(keys: Iterable[VerifyingKey]) -> tuple[VerifyingKey, ...]:
     """Leave out keys that were there before; raises ``KeysError`` for two different ones of one name."""
     named: dict[str, VerifyingKey] = {}
     for key in keys:
@@ -157,11 +157,11 @@ def _of_block(label: str, body: bytes) -> VerifyingKey:
     try:
         der = base64.b64decode(b"".join(body.split()), validate=True)
         if label in _PRIVATE_BLOCKS:
-            return verifying_key(load_der_private_key(der, None).public_key())
+            return of_public(load_der_private_key(der, None).public_key())
         if label == "CERTIFICATE":
-            return verifying_key(x509.load_der_x509_certificate(der).public_key())
+            return of_public(x509.load_der_x509_certificate(der).public_key())
         if label in {"PUBLIC KEY", "RSA PUBLIC KEY"}:
-            return verifying_key(load_der_public_key(der))
+            return of_public(load_der_public_key(der))
     except KeysError:
         raise
     except UNREADABLE:  # TypeError among them: a key under a password

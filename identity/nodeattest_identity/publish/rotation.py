@@ -19,8 +19,8 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_identity.publish.plan import RETIRE_AFTER
-from nodeattest_identity.publish.state import IssuerState, KeyRecord
-from nodeattest_identity.tokens.jwt import printable
+from nodeattest_identity.publish.state import KeyRecord, State
+from nodeattest_identity.tokens.jwt import shown
 
 __all__ = ["SLACK", "Status", "Step", "StepName", "Timeline", "may_sign_from", "timeline"]
 
@@ -79,7 +79,7 @@ class Timeline:
 
 
 def timeline(
-    state: IssuerState | None,
+    state: State | None,
     signer: str,
     new: str | None = None,
     *,

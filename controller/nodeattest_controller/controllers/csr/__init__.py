@@ -1,0 +1,1 @@
+"""Evaluates and signs attested CertificateSigningRequests: controllers ``attestation`` and ``serving``."""

@@ -1,0 +1,237 @@
+"""Issuing: ledger, approval, certificate, in this order, each write safe to lose and to repeat.
+
+The certificate is signed first and stands in the ledger before it stands anywhere else. A restart finds the entry and
+goes on from there with the same bytes, so no key is ever certified twice; two requests for one key or one name that
+are judged at the same time cannot both pass, because key and name are reserved while the ledger is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Final
+
+from nodeattest_controller.clusters.events import EventRecorder
+from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.clusters.management import OWN_GROUP, OWN_VERSION, Management
+from nodeattest_controller.clusters.subjects import member_subject
+from nodeattest_controller.clusters.verdicts import Granted, VerdictObserver
+from nodeattest_controller.clusters.workload import Workload
+from nodeattest_controller.controllers.csr.evaluator import Approval
+from nodeattest_controller.logs import fields
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model import attestation as attestations
+from nodeattest_controller.model.certificate_authority import SubjectAltNames, names_in, sign_certificate
+from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
+from nodeattest_controller.model.objects import key_of
+from nodeattest_controller.model.policy import MIN_LIFETIME
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiError, Conflict
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.names import ProviderID, Purpose, signer_for
+
+__all__ = ["Issuer", "clamp_lifetime", "is_reusable"]
+
+_LOG: Final = logging.getLogger(__name__)
+INSECURE_LIFETIME: Final = 365 * 86400
+"""Seconds. An insecure provider cannot rotate, so its certificates live as long as the in-tree signer's."""
+_REUSE_MARGIN: Final = timedelta(seconds=60)
+"""A certificate this close to its end is of no use to the node that asks for it again; of a short one, a quarter."""
+
+
+class Issuer:
+    """Turns what was proven into a certificate."""
+
+    def __init__(
+        self,
+        management: Management,
+        *,
+        events: EventRecorder,
+        metrics: Metrics,
+        observers: Sequence[VerdictObserver],
+        certificate_lifetime: int,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._management = management
+        self._events = events
+        self._metrics = metrics
+        self._observers = observers
+        self._lifetime = certificate_lifetime
+        self._now = now
+        self._reserved: dict[tuple[ClusterKey, str], ProviderID] = {}
+
+    async def issue(self, workload: Workload, csr: JsonObject, stored: CSRSummary, proven: Approval) -> None:
+        """Approve and sign exactly the request that was judged; raises Denied, Conflict or ApiError."""
+        known = proven.ledger.entry_for(proven.request.csr.spki_sha256, proven.request.purpose)
+        if stored.state is RequestState.APPROVED and known is None:
+            raise Denied(
+                Reason.APPROVED_ELSEWHERE,
+                expected="an approval by this controller",
+                got="an approval that the ledger does not know",
+                remedy="leave the approval of these signers to the controller, and let the node file anew",
+            )
+        entry = await self._entry(workload, proven)
+        if stored.state is RequestState.PENDING:
+            message = f"{proven.attested.provider} attestation verified; ledger {proven.ledger.name}"
+            csr = await workload.approve(csr, "Attested", message)
+        await workload.publish_certificate(csr, entry.certificate)
+        self._tell(workload, proven, entry)
+        await self._close_first(workload, proven)
+
+    async def _entry(self, workload: Workload, proven: Approval) -> attestations.IssuedCertificate:
+        """Find the key's certificate in the ledger, or sign one and write it down first."""
+        now, request, ledger = self._now(), proven.request, proven.ledger
+        known = ledger.entry_for(request.csr.spki_sha256, request.purpose)
+        if known is not None and is_reusable(known, now) and _is_the_same(request, ledger, known):
+            return known
+        with self._reserve(workload.key, proven):
+            self._check_key_is_new(workload.key, proven, known)
+            issued = sign_certificate(
+                proven.authority,
+                node_name=request.csr.node_name,
+                spki=request.csr.spki,
+                lifetime=self._lifetime_of(proven),
+                now=now,
+                created=request.created,
+                purpose=request.purpose,
+                names=_names_of(request),
+            )
+            updated = attestations.record_certificate(ledger, request, proven.attested, issued, now)
+            await self._write_ledger(updated, proven)
+        return updated.issued[-1]
+
+    @contextmanager
+    def _reserve(self, cluster: ClusterKey, proven: Approval) -> Generator[None]:
+        """Hold key and node name for one machine while its ledger is written; raises Conflict when another has them."""
+        request, owner = proven.request, proven.member.provider_id
+        pins = proven.attested.fingerprints.items()
+        wanted = {(cluster, request.csr.spki_sha256), (cluster, f"node:{request.csr.node_name}")}
+        wanted |= {(cluster, f"{attestations.pin_kind(kind)}:{value}") for kind, value in pins}
+        if any(key in self._reserved for key in wanted):
+            raise Conflict(409, "Conflict", "another request for the same key, name or machine is being written down")
+        self._reserved.update(dict.fromkeys(wanted, owner))
+        try:
+            yield
+        finally:
+            for key in wanted:
+                del self._reserved[key]
+
+    def _check_key_is_new(
+        self, cluster: ClusterKey, proven: Approval, known: attestations.IssuedCertificate | None
+    ) -> None:
+        """Refuse a key with an older certificate, with one of the other purpose, or with another machine's.
+
+        This machine's own ledger may have got the key while we verified: then the write conflicts, and the next try
+        finds the entry. Names and fingerprints were checked against the inventory before the verification; what was
+        written down since then is asked again here, where nothing can come in between.
+        """
+        request, member = proven.request, proven.member
+        inventory = self._management.inventory
+        others = inventory.key_holders(cluster, request.csr.spki_sha256)
+        spki = request.csr.spki_sha256
+        used = known is not None or proven.ledger.has_retired(spki)
+        used = used or proven.ledger.serves_otherwise(spki, request.purpose)
+        if used or any(other.provider_id != member.provider_id for other in others):
+            raise Denied(
+                Reason.KEY_REUSED,
+                expected="a key that was never certified",
+                got="a key with another certificate" if used else "a key of another machine",
+                remedy="make a new key",
+            )
+        later = inventory.holders(cluster, request.csr.node_name)
+        for kind, value in proven.attested.fingerprints.items():
+            later = later + inventory.fingerprint_holders(cluster, kind, value)
+        if any(other.provider_id != member.provider_id for other in later):
+            raise Conflict(409, "Conflict", "another machine was written down with this name or fingerprint")
+
+    def _lifetime_of(self, proven: Approval) -> int:
+        default = INSECURE_LIFETIME if proven.attested.provider == "insecure" else self._lifetime
+        longest = proven.policy.lifetime or default
+        return clamp_lifetime(longest, proven.request.expiration_seconds)
+
+    async def _write_ledger(self, ledger: attestations.Attestation, proven: Approval) -> None:
+        signer_name = signer_for(ledger.provider, Purpose.CLIENT)
+        body = attestations.render_attestation(ledger, proven.member, signer_name)
+        collection = paths.collection(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=ledger.namespace)
+        client = self._management.client
+        if ledger.resource_version:
+            written = await client.merge_patch(f"{collection}/{ledger.name}", body)
+        else:
+            written = await client.create(collection, body)
+        self._management.inventory.put_ledger(key_of(written), written)
+
+    def _tell(self, workload: Workload, proven: Approval, entry: attestations.IssuedCertificate) -> None:
+        request, provider = proven.request, proven.attested.provider
+        self._metrics.verdict(provider, "approve", "")
+        self._metrics.issued(provider)
+        self._metrics.request_age_seconds((self._now() - request.created).total_seconds())
+        _LOG.info(
+            "issued",
+            extra=fields(
+                cluster=workload.key,
+                csr=request.name,
+                node=request.csr.node_name,
+                machine=proven.member.name,
+                provider=provider,
+                purpose=request.purpose,
+                serial=entry.serial,
+                expires=entry.not_after.isoformat(),
+            ),
+        )
+        self._events.record(
+            member_subject(proven.member),
+            "Normal",
+            "NodeAttested",
+            f"{provider} attestation of node {request.csr.node_name} verified; "
+            f"{request.purpose} certificate {entry.serial}",
+        )
+        verdict = Granted(
+            cluster=workload.key,
+            member=proven.member,
+            node_name=request.csr.node_name,
+            provider=provider,
+            purpose=request.purpose,
+            serial=entry.serial,
+            not_after=entry.not_after,
+            at=self._now(),
+        )
+        for observer in self._observers:
+            observer.granted(verdict)
+
+    async def _close_first(self, workload: Workload, proven: Approval) -> None:
+        """Deny the answered first request, so that the in-tree cleaner removes it."""
+        if proven.first is None:
+            return
+        stored = summarize(proven.first)
+        if stored is None or stored.state is not RequestState.PENDING:
+            return
+        try:
+            await workload.deny(proven.first, Reason.SUPERSEDED, "the second request was approved; nothing to do")
+        except ApiError as error:
+            _LOG.info("the first request stays until it expires", extra=fields(csr=stored.name, error=error.reason))
+
+
+def clamp_lifetime(longest: int, asked: int | None) -> int:
+    """Return the seconds that a certificate lasts: what was asked for, never longer than the policy lets it."""
+    return longest if asked is None else min(longest, max(asked, MIN_LIFETIME))
+
+
+def is_reusable(entry: attestations.IssuedCertificate, now: datetime) -> bool:
+    """Tell whether a certificate lasts long enough to be handed out again."""
+    margin = min(_REUSE_MARGIN, (entry.not_after - entry.issued_at) / 4)
+    return entry.not_after - margin > now
+
+
+def _names_of(request: NodeRequest) -> SubjectAltNames:
+    return SubjectAltNames(request.csr.dns_names, request.csr.ip_addresses)
+
+
+def _is_the_same(request: NodeRequest, ledger: attestations.Attestation, known: attestations.IssuedCertificate) -> bool:
+    """Tell whether a certificate of the request's key and purpose is the one that the request asks for."""
+    if ledger.node_name != request.csr.node_name:
+        return False
+    return request.purpose is Purpose.CLIENT or names_in(known.certificate).same_as(_names_of(request))

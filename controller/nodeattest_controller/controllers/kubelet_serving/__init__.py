@@ -1,0 +1,1 @@
+"""Approves kubelet's own serving requests; the part ``kubelet: Approve`` of the ``serving`` controller."""

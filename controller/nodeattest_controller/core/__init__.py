@@ -1,1 +1,0 @@
-"""Pure parts: Kubernetes objects as frozen facts, and the rules that judge them. No I/O."""

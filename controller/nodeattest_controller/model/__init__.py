@@ -1,0 +1,1 @@
+"""Pure values, parsed from Kubernetes objects, and the rules about them. No I/O."""

@@ -1,0 +1,413 @@
+"""The ledger: MachineAttestation objects, what they pin, and the one transition that issues a certificate. Pure.
+
+One object a machine, keyed by cluster and provider ID (``clusterctl move`` gives new UIDs and drops status, so the
+facts live in ``spec``). It is written by compare-and-swap on resourceVersion *before* the certificate reaches the CSR:
+whoever writes it first wins, and the same key that asks again gets the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from nodeattest_controller.model.certificate_authority import SignedCertificate
+from nodeattest_controller.model.last_decision import (
+    APPROVED,
+    LastDecision,
+    Remediation,
+    parse_last_decision,
+    parse_remediation,
+)
+from nodeattest_controller.model.machine_view import CLUSTER_LABEL, MachineView
+from nodeattest_controller.model.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
+from nodeattest_controller.model.retired_keys import (
+    MAX_LIVE,
+    RetiredKey,
+    live_keys,
+    parse_purpose,
+    parse_retired,
+    render_retired,
+    retire,
+)
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import AttestedNode, BootState, LedgerFacts, NodeRequest
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+
+__all__ = [
+    "Attestation",
+    "IssuedCertificate",
+    "attestation_name",
+    "new_attestation",
+    "owner_of",
+    "parse_attestation",
+    "pin_kind",
+    "record_certificate",
+    "render_attestation",
+    "retired_key",
+]
+
+GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
+KEEP_ISSUED: Final = 8
+"""Entries kept for each purpose: the live one and enough history for an auditor; an object stays below 64 KiB."""
+_OWNERS: Final = frozenset(
+    {
+        ("cluster.x-k8s.io", "Machine"),
+        ("cluster.x-k8s.io", "MachinePool"),
+        ("attestation.cluster.x-k8s.io", "MachineRecord"),
+    }
+)
+"""Group and kind of what a ledger is about."""
+SUPERSEDE_PAUSE: Final = timedelta(minutes=10)
+"""A machine that proved itself but lost its key may replace a live one this often (docs/architecture.md, "Ledger")."""
+_PCRS: Final = 24
+"""PCRs of the PC Client profile."""
+_PCR: Final = re.compile(r"1?\d|2[0-3]", re.ASCII)
+"""A PCR's number: a schema holds no keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedCertificate:
+    """One issued certificate."""
+
+    request_name: str
+    request_uid: str
+    first_request_uid: str
+    """Empty for one-step providers."""
+    spki: str
+    """``sha256:<hex>`` of the certified key."""
+    serial: str
+    not_before: datetime
+    not_after: datetime
+    issued_at: datetime
+    certificate: str = field(repr=False)
+    """PEM."""
+    purpose: Purpose = Purpose.CLIENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attestation:
+    """What is known of one machine."""
+
+    name: str
+    namespace: str
+    resource_version: str
+    """Empty: the object does not exist yet."""
+    cluster_name: str
+    provider_id: ProviderID
+    owner_uid: str
+    node_name: NodeName
+    provider: ProviderName
+    fingerprints: dict[str, str] = field(default_factory=dict[str, str])
+    boot: BootState | None = None
+    issued: tuple[IssuedCertificate, ...] = ()
+    """Oldest first, of both purposes."""
+    retired: tuple[RetiredKey, ...] = ()
+    """Keys that are never certified again, oldest first."""
+    was_reset: bool = False
+    """Whether an operator has reset it (``resets``)."""
+    verdict: LastDecision | None = None
+    treatment: Remediation | None = None
+    """What was done to the node for a refusal."""
+
+    def of_purpose(self, purpose: Purpose) -> tuple[IssuedCertificate, ...]:
+        """Return the entries of one purpose, oldest first; each purpose is counted apart."""
+        return tuple(entry for entry in self.issued if entry.purpose is purpose)
+
+    def entry_for(self, spki: str, purpose: Purpose = Purpose.CLIENT) -> IssuedCertificate | None:
+        """Return the certificate issued for a key and a purpose."""
+        return next((entry for entry in reversed(self.of_purpose(purpose)) if entry.spki == spki), None)
+
+    def serves_otherwise(self, spki: str, purpose: Purpose) -> bool:
+        """Tell whether a key was certified for the other purpose, which bars it from this one."""
+        return any(entry.spki == spki and entry.purpose is not purpose for entry in self.issued)
+
+    def has_retired(self, spki: str) -> bool:
+        """Tell whether a key was certified once and is out of use."""
+        return any(key.spki == spki for key in self.retired)
+
+    def answered(self, request: NodeRequest, first_uid: str = "") -> bool:
+        """Tell whether this request was written down already: a retry, or a copy of it that was handled first.
+
+        A copy answers the same first request with the same key; it holds no private key, so it gains nothing, and the
+        honest request must not be refused for the clock that its own quote left in the ledger.
+        """
+        spki = request.csr.spki_sha256
+        return any(
+            entry.spki == spki and (entry.request_uid == request.uid or entry.first_request_uid == first_uid != "")
+            for entry in self.of_purpose(request.purpose)
+        )
+
+    def answered_first(self, uid: str) -> bool:
+        """Tell whether the challenge of this first request was answered and certified."""
+        return any(entry.first_request_uid == uid for entry in self.issued)
+
+    def live(self, now: datetime, purpose: Purpose = Purpose.CLIENT) -> IssuedCertificate | None:
+        """Return the newest certificate of a purpose that is still valid."""
+        return next((entry for entry in reversed(self.of_purpose(purpose)) if entry.not_after > now), None)
+
+    def pins_for(self, provider: str) -> dict[str, str]:
+        """Return the pins as a provider names them, with those that it made as a part of ``composite`` (``tpm.ek``).
+
+        What a machine was pinned by as one of several proofs holds for that proof alone, too: else a policy that goes
+        back to it would believe whoever comes first.
+        """
+        prefix = f"{provider}."
+        own = {kind.removeprefix(prefix): pin for kind, pin in self.fingerprints.items() if kind.startswith(prefix)}
+        return {**own, **self.fingerprints}
+
+    def facts(self, request: NodeRequest, first_uid: str = "") -> LedgerFacts:
+        """Make the value that providers see."""
+        return LedgerFacts(
+            fingerprints=self.pins_for(request.evidence.provider),
+            clock=self.boot.clock if self.boot else None,
+            reset_count=self.boot.reset_count if self.boot else None,
+            answered=self.answered(request, first_uid),
+            provider=self.provider,
+            bound_spkis=frozenset(entry.spki for entry in self.of_purpose(Purpose.CLIENT)),
+            was_reset=self.was_reset,
+        )
+
+
+def attestation_name(cluster_name: str, provider_id: ProviderID) -> str:
+    """Name the ledger object: readable prefix, 128 bits of the exact provider ID."""
+    return f"{cluster_name[:200]}-{hashlib.sha256(provider_id.encode()).hexdigest()[:32]}"
+
+
+def pin_kind(pin: str) -> str:
+    """Tell what a pin is of, whether a provider made it alone (``ek``) or as a part of ``composite`` (``tpm.ek``)."""
+    return pin.rpartition(".")[2]
+
+
+def new_attestation(member: MachineView) -> Attestation:
+    """Begin a machine's ledger."""
+    return Attestation(
+        name=attestation_name(member.cluster_name, member.provider_id),
+        namespace=member.namespace,
+        resource_version="",
+        cluster_name=member.cluster_name,
+        provider_id=member.provider_id,
+        owner_uid=member.uid,
+        node_name=NodeName(""),
+        provider=ProviderName(""),
+    )
+
+
+def record_certificate(
+    ledger: Attestation, request: NodeRequest, attested: AttestedNode, issued: SignedCertificate, now: datetime
+) -> Attestation:
+    """Write a fresh certificate down; raises Denied when the ledger forbids it.
+
+    1. A first request is answered once; 2. a machine that lost its key replaces it at most every ten minutes, and has
+    a bounded number of live certificates; 3. fingerprints once pinned stay (the provider compared them already; this
+    is the last line).
+    """
+    first_uid = attested.first_request.uid if attested.first_request else ""
+    for entry in ledger.issued:  # 1
+        if first_uid and entry.first_request_uid == first_uid and entry.spki != request.csr.spki_sha256:
+            raise Denied(
+                Reason.REPLAYED,
+                expected="one key for one answered challenge",
+                got="a second key",
+                remedy="file a new first request",
+            )
+    _check_pause(ledger, request, now)  # 2
+    _check_live_keys(ledger, request.purpose, now)
+    for kind, pinned in ledger.fingerprints.items():  # 3
+        if attested.fingerprints.get(kind, pinned) != pinned:
+            raise Denied(
+                Reason.MACHINE_ALREADY_BOUND,
+                expected=f"the pinned {kind}",
+                got="another",
+                remedy="if the hardware was replaced: nodeattest machines reset, or re-create the Machine",
+            )
+    entry = IssuedCertificate(
+        request_name=request.name,
+        request_uid=request.uid,
+        first_request_uid=first_uid,
+        spki=request.csr.spki_sha256,
+        serial=issued.serial,
+        not_before=issued.not_before,
+        not_after=issued.not_after,
+        issued_at=now,
+        certificate=issued.pem,
+        purpose=request.purpose,
+    )
+    history = (*ledger.issued, entry)
+    leaving = [old for old in history if old.purpose is request.purpose][:-KEEP_ISSUED]  # of its own purpose only
+    return replace(
+        ledger,
+        node_name=request.csr.node_name,
+        provider=attested.provider,
+        fingerprints={**ledger.fingerprints, **attested.fingerprints},
+        boot=attested.boot or ledger.boot,
+        issued=tuple(old for old in history if old not in leaving),
+        retired=retire(ledger.retired, map(retired_key, leaving), now),
+        verdict=LastDecision(APPROVED, "Attested", now),
+    )
+
+
+def retired_key(entry: IssuedCertificate) -> RetiredKey:
+    """Make of an entry what is remembered when it goes out of use."""
+    return RetiredKey(spki=entry.spki, serial=entry.serial, not_after=entry.not_after, purpose=entry.purpose)
+
+
+def _check_pause(ledger: Attestation, request: NodeRequest, now: datetime) -> None:
+    live = ledger.live(now)
+    if request.is_renewal or live is None or now - live.issued_at >= SUPERSEDE_PAUSE:
+        return
+    raise Denied(
+        Reason.MACHINE_ALREADY_BOUND,
+        expected=f"at most one new key in {SUPERSEDE_PAUSE.seconds // 60} minutes outside renewal",
+        got=f"another key {int((now - live.issued_at).total_seconds())} s after the last",
+        remedy="try again in ten minutes; the agent keeps its key until its certificate arrives",
+    )
+
+
+def _check_live_keys(ledger: Attestation, purpose: Purpose, now: datetime) -> None:
+    most = MAX_LIVE[purpose]
+    if live_keys(ledger.retired, purpose, now) >= most:
+        raise Denied(
+            Reason.MACHINE_ALREADY_BOUND,
+            expected=f"at most {most} live {purpose} certificates of one machine, beside the last {KEEP_ISSUED}",
+            got="one more",
+            remedy="find out what asks on this machine again and again; it is served when older certificates end",
+        )
+
+
+def parse_attestation(obj: JsonObject) -> Attestation:
+    """Read a MachineAttestation; controller and operators write these, and the CRD's schema holds their shape."""
+    spec = mapping(obj, "spec")
+    return Attestation(
+        name=text(obj, "metadata", "name"),
+        namespace=text(obj, "metadata", "namespace"),
+        resource_version=text(obj, "metadata", "resourceVersion"),
+        cluster_name=text(spec, "clusterName"),
+        provider_id=ProviderID(text(spec, "providerID")),
+        owner_uid=text(owner_of(obj), "uid"),
+        node_name=NodeName(text(spec, "nodeName")),
+        provider=ProviderName(text(spec, "provider")),
+        fingerprints=text_map(spec, "fingerprints"),
+        boot=_boot(mapping(spec, "boot")),
+        issued=tuple(entry for item in items(spec, "issued") if (entry := _entry(item)) is not None),
+        retired=parse_retired(spec),
+        was_reset=bool(items(spec, "resets")),
+        verdict=parse_last_decision(spec),
+        treatment=parse_remediation(spec),
+    )
+
+
+def owner_of(obj: JsonObject) -> JsonObject:
+    """Return the reference to a ledger's Machine, pool or record, whoever else owns it; empty when there is none."""
+    owners = items(obj, "metadata", "ownerReferences")
+    machines = (
+        owner for owner in owners if (text(owner, "apiVersion").partition("/")[0], text(owner, "kind")) in _OWNERS
+    )
+    nobody: JsonObject = {}
+    return next(machines, nobody)
+
+
+def _boot(boot: JsonObject) -> BootState | None:
+    clock, resets, restarts = (number(boot, name) for name in ("clock", "resetCount", "restartCount"))
+    if clock is None or resets is None:
+        return None
+    return BootState(
+        clock=clock,
+        reset_count=resets,
+        restart_count=restarts or 0,
+        safe=flag(boot, "safe"),
+        pcr_digest=text(boot, "pcrDigest"),
+        bank=text(boot, "bank"),
+        pcrs={int(pcr): value for pcr, value in text_map(boot, "pcrs").items() if _PCR.fullmatch(pcr)},
+    )
+
+
+def _entry(item: JsonObject) -> IssuedCertificate | None:
+    not_before, not_after, issued_at = (moment(text(item, name)) for name in ("notBefore", "notAfter", "issuedAt"))
+    if not_before is None or not_after is None or issued_at is None:
+        return None
+    return IssuedCertificate(
+        request_name=text(item, "requestName"),
+        request_uid=text(item, "requestUID"),
+        first_request_uid=text(item, "firstRequestUID"),
+        spki=text(item, "spki"),
+        serial=text(item, "serial"),
+        not_before=not_before,
+        not_after=not_after,
+        issued_at=issued_at,
+        certificate=text(item, "certificate"),
+        purpose=parse_purpose(item),
+    )
+
+
+def render_attestation(ledger: Attestation, member: MachineView, signer_name: str) -> JsonObject:
+    """Write a ledger as an object, owned by its Machine so that it is moved and collected with it.
+
+    For one that exists this is a merge patch: what others wrote (labels, owners, resets) is not in it, hence stays.
+    """
+    clients = ledger.of_purpose(Purpose.CLIENT)
+    meta: JsonObject = {
+        "name": ledger.name,
+        "namespace": ledger.namespace,
+        "labels": {CLUSTER_LABEL: ledger.cluster_name},
+    }
+    if ledger.resource_version:
+        meta["resourceVersion"] = ledger.resource_version
+    else:
+        owner: JsonObject = {"apiVersion": member.api_version, "kind": member.kind}
+        meta["ownerReferences"] = [{**owner, "name": member.name, "uid": member.uid}]
+    spec: JsonObject = {
+        "clusterName": ledger.cluster_name,
+        "machineName": member.name,
+        "providerID": ledger.provider_id,
+        "nodeName": ledger.node_name,
+        "provider": ledger.provider,
+        "signerName": signer_name,
+        "fingerprints": dict[str, JsonValue](ledger.fingerprints),
+        "issued": [_render_entry(entry) for entry in ledger.issued],
+    }
+    if ledger.retired:
+        spec["retiredKeys"] = [*render_retired(ledger.retired)]
+    if clients:
+        spec["expires"] = rfc3339(clients[-1].not_after)
+    if ledger.issued:
+        spec["lastVerdict"] = LastDecision(APPROVED, "Attested", ledger.issued[-1].issued_at).render()
+    if ledger.boot is not None:
+        spec["boot"] = _render_boot(ledger.boot, is_patch=bool(ledger.resource_version))
+    return {"apiVersion": GROUP_VERSION, "kind": "MachineAttestation", "metadata": meta, "spec": spec}
+
+
+def _render_boot(boot: BootState, *, is_patch: bool) -> JsonObject:
+    body: JsonObject = {
+        "clock": boot.clock,
+        "resetCount": boot.reset_count,
+        "restartCount": boot.restart_count,
+        "safe": boot.safe,
+        "pcrDigest": boot.pcr_digest,
+    }
+    if boot.pcrs:  # absent in entries that were written before values were kept
+        body["bank"] = boot.bank
+        numbers = range(_PCRS) if is_patch else boot.pcrs  # a merge patch removes what it calls null, and nothing else
+        body["pcrs"] = {str(pcr): boot.pcrs.get(pcr) for pcr in numbers}
+    return body
+
+
+def _render_entry(entry: IssuedCertificate) -> JsonObject:
+    body: JsonObject = {
+        "requestName": entry.request_name,
+        "requestUID": entry.request_uid,
+        "spki": entry.spki,
+        "serial": entry.serial,
+        "notBefore": rfc3339(entry.not_before),
+        "notAfter": rfc3339(entry.not_after),
+        "issuedAt": rfc3339(entry.issued_at),
+        "certificate": entry.certificate,
+    }
+    if entry.purpose is Purpose.SERVING:  # absent in entries of versions that knew one purpose
+        body["purpose"] = entry.purpose
+    if entry.first_request_uid:  # absent rather than empty: some API servers' schema checks take "" for null
+        body["firstRequestUID"] = entry.first_request_uid
+    return body

@@ -1,0 +1,229 @@
+"""The cluster's certificate authority: reading ``<cluster>-ca``, making a kubelet's certificate.
+
+Pure but for entropy. The subject is rebuilt from scratch; of the request only the public key is copied, and into a
+serving certificate the names that were reviewed. Sources:
+RFC 5280 section 4.2, kubernetes pkg/controller/certificates/authority/policies.go (back-date, clamp), Cluster API
+certificate Secrets.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from nodeattest_controller.model.objects import text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.binding import cluster_pin
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.names import ClusterPin, NodeName, Purpose
+from nodeattest_providers.subject import kubelet_subject
+from nodeattest_providers.unreadable import UNREADABLE
+
+__all__ = [
+    "CertificateAuthority",
+    "SignedCertificate",
+    "SubjectAltNames",
+    "bundle_pins",
+    "load_authority",
+    "names_in",
+    "sign_certificate",
+]
+
+BACKDATE: Final = timedelta(minutes=5)
+"""kubernetes pkg/controller/certificates/signer: tolerate clocks that are a little behind."""
+_PRIVATE = (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateAuthority:
+    """The CA that signs, and every CA that nodes may trust now."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey = field(repr=False)
+    pins: frozenset[ClusterPin]
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectAltNames:
+    """What a serving certificate is good for; a client certificate has none."""
+
+    dns_names: tuple[str, ...] = ()
+    ip_addresses: tuple[str, ...] = ()
+    """Normalised text form."""
+
+    def __bool__(self) -> bool:
+        """Tell whether there is any."""
+        return bool(self.dns_names or self.ip_addresses)
+
+    def same_as(self, other: SubjectAltNames) -> bool:
+        """Compare without regard to order."""
+        return set(self.dns_names) == set(other.dns_names) and set(self.ip_addresses) == set(other.ip_addresses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedCertificate:
+    """A signed certificate."""
+
+    pem: str = field(repr=False)
+    serial: str
+    """Lower-case hex."""
+    not_before: datetime
+    not_after: datetime
+
+
+def load_authority(secret: JsonObject | None, cluster: str) -> CertificateAuthority:
+    """Read the ``<cluster>-ca`` Secret; raises Unavailable(AuthorityUnavailable) that says what is missing."""
+    if secret is None:
+        raise _unavailable(f"Secret {cluster}-ca is absent", f"create Secret {cluster}-ca with tls.crt and tls.key")
+    chain = _decoded(secret, "tls.crt")
+    key_pem = _decoded(secret, "tls.key")
+    if not key_pem:
+        raise _unavailable(
+            f"Secret {cluster}-ca has a certificate but no tls.key",
+            "an external CA cannot sign here: put the CA's key into the Secret",
+        )
+    try:
+        certificates = x509.load_pem_x509_certificates(chain)
+        pins = bundle_pins(certificates)
+        key = serialization.load_pem_private_key(key_pem, password=None)
+    except UNREADABLE as error:
+        raise _unavailable(f"Secret {cluster}-ca is not a PEM certificate and key", "repair the Secret") from error
+    if not isinstance(key, _PRIVATE):
+        raise _unavailable(f"the key in Secret {cluster}-ca is neither RSA nor ECDSA", "use an RSA or ECDSA CA")
+    signing = next((cert for cert in certificates if cert.public_key() == key.public_key()), None)
+    if signing is None:
+        raise _unavailable(f"tls.key in Secret {cluster}-ca belongs to none of its certificates", "repair the Secret")
+    return CertificateAuthority(signing, key, pins)
+
+
+def bundle_pins(certificates: list[x509.Certificate]) -> frozenset[ClusterPin]:
+    """Pin every CA of a bundle."""
+    spki = serialization.PublicFormat.SubjectPublicKeyInfo
+    return frozenset(
+        cluster_pin(certificate.public_key().public_bytes(serialization.Encoding.DER, spki))
+        for certificate in certificates
+    )
+
+
+def sign_certificate(
+    authority: CertificateAuthority,
+    *,
+    node_name: NodeName,
+    spki: bytes,
+    lifetime: int,
+    now: datetime,
+    created: datetime | None = None,
+    purpose: Purpose = Purpose.CLIENT,
+    names: SubjectAltNames = SubjectAltNames(),
+    serial: Callable[[], int] = x509.random_serial_number,
+) -> SignedCertificate:
+    """Make a kubelet's certificate; ``lifetime`` in seconds from now, clamped to the CA's own end.
+
+    ``names`` are those of a serving certificate, which needs at least one, and of no other.
+    ``created`` is the request's time by the API server's clock: valid from then on also where our clock is ahead.
+    """
+    if bool(names) is not (purpose is Purpose.SERVING):
+        raise ValueError("a serving certificate has names, a client certificate has none")
+    public_key = serialization.load_der_public_key(spki)
+    if not isinstance(public_key, (ec.EllipticCurvePublicKey, rsa.RSAPublicKey)):
+        raise TypeError("the envelope lets only RSA and ECDSA keys through")
+    now = now.replace(microsecond=0)
+    ca = authority.certificate
+    begin = min(now, created) if created is not None else now
+    not_before = max(begin - BACKDATE, ca.not_valid_before_utc)
+    not_after = min(now + timedelta(seconds=lifetime), ca.not_valid_after_utc)
+    if not_after <= now:
+        raise _unavailable("the cluster's CA has expired", "renew the cluster's CA")
+    number = serial()
+    usage = ExtendedKeyUsageOID.CLIENT_AUTH if purpose is Purpose.CLIENT else ExtendedKeyUsageOID.SERVER_AUTH
+    builder = (
+        x509.CertificateBuilder()
+        .issuer_name(ca.subject)
+        .subject_name(kubelet_subject(node_name))
+        .public_key(public_key)
+        .serial_number(number)
+        .not_valid_before(not_before)
+        .not_valid_after(not_after)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(isinstance(public_key, rsa.RSAPublicKey)), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(_authority_key_identifier(ca), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+    )
+    if names:
+        builder = builder.add_extension(_subject_alternative_name(names), critical=False)
+    certificate = builder.sign(authority.key, _hash_for(authority.key))
+    pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
+    return SignedCertificate(pem=pem, serial=f"{number:x}", not_before=not_before, not_after=not_after)
+
+
+def names_in(pem: str) -> SubjectAltNames:
+    """Read the names of a certificate that ``sign_certificate`` made."""
+    certificate = x509.load_pem_x509_certificate(pem.encode())
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return SubjectAltNames()
+    addresses = found.get_values_for_type(x509.IPAddress)
+    return SubjectAltNames(tuple(found.get_values_for_type(x509.DNSName)), tuple(map(str, addresses)))
+
+
+def _subject_alternative_name(names: SubjectAltNames) -> x509.SubjectAlternativeName:
+    dns = [x509.DNSName(name) for name in names.dns_names]
+    return x509.SubjectAlternativeName([*dns, *(x509.IPAddress(ip_address(each)) for each in names.ip_addresses)])
+
+
+def _hash_for(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> hashes.SHA256 | hashes.SHA384:
+    wide = isinstance(key, ec.EllipticCurvePrivateKey) and key.key_size > 256  # noqa: PLR2004 - bits of P-256
+    return hashes.SHA384() if wide else hashes.SHA256()
+
+
+def _key_usage(is_rsa: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_encipherment=is_rsa,
+        content_commitment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _authority_key_identifier(ca: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    """Copy the CA's own identifier where it has one (RFC 5280 section 4.2.1.1)."""
+    try:
+        identifier = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(_issuer_key(ca))
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
+
+
+def _issuer_key(ca: x509.Certificate) -> ec.EllipticCurvePublicKey | rsa.RSAPublicKey:
+    key = ca.public_key()
+    if not isinstance(key, (ec.EllipticCurvePublicKey, rsa.RSAPublicKey)):
+        raise TypeError("load_authority lets only RSA and ECDSA CAs through")
+    return key
+
+
+def _decoded(secret: JsonObject, name: str) -> bytes:
+    try:
+        return base64.b64decode(text(secret, "data", name), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _unavailable(detail: str, remedy: str) -> Unavailable:
+    return Unavailable(Reason.AUTHORITY_UNAVAILABLE, detail, remedy=remedy, retry_after=30.0)

@@ -1,0 +1,223 @@
+"""From a CertificateSigningRequest object to a ``NodeRequest``: the cheap checks, without any I/O.
+
+Sources: kubernetes pkg/apis/certificates/helpers.go (ValidateKubeletClientCSR), pkg/registry/certificates (what the API
+server guarantees about ``username`` and ``groups``). Annotations are never read here: their creator wrote them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from nodeattest_controller.model.objects import condition, items, moment, number, strings, text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers import envelope
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.names import (
+    KUBELET_SERVING_SIGNER,
+    NODE_USER_PREFIX,
+    NODES_GROUP,
+    PROVIDER_ID_OID,
+    ProviderName,
+    Purpose,
+    SignerName,
+    split_signer,
+)
+
+__all__ = ["KUBELET", "MAX_BASE64", "CSRSummary", "RequestState", "check_usages", "parse_request", "summarize"]
+
+KUBELET: Final = ProviderName("kubelet")
+"""Stands for a provider where kubelet's own requests are counted."""
+BOOTSTRAP_GROUP: Final = "system:bootstrappers"
+_BOOTSTRAP_USER: Final = re.compile(r"system:bootstrap:[a-z0-9]{6}\Z")
+"""kubernetes pkg/bootstrap: a token's id is six lower-case letters or digits."""
+
+_CLIENT_USAGES: Final = (
+    frozenset({"digital signature", "client auth"}),
+    frozenset({"digital signature", "key encipherment", "client auth"}),
+)
+_SERVING_USAGES: Final = (
+    frozenset({"digital signature", "server auth"}),
+    frozenset({"digital signature", "key encipherment", "server auth"}),
+)
+_MAX_NAME: Final = 253
+_MAX_UID: Final = 64
+"""Characters; a UID is an RFC 4122 UUID of 36 (apimachinery pkg/types/uid.go)."""
+MAX_BASE64: Final = 4 * (envelope.MAX_SIZE // 3 + 1)
+
+
+class RequestState(StrEnum):
+    """Where a request stands, told by its conditions."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    DENIED = "denied"
+    FAILED = "failed"
+    ISSUED = "issued"
+
+
+@dataclass(frozen=True, slots=True)
+class CSRSummary:
+    """The little that is needed before parsing: whether it is ours, and whether it still waits for us."""
+
+    name: str
+    uid: str
+    resource_version: str
+    provider: ProviderName
+    purpose: Purpose
+    state: RequestState
+    denial_reason: str
+    """The Denied condition's reason, or an empty string."""
+    is_kubelets: bool = False
+    """Whether it is kubelet's own, for the in-tree serving signer."""
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether something is left to do here; what is approved of kubelet's own is signed by others."""
+        if self.is_kubelets:
+            return self.state is RequestState.PENDING
+        return self.state in {RequestState.PENDING, RequestState.APPROVED}
+
+
+def summarize(csr: JsonObject) -> CSRSummary | None:
+    """Tell whose a CSR object is and where it stands; None when it is none of our business."""
+    signer_name = text(csr, "spec", "signerName")
+    is_kubelets = signer_name == KUBELET_SERVING_SIGNER
+    named = (KUBELET, Purpose.SERVING) if is_kubelets else split_signer(signer_name)
+    if named is None:
+        return None
+    conditions = items(csr, "status", "conditions")
+    denied = condition(conditions, "Denied")
+    if denied is not None:
+        state = RequestState.DENIED
+    elif condition(conditions, "Failed") is not None:
+        state = RequestState.FAILED
+    elif text(csr, "status", "certificate"):
+        state = RequestState.ISSUED
+    elif condition(conditions, "Approved") is not None:
+        state = RequestState.APPROVED
+    else:
+        state = RequestState.PENDING
+    return CSRSummary(
+        name=text(csr, "metadata", "name"),
+        uid=text(csr, "metadata", "uid"),
+        resource_version=text(csr, "metadata", "resourceVersion"),
+        provider=named[0],
+        purpose=named[1],
+        state=state,
+        denial_reason=str(denied.get("reason", "")) if denied else "",
+        is_kubelets=is_kubelets,
+    )
+
+
+def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) -> NodeRequest:
+    """Read a CSR object; raises Denied.
+
+    1. the signer is ours; 2. who asks may ask at all; 3. the usages are a kubelet's; 4. the envelope and its PKCS#10
+    are well-formed; 5. the provider block agrees with the signer; 6. a node asks for itself only.
+    """
+    signer_name = text(csr, "spec", "signerName")
+    named = split_signer(signer_name)
+    if named is None:  # 1
+        raise Denied(
+            Reason.SIGNER_UNKNOWN, expected="one of our signers", got="another", remedy="check spec.signerName"
+        )
+    provider, purpose = named
+    username, groups = text(csr, "spec", "username"), frozenset(strings(csr, "spec", "groups"))
+    _check_requester(username, groups)  # 2
+    usages = check_usages(csr, purpose)  # 3
+    raw = _request_bytes(text(csr, "spec", "request"))
+    node_csr, evidence = envelope.decode(raw, purpose=purpose, provider_id_oid=provider_id_oid)  # 4
+    if evidence.provider != provider:  # 5
+        raise Denied(
+            Reason.PROVIDER_MISMATCH,
+            expected=f"provider block {provider!r} as in the signer's name",
+            got=repr(evidence.provider),
+            remedy="let the agent's provider and the signer agree",
+        )
+    if username.startswith(NODE_USER_PREFIX) and username != NODE_USER_PREFIX + node_csr.node_name:  # 6
+        raise Denied(
+            Reason.REQUESTER_NOT_ALLOWED,
+            expected=f"a request of {username} for itself",
+            got=f"a request for {NODE_USER_PREFIX}{node_csr.node_name}",
+            remedy="a node may only ask for its own name; join with a bootstrap token to get another",
+        )
+    _check_metadata(text(csr, "metadata", "name"), text(csr, "metadata", "uid"))
+    created = moment(text(csr, "metadata", "creationTimestamp"))
+    if created is None:
+        raise Denied(Reason.CSR_MALFORMED, expected="a creationTimestamp", got="none", remedy="file the request anew")
+    return NodeRequest(
+        name=text(csr, "metadata", "name"),
+        uid=text(csr, "metadata", "uid"),
+        resource_version=text(csr, "metadata", "resourceVersion"),
+        created=created,
+        signer_name=SignerName(signer_name),
+        purpose=purpose,
+        username=username,
+        groups=groups,
+        usages=usages,
+        expiration_seconds=number(csr, "spec", "expirationSeconds"),
+        request=raw,
+        csr=node_csr,
+        evidence=evidence,
+    )
+
+
+def _check_metadata(name: str, uid: str) -> None:
+    """Bound what goes into the ledger: an API server lets names be anything that fits a path."""
+    if not 0 < len(name) <= _MAX_NAME or not name.isprintable() or not 0 < len(uid) <= _MAX_UID:
+        raise Denied(
+            Reason.CSR_MALFORMED,
+            expected=f"a printable name of at most {_MAX_NAME} characters and a UID",
+            got=f"a name of {len(name)} characters and a UID of {len(uid)}",
+            remedy="file the request under an ordinary name",
+        )
+
+
+def _check_requester(username: str, groups: frozenset[str]) -> None:
+    """Let through a bootstrap token or a node, each with its group."""
+    is_token = bool(_BOOTSTRAP_USER.match(username)) and BOOTSTRAP_GROUP in groups
+    is_node = username.startswith(NODE_USER_PREFIX) and NODES_GROUP in groups
+    if not (is_token or is_node):
+        raise Denied(
+            Reason.REQUESTER_NOT_ALLOWED,
+            expected="a bootstrap token in system:bootstrappers, or a node in system:nodes",
+            got="another user",
+            remedy="join with a bootstrap token, or renew with the node's own certificate",
+        )
+
+
+def check_usages(csr: JsonObject, purpose: Purpose) -> frozenset[str]:
+    """Return the usages that are asked for; anything but exactly a kubelet's is ``Denied``."""
+    asked = strings(csr, "spec", "usages")
+    allowed = _CLIENT_USAGES if purpose is Purpose.CLIENT else _SERVING_USAGES
+    usages = frozenset(asked)
+    if usages not in allowed or len(usages) != len(asked):
+        raise Denied(
+            Reason.USAGES_NOT_ALLOWED,
+            expected=" or ".join(", ".join(sorted(choice)) for choice in allowed),
+            got=", ".join(sorted(usages)) or "none",
+            remedy="ask for exactly a kubelet's usages",
+        )
+    return usages
+
+
+def _request_bytes(encoded: str) -> bytes:
+    if len(encoded) > MAX_BASE64:
+        raise Denied(
+            Reason.ENVELOPE_TOO_LARGE,
+            expected=f"at most {envelope.MAX_SIZE} bytes",
+            got=f"about {len(encoded) * 3 // 4}",
+            remedy="send smaller evidence",
+        )
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Denied(
+            Reason.ENVELOPE_MALFORMED, expected="base64", got="something else", remedy="file the request anew"
+        ) from error

@@ -1,0 +1,257 @@
+"""The identity rules every provider is held to. Pure: facts in, nothing or a refusal out.
+
+Numbers are those of docs/architecture.md, "Identity rules". A provider proves that a *machine* asks; these rules prove
+that the machine may have this *name* in this cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.names import NodeName, Purpose
+
+__all__ = [
+    "NameContext",
+    "allowed_node_names",
+    "check_adoption",
+    "check_binding",
+    "check_fingerprints",
+    "check_machine_ready",
+    "check_no_hijack",
+    "check_node_name",
+    "check_takeover",
+    "find_machine",
+]
+
+_NAME_ADDRESSES = frozenset({"Hostname", "InternalDNS"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameContext:
+    """What else claims the requested name."""
+
+    claimants: Sequence[MachineView]
+    """Members of the cluster whose own name sources give the requested node name."""
+    holders: Sequence[Attestation]
+    """Ledgers of the cluster that bound the requested node name to a machine."""
+    is_alive: Callable[[Attestation], bool] = lambda _ledger: True
+    """Whether a ledger's machine still exists; a ledger without one is about to be collected."""
+
+
+def find_machine(request: NodeRequest, candidates: Sequence[MachineView]) -> MachineView:
+    """Rule 1: the provider ID names exactly one Machine of this cluster, alive and ready."""
+    if not candidates:
+        raise Unavailable(
+            Reason.MACHINE_NOT_FOUND,
+            f"no Machine of this cluster has provider ID {request.csr.provider_id!r}",
+            remedy="check the provider ID that the node was given against Machine.spec.providerID",
+        )
+    if len(candidates) > 1:
+        raise Denied(
+            Reason.MACHINE_AMBIGUOUS,
+            expected="one Machine with this provider ID",
+            got=", ".join(sorted(f"{member.kind} {member.name}" for member in candidates)),
+            remedy="give each Machine its own provider ID",
+        )
+    check_machine_ready(candidates[0])
+    return candidates[0]
+
+
+def check_machine_ready(member: MachineView) -> None:
+    """Rule 1: the Machine stays, is not paused, can be read whole, and its bootstrap data is ready."""
+    if member.deleting:
+        raise Denied(
+            Reason.MACHINE_DELETING,
+            expected="a Machine that stays",
+            got=f"{member.kind} {member.name} is being deleted",
+            remedy="none: the machine is on its way out",
+        )
+    if member.paused:
+        raise _not_ready(f"{member.kind} {member.name} or its cluster is paused", "resume it")
+    if member.flaw:
+        raise Unavailable(
+            Reason.RECORD_INVALID,
+            f"{member.kind} {member.name}: {member.flaw}",
+            remedy="correct the MachineRecord; the request goes on by itself",
+        )
+    if not member.bootstrap_ready and not member.node_ref_name:  # a machine with a node has had its data
+        raise _not_ready(
+            f"the bootstrap data of {member.kind} {member.name} is not ready", "wait for BootstrapConfigReady"
+        )
+
+
+def allowed_node_names(member: MachineView, proven: NodeName | None = None) -> tuple[str, ...]:
+    """Rule 2: the first source that exists decides which names a member may have; none means none.
+
+    A record names its node itself, and nothing else gives it a name.
+    """
+    if member.given_name is not None:
+        return (member.given_name,) if member.given_name else ()
+    if member.node_ref_name:
+        return (member.node_ref_name,)
+    from_addresses = tuple(address for kind, address in member.addresses if kind in _NAME_ADDRESSES and address)
+    if from_addresses:
+        return from_addresses
+    if proven:
+        return (proven,)
+    if member.is_pool_instance:
+        return ()
+    return (member.name, member.infra.name) if member.infra else (member.name,)
+
+
+def check_node_name(request: NodeRequest, member: MachineView, around: NameContext, proven: NodeName | None) -> None:
+    """Rule 2: the requested name is this Machine's, and no other Machine's too.
+
+    A nodeRef, and the name in a record, beat claims by addresses, which a guest can invent: they take no renewal from a
+    node that has joined, and no join from a machine that an operator named.
+    """
+    allowed = allowed_node_names(member, proven)
+    if request.csr.node_name not in allowed:
+        raise Denied(
+            Reason.NODE_NAME_MISMATCH,
+            expected=" or ".join(dict.fromkeys(allowed)) or "a name that the provider proves (pool instance)",
+            got=request.csr.node_name,
+            remedy="let the node use its own Machine's name",
+        )
+    others = [o for o in around.claimants if o.provider_id != member.provider_id and not o.deleting]
+    if member.node_ref_name or member.given_name:
+        others = [other for other in others if other.node_ref_name or other.given_name]
+    if others:
+        raise Denied(
+            Reason.MACHINE_AMBIGUOUS,
+            expected="one Machine that claims this node name",
+            got=", ".join(sorted({other.name for other in others} | {member.name})),
+            remedy="give each Machine its own host name",
+        )
+
+
+def check_no_hijack(member: MachineView, around: NameContext, node: JsonObject | None) -> None:
+    """Rule 3: nobody else already has the name, neither as a Node nor in the ledger."""
+    holders = [holder for holder in around.holders if holder.provider_id != member.provider_id]
+    if any(around.is_alive(holder) for holder in holders):
+        raise _taken("another Machine is bound to this node name", "delete the other Machine first")
+    if holders:
+        raise _not_ready("the ledger of the name's former machine is not collected yet", "wait")
+    if node is None:
+        return
+    node_provider_id, node_uid = text(node, "spec", "providerID"), text(node, "metadata", "uid")
+    if node_provider_id == member.provider_id:
+        return
+    if node_provider_id:
+        raise _taken("the Node of this name has another provider ID", "delete the stale Node, or rename this machine")
+    if member.node_ref_uid != node_uid:
+        raise _taken(
+            "the Node of this name has no provider ID and is not the Machine's nodeRef",
+            "set the Node's provider ID, or delete the stale Node",
+        )
+
+
+def check_fingerprints(member: MachineView, around: NameContext, holders: Sequence[Attestation]) -> None:
+    """Rule 3: what a machine proves itself by (its TPM, its secret) proves no other Machine of the cluster."""
+    others = [holder for holder in holders if holder.provider_id != member.provider_id]
+    if any(around.is_alive(other) for other in others):
+        raise Denied(
+            Reason.MACHINE_AMBIGUOUS,
+            expected="a TPM or secret of this Machine alone",
+            got="one that another Machine is bound to",
+            remedy="register each machine's own TPM or secret; a cloned one is refused",
+        )
+    if others:
+        raise _not_ready("the ledger of this hardware's former machine is not collected yet", "wait")
+
+
+def check_binding(
+    request: NodeRequest,
+    member: MachineView,
+    ledger: Attestation,
+    *,
+    secure: bool,
+    owners: frozenset[str] = frozenset(),
+) -> None:
+    """Rules 3 and 4: a machine that is bound already is not bound again by whoever holds a token.
+
+    Unless an operator reset its ledger: then it joins as a new one does. ``owners``: the UIDs of what else lists it,
+    for an instance of a pool may have joined before Cluster API made its Machine.
+    """
+    if ledger.resource_version and ledger.owner_uid not in {member.uid, *owners}:
+        raise _not_ready("the ledger of this machine's predecessor is not collected yet", "wait")
+    if request.is_renewal or ledger.entry_for(request.csr.spki_sha256) is not None:
+        return
+    joined = ledger.of_purpose(Purpose.CLIENT)
+    if member.node_ref_name and not joined and not ledger.was_reset:
+        raise _unattested("a Machine with a nodeRef and no ledger entry", "re-create the Machine")
+    if not secure and joined:
+        raise Denied(
+            Reason.MACHINE_ALREADY_BOUND,
+            expected="the key that this machine joined with",
+            got="another key, and an insecure provider cannot tell whose",
+            remedy="nodeattest machines reset, or re-create the Machine",
+        )
+
+
+def check_takeover(request: NodeRequest, ledger: Attestation, node: JsonObject | None) -> None:
+    """Rules 3 and 4: no token takes over a Node that stands although its machine never joined attested.
+
+    A nodeRef says that a Machine has a node (``check_binding``), but nobody writes one for a MachineRecord, and for a
+    Machine Cluster API does so some time after the node joined. The Node itself, read live, is there from the first.
+    """
+    if request.is_renewal or node is None or ledger.of_purpose(Purpose.CLIENT) or ledger.was_reset:
+        return
+    raise _unattested(
+        f"Node {request.csr.node_name} stands, and no ledger entry", "delete the Node if nothing runs there any more"
+    )
+
+
+def check_adoption(request: NodeRequest, member: MachineView, ledger: Attestation, node: JsonObject | None) -> None:
+    """Rules 3 and 4: who asks as a node, without ever having joined attested, is the node that the Machine has.
+
+    Its certificate was signed in-tree, where nobody asked which machine gets it; the provider proves the machine now.
+    1. Cluster API has found the Machine's node (a pool's instances have no nodeRef of their own), or an operator's
+    record names it and the Node has the record's provider ID; the name was compared by rule 2. 2. That Node stands in
+    the cluster, and rule 3 has compared its provider ID.
+    """
+    if not request.is_renewal or ledger.of_purpose(Purpose.CLIENT) or ledger.was_reset:
+        return
+    if member.given_name is not None and member.node_ref_name is None:  # 1
+        if node is not None and text(node, "spec", "providerID") == member.provider_id:
+            return
+        raise _not_ready(
+            f"no Node {request.csr.node_name} with the provider ID of {member.kind} {member.name} stands in the "
+            "cluster, so it cannot be adopted",
+            "let kubelet register the Node with --provider-id, or name the Node in the record's status.nodeRef",
+        )
+    if member.node_ref_name is None and not member.is_pool_instance:
+        raise _not_ready(
+            f"{member.kind} {member.name} has no nodeRef, so its node cannot be adopted yet",
+            "let Cluster API find the Node: its provider ID must be the Machine's",
+        )
+    if node is None:  # 2
+        raise _not_ready(
+            f"no Node {request.csr.node_name} stands in the cluster, so it cannot be adopted",
+            "let kubelet register the Node",
+        )
+
+
+def _not_ready(detail: str, remedy: str) -> Unavailable:
+    return Unavailable(Reason.MACHINE_NOT_READY, detail, remedy=remedy)
+
+
+def _unattested(got: str, otherwise: str) -> Denied:
+    return Denied(
+        Reason.MACHINE_ALREADY_BOUND,
+        expected="a Machine without a node, or one whose node joined attested",
+        got=got,
+        remedy="adopt the node (kubelet-authenticator adopt on it, or nodeattest machines adopt --open), or "
+        + otherwise,
+    )
+
+
+def _taken(got: str, remedy: str) -> Denied:
+    return Denied(Reason.NODE_NAME_TAKEN, expected="a free node name, or this Machine's own", got=got, remedy=remedy)

@@ -1,0 +1,29 @@
+"""One reader for every kind of object that machines are read from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from nodeattest_controller.model.machine_record import CLUSTER_RECORD, MACHINE_RECORD, views_of_record
+from nodeattest_controller.model.machine_view import MachineView, views_of_machine, views_of_pool
+from nodeattest_controller.model.objects import text
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["CLUSTER_KINDS", "MACHINE_KINDS", "machine_views"]
+
+_READERS: Final[Mapping[str, Callable[[JsonObject], list[MachineView]]]] = MappingProxyType(
+    {"Machine": views_of_machine, "MachinePool": views_of_pool, MACHINE_RECORD: views_of_record}
+)
+MACHINE_KINDS: Final = frozenset(_READERS)
+CLUSTER_KINDS: Final = frozenset({"Cluster", CLUSTER_RECORD})
+
+
+def machine_views(obj: JsonObject, kind: str = "") -> list[MachineView]:
+    """Read the members of an object of one of ``MACHINE_KINDS``; any other has none.
+
+    ``kind`` says what it is where the object itself may not.
+    """
+    read = _READERS.get(kind or text(obj, "kind"))
+    return read(obj) if read is not None else []

@@ -1,0 +1,151 @@
+"""Machines and clusters that an operator writes down, where Cluster API does not: MachineRecord, ClusterRecord. Pure.
+
+Promises: a record with a field that nobody reads, or with a value that is not what its field takes, is a member (it
+still claims its provider ID, name and addresses) that nobody can join as until it is corrected: a misspelt restriction
+must not be silently lost. Leaves to others: every rule (``review``), which treats these as it treats Machines.
+Records are written in the management cluster by operators, so they are trusted as Machines are; a request never is.
+Source: manifests/crd/machinerecords.yaml, clusterrecords.yaml; docs/adr/0028.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection
+from typing import Final
+
+from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, MachineView
+from nodeattest_controller.model.objects import flag, items, mapping, moment, text, text_map
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers import identifiers
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, NodeName, ProviderID
+
+__all__ = ["CLUSTER_RECORD", "MACHINE_RECORD", "cluster_flaw", "views_of_record"]
+
+MACHINE_RECORD: Final = "MachineRecord"
+CLUSTER_RECORD: Final = "ClusterRecord"
+
+_FIELDS: Final = frozenset(
+    {
+        "addresses",
+        "bootstrapTokenID",
+        "clusterName",
+        "controlPlane",
+        "endorsementKeyHash",
+        "nodeName",
+        "paused",
+        "providerID",
+    }
+)
+_CLUSTER_FIELDS: Final = frozenset({"clusterNetwork", "controlPlaneEndpoint", "paused"})
+ADDRESS_TYPES: Final = frozenset({"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"})
+"""Those of a Machine and of a Node (core/v1 NodeAddressType)."""
+MAX_ADDRESSES: Final = 64
+_KEY_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+_TOKEN_ID: Final = re.compile(r"[a-z0-9]{6}", re.ASCII)
+"""k8s.io/cluster-bootstrap/token/api (BootstrapTokenIDPattern)."""
+_SHOWN: Final = 80
+"""Characters of a wrong value that a message repeats."""
+
+
+def views_of_record(record: JsonObject) -> list[MachineView]:
+    """Read a MachineRecord; without a provider ID there is no member."""
+    spec = mapping(record, "spec")
+    provider_id = text(spec, "providerID")
+    if not provider_id:
+        return []
+    key_hash = text(spec, "endorsementKeyHash")
+    node_ref = mapping(record, "status", "nodeRef")
+    return [
+        MachineView(
+            kind=MACHINE_RECORD,
+            api_version=text(record, "apiVersion"),
+            name=text(record, "metadata", "name"),
+            namespace=text(record, "metadata", "namespace"),
+            uid=text(record, "metadata", "uid"),
+            cluster_name=text(spec, "clusterName"),
+            provider_id=ProviderID(provider_id),
+            given_name=NodeName(text(spec, "nodeName")),
+            node_ref_name=NodeName(text(node_ref, "name")) or None,
+            node_ref_uid=text(node_ref, "uid") or None,
+            addresses=tuple((text(one, "type"), text(one, "address")) for one in items(spec, "addresses")),
+            bootstrap_ready=True,
+            deleting="deletionTimestamp" in mapping(record, "metadata"),
+            paused=flag(spec, "paused") or PAUSED_ANNOTATION in mapping(record, "metadata", "annotations"),
+            annotations=text_map(record, "metadata", "annotations"),
+            platform={ANNOTATION_TPM_ENDORSEMENT_KEY: key_hash} if key_hash else {},
+            bootstrap_token_id=text(spec, "bootstrapTokenID"),
+            created=moment(text(record, "metadata", "creationTimestamp")),
+            is_control_plane=flag(spec, "controlPlane"),
+            flaw=_flaw(spec),
+        )
+    ]
+
+
+def cluster_flaw(cluster: JsonObject) -> str:
+    """Say what is wrong with a ClusterRecord; empty where nothing is, and for a Cluster, which others check."""
+    if text(cluster, "kind") != CLUSTER_RECORD:
+        return ""
+    spec = mapping(cluster, "spec")
+    return _unknown(spec, _CLUSTER_FIELDS) or _not_boolean(spec, "paused")
+
+
+def _flaw(spec: JsonObject) -> str:
+    """Say what is wrong with a MachineRecord; empty where nothing is."""
+    return (
+        _unknown(spec, _FIELDS)
+        or _identifiers_flaw(spec)
+        or _mismatch(spec, "endorsementKeyHash", _KEY_HASH, "sha256: and 64 lower-case hex digits")
+        or _mismatch(spec, "bootstrapTokenID", _TOKEN_ID, "the six characters before the token's dot")
+        or _not_boolean(spec, "paused")
+        or _not_boolean(spec, "controlPlane")
+        or _addresses_flaw(spec)
+    )
+
+
+def _unknown(spec: JsonObject, known: Collection[str]) -> str:
+    for name in spec:
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+            return f"spec has a field {name[:_SHOWN]!r} that nobody reads: {hint}"
+    return ""
+
+
+def _identifiers_flaw(spec: JsonObject) -> str:
+    if not text(spec, "clusterName"):
+        return "spec.clusterName: expected the name of a Cluster or ClusterRecord of this namespace, got none"
+    for name, read in (("providerID", identifiers.provider_id), ("nodeName", identifiers.node_name)):
+        try:
+            read(text(spec, name))
+        except Denied as denied:
+            return f"spec.{name}: expected {denied.expected}, got {denied.got}"
+    return ""
+
+
+def _mismatch(spec: JsonObject, name: str, pattern: re.Pattern[str], expected: str) -> str:
+    if name not in spec or pattern.fullmatch(text(spec, name)):
+        return ""
+    return f"spec.{name}: expected {expected}, got {_shown(spec.get(name))}"
+
+
+def _not_boolean(spec: JsonObject, name: str) -> str:
+    found = spec.get(name, False)
+    return "" if isinstance(found, bool) else f"spec.{name}: expected true or false, got {_shown(found)}"
+
+
+def _addresses_flaw(spec: JsonObject) -> str:
+    found = spec.get("addresses", [])
+    if not isinstance(found, list) or len(found) > MAX_ADDRESSES:
+        return f"spec.addresses: expected a list of at most {MAX_ADDRESSES}"
+    for one in found:
+        if not isinstance(one, dict) or set(one) != {"type", "address"} or not text(one, "address"):
+            return "spec.addresses: expected entries of type and address"
+        if text(one, "type") not in ADDRESS_TYPES:
+            return f"spec.addresses: expected a type of {', '.join(sorted(ADDRESS_TYPES))}, got {_shown(one['type'])}"
+    return ""
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:_SHOWN]

@@ -1,0 +1,221 @@
+"""Cluster API objects as frozen facts: Clusters, Machines and MachinePools of the v1beta1 and v1beta2 contracts. Pure.
+
+Sources: cluster-api api/core/v1beta1 and v1beta2 (Machine, MachinePool, Cluster), contract documents. What a Machine
+says is written in the management cluster by its controllers, so it is trusted; a request never is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import Final, Literal
+
+from nodeattest_controller.model.objects import condition, flag, items, mapping, moment, strings, text, text_map
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.interface import MachineFacts, SecretBytes
+from nodeattest_providers.names import NodeName, ProviderID
+
+__all__ = [
+    "CLUSTER_LABEL",
+    "RESOURCES",
+    "ContractReference",
+    "MachineResource",
+    "MachineView",
+    "bootstrap_config_ref",
+    "cluster_of",
+    "infrastructure_ref",
+    "views_of_machine",
+    "views_of_pool",
+]
+
+CLUSTER_LABEL: Final = "cluster.x-k8s.io/cluster-name"
+CONTROL_PLANE_LABEL: Final = "cluster.x-k8s.io/control-plane"
+"""On the Machines of a control plane, with any value (cluster-api util.IsControlPlaneMachine)."""
+PAUSED_ANNOTATION: Final = "cluster.x-k8s.io/paused"
+
+MachineResource = Literal["machines", "machinepools", "machinerecords"]
+RESOURCES: Final[Mapping[str, MachineResource]] = MappingProxyType(
+    {"Machine": "machines", "MachinePool": "machinepools", "MachineRecord": "machinerecords"}
+)
+"""By kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContractReference:
+    """Where the infrastructure object of a Machine, or its bootstrap configuration, stands: in its namespace."""
+
+    group: str
+    kind: str
+    name: str
+    version: str = ""
+    """Empty in v1beta2, where a reference names the group only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineView:
+    """One Machine, or one instance of a MachinePool."""
+
+    kind: str
+    """``Machine``, ``MachinePool`` or ``MachineRecord`` (``records``)."""
+    api_version: str
+    name: str
+    namespace: str
+    uid: str
+    cluster_name: str
+    provider_id: ProviderID
+    node_ref_name: NodeName | None = None
+    node_ref_uid: str | None = None
+    addresses: tuple[tuple[str, str], ...] = ()
+    bootstrap_ready: bool = False
+    deleting: bool = False
+    paused: bool = False
+    annotations: dict[str, str] = field(default_factory=dict[str, str])
+    infra: ContractReference | None = None
+    bootstrap: ContractReference | None = None
+    """The bootstrap configuration; None where the bootstrap data was given without one, or is not Cluster API's."""
+    of_pool: bool = False
+    """Whether a MachinePool made this Machine for one of its instances: the pool has its bootstrap configuration."""
+    created: datetime | None = None
+    is_control_plane: bool = False
+    """As the Machine's label has it, which is written in the management cluster only."""
+    given_name: NodeName | None = None
+    """The node name that an operator gave to a recorded machine; it decides."""
+    platform: dict[str, str] = field(default_factory=dict[str, str])
+    """What stands for the infrastructure object's annotations where a machine has none."""
+    bootstrap_token_id: str = ""
+    """The bootstrap token that a record names as this machine's own; of a Machine, its bootstrap config tells."""
+    flaw: str = ""
+    """Why nobody may join as this member until it is corrected; empty where nothing is wrong."""
+
+    @property
+    def resource(self) -> MachineResource:
+        """The plural under which its API server has it."""
+        return RESOURCES[self.kind]
+
+    @property
+    def is_pool_instance(self) -> bool:
+        """Whether this is one of several interchangeable instances."""
+        return self.kind == "MachinePool"
+
+    def facts(self, *, infra: JsonObject | None, secret: SecretBytes | None = None) -> MachineFacts:
+        """Make the value that providers see."""
+        return MachineFacts(
+            name=self.name,
+            namespace=self.namespace,
+            uid=self.uid,
+            provider_id=self.provider_id,
+            node_ref_name=self.node_ref_name,
+            node_ref_uid=self.node_ref_uid,
+            addresses=self.addresses,
+            bootstrap_ready=self.bootstrap_ready,
+            deleting=self.deleting,
+            annotations=self.annotations,
+            infra_annotations=text_map(infra, "metadata", "annotations") if infra else self.platform,
+            infra_name=self.infra.name if self.infra else None,
+            attestation_secret=secret,
+        )
+
+
+def cluster_of(machine: JsonObject) -> str:
+    """Name the cluster of a Machine or MachinePool; the spec decides, the label is a copy."""
+    return text(machine, "spec", "clusterName")
+
+
+def infrastructure_ref(cluster: JsonObject) -> ContractReference | None:
+    """Read where the infrastructure object of a Cluster stands; None where it names none, or none yet."""
+    return _infra_ref(mapping(cluster, "spec", "infrastructureRef"))
+
+
+def views_of_machine(machine: JsonObject) -> list[MachineView]:
+    """Read a Machine; no provider ID yet, no member."""
+    provider_id = text(machine, "spec", "providerID")
+    if not provider_id:
+        return []
+    node_ref = mapping(machine, "status", "nodeRef")
+    return [
+        MachineView(
+            kind="Machine",
+            api_version=text(machine, "apiVersion"),
+            name=text(machine, "metadata", "name"),
+            namespace=text(machine, "metadata", "namespace"),
+            uid=text(machine, "metadata", "uid"),
+            cluster_name=cluster_of(machine),
+            provider_id=ProviderID(provider_id),
+            node_ref_name=NodeName(text(node_ref, "name")) or None,
+            node_ref_uid=text(node_ref, "uid") or None,
+            addresses=tuple(
+                (text(address, "type"), text(address, "address")) for address in items(machine, "status", "addresses")
+            ),
+            bootstrap_ready=_bootstrap_ready(machine),
+            deleting="deletionTimestamp" in mapping(machine, "metadata"),
+            paused=PAUSED_ANNOTATION in mapping(machine, "metadata", "annotations"),
+            annotations=text_map(machine, "metadata", "annotations"),
+            infra=_infra_ref(mapping(machine, "spec", "infrastructureRef")),
+            bootstrap=bootstrap_config_ref(machine),
+            of_pool=_is_of_pool(machine),
+            created=moment(text(machine, "metadata", "creationTimestamp")),
+            is_control_plane=CONTROL_PLANE_LABEL in mapping(machine, "metadata", "labels"),
+        )
+    ]
+
+
+def views_of_pool(pool: JsonObject) -> list[MachineView]:
+    """Read a MachinePool: one member an instance, all with the pool's name and UID and none with a name of its own."""
+    return [
+        MachineView(
+            kind="MachinePool",
+            api_version=text(pool, "apiVersion"),
+            name=text(pool, "metadata", "name"),
+            namespace=text(pool, "metadata", "namespace"),
+            uid=text(pool, "metadata", "uid"),
+            cluster_name=cluster_of(pool),
+            provider_id=ProviderID(provider_id),
+            bootstrap_ready=_bootstrap_ready(pool),
+            deleting="deletionTimestamp" in mapping(pool, "metadata"),
+            paused=PAUSED_ANNOTATION in mapping(pool, "metadata", "annotations"),
+            annotations=text_map(pool, "metadata", "annotations"),
+            bootstrap=bootstrap_config_ref(pool),
+        )
+        for provider_id in strings(pool, "spec", "providerIDList")
+    ]
+
+
+def bootstrap_config_ref(owner: JsonObject) -> ContractReference | None:
+    """Read where the bootstrap configuration of a Machine stands, or of a MachinePool, which has it in its template."""
+    template = mapping(owner, "spec", "template")
+    return _infra_ref(mapping(template or owner, "spec", "bootstrap", "configRef"))
+
+
+def _is_of_pool(machine: JsonObject) -> bool:
+    """Cluster API gives these the pool as owner and no configRef.
+
+    Source: cluster-api machinepool_controller_phases.go (computeDesiredMachine).
+    """
+    owners = items(machine, "metadata", "ownerReferences")
+    return any(
+        (text(owner, "apiVersion").partition("/")[0], text(owner, "kind")) == ("cluster.x-k8s.io", "MachinePool")
+        for owner in owners
+    )
+
+
+def _bootstrap_ready(machine: JsonObject) -> bool:
+    """v1beta2 condition BootstrapConfigReady, v1beta1 condition BootstrapReady, else the contract's plain fields."""
+    status = mapping(machine, "status")
+    current = items(status, "conditions") + items(status, "v1beta2", "conditions")
+    for kind in ("BootstrapConfigReady", "BootstrapReady"):
+        found = condition(current, kind)
+        if found is not None:
+            return found.get("status") == "True"
+    return flag(status, "bootstrapReady") or flag(status, "initialization", "bootstrapDataSecretCreated")
+
+
+def _infra_ref(reference: JsonObject) -> ContractReference | None:
+    """v1beta1 names an apiVersion, v1beta2 an apiGroup."""
+    name, kind, api_version = text(reference, "name"), text(reference, "kind"), text(reference, "apiVersion")
+    group = text(reference, "apiGroup")
+    version = ""
+    if "/" in api_version:
+        group, version = api_version.split("/", 1)
+    return ContractReference(group, kind, name, version) if name and kind and group else None

@@ -1,0 +1,304 @@
+"""NodeAttestationPolicy: which policy rules a cluster, and what it says. Pure.
+
+Deny by default: no policy, an unreadable one, or two at once let nobody in. ``Cluster.spec.security`` of the proposal
+is honoured where the Cluster has it; it can narrow a policy's attestors, never widen them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from nodeattest_controller.model.objects import flag, items, mapping, strings, text, text_map
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonValue as RawValue
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.names import ProviderName
+
+__all__ = [
+    "INSECURE",
+    "OWN_SECTIONS",
+    "FailureAction",
+    "OnFailure",
+    "Policy",
+    "Serving",
+    "TokenBinding",
+    "check_authorized",
+    "parse_attestation_policy",
+    "policy_for",
+    "selects",
+]
+
+INSECURE: Final = frozenset({ProviderName("insecure"), ProviderName("null")})
+OWN_SECTIONS: Final = frozenset({"tpm", "challenge", "insecure", "aws", "azure", "gcp", "composite"})
+_FIELDS: Final = OWN_SECTIONS | {
+    "authorizedAttestors",
+    "certificateLifetime",
+    "clusterSelector",
+    "enforcement",
+    "maxFailedShare",
+    "onFailure",
+    "providers",
+    "serving",
+    "tokenBinding",
+}
+_SERVING_CHOICES: Final = {"kubelet": ("Ignore", "Approve"), "attested": ("Sign", "Refuse")}
+"""Fields of ``serving`` and what each may be; the first is the default (ADR 8)."""
+_LISTING: Final = frozenset({"In", "NotIn"})
+"""The operators of a label selector that go with a list of values."""
+Choice = TypeVar("Choice", bound=StrEnum)
+_WHOLE: Final = 100
+"""Percent."""
+_DURATION: Final = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?\Z", re.ASCII)
+MIN_LIFETIME: Final = 60
+"""Seconds. Below an hour is for tests: an outage that long takes the nodes down. A shorter life weakens no check."""
+MAX_LIFETIME: Final = 365 * 86400
+"""Seconds; the in-tree signer's default (--cluster-signing-duration)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What happens to requests for serving certificates."""
+
+    approves_kubelet: bool = False
+    """Whether kubelet's own requests (``kubernetes.io/kubelet-serving``) are approved or refused; else left alone."""
+    signs_attested: bool = True
+    """Whether our serving signers sign at all."""
+
+
+class TokenBinding(StrEnum):
+    """Whether a bootstrap token must be the one in the bootstrap configuration of the machine that it asks for."""
+
+    REQUIRED = "Required"
+    """It must."""
+    PREFERRED = "Preferred"
+    """It must wherever the configuration names one."""
+    OFF = "Off"
+
+
+class FailureAction(StrEnum):
+    """What happens to a node whose attestation is refused at renewal."""
+
+    NONE = "None"
+    TAINT = "Taint"
+    CORDON = "Cordon"
+    DELETE_NODE = "DeleteNode"
+
+
+@dataclass(frozen=True, slots=True)
+class OnFailure:
+    """What happens to such nodes, and to how many of them."""
+
+    action: FailureAction = FailureAction.NONE
+    max_share: int = 10
+    """Percent of a cluster's Nodes that may stand so treated at one time; at least one node may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a cluster's operator decided."""
+
+    name: str
+    attestors: frozenset[ProviderName]
+    lifetime: int | None
+    """Seconds; None: the controller's default."""
+    enforce: bool
+    """False (``enforcement: Audit``): findings are reported, existing paths stay; signing is as strict as ever."""
+    listed: tuple[ProviderName, ...] = ()
+    """The attestors in the policy's own order, before the Cluster narrows them."""
+    sections: Mapping[ProviderName, Mapping[str, JsonValue]] = field(
+        default_factory=dict[ProviderName, Mapping[str, JsonValue]]
+    )
+    serving: Serving = Serving()
+    token_binding: TokenBinding = TokenBinding.REQUIRED
+    on_failure: OnFailure = OnFailure()
+
+    def settings(self, provider: ProviderName) -> Mapping[str, JsonValue]:
+        """Return the provider's own section; empty means the provider's defaults."""
+        return self.sections.get(provider, {})
+
+
+def policy_for(
+    cluster: JsonObject, policies: Iterable[JsonObject], read: Callable[[JsonObject], Policy] | None = None
+) -> Policy:
+    """Find the one policy of a cluster; raises Denied when it is unreadable or not one, Unavailable when none.
+
+    ``read`` replaces ``parse_attestation_policy`` where parsed policies are kept.
+    """
+    chosen = [policy for policy in policies if selects(policy, cluster)]
+    if not chosen:
+        raise Unavailable(
+            Reason.POLICY_MISSING,
+            "no NodeAttestationPolicy selects this cluster",
+            remedy="create a NodeAttestationPolicy beside the Cluster, with its authorizedAttestors",
+            retry_after=30.0,
+        )
+    if len(chosen) > 1:
+        raise _invalid(
+            "one NodeAttestationPolicy for a cluster",
+            ", ".join(sorted(text(policy, "metadata", "name") for policy in chosen)),
+            "narrow their clusterSelectors so that one remains",
+        )
+    policy = (read or parse_attestation_policy)(chosen[0])
+    security = mapping(cluster, "spec", "security")
+    if "authorizedAttestors" not in security:
+        return policy
+    narrowed = policy.attestors & {ProviderName(name) for name in strings(security, "authorizedAttestors")}
+    return replace(policy, attestors=narrowed if flag(security, "kubeletAuthentication") else frozenset())
+
+
+def parse_attestation_policy(policy: JsonObject) -> Policy:
+    """Read a policy object; raises Denied(PolicyInvalid)."""
+    spec = mapping(policy, "spec")
+    _check_fields(spec, _FIELDS, "spec")
+    listed = tuple(ProviderName(name) for name in strings(spec, "authorizedAttestors"))
+    attestors = frozenset(listed)
+    if attestors & INSECURE and attestors - INSECURE:
+        raise _invalid(
+            "secure attestors alone, or insecure alone",
+            ", ".join(sorted(attestors)),
+            "take insecure out of authorizedAttestors: beside a secure provider it undoes its protection",
+        )
+    _check_selector(mapping(spec, "clusterSelector"))
+    enforcement = text(spec, "enforcement") or "Enforce"
+    if enforcement not in {"Enforce", "Audit"}:
+        raise _invalid("enforcement Enforce or Audit", repr(enforcement), "correct the policy")
+    sections = {ProviderName(name): _section(mapping(spec, name)) for name in OWN_SECTIONS if name in spec}
+    third_parties = mapping(spec, "providers")
+    ours = ", ".join(sorted(OWN_SECTIONS & third_parties.keys()))
+    if ours:
+        raise _invalid(
+            "settings of others' providers in spec.providers", ours, "move them to their own sections of spec"
+        )
+    sections.update({ProviderName(name): _section(mapping(third_parties, name)) for name in third_parties})
+    return Policy(
+        name=text(policy, "metadata", "name"),
+        attestors=attestors,
+        lifetime=_lifetime(text(spec, "certificateLifetime")),
+        enforce=enforcement == "Enforce",
+        listed=listed,
+        sections=sections,
+        serving=_serving(spec.get("serving", {})),
+        token_binding=_choice(TokenBinding, spec, "tokenBinding", TokenBinding.REQUIRED),
+        on_failure=OnFailure(_choice(FailureAction, spec, "onFailure", FailureAction.NONE), _max_share(spec)),
+    )
+
+
+def check_authorized(policy: Policy, provider: ProviderName) -> None:
+    """Let the provider through only if the policy names it (identity rule 0); raises Denied."""
+    if provider not in policy.attestors:
+        named = ", ".join(sorted(policy.attestors)) or "none (an empty list means none)"
+        raise Denied(
+            Reason.ATTESTOR_NOT_AUTHORIZED,
+            expected=f"one of the policy's authorizedAttestors: {named}",
+            got=provider,
+            remedy="use an attestor that the cluster's policy names",
+        )
+
+
+def _check_fields(section: JsonObject, known: Collection[str], path: str) -> None:
+    """Refuse a field that nobody reads: a mistyped restriction must not be silently lost."""
+    for name in section:
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+            raise _invalid(f"known fields in {path}", repr(name), hint)
+
+
+def _check_selector(selector: JsonObject) -> None:
+    """Refuse a selector that does not say what it seems to (apimachinery meta/v1/validation ValidateLabelSelector)."""
+    _check_fields(selector, ("matchLabels", "matchExpressions"), "spec.clusterSelector")
+    for term in items(selector, "matchExpressions"):
+        _check_fields(term, ("key", "operator", "values"), "spec.clusterSelector.matchExpressions")
+        operator, values = text(term, "operator"), strings(term, "values")
+        if operator in _LISTING and not values:
+            raise _invalid(f"values beside the operator {operator}", "none", "list values of the label in the policy")
+        if operator not in _LISTING and values:
+            raise _invalid(f"no values beside the operator {operator}", ", ".join(values)[:80], "take out the values")
+
+
+def _serving(section: RawValue) -> Serving:
+    if not isinstance(section, dict):
+        raise _invalid("serving: an object", "something else", "correct the policy")
+    _check_fields(section, _SERVING_CHOICES, "spec.serving")
+    chosen: dict[str, str] = {}
+    for name, choices in _SERVING_CHOICES.items():
+        chosen[name] = text(section, name) if name in section else choices[0]
+        if chosen[name] not in choices:
+            raise _invalid(f"serving.{name} {' or '.join(choices)}", repr(chosen[name]), "correct the policy")
+    return Serving(chosen["kubelet"] == "Approve", chosen["attested"] == "Sign")
+
+
+def _choice(choices: type[Choice], spec: JsonObject, name: str, default: Choice) -> Choice:
+    given = spec.get(name, str(default))
+    try:
+        return choices(given)
+    except ValueError:
+        raise _invalid(f"{name} {' or '.join(choices)}", repr(given), "correct the policy") from None
+
+
+def _max_share(spec: JsonObject) -> int:
+    given = spec.get("maxFailedShare", OnFailure().max_share)
+    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= _WHOLE:
+        raise _invalid("maxFailedShare from 1 to 100, in percent", repr(given), "correct the policy")
+    return given
+
+
+def _section(raw: JsonObject) -> Mapping[str, JsonValue]:
+    """Hand a provider its settings without fractions, which no setting has."""
+    return {name: _whole(value) for name, value in raw.items()}
+
+
+def _whole(value: RawValue) -> JsonValue:
+    if isinstance(value, float):
+        raise _invalid("whole numbers", "a fraction", "correct the policy")
+    if isinstance(value, list):
+        return [_whole(entry) for entry in value]
+    if isinstance(value, dict):
+        return {name: _whole(entry) for name, entry in value.items()}
+    return value
+
+
+def _lifetime(duration: str) -> int | None:
+    if not duration:
+        return None
+    match = _DURATION.match(duration)
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = hours * 3600 + minutes * 60 + seconds
+    if not MIN_LIFETIME <= total <= MAX_LIFETIME:
+        hint = "write days as hours: 14 days are 336h" if "d" in duration else "correct the policy"
+        raise _invalid("certificateLifetime from 1m to 8760h, such as 336h", repr(duration), hint)
+    return total
+
+
+def selects(policy: JsonObject, cluster: JsonObject) -> bool:
+    """Tell whether a policy's LabelSelector (apimachinery meta/v1) holds for a Cluster; an empty one always does."""
+    selector, labels = mapping(policy, "spec", "clusterSelector"), text_map(cluster, "metadata", "labels")
+    exact = text_map(selector, "matchLabels")
+    if any(labels.get(key) != value for key, value in exact.items()):
+        return False
+    return all(_term_holds(term, labels) for term in items(selector, "matchExpressions"))
+
+
+def _term_holds(term: JsonObject, labels: Mapping[str, str]) -> bool:
+    value, values = labels.get(text(term, "key")), strings(term, "values")
+    match text(term, "operator"):
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case _:
+            return False
+
+
+def _invalid(expected: str, got: str, remedy: str) -> Denied:
+    return Denied(Reason.POLICY_INVALID, expected=expected, got=got, remedy=remedy)

@@ -1,0 +1,290 @@
+"""Which names a node's serving certificate may have. Pure: facts in, nothing or a refusal out.
+
+Promises: a name or address passes only when the Machine lists it, spelt in the one canonical way, nobody else of the
+cluster lists or claims it, and no honest node could ever answer for anything else under it. What a Machine lists may
+come from an agent in its guest, so some names are refused whoever lists them.
+Leaves to others: that the requester is the Machine's node (``review``), where the list comes from (``addresses``).
+Sources: RFC 6890 (special addresses), RFC 6761 §6.3 (localhost), k8s pkg/controlplane (names of the API server's
+certificate), the platforms' documentation of their metadata services.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.certificate_authority import SubjectAltNames
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import mapping, strings, text
+from nodeattest_controller.model.policy import Policy
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.identifiers import is_dns_name, shown
+from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.names import NodeName, Purpose
+
+__all__ = [
+    "Addresses",
+    "ConflictingMachines",
+    "Network",
+    "addresses_final",
+    "check_client_certificate",
+    "check_sans",
+    "check_sans_listed",
+    "check_sans_unclaimed",
+    "check_serving_allowed",
+    "for_machine",
+    "network_of",
+    "normalize_host",
+    "san_candidates",
+]
+
+Addresses = Sequence[tuple[str, str]]
+"""(type, address) pairs as in ``Machine.status.addresses``."""
+ConflictingMachines = Callable[[str], Sequence[MachineView]]
+"""Other machines of the cluster that list or claim a name or address."""
+
+YOUNG: Final = timedelta(hours=1)
+"""A Machine's addresses are filled in while it starts; after this its list counts as complete."""
+RECHECK: Final = 5.0
+"""Seconds; a change of the Machine wakes the request earlier."""
+_NAME_TYPES: Final = frozenset({"Hostname", "InternalDNS", "ExternalDNS"})
+_IP_TYPES: Final = frozenset({"InternalIP", "ExternalIP"})
+
+_LOCAL_NAMES: Final = frozenset(
+    {"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
+)
+_PLATFORM_NAMES: Final = frozenset({"metadata.google.internal", "instance-data", "instance-data.ec2.internal"})
+_PLATFORM_ADDRESSES: Final = frozenset(
+    map(ip_address, ("fd00:ec2::254", "fd20:ce::254", "168.63.129.16", "100.100.100.200", "192.0.0.192"))
+)
+"""Metadata services that are not link-local: EC2 and Google on IPv6, Azure, Alibaba, Oracle."""
+_THIS_NETWORK: Final = ip_network("0.0.0.0/8")
+_API_SERVER: Final = "kubernetes"
+"""The first label of the API server's own service names: kubernetes, kubernetes.default, kubernetes.default.svc, …"""
+_SERVICE_DOMAIN: Final = "cluster.local"
+_USUAL_SERVICES: Final = (ip_network("10.96.0.1/32"),)
+"""The API server's own where the Cluster names none; not all of kubeadm's 10.96.0.0/12: others' nodes may be in it."""
+_REMEDY: Final = "ask for names and addresses of this machine only; they are compared exactly with those of its Machine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What of a cluster no single node may answer for."""
+
+    endpoint: str = ""
+    """The control plane's host as ``normalize_host`` writes it; empty while unknown, and for those who answer there."""
+    services: tuple[IPv4Network | IPv6Network, ...] = ()
+    service_domain: str = _SERVICE_DOMAIN
+
+
+def check_serving_allowed(request: NodeRequest, policy: Policy, *, secure: bool) -> None:
+    """Let an attested serving request through that the policy and its provider allow, and that a node makes."""
+    if not policy.serving.signs_attested:
+        raise _not_allowed(
+            "a policy with serving.attested: Sign",
+            "one with Refuse",
+            "use kubelet's serverTLSBootstrap, or let the policy sign",
+        )
+    if not secure:
+        raise _not_allowed(
+            "a secure provider", request.evidence.provider, "use a secure attestation provider for serving certificates"
+        )
+    if not request.is_renewal:
+        raise _not_allowed(
+            "a request of the node itself",
+            "one of a bootstrap token",
+            "join first, and ask for serving certificates with the node's own client certificate",
+        )
+
+
+def check_client_certificate(request: NodeRequest, ledger: Attestation, now: datetime) -> None:
+    """Let through what comes from a node whose own client certificate is the ledger's, with a key for this alone."""
+    if ledger.live(now) is None:
+        raise _not_allowed(
+            "a machine with a client certificate of the ledger",
+            "one without",
+            "let the node renew its client certificate with evidence first",
+        )
+    if ledger.provider != request.evidence.provider:
+        raise _not_allowed(
+            f"the provider that attested the client certificate, {ledger.provider}",
+            request.evidence.provider,
+            "attest the serving certificate by the provider that the node joined with",
+        )
+    if ledger.serves_otherwise(request.csr.spki_sha256, Purpose.SERVING):
+        raise Denied(
+            Reason.KEY_REUSED,
+            expected="a key of its own for the serving certificate",
+            got="the key of a client certificate",
+            remedy="make a new key",
+        )
+
+
+def network_of(cluster: JsonObject) -> Network:
+    """Read a Cluster object; what is malformed there protects nothing and harms nothing."""
+    network = mapping(cluster, "spec", "clusterNetwork")
+    written = strings(network, "services", "cidrBlocks")
+    blocks = tuple(block for each in written if (block := _block(each)) is not None)
+    return Network(
+        endpoint=normalize_host(text(cluster, "spec", "controlPlaneEndpoint", "host")),
+        services=blocks or _USUAL_SERVICES,
+        service_domain=text(network, "serviceDomain").lower().strip(".") or _SERVICE_DOMAIN,
+    )
+
+
+def for_machine(
+    member: MachineView, network: Network, rivals: ConflictingMachines
+) -> tuple[Network, ConflictingMachines]:
+    """Let a machine of the control plane that lists the endpoint have it, whoever else lists it.
+
+    It holds the API server's own serving key, which has that name anyway; the others of the control plane answer there,
+    too, and a worker that lists it never gets it, so must not keep it from them.
+    """
+    if not member.is_control_plane:
+        return network, rivals
+    endpoint = network.endpoint
+    return replace(network, endpoint=""), lambda place: () if place == endpoint else rivals(place)
+
+
+def check_sans(
+    wanted: SubjectAltNames,
+    *,
+    node_name: NodeName,
+    listed: Addresses,
+    network: Network,
+    rivals: ConflictingMachines,
+    settled: bool,
+) -> None:
+    """Let names through that are this machine's and nobody else's; raises Denied or, while it starts, Unavailable.
+
+    1. None is one that no node may have. 2. No other machine lists or claims one. 3. The Machine lists each, or it is
+    the node's name.
+    """
+    check_sans_unclaimed(wanted, network=network, rivals=rivals)  # 1, 2
+    check_sans_listed(wanted, node_name=node_name, listed=listed, settled=settled)  # 3
+
+
+def check_sans_unclaimed(wanted: SubjectAltNames, *, network: Network, rivals: ConflictingMachines) -> None:
+    """Apply the rules that hold whatever this machine's own list says; raises Denied or Unavailable."""
+    addresses = [_checked_address(address, network) for address in wanted.ip_addresses]
+    for name in wanted.dns_names:
+        _check_name(name, network)
+    for place in (*wanted.dns_names, *map(str, addresses)):
+        _check_rivals(place, rivals(normalize_host(place)))
+
+
+def check_sans_listed(wanted: SubjectAltNames, *, node_name: NodeName, listed: Addresses, settled: bool) -> None:
+    """Allow names that passed ``check_sans_unclaimed`` and are listed; raises Denied, or Unavailable unless settled."""
+    own_names = {node_name, *(address for kind, address in listed if kind in _NAME_TYPES)}
+    own_addresses = {_strict_address(address) for kind, address in listed if kind in _IP_TYPES} - {None}
+    missing = [name for name in wanted.dns_names if name not in own_names]
+    missing += [address for address in wanted.ip_addresses if _strict_address(address) not in own_addresses]
+    if missing and settled:
+        raise _refused("names and addresses that the Machine lists", ", ".join(map(shown, missing)))
+    if missing:
+        raise Unavailable(
+            Reason.ADDRESS_NOT_ALLOWED,
+            f"the Machine does not list {', '.join(map(shown, missing))} yet",
+            remedy="wait until the infrastructure provider has filled in the Machine's addresses",
+            retry_after=RECHECK,
+        )
+
+
+def addresses_final(member: MachineView, at: datetime) -> bool:
+    """Tell whether a Machine's list of addresses is complete: it has a node, some address, and an hour of life."""
+    old = member.created is None or at - member.created >= YOUNG
+    return old and bool(member.addresses) and member.node_ref_name is not None
+
+
+def normalize_host(written: str) -> str:
+    """Spell a name or address so that two spellings of one place are equal: for refusals only, so it is generous."""
+    bare = written.strip().strip("[]").partition("%")[0]
+    try:
+        address = ip_address(bare)
+    except ValueError:
+        return bare.lower().rstrip(".")
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
+
+
+def san_candidates(member: MachineView) -> Iterable[str]:
+    """List where a machine says that it can be reached."""
+    return {place for _, address in member.addresses if (place := normalize_host(address))}
+
+
+def _strict_address(written: str) -> IPv4Address | IPv6Address | None:
+    """Read an address in an unambiguous spelling: no zone, no leading zeros, no IPv4 inside IPv6."""
+    try:
+        address = ip_address(written)
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and (address.ipv4_mapped is not None or address.scope_id is not None):
+        return None
+    return address
+
+
+def _checked_address(written: str, network: Network) -> IPv4Address | IPv6Address:
+    address = _strict_address(written)
+    if address is None:
+        raise _refused("an address in its ordinary spelling", shown(written))
+    special = (
+        address.is_loopback
+        or address.is_unspecified
+        or address.is_multicast
+        or address.is_link_local
+        or address.is_reserved
+        or address in _THIS_NETWORK
+        or address in _PLATFORM_ADDRESSES
+    )
+    if special:
+        raise _refused("an address of one machine", f"{address}, which is special")
+    if str(address) == network.endpoint:
+        raise _refused("an address of one machine", f"{address}, the control plane's")
+    if any(address in block for block in network.services):
+        raise _refused("an address of one machine", f"{address}, a service's")
+    return address
+
+
+def _check_name(name: str, network: Network) -> None:
+    if not is_dns_name(name) or _strict_address(name) is not None:
+        raise _refused("a DNS name in lower case, without wildcard and final dot", shown(name))
+    if name in _LOCAL_NAMES or name.endswith(".localhost") or name in _PLATFORM_NAMES:
+        raise _refused("a name of one machine", f"{shown(name)}, which means another on each machine")
+    services = (".svc", f".svc.{_SERVICE_DOMAIN}", f".svc.{network.service_domain}")
+    if name.split(".", maxsplit=1)[0] == _API_SERVER or name.endswith(services):
+        raise _refused("a name of one machine", f"{shown(name)}, a service's")
+    if name == network.endpoint:
+        raise _refused("a name of one machine", f"{shown(name)}, the control plane's")
+
+
+def _check_rivals(place: str, rivals: Sequence[MachineView]) -> None:
+    staying = sorted({rival.name for rival in rivals if not rival.deleting})
+    if staying:
+        raise _refused("a name or address of this machine alone", f"{place}, also that of {', '.join(staying)}")
+    if rivals:
+        raise Unavailable(
+            Reason.ADDRESS_NOT_ALLOWED,
+            f"{place} is also that of a machine on its way out",
+            remedy="wait until the machine that had this name or address before is gone",
+            retry_after=RECHECK,
+        )
+
+
+def _block(written: str) -> IPv4Network | IPv6Network | None:
+    try:
+        return ip_network(written, strict=False)
+    except ValueError:
+        return None
+
+
+def _not_allowed(expected: str, got: str, remedy: str) -> Denied:
+    return Denied(Reason.SERVING_NOT_ALLOWED, expected=expected, got=got, remedy=remedy)
+
+
+def _refused(expected: str, got: str) -> Denied:
+    return Denied(Reason.ADDRESS_NOT_ALLOWED, expected=expected, got=got, remedy=_REMEDY)

@@ -1,0 +1,139 @@
+"""Identity rule 4 for bootstrap tokens: who asks with one asks for the machine whose bootstrap configuration names it.
+
+Promises: a stolen token is worth the one machine, or the one pool, that it was made for, whatever the provider proves.
+Of a token only the id is kept, which is public (it is part of the user's name); no secret leaves ``named_tokens``.
+Leaves reading the configuration to ``clusters.bootstrap_configs``, and tokens bound by a group to ``bound_tokens``.
+Source: cluster-api bootstrap/kubeadm/api (KubeadmConfig, v1beta1 and v1beta2), which names the token of a machine in
+``spec.joinConfiguration.discovery`` before the bootstrap data is ready
+(bootstrap/kubeadm/internal/controllers/kubeadmconfig_controller.go); docs/adr/0025.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from nodeattest_controller.model.bound_tokens import bound_group
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import flag, items, mapping, text
+from nodeattest_controller.model.policy import TokenBinding
+from nodeattest_discovery.token import USER_PREFIX, is_token
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.interface import NodeRequest
+
+__all__ = [
+    "KUBEADM_CONFIG",
+    "NamedTokens",
+    "asking_token",
+    "check_token_named",
+    "is_kubeadm_config",
+    "named_tokens",
+    "recorded_token",
+]
+
+KUBEADM_CONFIG: Final = ("bootstrap.cluster.x-k8s.io", "KubeadmConfig")
+"""Group and kind of the one configuration that is read."""
+_CLUSTER_API_KINDS: Final = frozenset({"Machine", "MachinePool"})
+_REMEDY: Final = (
+    "let the node use its own machine's token: that in the Machine's bootstrap data, or in its MachineRecord"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTokens:
+    """Which tokens a bootstrap configuration names."""
+
+    ids: frozenset[str]
+    settled: bool
+    """Whether the bootstrap data was made of it, so that no token will be named later."""
+
+
+def asking_token(request: NodeRequest, member: MachineView) -> str | None:
+    """Name the token that the machine's configuration has to name; None where the rule has nothing to ask.
+
+    A node that renews is itself. A token of our own group (``nodeattest machines rejoin``) is bound to the machine
+    already. What is no machine of Cluster API's has no bootstrap configuration: a record names its token itself, and
+    where it names none the group alone binds one.
+    """
+    bound = bound_group(f"{member.namespace}/{member.cluster_name}", member.provider_id)
+    names_one = member.kind in _CLUSTER_API_KINDS or bool(member.bootstrap_token_id)
+    if request.is_renewal or bound in request.groups or not names_one:
+        return None
+    return request.username.removeprefix(USER_PREFIX)
+
+
+def is_kubeadm_config(member: MachineView) -> bool:
+    """Tell whether a machine's bootstrap configuration is one that can be read."""
+    return member.bootstrap is not None and (member.bootstrap.group, member.bootstrap.kind) == KUBEADM_CONFIG
+
+
+def recorded_token(member: MachineView) -> NamedTokens | None:
+    """Read which token a MachineRecord names as its machine's own; None where it names none."""
+    own = member.bootstrap_token_id
+    return NamedTokens(frozenset({own}), settled=True) if own else None
+
+
+def named_tokens(config: JsonObject) -> NamedTokens:
+    """Read which tokens a KubeadmConfig names; raises Unavailable for one that is no token.
+
+    kubeadm asks with ``tlsBootstrapToken`` where that differs from the discovery's own; a first control-plane machine
+    has the tokens that ``kubeadm init`` makes (kubeadm apis/kubeadm/v1beta4 JoinConfiguration, InitConfiguration).
+    """
+    discovery = mapping(config, "spec", "joinConfiguration", "discovery")
+    made = items(config, "spec", "initConfiguration", "bootstrapTokens")
+    named = [text(discovery, "bootstrapToken", "token"), text(discovery, "tlsBootstrapToken")]
+    named += [text(one, "token") for one in made]
+    tokens = [token for token in named if token]
+    if not all(is_token(token) for token in tokens):
+        raise Unavailable(
+            Reason.BOOTSTRAP_CONFIG_UNREADABLE,
+            f"KubeadmConfig {text(config, 'metadata', 'name')} names something that is no bootstrap token",
+            remedy="correct the token in the KubeadmConfig",
+        )
+    status = mapping(config, "status")
+    done = flag(status, "ready") or flag(status, "initialization", "dataSecretCreated")
+    return NamedTokens(
+        ids=frozenset(token.partition(".")[0] for token in tokens), settled=done or bool(text(status, "dataSecretName"))
+    )
+
+
+def check_token_named(token_id: str, member: MachineView, named: NamedTokens | None, binding: TokenBinding) -> None:
+    """Identity rule 4: the token is one that the machine's configuration names; raises Denied or Unavailable.
+
+    ``named`` is None where there is no configuration that could be read, now or ever.
+    """
+    if binding is TokenBinding.OFF or (named is not None and token_id in named.ids):
+        return
+    what = f"{member.kind} {member.name}"
+    if named is not None and named.ids:
+        raise Denied(
+            Reason.TOKEN_NOT_THIS_MACHINES,
+            expected=f"the bootstrap token of {what}: {', '.join(sorted(named.ids))}",
+            got=f"the token {token_id}",
+            remedy=_REMEDY,
+        )
+    if binding is TokenBinding.PREFERRED:
+        return
+    if named is not None and not named.settled:
+        raise Unavailable(
+            Reason.BOOTSTRAP_CONFIG_UNREADABLE,
+            f"the KubeadmConfig of {what} names no token yet",
+            remedy="wait for the bootstrap provider, which writes the token there",
+        )
+    raise Denied(
+        Reason.TOKEN_NOT_NAMED,
+        expected=f"a KubeadmConfig of {what} that names its bootstrap token",
+        got=_instead(member, named),
+        remedy="name the machine's token in its KubeadmConfig, or let the policy say tokenBinding: Preferred, which "
+        "leaves machines without a named token to what their provider proves",
+    )
+
+
+def _instead(member: MachineView, named: NamedTokens | None) -> str:
+    """Say what a machine has in the place of a KubeadmConfig with a token."""
+    if named is not None:
+        return "one without a token"
+    if member.bootstrap is None:
+        return "no reference to a bootstrap configuration"
+    return f"a {member.bootstrap.kind} of {member.bootstrap.group}"

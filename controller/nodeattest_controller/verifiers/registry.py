@@ -1,0 +1,55 @@
+"""The providers' controller halves: each made once, with its platform's settings, and closed at the end.
+
+Promises: a half is made when a policy first names it, so that a provider that is not used costs nothing; its calls to
+its platform are counted. Leaves finding it to ``nodeattest_providers.signers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from nodeattest_controller.metrics import Metrics
+from nodeattest_providers import signers
+from nodeattest_providers.exchange import JsonValue
+from nodeattest_providers.interface import ClusterAPISigner
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.platform import ClosingSigner, Platform
+
+__all__ = ["VerifierRegistry"]
+
+
+class VerifierRegistry:
+    """Looks up halves by the provider's name."""
+
+    def __init__(
+        self,
+        platforms: Mapping[str, Mapping[str, JsonValue]],
+        metrics: Metrics,
+        given: Mapping[ProviderName, ClusterAPISigner],
+    ) -> None:
+        """``given`` are those that whoever runs us made and will close (``library``)."""
+        self._given = given
+        self._platforms = platforms
+        self._metrics = metrics
+        self._made: dict[ProviderName, ClusterAPISigner] = {}
+
+    def __call__(self, provider: ProviderName) -> ClusterAPISigner:
+        """Return the provider's half; raises Denied for an unknown provider or wrong settings of its platform."""
+        if provider in self._given:
+            return self._given[provider]
+        if provider not in self._made:
+            platform = Platform(
+                settings=self._platforms.get(provider, {}),
+                observe=partial(self._metrics.platform_call, provider),
+                half=self,
+            )
+            self._made[provider] = signers.signer(provider, platform)
+        return self._made[provider]
+
+    async def aclose(self) -> None:
+        """Close what they hold."""
+        for half in self._made.values():
+            if isinstance(half, ClosingSigner):
+                await half.aclose()
+        self._made.clear()

@@ -1,0 +1,216 @@
+"""The laws of signing: the certificate holds what we decided, and of the request the public key only."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from nodeattest_controller.model.certificate_authority import (
+    CertificateAuthority,
+    SubjectAltNames,
+    load_authority,
+    names_in,
+    sign_certificate,
+)
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.names import NodeName, Purpose
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+NODE = NodeName("node-0")
+Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
+
+
+def ca(key: Key, *, days: int = 3650, name: str = "kubernetes") -> x509.Certificate:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), 1)
+        .not_valid_before(NOW - timedelta(days=1))
+        .not_valid_after(NOW + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    return builder.sign(key, None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256())
+
+
+def secret(*certificates: x509.Certificate, key: Key | None) -> JsonObject:
+    chain = b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in certificates)
+    data: JsonObject = {"tls.crt": base64.b64encode(chain).decode()}
+    if key is not None:
+        pem = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        data["tls.key"] = base64.b64encode(pem).decode()
+    return {"metadata": {"name": "c-ca"}, "data": data}
+
+
+def spki(key: Key) -> bytes:
+    return key.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+@pytest.fixture(scope="module")
+def authority() -> CertificateAuthority:
+    key = ec.generate_private_key(ec.SECP256R1())
+    return load_authority(secret(ca(key), key=key), "c")
+
+
+def certificate(authority: CertificateAuthority, key: Key, *, lifetime: int = 3600) -> x509.Certificate:
+    issued = sign_certificate(authority, node_name=NODE, spki=spki(key), lifetime=lifetime, now=NOW)
+    return x509.load_pem_x509_certificate(issued.pem.encode())
+
+
+def test_the_subject_is_rebuilt(authority: CertificateAuthority) -> None:
+    subject = certificate(authority, ec.generate_private_key(ec.SECP256R1())).subject
+    assert [(a.oid, a.value) for a in subject] == [
+        (NameOID.ORGANIZATION_NAME, "system:nodes"),
+        (NameOID.COMMON_NAME, "system:node:node-0"),
+    ]
+
+
+def test_the_extensions_are_a_kubelet_clients_and_no_others(authority: CertificateAuthority) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    found = certificate(authority, key)
+    assert {extension.oid._name for extension in found.extensions} == {
+        "basicConstraints",
+        "keyUsage",
+        "extendedKeyUsage",
+        "authorityKeyIdentifier",
+        "subjectKeyIdentifier",
+    }
+    constraints = found.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert constraints.critical
+    assert not constraints.value.ca
+    usage = found.extensions.get_extension_for_class(x509.KeyUsage)
+    assert usage.critical
+    assert (usage.value.digital_signature, usage.value.key_encipherment, usage.value.key_cert_sign) == (
+        True,
+        False,
+        False,
+    )
+    assert list(found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == [
+        ExtendedKeyUsageOID.CLIENT_AUTH
+    ]
+    assert found.public_key() == key.public_key()
+    found.verify_directly_issued_by(authority.certificate)
+
+
+def test_a_serving_certificate_serves_and_nothing_else(authority: CertificateAuthority) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = SubjectAltNames(("node-0", "node-0.lan"), ("10.0.0.1", "fd00::1"))
+    issued = sign_certificate(
+        authority, node_name=NODE, spki=spki(key), lifetime=3600, now=NOW, purpose=Purpose.SERVING, names=names
+    )
+    found = x509.load_pem_x509_certificate(issued.pem.encode())
+    extended = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(extended) == [ExtendedKeyUsageOID.SERVER_AUTH]
+    assert len(found.extensions) == 6
+    assert not found.extensions.get_extension_for_class(x509.SubjectAlternativeName).critical
+    assert names_in(issued.pem) == names
+    assert names_in(issued.pem).same_as(SubjectAltNames(("node-0.lan", "node-0"), ("fd00::1", "10.0.0.1")))
+    assert not names_in(issued.pem).same_as(SubjectAltNames(("node-0",), ("fd00::1", "10.0.0.1")))
+    found.verify_directly_issued_by(authority.certificate)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "names"), [(Purpose.SERVING, SubjectAltNames()), (Purpose.CLIENT, SubjectAltNames(("node-0",)))]
+)
+def test_purpose_and_names_go_together(
+    authority: CertificateAuthority, purpose: Purpose, names: SubjectAltNames
+) -> None:
+    key = spki(ec.generate_private_key(ec.SECP256R1()))
+    with pytest.raises(ValueError, match="a serving certificate has names"):
+        sign_certificate(authority, node_name=NODE, spki=key, lifetime=3600, now=NOW, purpose=purpose, names=names)
+
+
+def test_a_client_certificate_has_no_names(authority: CertificateAuthority) -> None:
+    key = spki(ec.generate_private_key(ec.SECP256R1()))
+    assert not names_in(sign_certificate(authority, node_name=NODE, spki=key, lifetime=3600, now=NOW).pem)
+
+
+def test_an_rsa_key_may_encipher_keys(authority: CertificateAuthority) -> None:
+    found = certificate(authority, rsa.generate_private_key(65537, 2048))
+    assert found.extensions.get_extension_for_class(x509.KeyUsage).value.key_encipherment
+
+
+def test_times_are_backdated_and_end_when_asked(authority: CertificateAuthority) -> None:
+    found = certificate(authority, ec.generate_private_key(ec.SECP256R1()), lifetime=7200)
+    assert found.not_valid_before_utc == NOW - timedelta(minutes=5)
+    assert found.not_valid_after_utc == NOW + timedelta(seconds=7200)
+
+
+def test_a_certificate_never_outlives_its_ca() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    short = load_authority(secret(ca(key, days=1), key=key), "c")
+    found = certificate(short, ec.generate_private_key(ec.SECP256R1()), lifetime=30 * 86400)
+    assert found.not_valid_after_utc == short.certificate.not_valid_after_utc
+
+
+def test_an_expired_ca_signs_nothing() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    expired = load_authority(secret(ca(key, days=0), key=key), "c")
+    with pytest.raises(Unavailable) as refused:
+        certificate(expired, ec.generate_private_key(ec.SECP256R1()))
+    assert refused.value.reason is Reason.AUTHORITY_UNAVAILABLE
+
+
+def test_serials_are_random_and_told_as_hex(authority: CertificateAuthority) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    issued = [sign_certificate(authority, node_name=NODE, spki=spki(key), lifetime=3600, now=NOW) for _ in range(2)]
+    serials = [x509.load_pem_x509_certificate(one.pem.encode()).serial_number for one in issued]
+    assert serials == [int(one.serial, 16) for one in issued]
+    assert serials[0] != serials[1]
+    assert min(serials).bit_length() > 64
+
+
+@pytest.mark.filterwarnings("ignore:Attribute's length:UserWarning")
+def test_a_long_node_name_fits(authority: CertificateAuthority) -> None:
+    name = NodeName("a" * 63 + "." + "b" * 63 + "." + "c" * 60)
+    issued = sign_certificate(
+        authority, node_name=name, spki=spki(ec.generate_private_key(ec.SECP256R1())), lifetime=3600, now=NOW
+    )
+    assert name in x509.load_pem_x509_certificate(issued.pem.encode()).subject.rfc4514_string()
+
+
+def test_every_ca_of_the_bundle_is_pinned_and_the_one_with_the_key_signs() -> None:
+    old, new = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    loaded = load_authority(secret(ca(old, name="old"), ca(new, name="new"), key=new), "c")
+    assert len(loaded.pins) == 2
+    assert loaded.certificate.subject.rfc4514_string() == "CN=new"
+
+
+def test_what_is_wrong_with_the_secret_is_said_and_waited_for() -> None:
+    key, other = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    odd = ed25519.Ed25519PrivateKey.generate()
+    broken: list[tuple[JsonObject | None, str]] = [
+        (None, "is absent"),
+        ({"data": {}}, "no tls.key"),
+        (secret(ca(key), key=None), "no tls.key"),
+        (secret(ca(key), key=other), "belongs to none"),
+        (secret(ca(odd), key=odd), "neither RSA nor ECDSA"),
+        ({"data": {"tls.crt": "AAAA", "tls.key": "AAAA"}}, "not a PEM"),
+        ({"data": {"tls.crt": "%%%", "tls.key": "AAAA"}}, "not a PEM"),
+    ]
+    for found, said in broken:
+        with pytest.raises(Unavailable, match=said) as refused:
+            load_authority(found, "c")
+        assert refused.value.reason is Reason.AUTHORITY_UNAVAILABLE
+
+
+def test_the_authoritys_key_shows_in_no_repr(authority: CertificateAuthority) -> None:
+    assert "PrivateKey" not in repr(authority)
+
+
+def test_a_certificate_is_valid_from_the_requests_time_also_where_our_clock_is_ahead(
+    authority: CertificateAuthority,
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    created = NOW - timedelta(minutes=10)
+    issued = sign_certificate(authority, node_name=NODE, spki=spki(key), lifetime=3600, now=NOW, created=created)
+    assert issued.not_before == created - timedelta(minutes=5)
+    assert issued.not_after == NOW + timedelta(hours=1)

@@ -1,0 +1,168 @@
+"""The cheap checks on a CertificateSigningRequest object."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import suppress
+from typing import Final
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_controller.model.csr_request import RequestState, parse_request, summarize
+from nodeattest_controller.model.objects import mapping
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers import csr, envelope
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.interface import Evidence
+from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, NodeName, ProviderID, ProviderName
+
+DER: Final = csr.build_csr(ec.generate_private_key(ec.SECP256R1()), NodeName("node-0"), ProviderID("x://1"))
+TOKEN_GROUPS: Final[list[JsonValue]] = ["system:bootstrappers", "system:authenticated"]
+
+
+def csr_object(**spec: JsonValue) -> JsonObject:
+    raw = envelope.encode(DER, Evidence(ProviderName("insecure"), 1, {}))
+    return {
+        "metadata": {
+            "name": "r",
+            "uid": "u",
+            "resourceVersion": "5",
+            "creationTimestamp": "2026-01-02T03:04:05Z",
+            "annotations": {"attestation.cluster.x-k8s.io/challenge": "forged"},
+        },
+        "spec": {
+            "signerName": CLIENT_SIGNER_PREFIX + "insecure",
+            "username": "system:bootstrap:abcdef",
+            "groups": TOKEN_GROUPS,
+            "usages": ["digital signature", "client auth"],
+            "request": base64.b64encode(raw).decode(),
+            **spec,
+        },
+    }
+
+
+def test_a_good_request_becomes_a_value() -> None:
+    request = parse_request(csr_object())
+    assert (request.csr.node_name, request.csr.provider_id) == ("node-0", "x://1")
+    assert request.created.isoformat() == "2026-01-02T03:04:05+00:00"
+    assert request.expiration_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        # 45: a token's name without its group
+        ({"groups": ["system:authenticated"]}, Reason.REQUESTER_NOT_ALLOWED),
+        ({"groups": ["system:bootstrappers:kubeadm:default-node-token"]}, Reason.REQUESTER_NOT_ALLOWED),
+        # 46: a node that asks for another
+        ({"username": "system:node:node-1", "groups": ["system:nodes"]}, Reason.REQUESTER_NOT_ALLOWED),
+        ({"username": "system:node:node-0", "groups": ["system:authenticated"]}, Reason.REQUESTER_NOT_ALLOWED),
+        # 47: anybody else
+        ({"username": "jane", "groups": ["system:bootstrappers", "system:nodes"]}, Reason.REQUESTER_NOT_ALLOWED),
+        ({"username": "system:anonymous", "groups": ["system:unauthenticated"]}, Reason.REQUESTER_NOT_ALLOWED),
+        ({"username": "system:bootstrap:ABCDEF"}, Reason.REQUESTER_NOT_ALLOWED),
+        ({"username": "system:bootstrap:abcdef\n"}, Reason.REQUESTER_NOT_ALLOWED),
+        # 48: usages
+        ({"usages": ["client auth"]}, Reason.USAGES_NOT_ALLOWED),
+        ({"usages": ["digital signature", "client auth", "server auth"]}, Reason.USAGES_NOT_ALLOWED),
+        ({"usages": ["digital signature", "client auth", "client auth"]}, Reason.USAGES_NOT_ALLOWED),
+        ({"usages": ["any"]}, Reason.USAGES_NOT_ALLOWED),
+        ({"usages": None}, Reason.USAGES_NOT_ALLOWED),
+        # 12: provider confusion
+        ({"signerName": CLIENT_SIGNER_PREFIX + "tpm"}, Reason.PROVIDER_MISMATCH),
+        ({"signerName": "kubernetes.io/kube-apiserver-client-kubelet"}, Reason.SIGNER_UNKNOWN),
+        ({"signerName": "cluster-x-k8s-io/kube-apiserver-client-kubelet-insecure"}, Reason.SIGNER_UNKNOWN),
+        # 11, 13: the bytes
+        ({"request": "A" * (1 << 20)}, Reason.ENVELOPE_TOO_LARGE),
+        ({"request": "not base64!"}, Reason.ENVELOPE_MALFORMED),
+        ({"request": ""}, Reason.ENVELOPE_MALFORMED),
+        ({"request": None}, Reason.ENVELOPE_MALFORMED),
+    ],
+)
+def test_what_breaks_a_rule_is_denied(spec: JsonObject, reason: Reason) -> None:
+    with pytest.raises(Denied) as refused:
+        parse_request(csr_object(**spec))
+    assert refused.value.reason is reason
+
+
+@pytest.mark.parametrize("change", [{"name": "a" * 254}, {"name": "a\nb"}, {"uid": "u" * 65}, {"uid": ""}])
+def test_metadata_that_would_not_fit_the_ledger_is_denied(change: JsonObject) -> None:
+    body = csr_object()
+    body["metadata"] = {**mapping(body, "metadata"), **change}
+    with pytest.raises(Denied) as refused:
+        parse_request(body)
+    assert refused.value.reason is Reason.CSR_MALFORMED
+
+
+@pytest.mark.parametrize("stamp", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "", "soon"])
+def test_a_time_that_leaves_the_calendar_is_denied(stamp: str) -> None:
+    body = csr_object()
+    body["metadata"] = {**mapping(body, "metadata"), "creationTimestamp": stamp}
+    with pytest.raises(Denied):
+        parse_request(body)
+
+
+def test_the_order_of_usages_does_not_matter() -> None:
+    usages: JsonValue = ["client auth", "key encipherment", "digital signature"]
+    assert len(parse_request(csr_object(usages=usages)).usages) == 3
+
+
+def test_a_node_may_ask_for_itself() -> None:
+    assert parse_request(csr_object(username="system:node:node-0", groups=["system:nodes"])).is_renewal
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ({}, RequestState.PENDING),
+        ({"conditions": [{"type": "Approved"}]}, RequestState.APPROVED),
+        ({"conditions": [{"type": "Approved"}], "certificate": "x"}, RequestState.ISSUED),
+        ({"conditions": [{"type": "Denied", "reason": "Superseded"}]}, RequestState.DENIED),
+        ({"conditions": [{"type": "Approved"}, {"type": "Failed"}]}, RequestState.FAILED),
+        ({"conditions": [{"type": "SomethingElse"}]}, RequestState.PENDING),
+    ],
+)
+def test_the_conditions_tell_where_a_request_stands(status: JsonObject, state: RequestState) -> None:
+    stored = summarize({**csr_object(), "status": status})
+    assert stored is not None
+    assert stored.state is state
+
+
+def test_a_foreign_signer_is_nobodys_business() -> None:
+    assert summarize(csr_object(signerName="kubernetes.io/kube-apiserver-client-kubelet")) is None
+
+
+def test_kubelets_own_serving_request_is_open_until_somebody_decides_on_it() -> None:
+    found = csr_object(signerName="kubernetes.io/kubelet-serving")
+    stored = summarize(found)
+    assert stored is not None
+    assert stored.is_kubelets
+    assert stored.is_open
+    approved = summarize({**found, "status": {"conditions": [{"type": "Approved", "status": "True"}]}})
+    assert approved is not None
+    assert not approved.is_open
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(field=st.sampled_from(["signerName", "username", "groups", "usages", "request"]), value=json_values)
+def test_any_value_in_any_field_gives_a_value_or_denied(field: str, value: JsonValue) -> None:
+    body = csr_object(**{field: value})
+    summarize(body)
+    with suppress(Denied):
+        parse_request(body)
+
+
+@given(whole=st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), json_values))
+def test_any_object_gives_a_value_or_denied(whole: JsonObject) -> None:
+    summarize(whole)
+    with pytest.raises(Denied):
+        parse_request(whole)

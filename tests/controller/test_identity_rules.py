@@ -1,0 +1,347 @@
+"""The identity rules, one law a test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from builders import CREATED, make_member, make_request
+
+from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
+from nodeattest_controller.model.identity_rules import (
+    NameContext,
+    allowed_node_names,
+    check_adoption,
+    check_binding,
+    check_fingerprints,
+    check_no_hijack,
+    check_node_name,
+    check_takeover,
+    find_machine,
+)
+from nodeattest_controller.model.machine_view import ContractReference, MachineView
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName
+
+NOBODY = NameContext(claimants=(), holders=())
+NODE = NodeName("node-0")
+
+
+def bound(member: MachineView, spki: str = "sha256:old") -> Attestation:
+    entry = IssuedCertificate(
+        request_name="r",
+        request_uid="u-1",
+        first_request_uid="",
+        spki=spki,
+        serial="1",
+        not_before=CREATED,
+        not_after=CREATED + timedelta(days=14),
+        issued_at=CREATED,
+        certificate="",
+    )
+    return replace(
+        new_attestation(member), resource_version="7", node_name=NODE, provider=ProviderName("tpm"), issued=(entry,)
+    )
+
+
+# Rule 1
+
+
+def test_a_machine_that_is_not_there_is_waited_for() -> None:
+    with pytest.raises(Unavailable) as refused:
+        find_machine(make_request(), [])
+    assert refused.value.reason is Reason.MACHINE_NOT_FOUND
+
+
+def test_two_machines_with_one_provider_id_are_denied() -> None:
+    with pytest.raises(Denied) as refused:
+        find_machine(make_request(), [make_member(), make_member(name="node-1", uid="m-1")])
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+
+
+def test_a_machine_on_its_way_out_is_denied() -> None:
+    with pytest.raises(Denied) as refused:
+        find_machine(make_request(), [make_member(deleting=True)])
+    assert refused.value.reason is Reason.MACHINE_DELETING
+
+
+@pytest.mark.parametrize("state", [{"bootstrap_ready": False}, {"paused": True}])
+def test_a_machine_that_is_not_ready_is_waited_for(state: dict[str, bool]) -> None:
+    with pytest.raises(Unavailable) as refused:
+        find_machine(make_request(), [make_member(**state)])
+    assert refused.value.reason is Reason.MACHINE_NOT_READY
+
+
+def test_a_machine_that_has_a_node_renews_whatever_becomes_of_its_bootstrap_data() -> None:
+    member = make_member(bootstrap_ready=False, node_ref_name=NodeName("node-0"))
+    assert find_machine(make_request(), [member]) is member
+
+
+# Rule 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "proven", "names"),
+    [
+        ({}, None, ("node-0",)),
+        ({"infra": ContractReference("g", "k", "infra-0")}, None, ("node-0", "infra-0")),
+        ({}, "proven", ("proven",)),
+        ({"addresses": (("InternalIP", "10.0.0.1"),)}, None, ("node-0",)),
+        ({"addresses": (("Hostname", "host-0"), ("InternalDNS", "host-0.lan"))}, "proven", ("host-0", "host-0.lan")),
+        ({"addresses": (("ExternalDNS", "www"),)}, None, ("node-0",)),
+        ({"node_ref_name": "ref-0", "addresses": (("Hostname", "host-0"),)}, "proven", ("ref-0",)),
+        ({"kind": "MachinePool"}, None, ()),
+        ({"kind": "MachinePool"}, "proven", ("proven",)),
+    ],
+)
+def test_the_first_source_of_a_name_decides(
+    changes: dict[str, object], proven: str | None, names: tuple[str, ...]
+) -> None:
+    assert allowed_node_names(make_member(**changes), NodeName(proven) if proven else None) == names
+
+
+@pytest.mark.parametrize("asked", ["node-1", "node-00", "node-0.lan", "ode-0"])
+def test_another_machines_name_is_denied(asked: str) -> None:
+    with pytest.raises(Denied) as refused:
+        check_node_name(make_request(node=asked), make_member(), NOBODY, None)
+    assert refused.value.reason is Reason.NODE_NAME_MISMATCH
+
+
+def test_a_pool_instance_without_a_proven_name_is_denied() -> None:
+    with pytest.raises(Denied) as refused:
+        check_node_name(make_request(), make_member(kind="MachinePool"), NOBODY, None)
+    assert refused.value.reason is Reason.NODE_NAME_MISMATCH
+
+
+def test_a_name_that_two_machines_claim_is_denied() -> None:
+    other = make_member(name="other", provider_id=ProviderID("sandbox://other"))
+    with pytest.raises(Denied) as refused:
+        check_node_name(make_request(), make_member(), NameContext(claimants=[other], holders=()), None)
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+
+
+def test_a_node_that_has_joined_is_not_kept_from_its_name_by_what_another_machines_guest_claims() -> None:
+    mine = make_member(node_ref_name=NodeName("node-0"))
+    liar = make_member(name="liar", provider_id=ProviderID("sandbox://liar"), addresses=(("Hostname", "node-0"),))
+    check_node_name(make_request(), mine, NameContext(claimants=[mine, liar], holders=()), None)
+    for asking, other in ((liar, mine), (mine, replace(liar, node_ref_name=NodeName("node-0")))):
+        with pytest.raises(Denied) as refused:
+            check_node_name(make_request(), asking, NameContext(claimants=[asking, other], holders=()), None)
+        assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+
+
+def test_a_machines_own_claim_does_not_count_against_it() -> None:
+    check_node_name(make_request(), make_member(), NameContext(claimants=[make_member()], holders=()), None)
+
+
+# Rule 3
+
+
+def test_a_name_bound_to_another_machine_is_denied() -> None:
+    other = bound(make_member(provider_id=ProviderID("sandbox://other")))
+    with pytest.raises(Denied) as refused:
+        check_no_hijack(make_member(), NameContext(claimants=(), holders=[other]), None)
+    assert refused.value.reason is Reason.NODE_NAME_TAKEN
+
+
+@pytest.mark.parametrize(
+    ("node", "member", "taken"),
+    [
+        ({"spec": {"providerID": "sandbox://node-0"}}, {}, False),
+        ({"spec": {"providerID": "sandbox://node-1"}}, {}, True),
+        ({"spec": {"providerID": "sandbox://node-1"}, "metadata": {"uid": "n"}}, {"node_ref_uid": "n"}, True),
+        ({"spec": {}, "metadata": {"uid": "n"}}, {"node_ref_uid": "n"}, False),
+        ({"spec": {}, "metadata": {"uid": "n"}}, {"node_ref_uid": "other"}, True),
+        ({"spec": {}, "metadata": {"uid": "n"}}, {}, True),
+        (None, {}, False),
+    ],
+)
+def test_a_node_of_that_name_must_be_the_machines_own(
+    node: JsonObject | None, member: dict[str, object], taken: bool
+) -> None:
+    if not taken:
+        check_no_hijack(make_member(**member), NOBODY, node)
+        return
+    with pytest.raises(Denied) as refused:
+        check_no_hijack(make_member(**member), NOBODY, node)
+    assert refused.value.reason is Reason.NODE_NAME_TAKEN
+
+
+def test_a_machine_that_is_going_away_claims_no_name() -> None:
+    other = make_member(name="other", provider_id=ProviderID("sandbox://other"), deleting=True)
+    check_node_name(make_request(), make_member(), NameContext(claimants=[other], holders=()), None)
+
+
+def test_the_ledger_of_a_machine_that_is_gone_is_waited_out() -> None:
+    other = bound(make_member(provider_id=ProviderID("sandbox://other")))
+    gone = NameContext(claimants=(), holders=[other], is_alive=lambda _: False)
+    for check in (
+        lambda: check_no_hijack(make_member(), gone, None),
+        lambda: check_fingerprints(make_member(), gone, [other]),
+    ):
+        with pytest.raises(Unavailable) as refused:
+            check()
+        assert refused.value.reason is Reason.MACHINE_NOT_READY
+
+
+def test_one_tpm_or_secret_serves_one_machine() -> None:
+    other = bound(make_member(provider_id=ProviderID("sandbox://other")))
+    with pytest.raises(Denied) as refused:
+        check_fingerprints(make_member(), NOBODY, [other])
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+    check_fingerprints(make_member(), NOBODY, [bound(make_member())])
+
+
+# Rules 3 and 4: bound machines
+
+
+def test_a_machine_with_a_node_but_no_ledger_takes_no_first_join() -> None:
+    member = make_member(node_ref_name="node-0")
+    with pytest.raises(Denied) as refused:
+        check_binding(make_request(), member, new_attestation(member), secure=True)
+    assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_machine_whose_ledger_was_reset_joins_anew_although_it_has_a_node(*, secure: bool) -> None:
+    member = make_member(node_ref_name="node-0")
+    cleared = replace(bound(member), issued=(), was_reset=True)
+    check_binding(make_request(), member, cleared, secure=secure)
+
+
+def test_a_reset_opens_an_insecure_machine_for_one_key() -> None:
+    member = make_member(node_ref_name="node-0")
+    with pytest.raises(Denied) as refused:
+        check_binding(make_request(), member, replace(bound(member), was_reset=True), secure=False)
+    assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
+
+
+def test_an_insecure_machine_is_not_bound_to_a_second_key() -> None:
+    member = make_member()
+    with pytest.raises(Denied) as refused:
+        check_binding(make_request(), member, bound(member), secure=False)
+    assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
+
+
+def test_a_proven_machine_may_replace_a_lost_key() -> None:
+    member = make_member(node_ref_name="node-0")
+    check_binding(make_request(), member, bound(member), secure=True)
+
+
+def test_the_same_key_may_ask_again() -> None:
+    member, request = make_member(), make_request()
+    check_binding(request, member, bound(member, request.csr.spki_sha256), secure=False)
+
+
+def test_a_node_without_a_ledger_may_renew() -> None:
+    member = make_member(node_ref_name="node-0")
+    check_binding(make_request(username="system:node:node-0"), member, new_attestation(member), secure=True)
+
+
+def test_a_pools_instance_that_became_a_machine_keeps_its_ledger() -> None:
+    pool = make_member(kind="MachinePool", name="pool", uid="p-0")
+    joined = replace(new_attestation(pool), resource_version="1")
+    machine, renewal = make_member(), make_request(username="system:node:node-0")
+    check_binding(renewal, machine, joined, secure=True, owners=frozenset({"p-0", machine.uid}))
+    with pytest.raises(Unavailable):
+        check_binding(renewal, machine, joined, secure=True, owners=frozenset({machine.uid}))
+
+
+def test_a_predecessors_ledger_is_waited_out() -> None:
+    member = make_member()
+    with pytest.raises(Unavailable) as refused:
+        check_binding(make_request(), member, replace(bound(member), owner_uid="gone"), secure=True)
+    assert refused.value.reason is Reason.MACHINE_NOT_READY
+
+
+# Adoption
+
+
+def as_node() -> NodeRequest:
+    return make_request(username="system:node:node-0")
+
+
+REGISTERED: JsonObject = {"metadata": {"name": "node-0", "uid": "n-0"}, "spec": {"providerID": "sandbox://node-0"}}
+
+
+def test_a_node_that_joined_before_is_adopted_as_the_machines_own() -> None:
+    ours = make_member(node_ref_name=NodeName("node-0"), node_ref_uid="n-0")
+    check_adoption(as_node(), ours, new_attestation(ours), REGISTERED)
+    pool = make_member(kind="MachinePool")
+    check_adoption(as_node(), pool, new_attestation(pool), REGISTERED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "node"),
+    [({}, REGISTERED), ({"node_ref_name": "node-0"}, None), ({"kind": "MachinePool"}, None)],
+    ids=["no nodeRef", "no Node", "no Node of a pool"],
+)
+def test_a_node_that_its_machine_does_not_know_waits_for_adoption(
+    changes: dict[str, object], node: JsonObject | None
+) -> None:
+    member = make_member(**changes)
+    with pytest.raises(Unavailable) as refused:
+        check_adoption(as_node(), member, new_attestation(member), node)
+    assert refused.value.reason is Reason.MACHINE_NOT_READY
+
+
+def test_a_recorded_machines_node_is_adopted_by_its_name_and_provider_id() -> None:
+    """Nobody writes the nodeRef of a record."""
+    record = make_member(kind="MachineRecord", given_name=NodeName("node-0"))
+    check_adoption(as_node(), record, new_attestation(record), REGISTERED)
+    others: tuple[JsonObject | None, ...] = (
+        None,
+        {**REGISTERED, "spec": {}},
+        {**REGISTERED, "spec": {"providerID": "sandbox://other"}},
+    )
+    for node in others:
+        with pytest.raises(Unavailable) as refused:
+            check_adoption(as_node(), record, new_attestation(record), node)
+        assert refused.value.reason is Reason.MACHINE_NOT_READY
+
+
+def test_no_token_takes_over_a_node_that_stands_and_never_joined_attested() -> None:
+    member = make_member(kind="MachineRecord", given_name=NodeName("node-0"))
+    with pytest.raises(Denied) as refused:
+        check_takeover(make_request(), new_attestation(member), REGISTERED)
+    assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
+    assert "nodeattest machines adopt --open" in refused.value.remedy
+    assert "delete the Node" in refused.value.remedy
+
+
+def test_a_token_joins_where_no_node_stands_or_its_machine_joined_attested_or_was_reset() -> None:
+    member = make_member()
+    check_takeover(make_request(), new_attestation(member), None)
+    check_takeover(make_request(), bound(member), REGISTERED)
+    check_takeover(make_request(), replace(new_attestation(member), was_reset=True), REGISTERED)
+    check_takeover(as_node(), new_attestation(member), REGISTERED)
+
+
+def test_a_node_of_the_name_with_another_provider_id_is_not_adopted() -> None:
+    ours = make_member(node_ref_name=NodeName("node-0"), node_ref_uid="n-0")
+    others: tuple[JsonObject, ...] = (
+        {**REGISTERED, "spec": {"providerID": "sandbox://other"}},
+        {"metadata": {"name": "node-0", "uid": "n-1"}, "spec": {}},
+    )
+    for node in others:
+        with pytest.raises(Denied) as refused:
+            check_no_hijack(ours, NOBODY, node)
+        assert refused.value.reason is Reason.NODE_NAME_TAKEN
+
+
+def test_who_joined_attested_or_was_reset_or_has_a_token_is_not_adopted_but_judged_as_ever() -> None:
+    member = make_member()
+    check_adoption(make_request(), member, new_attestation(member), None)
+    check_adoption(as_node(), member, replace(new_attestation(member), was_reset=True), None)
+    check_adoption(as_node(), member, bound(member), None)
+
+
+def test_the_refusal_of_a_token_says_how_a_node_is_adopted() -> None:
+    member = make_member(node_ref_name=NodeName("node-0"))
+    with pytest.raises(Denied) as refused:
+        check_binding(make_request(), member, new_attestation(member), secure=True)
+    assert "kubelet-authenticator adopt" in refused.value.remedy
+    assert "nodeattest machines adopt --open" in refused.value.remedy

@@ -1,0 +1,320 @@
+"""MachineRecords and ClusterRecords: read strictly, and held to the rules that Machines are held to."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import make_member, make_request
+
+from nodeattest_cli.explain.surroundings import pick
+from nodeattest_controller.clusters.inventory import Inventory, cluster_key
+from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.manifests import crds
+from nodeattest_controller.model.attestation import new_attestation, owner_of, render_attestation
+from nodeattest_controller.model.identity_rules import (
+    NameContext,
+    check_binding,
+    check_machine_ready,
+    check_node_name,
+    find_machine,
+)
+from nodeattest_controller.model.machine_kinds import machine_views
+from nodeattest_controller.model.machine_record import MAX_ADDRESSES, cluster_flaw, views_of_record
+from nodeattest_controller.model.objects import text
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.process import ControlPlane, start_sandbox
+
+KEY = "sha256:" + "ab" * 32
+OWN = "attestation.cluster.x-k8s.io/v1alpha1"
+SPEC: JsonObject = {
+    "clusterName": "c",
+    "providerID": "sandbox://node-0",
+    "nodeName": "node-0",
+    "addresses": [{"type": "InternalIP", "address": "10.0.0.7"}],
+    "endorsementKeyHash": KEY,
+    "bootstrapTokenID": "abcdef",
+    "controlPlane": True,
+    "paused": False,
+}
+METADATA: JsonObject = {"name": "rack-1-unit-7", "namespace": "fleet", "uid": "r-0"}
+
+
+def record(**changes: JsonValue) -> JsonObject:
+    spec: JsonObject = {name: value for name, value in {**SPEC, **changes}.items() if value is not None}
+    return {"apiVersion": OWN, "kind": "MachineRecord", "metadata": {**METADATA}, "spec": spec}
+
+
+def test_a_record_is_a_member_of_its_cluster_with_what_its_operator_wrote() -> None:
+    [member] = views_of_record(record())
+    assert (member.kind, member.name, member.cluster_name) == ("MachineRecord", "rack-1-unit-7", "c")
+    assert (member.given_name, member.addresses) == ("node-0", (("InternalIP", "10.0.0.7"),))
+    assert (member.bootstrap_token_id, member.is_control_plane, member.flaw) == ("abcdef", True, "")
+    assert member.resource == "machinerecords"
+    check_machine_ready(member)
+
+
+def test_the_recorded_endorsement_key_is_the_platform_s_word() -> None:
+    [member] = views_of_record(record())
+    assert member.facts(infra=None).infra_annotations == {ANNOTATION_TPM_ENDORSEMENT_KEY: KEY}
+    [without] = views_of_record(record(endorsementKeyHash=None))
+    assert without.facts(infra=None).infra_annotations == {}
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "said"),
+    [
+        ({"endorsementKeyhash": KEY}, "did you mean endorsementKeyHash?"),
+        ({"ek": KEY}, "known are addresses"),
+        ({"endorsementKeyHash": KEY.upper()}, "spec.endorsementKeyHash: expected sha256:"),
+        ({"endorsementKeyHash": ["x"]}, "spec.endorsementKeyHash: expected sha256:"),
+        ({"endorsementKeyHash": ""}, "spec.endorsementKeyHash: expected sha256:"),
+        ({"bootstrapTokenID": "abcdef.0123456789abcdef"}, "spec.bootstrapTokenID: expected the six"),
+        ({"bootstrapTokenID": ""}, "spec.bootstrapTokenID: expected the six"),
+        ({"nodeName": "Node_0"}, "spec.nodeName: expected an RFC 1123"),
+        ({"nodeName": None}, "spec.nodeName: expected an RFC 1123"),
+        ({"nodeName": 7}, "spec.nodeName: expected an RFC 1123"),
+        ({"providerID": "a\u200bb"}, "spec.providerID: expected 1 to"),
+        ({"clusterName": None}, "spec.clusterName: expected the name"),
+        ({"paused": "yes"}, "spec.paused: expected true or false"),
+        ({"controlPlane": 1}, "spec.controlPlane: expected true or false"),
+        ({"addresses": {}}, "spec.addresses: expected a list"),
+        ({"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}] * (MAX_ADDRESSES + 1)}, "a list of at most"),
+        ({"addresses": ["10.0.0.7"]}, "entries of type and address"),
+        ({"addresses": [{"type": "InternalIP", "address": ""}]}, "entries of type and address"),
+        ({"addresses": [{"type": "Phone", "address": "7"}]}, "expected a type of ExternalDNS"),
+    ],
+)
+def test_nobody_joins_by_a_record_that_cannot_be_read_whole(spoilt: dict[str, JsonValue], said: str) -> None:
+    [member] = views_of_record(record(**spoilt))
+    assert said in member.flaw
+    with pytest.raises(Unavailable) as waits:
+        find_machine(make_request(), [member])
+    assert waits.value.reason is Reason.RECORD_INVALID
+    assert said in waits.value.detail
+
+
+def test_a_spoilt_record_still_claims_what_it_names() -> None:
+    inventory = Inventory()
+    inventory.put_record("fleet/rack-1-unit-7", record(extra=1))
+    cluster = cluster_key("fleet", "c")
+    assert len(inventory.members(cluster, "sandbox://node-0")) == 1
+    assert len(inventory.claimants(cluster, "node-0")) == 1
+    assert len(inventory.rivals(cluster, "10.0.0.7", "another")) == 1
+
+
+def test_a_record_without_a_provider_id_is_no_member() -> None:
+    assert views_of_record(record(providerID=None)) == views_of_record({}) == []
+
+
+def test_a_paused_record_waits_and_a_deleted_one_is_denied() -> None:
+    [paused] = views_of_record(record(paused=True))
+    with pytest.raises(Unavailable):
+        check_machine_ready(paused)
+    leaving = record()
+    leaving["metadata"] = {**METADATA, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    with pytest.raises(Denied) as refused:
+        check_machine_ready(views_of_record(leaving)[0])
+    assert refused.value.reason is Reason.MACHINE_DELETING
+
+
+# The rules
+
+
+def machine(name: str = "machine-0", provider_id: str = "sandbox://node-0", **status: JsonValue) -> JsonObject:
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta1",
+        "kind": "Machine",
+        "metadata": {"name": name, "namespace": "fleet", "uid": f"uid-{name}"},
+        "spec": {"clusterName": "c", "providerID": provider_id},
+        "status": {"bootstrapReady": True, **status},
+    }
+
+
+@pytest.mark.parametrize("kind", ["Machine", "MachinePool"])
+def test_a_provider_id_that_two_sources_claim_is_nobody_s(kind: str) -> None:
+    inventory = Inventory()
+    inventory.put_record("fleet/r", record())
+    if kind == "Machine":
+        inventory.put_machine("fleet/m", machine())
+    else:
+        pool = machine()
+        pool["spec"] = {"clusterName": "c", "providerIDList": ["sandbox://node-0"]}
+        inventory.put_pool("fleet/m", pool)
+    with pytest.raises(Denied) as refused:
+        find_machine(make_request(), inventory.members(cluster_key("fleet", "c"), "sandbox://node-0"))
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+    assert "MachineRecord rack-1-unit-7" in refused.value.got
+    inventory.put_record("fleet/r", None)
+    assert len(inventory.members(cluster_key("fleet", "c"), "sandbox://node-0")) == 1
+
+
+def test_two_records_of_one_provider_id_are_nobody_s() -> None:
+    inventory = Inventory()
+    for name in ("r-0", "r-1"):
+        inventory.put_record(f"fleet/{name}", record())
+    with pytest.raises(Denied):
+        find_machine(make_request(), inventory.members(cluster_key("fleet", "c"), "sandbox://node-0"))
+
+
+def test_only_the_record_names_the_node() -> None:
+    [member] = views_of_record(record(nodeName="node-1", addresses=[{"type": "Hostname", "address": "node-0"}]))
+    nobody = NameContext(claimants=(), holders=())
+    with pytest.raises(Denied) as refused:
+        check_node_name(make_request(), member, nobody, make_request().csr.node_name)
+    assert refused.value.reason is Reason.NODE_NAME_MISMATCH
+    check_node_name(make_request(node="node-1"), member, nobody, None)
+
+
+def test_a_guest_that_invents_a_recorded_name_keeps_nobody_out_and_does_not_get_it() -> None:
+    [recorded] = views_of_record(record())
+    [guest] = machine_views(machine("guest", "sandbox://g", addresses=[{"type": "Hostname", "address": "node-0"}]))
+    check_node_name(make_request(), recorded, NameContext(claimants=[recorded, guest], holders=()), None)
+    with pytest.raises(Denied) as refused:
+        check_node_name(make_request(), guest, NameContext(claimants=[recorded, guest], holders=()), None)
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+
+
+def test_a_machine_with_a_node_of_that_name_keeps_a_record_from_taking_it() -> None:
+    [recorded] = views_of_record(record())
+    [node] = machine_views(machine("old", "sandbox://old", nodeRef={"name": "node-0", "uid": "u"}))
+    with pytest.raises(Denied):
+        check_node_name(make_request(), recorded, NameContext(claimants=[recorded, node], holders=()), None)
+
+
+def test_the_ledger_is_the_record_s_own_and_a_new_record_waits_for_the_old_one_s() -> None:
+    [member] = views_of_record(record())
+    written = render_attestation(new_attestation(member), member, "s")
+    assert owner_of(written) == {
+        "apiVersion": OWN,
+        "kind": "MachineRecord",
+        "name": "rack-1-unit-7",
+        "uid": "r-0",
+    }
+    old = replace(new_attestation(member), resource_version="7", owner_uid="r-before")
+    with pytest.raises(Unavailable):
+        check_binding(make_request(), member, old, secure=True)
+
+
+def test_an_owner_of_our_group_or_of_cluster_api_s_must_be_of_its_own_kinds() -> None:
+    for api_version, kind in (
+        (OWN, "Machine"),
+        ("cluster.x-k8s.io/v1beta1", "MachineRecord"),
+        ("x.example/v1", "Machine"),
+    ):
+        owner: JsonObject = {"apiVersion": api_version, "kind": kind, "uid": "u"}
+        assert owner_of({"metadata": {"ownerReferences": [owner]}}) == {}
+
+
+# Clusters
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [({"pause": True}, "did you mean paused?"), ({"paused": "true"}, "expected true or false"), ({}, "")],
+)
+def test_a_cluster_record_that_cannot_be_read_whole_stands_as_if_paused(spec: JsonObject, said: str) -> None:
+    assert said in cluster_flaw({"kind": "ClusterRecord", "spec": spec})
+    assert cluster_flaw({"kind": "Cluster", "spec": spec}) == ""
+
+
+# On an API server
+
+
+def cluster_record(plane: ControlPlane, name: str, **spec: JsonValue) -> None:
+    path = f"/apis/{OWN}/namespaces/default/clusterrecords"
+    plane.client().create(path, {"apiVersion": OWN, "kind": "ClusterRecord", "metadata": {"name": name}, "spec": spec})  # pyright: ignore[reportArgumentType] - JSON either way
+
+
+async def test_without_cluster_api_the_records_are_enough(tmp_path: Path) -> None:
+    with start_sandbox(tmp_path, name="management") as plane:
+        install_definitions(plane.client(), crds())
+        cluster_record(plane, "metal")
+        cluster_record(plane, "spoilt", pause=True)
+        path = f"/apis/{OWN}/namespaces/default/machinerecords"
+        body = {**record(clusterName="metal"), "metadata": {"name": "unit-7"}}
+        plane.client().create(path, body)  # pyright: ignore[reportArgumentType] - JSON either way
+        changes: list[str] = []
+        async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+            management = Management(
+                client,
+                namespace=None,
+                on_change=lambda cluster, _machines: changes.append(cluster),
+                inventory=["MachineRecords"],
+            )
+            ready = asyncio.Event()
+            running = asyncio.create_task(management.run(ready))
+            await asyncio.wait_for(ready.wait(), 20)
+            assert management.unhealthy() is None
+            metal, spoilt = cluster_key("default", "metal"), cluster_key("default", "spoilt")
+            assert {"default/metal", "default/spoilt"} <= set(changes)
+            assert management.active_cluster(metal)["kind"] == "ClusterRecord"
+            with pytest.raises(Unavailable) as waits:
+                management.active_cluster(spoilt)
+            assert waits.value.reason is Reason.RECORD_INVALID
+            [member] = management.inventory.members(metal, "sandbox://node-0")
+            assert await management.live_member(member) == member
+            assert await management.infra_of(member) is None
+            assert [text(one, "metadata", "name") for one in management.objects_of(metal, "machinerecords")] == [
+                "unit-7"
+            ]
+            assert management.object_at("machinerecords", "default", "unit-7") is not None
+            assert management.path_of(member.resource, "default", "unit-7") == f"{path}/unit-7"
+            assert management.objects_of(metal, "machines") == []
+            plane.client().delete(f"{path}/unit-7")
+            assert await management.live_member(member) is None
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+
+
+async def test_where_both_know_a_cluster_cluster_api_s_counts_and_nothing_starts_before_it_is_there(
+    tmp_path: Path,
+) -> None:
+    with start_sandbox(tmp_path, name="management") as plane:
+        install_definitions(plane.client(), crds())
+        cluster_record(plane, "both")
+        cluster_record(plane, "recorded")
+        async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+            both = ["MachineRecords", "ClusterAPI"]
+            management = Management(client, namespace=None, on_change=lambda _cluster, _machines: None, inventory=both)
+            ready = asyncio.Event()
+            running = asyncio.create_task(management.run(ready))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(ready.wait(), 0.5)
+            assert management.unhealthy() == "waiting for Cluster API's CRDs"
+            install_cluster_api(plane.client())
+            plane.client().create(
+                "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/clusters",
+                {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": {"name": "both"}, "spec": {}},
+            )
+            await asyncio.wait_for(ready.wait(), 20)
+            kinds = {text(cluster, "metadata", "name"): cluster["kind"] for cluster in management.clusters()}
+            assert kinds == {"both": "Cluster", "recorded": "ClusterRecord"}
+            found = management.cluster(cluster_key("default", "both"))
+            assert found is not None
+            assert found["kind"] == "Cluster"
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+
+
+def test_a_member_of_another_kind_has_no_reader() -> None:
+    assert machine_views({"kind": "Pod", "spec": {"providerID": "x"}}) == []
+    assert machine_views({}) == []
+    assert [member.kind for member in machine_views(record())] == ["MachineRecord"]
+    assert make_member().resource == "machines"
+
+
+def test_explain_picks_a_record_and_its_cluster_as_it_picks_a_machine() -> None:
+    cluster: JsonObject = {"kind": "ClusterRecord", "metadata": {"name": "c", "namespace": "fleet", "uid": "k"}}
+    given = pick([cluster, record(), machine("other", "sandbox://other")], make_request(), None)
+    assert [member.kind for member in given.members] == ["MachineRecord"]
+    assert {member.name for member in given.claimants} == {"rack-1-unit-7", "other"}
+    assert given.cluster == cluster

@@ -1,0 +1,124 @@
+"""Verifications: one a machine, bounded in time, and whatever a provider does delays its own machine only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from nodeattest_controller.verifiers.runner import VerificationRunner
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.interface import AttestedNode
+from nodeattest_providers.names import ProviderID, ProviderName
+
+Verify = Callable[[], Awaitable[AttestedNode]]
+
+
+def proven() -> AttestedNode:
+    checks = Checks()
+    reason = Reason.PROOF_INVALID
+    checks.require(bool(1), "well", section="here", reason=reason, expected="well", got="well", remedy="none")
+    return AttestedNode(provider=ProviderName("x"), provider_id=ProviderID("x://1"), checks=checks.record())
+
+
+async def at_once() -> AttestedNode:
+    return proven()
+
+
+async def never() -> AttestedNode:
+    await asyncio.sleep(3600)
+    return proven()
+
+
+async def denies() -> AttestedNode:
+    raise Denied(Reason.PROOF_INVALID, expected="this", got="that", remedy="none")
+
+
+async def test_a_verdict_passes_and_leaves_nothing_behind() -> None:
+    made = VerificationRunner(5.0)
+    assert (await made.run("a", at_once)).provider == "x"
+    with pytest.raises(Denied):
+        await made.run("a", denies)
+    await asyncio.sleep(0)
+    assert len(made) == 0
+
+
+async def test_a_provider_that_hangs_for_one_machine_is_unavailable_for_that_one_only() -> None:
+    made = VerificationRunner(0.2)
+    hanging = asyncio.create_task(made.run("hung", never))
+    await asyncio.sleep(0)
+    assert (await made.run("well", at_once)).provider == "x"
+    assert not hanging.done()
+    with pytest.raises(Unavailable) as caught:
+        await hanging
+    assert caught.value.reason is Reason.PLATFORM_UNAVAILABLE
+    assert (await made.run("hung", at_once)).provider == "x"
+
+
+async def test_a_provider_that_does_not_heed_its_end_is_not_asked_about_the_machine_again() -> None:
+    freed = asyncio.Event()
+    begun = 0
+
+    async def deaf() -> AttestedNode:
+        nonlocal begun
+        begun += 1
+        while not freed.is_set():
+            try:
+                await freed.wait()
+            except asyncio.CancelledError:
+                continue
+        return proven()
+
+    made = VerificationRunner(0.05)
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await made.run("hung", deaf)
+    assert begun == 1
+    assert (await made.run("well", at_once)).provider == "x"
+    freed.set()
+    assert (await made.run("hung", at_once)).provider == "x"
+
+
+async def test_requests_of_one_machine_are_verified_one_after_another() -> None:
+    made = VerificationRunner(5.0)
+    under_way = most = 0
+
+    async def slow() -> AttestedNode:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.01)
+        under_way -= 1
+        return proven()
+
+    await asyncio.gather(*(made.run("a", slow) for _ in range(8)))
+    assert most == 1
+
+
+async def test_a_provider_that_cancels_itself_costs_no_worker() -> None:
+    async def odd() -> AttestedNode:
+        raise asyncio.CancelledError
+
+    with pytest.raises(Unavailable):
+        await VerificationRunner(5.0).run("a", odd)
+
+
+async def test_a_controller_that_stops_stops_its_verifications() -> None:
+    ended = asyncio.Event()
+
+    async def long() -> AttestedNode:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+        return proven()
+
+    running = asyncio.create_task(VerificationRunner(60.0).run("a", long))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await asyncio.wait_for(ended.wait(), 1)

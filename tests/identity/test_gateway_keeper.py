@@ -1,0 +1,158 @@
+"""One Secret for all replicas: they agree on the keys, whoever writes first and whoever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from nodeattest_identity.addon.gateway.keeper import SECRET_NAME, KeyKeeper
+from nodeattest_identity.addon.gateway.ring import RingError, Schedule, generate, read
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, ApiError, NotFound
+from nodeattest_kube.jsontypes import dig_text
+from nodeattest_sandbox.fleet import create_namespace
+from nodeattest_sandbox.process import ControlPlane
+
+SCHEDULE = Schedule()
+
+
+@dataclass
+class Replicas:
+    """Gateways' keepers of one namespace, and the time."""
+
+    plane: ControlPlane
+    namespace: str
+    client: ApiClient
+    now: float = 1_800_000_000.0
+    clock: float = 0.0
+    made: int = 0
+    keepers: list[KeyKeeper] = field(default_factory=list[KeyKeeper])
+
+    def add(self) -> KeyKeeper:
+        def make() -> object:
+            self.made += 1
+            return generate("ES256")
+
+        keeper = KeyKeeper(
+            self.client,
+            namespace=self.namespace,
+            schedule=SCHEDULE,
+            make=make,  # pyright: ignore[reportArgumentType]
+            now=lambda: self.now,
+            clock=lambda: self.clock,
+        )
+        self.keepers.append(keeper)
+        return keeper
+
+    async def stored(self) -> bytes:
+        secret = await self.client.get(paths.core("secrets", SECRET_NAME, namespace=self.namespace))
+        return base64.b64decode(dig_text(secret, "data", "keys.json"))
+
+    async def write(self, data: str) -> None:
+        path = paths.core("secrets", SECRET_NAME, namespace=self.namespace)
+        await self.client.merge_patch(path, {"data": {"keys.json": data}})
+
+
+@asynccontextmanager
+async def replicas(plane: ControlPlane, namespace: str) -> AsyncGenerator[Replicas]:
+    create_namespace(plane.client(), namespace)
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        yield Replicas(plane, namespace, client)
+
+
+async def test_replicas_that_start_at_once_share_one_key(control_plane: ControlPlane) -> None:
+    async with replicas(control_plane, "gateway-start") as world:
+        await asyncio.gather(*(world.add().refresh() for _ in range(4)))
+        await asyncio.gather(*(keeper.refresh() for keeper in world.keepers))
+        signers = [keeper.signer(world.now) for keeper in world.keepers]
+        kids = {signer.verifying.kid for signer in signers if signer is not None}
+        assert len(kids) == 1
+        assert all(keeper.trouble() is None for keeper in world.keepers)
+        assert [key.kid for key in read(await world.stored()).published] == list(kids)
+
+
+async def test_replicas_that_rotate_at_once_announce_one_successor(control_plane: ControlPlane) -> None:
+    async with replicas(control_plane, "gateway-rotation") as world:
+        for _ in range(3):
+            await world.add().refresh()
+        [first] = world.keepers[0].ring.published
+        world.now += SCHEDULE.period - SCHEDULE.ahead
+        await asyncio.gather(*(keeper.refresh() for keeper in world.keepers))
+        await asyncio.gather(*(keeper.refresh() for keeper in world.keepers))
+        rings = {tuple(key.kid for key in keeper.ring.published) for keeper in world.keepers}
+        assert len(rings) == 1
+        [(old, new)] = rings
+        assert old == first.kid
+        assert {signer.verifying.kid for keeper in world.keepers if (signer := keeper.signer(world.now))} == {old}
+        world.now += SCHEDULE.ahead + 1
+        assert {signer.verifying.kid for keeper in world.keepers if (signer := keeper.signer(world.now))} == {new}
+        world.now += SCHEDULE.behind
+        await asyncio.gather(*(keeper.refresh() for keeper in world.keepers))
+        assert [key.kid for key in read(await world.stored()).published] == [new]
+
+
+async def test_a_replica_killed_before_or_after_its_write_leaves_keys_that_another_uses(
+    control_plane: ControlPlane,
+) -> None:
+    async with replicas(control_plane, "gateway-killed") as world:
+        killed = asyncio.create_task(world.add().refresh())
+        await asyncio.sleep(0)
+        killed.cancel()
+        await asyncio.gather(killed, return_exceptions=True)
+        survivor = world.add()
+        await survivor.refresh()
+        before = await world.stored()
+        again = world.add()
+        await again.refresh()
+        assert await world.stored() == before
+        assert again.ring.published == survivor.ring.published
+
+
+async def test_a_secret_that_cannot_be_read_is_reported_and_never_replaced(
+    control_plane: ControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with replicas(control_plane, "gateway-spoilt") as world:
+        keeper = world.add()
+        await keeper.refresh()
+        spoilt = base64.b64encode(b'{"keys":[]}').decode()
+        await world.write(spoilt)
+        fresh = world.add()
+        with pytest.raises(RingError):
+            await fresh.refresh()
+        assert fresh.signer(world.now) is None
+        with caplog.at_level(logging.WARNING):
+            running = asyncio.create_task(fresh.run())
+            while "delete it" not in (fresh.trouble() or ""):  # noqa: ASYNC110 - nobody tells of a failed look
+                await asyncio.sleep(0.01)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        assert SECRET_NAME in caplog.text
+        assert await world.stored() == b'{"keys":[]}'
+        assert keeper.signer(world.now) is not None
+
+
+async def test_keys_that_were_not_compared_for_long_sign_nothing(control_plane: ControlPlane) -> None:
+    async with replicas(control_plane, "gateway-stale") as world:
+        keeper = world.add()
+        assert keeper.trouble() == "the signing keys were not read yet"
+        await keeper.refresh()
+        world.clock += 601
+        assert keeper.signer(world.now) is None
+        assert "600 s" in (keeper.trouble() or "")
+        await keeper.refresh()
+        assert keeper.signer(world.now) is not None
+
+
+async def test_a_namespace_that_is_not_there_is_said(control_plane: ControlPlane) -> None:
+    async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
+        keeper = Replicas(control_plane, "gateway-nowhere", client).add()
+        with pytest.raises((ApiError, RingError)):
+            await keeper.refresh()
+        with pytest.raises(NotFound):
+            await client.get(paths.core("secrets", SECRET_NAME, namespace="gateway-nowhere"))
