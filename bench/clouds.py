@@ -32,18 +32,17 @@ from nodeattest_controller.model.objects import mapping
 from nodeattest_providers import attestors, envelope, signers
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import ChallengeRequired
-from nodeattest_providers.exchange import Attestor, Evidence, JsonValue, PublishedChallenge
-from nodeattest_providers.interface import (
+from nodeattest_providers.names import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge, SecretBytes
+from nodeattest_providers.platform import CallOutcome, ClosingSigner, Platform
+from nodeattest_providers.verifier_interface import (
     ClusterAPISigner,
     ClusterFacts,
     Facts,
     LedgerFacts,
     MachineFacts,
     NodeRequest,
-    SecretBytes,
 )
-from nodeattest_providers.names import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
-from nodeattest_providers.platform import CallOutcome, ClosingSigner, Platform
 
 CLOUDS = ("aws", "azure", "gcp")
 HEAVY = ("boto3", "botocore", "azure", "google", "aiohttp", "tpm2_pytss")

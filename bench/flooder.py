@@ -24,8 +24,8 @@ from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.transport.api_client import HttpsApi, Login
 from nodeattest_providers import envelope
 from nodeattest_providers.csr import build_csr
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import ProviderName, Purpose, signer_for
+from nodeattest_providers.node_interface import Evidence
 
 CONNECTIONS = 8
 PATIENCE = 600.0

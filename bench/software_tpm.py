@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from nodeattest_cli.demo.forged_tpm import ForgedTpm
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.interface import Evidence, FirstRequestRef, PublishedChallenge
-from nodeattest_providers.tpm.credential import kdfa, kdfe
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, PublishedChallenge
+from nodeattest_providers.tpm.make_credential import kdfa, kdfe
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, Challenge, SecondEvidence, proof, qualifying_data
-from nodeattest_providers.tpm.public import parse_public
+from nodeattest_providers.tpm.public_area import parse_public
 from nodeattest_providers.tpm.structures import Alg
 
 BITS = 128

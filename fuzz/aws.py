@@ -12,15 +12,15 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
-from nodeattest_providers import canonical
-from nodeattest_providers.aws import ber, places
-from nodeattest_providers.aws.authorization import parse_authorization
+from nodeattest_providers import canonical_json
+from nodeattest_providers.aws import definite_length, provider_id
+from nodeattest_providers.aws.api.caller_identity import parse_error_code, parse_identity, parse_role_session
+from nodeattest_providers.aws.authorization_header import parse_authorization
+from nodeattest_providers.aws.config import parse_policy
 from nodeattest_providers.aws.configuration import parse_configuration
-from nodeattest_providers.aws.document import parse_document
-from nodeattest_providers.aws.identity import parse_error_code, parse_identity, parse_role_session
-from nodeattest_providers.aws.policy import parse_policy
+from nodeattest_providers.aws.identity_document import parse_document
 from nodeattest_providers.aws.protocol import SIGNED_HEADERS, SignedHeaders, parse_evidence
-from nodeattest_providers.aws.trust import parse_bundle_text
+from nodeattest_providers.aws.trust_bundle import parse_bundle_text
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = ["TARGETS"]
@@ -28,10 +28,10 @@ __all__ = ["TARGETS"]
 
 def _evidence(data: bytes) -> bool:
     try:
-        read = parse_evidence(canonical.loads(data))
+        read = parse_evidence(canonical_json.loads(data))
     except Denied as denied:
         return refused(denied, Reason.EVIDENCE_MALFORMED)
-    require(canonical.dumps(read.to_json()) == data, "one spelling of evidence")
+    require(canonical_json.dumps(read.to_json()) == data, "one spelling of evidence")
     return True
 
 
@@ -75,7 +75,7 @@ def _answer(data: bytes) -> bool:
 def _provider_id(data: bytes) -> bool:
     text = data.decode(errors="surrogateescape")
     try:
-        name = places.parse_provider_id(text)
+        name = provider_id.parse_provider_id(text)
     except Denied as denied:
         return refused(denied, Reason.PROVIDER_ID_INVALID)
     require(str(name) == text and name.zone.startswith(name.region), "one spelling, a zone of its region")
@@ -84,10 +84,10 @@ def _provider_id(data: bytes) -> bool:
 
 def _ber(data: bytes) -> bool:
     try:
-        made = ber.definite(data)
+        made = definite_length.to_definite_length(data)
     except Denied as denied:
         return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
-    require(ber.definite(made) == made, "definite once and for all")
+    require(definite_length.to_definite_length(made) == made, "definite once and for all")
     return True
 
 
@@ -96,7 +96,9 @@ def _trust(data: bytes) -> bool:
         bundle = parse_bundle_text(data.decode(errors="surrogateescape"))
     except Denied as denied:
         return refused(denied, Reason.POLICY_INVALID)
-    require(all(places.partition_of(region) and found for region, found in bundle.items()), "certificates a region")
+    require(
+        all(provider_id.partition_of(region) and found for region, found in bundle.items()), "certificates a region"
+    )
     return True
 
 

@@ -8,19 +8,19 @@ from fuzz.keys import NOW
 from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
-from nodeattest_providers import canonical
-from nodeattest_providers.aws import ber
-from nodeattest_providers.aws.authorization import parse_authorization
-from nodeattest_providers.aws.instance import (
+from nodeattest_providers import canonical_json
+from nodeattest_providers.aws import definite_length
+from nodeattest_providers.aws.authorization_header import parse_authorization
+from nodeattest_providers.aws.imds_answers import (
     parse_credentials,
     parse_document,
     parse_role,
     parse_signature,
     parse_token,
 )
-from nodeattest_providers.aws.places import parse_provider_id
 from nodeattest_providers.aws.protocol import AwsEvidence, parse_evidence, sts_request
-from nodeattest_providers.aws.signing import sign
+from nodeattest_providers.aws.provider_id import parse_provider_id
+from nodeattest_providers.aws.sigv4 import sign
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ClusterPin, SignerName
@@ -42,7 +42,7 @@ def _credentials(data: bytes) -> bool:
     sts = sign(sts_request(_REGION, _BINDING), keys, now=NOW)
     require(parse_authorization(sts).region == _REGION, "a header set that the controller reads")
     evidence = AwsEvidence(document=b"{}", pkcs7=b"\x30\x00", region=_REGION, sts=sts)
-    require(parse_evidence(canonical.loads(canonical.dumps(evidence.to_json()))) == evidence, "one spelling")
+    require(parse_evidence(canonical_json.loads(canonical_json.dumps(evidence.to_json()))) == evidence, "one spelling")
     return True
 
 
@@ -61,7 +61,7 @@ def _signature(data: bytes) -> bool:
         der = parse_signature(data)
     except Denied as denied:
         return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
-    require(ber.definite(der) == der, "definite lengths")
+    require(definite_length.to_definite_length(der) == der, "definite lengths")
     return True
 
 

@@ -11,13 +11,13 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
-from nodeattest_providers import canonical
+from nodeattest_providers import canonical_json
+from nodeattest_providers.azure.attested_document import parse_document
+from nodeattest_providers.azure.config import parse_policy
 from nodeattest_providers.azure.configuration import parse_configuration
-from nodeattest_providers.azure.document import parse_document
-from nodeattest_providers.azure.policy import parse_policy
 from nodeattest_providers.azure.protocol import parse_evidence
-from nodeattest_providers.azure.resource import PREFIX, parse_provider_id, provider_id_of
-from nodeattest_providers.azure.trust import parse_bundle
+from nodeattest_providers.azure.provider_id import PREFIX, parse_provider_id, provider_id_of
+from nodeattest_providers.azure.trust_bundle import parse_bundle
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = ["TARGETS"]
@@ -25,10 +25,10 @@ __all__ = ["TARGETS"]
 
 def _evidence(data: bytes) -> bool:
     try:
-        read = parse_evidence(canonical.loads(data))
+        read = parse_evidence(canonical_json.loads(data))
     except Denied as denied:
         return refused(denied, Reason.EVIDENCE_MALFORMED)
-    require(canonical.dumps(read.to_json()) == data, "one spelling of evidence")
+    require(canonical_json.dumps(read.to_json()) == data, "one spelling of evidence")
     return True
 
 

@@ -9,17 +9,17 @@ from fuzz.laws import refused, settings_law
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
-from nodeattest_providers import canonical
+from nodeattest_providers import canonical_json
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.gcp.instance import parse_identity, parse_instance, parse_page
-from nodeattest_providers.gcp.place import parse_place
-from nodeattest_providers.gcp.policy import parse_policy
+from nodeattest_providers.gcp.api.instance import parse_identity, parse_instance, parse_page
+from nodeattest_providers.gcp.config import parse_policy
+from nodeattest_providers.gcp.provider_id import parse_provider_id
 from nodeattest_providers.gcp.settings import credentials_kind, parse_settings
 from nodeattest_providers.tpm.protocol import FirstEvidence, parse_evidence
 
 __all__ = ["PLACE", "TARGETS"]
 
-PLACE: Final = parse_place("gce://fleet-project/europe-west4-a/node-7")
+PLACE: Final = parse_provider_id("gce://fleet-project/europe-west4-a/node-7")
 """Of the instance that the answers are about."""
 _FILES: Final = frozenset({"caBundle", "credentialsFile"})
 """Settings that name files: no fuzzer opens what it invents."""
@@ -27,10 +27,10 @@ _FILES: Final = frozenset({"caBundle", "credentialsFile"})
 
 def _evidence(data: bytes) -> bool:
     try:
-        read = parse_evidence(canonical.loads(data), form="gcp/v1", certificates=False)
+        read = parse_evidence(canonical_json.loads(data), form="gcp/v1", certificates=False)
     except Denied as denied:
         return refused(denied, Reason.EVIDENCE_MALFORMED)
-    require(canonical.dumps(read.to_json()) == data, "one spelling of evidence")
+    require(canonical_json.dumps(read.to_json()) == data, "one spelling of evidence")
     is_bare = not isinstance(read, FirstEvidence) or (read.ek_certificate is None and not read.ek_chain)
     require(is_bare, "no certificate in a first request")
     return True
@@ -39,7 +39,7 @@ def _evidence(data: bytes) -> bool:
 def _provider_id(data: bytes) -> bool:
     text = data.decode(errors="surrogateescape")
     try:
-        place = parse_place(text)
+        place = parse_provider_id(text)
     except Denied as denied:
         return refused(denied, Reason.PROVIDER_ID_INVALID)
     require(place.provider_id == text and place.zone.startswith(f"{place.region}-"), "one spelling, a zone of a region")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from fuzz.target import Law, require
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.node_interface import JsonValue
 
 __all__ = ["refused", "settings_law"]
 

@@ -14,19 +14,19 @@ from fuzz.target import Target, require
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import JsonValue
-from nodeattest_providers.tpm import nv
-from nodeattest_providers.tpm.attest import parse_quote
-from nodeattest_providers.tpm.attestation import check_attestation_key, qualified_name
-from nodeattest_providers.tpm.certificate import check_certificate
-from nodeattest_providers.tpm.credential import make_credential
-from nodeattest_providers.tpm.endorsement import parse_endorsement_key
-from nodeattest_providers.tpm.eventlog import parse_event_log, replay
-from nodeattest_providers.tpm.policy import parse_policy
-from nodeattest_providers.tpm.public import PublicArea, parse_public
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.tpm import nv_certificates
+from nodeattest_providers.tpm.attestation_key import check_attestation_key, qualified_name
+from nodeattest_providers.tpm.config import parse_policy
+from nodeattest_providers.tpm.endorsement_certificate import check_certificate
+from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
+from nodeattest_providers.tpm.event_log import parse_event_log, replay
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES
+from nodeattest_providers.tpm.make_credential import make_credential
+from nodeattest_providers.tpm.public_area import PublicArea, parse_public
+from nodeattest_providers.tpm.quote import parse_quote
 from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, digest_size
-from nodeattest_providers.tpm.templates import AK_TEMPLATE, EK_TEMPLATES
 
 __all__ = ["AK_PREFIX", "TARGETS", "public_area"]
 
@@ -106,7 +106,7 @@ def _certificate(data: bytes) -> bool:
 
 
 def _nv(data: bytes) -> bool:
-    found = list(nv.split_der(data))
+    found = list(nv_certificates.split_der(data))
     require(data.startswith(b"".join(found)) and all(found), "certificates one after the other")
     return bool(found)
 

@@ -10,14 +10,14 @@ from fuzz.mutators.der_tree import DerTree
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
-from nodeattest_providers import canonical, cms, der, envelope, pem, versions
+from nodeattest_providers import canonical_json, cms, der, envelope, evidence_versions, pem
 from nodeattest_providers.challenge import protocol as challenge_protocol
 from nodeattest_providers.composite import protocol as composite_protocol
 from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.der import NotDer, Tag
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.exchange import JsonObject
 from nodeattest_providers.names import ProviderName, Purpose
+from nodeattest_providers.node_interface import JsonObject
 from nodeattest_providers.pkcs10 import parse_kubelet_serving
 from nodeattest_providers.tpm import protocol as tpm_protocol
 
@@ -124,10 +124,10 @@ def _cms(data: bytes) -> bool:
 
 def _canonical(data: bytes) -> bool:
     try:
-        value = canonical.loads(data)
+        value = canonical_json.loads(data)
     except Denied as denied:
         return _refused(denied)
-    require(canonical.dumps(value) == data, "one spelling of a value")
+    require(canonical_json.dumps(value) == data, "one spelling of a value")
     return True
 
 
@@ -142,10 +142,10 @@ class _Published(Protocol):
 def _evidence(parse: Callable[[JsonObject], _Written]) -> Callable[[bytes], bool]:
     def law(data: bytes) -> bool:
         try:
-            read = parse(canonical.loads(data))
+            read = parse(canonical_json.loads(data))
         except Denied as denied:
             return _refused(denied)
-        require(canonical.dumps(read.to_json()) == data, "one spelling of evidence")
+        require(canonical_json.dumps(read.to_json()) == data, "one spelling of evidence")
         return True
 
     return law
@@ -167,10 +167,10 @@ def _challenge(parse: Callable[[str], _Published]) -> Callable[[bytes], bool]:
 def _versions(data: bytes) -> bool:
     text, provider = data.decode(errors="surrogateescape"), ProviderName("tpm")
     try:
-        read = versions.parse(text, provider)
+        read = evidence_versions.parse(text, provider)
     except Denied as denied:
         return _refused(denied)
-    require(versions.to_text(provider, read) == text, "one spelling of a list of versions")
+    require(evidence_versions.to_text(provider, read) == text, "one spelling of a list of versions")
     return True
 
 

@@ -28,7 +28,7 @@ from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.credential_cache import Credential
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, ClusterPin, NodeName
-from nodeattest_providers.unreadable import UNREADABLE
+from nodeattest_providers.x509_errors import X509_ERRORS
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.kubelet_serving.names import Names
@@ -77,14 +77,14 @@ def checked(certificate_pem: bytes, key_pem: bytes, wanted: Wanted) -> tuple[byt
         chain = [x509.load_der_x509_certificate(der) for der in blocks]
         key = load_pem_private_key(key_pem, password=None).public_key()
         spki = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    except UNREADABLE:
+    except X509_ERRORS:
         raise _refused("it or its key cannot be parsed") from None
     if not 1 <= len(chain) <= _MAX_CHAIN:
         raise _refused(f"expected 1 to {_MAX_CHAIN} certificates, got {len(chain)}")
     try:
         _check_leaf(chain[0], spki, wanted)
         _check_chain(chain, wanted.ca_pem)
-    except UNREADABLE:
+    except X509_ERRORS:
         raise _refused("an extension or a name in it cannot be parsed") from None
     canonical = b"".join(pem.encode(der, pem.CERTIFICATE) for der in blocks)
     return canonical, int(chain[0].not_valid_before_utc.timestamp()), int(chain[0].not_valid_after_utc.timestamp())
@@ -120,7 +120,7 @@ def ca_pins(ca_pem: bytes) -> list[str]:
 
     try:
         return [str(pin_of(certificate)) for certificate in x509.load_pem_x509_certificates(ca_pem)]
-    except UNREADABLE:
+    except X509_ERRORS:
         return []
 
 
@@ -129,7 +129,7 @@ def is_issued_by(certificate_pem: bytes, ca_pem: bytes) -> bool:
     try:
         chain = [x509.load_der_x509_certificate(der) for der in pem.decode(certificate_pem, pem.CERTIFICATE)]
         _check_chain(chain, ca_pem)
-    except (Failure, *UNREADABLE):
+    except (Failure, *X509_ERRORS):
         return False
     return True
 
@@ -148,7 +148,7 @@ def pin(ca_pem: bytes, server_der: bytes | None = None) -> ClusterPin:
     try:
         bundle = [x509.load_der_x509_certificate(der) for der in pem.decode(ca_pem, pem.CERTIFICATE)]
         spkis = [ca.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for ca in bundle]
-    except UNREADABLE:
+    except X509_ERRORS:
         raise invalid("certificateAuthority holds a certificate that cannot be parsed") from None
     if not bundle:
         raise invalid("certificateAuthority holds no certificate")
@@ -169,7 +169,7 @@ def names_of(certificate_pem: bytes) -> tuple[list[str], list[str]]:
     """Tell DNS names and addresses of a stored serving certificate; raises ValueError when it cannot be read."""
     try:
         return _alternative_names(x509.load_pem_x509_certificate(certificate_pem))
-    except UNREADABLE:
+    except X509_ERRORS:
         raise ValueError("it or a name in it cannot be parsed") from None
 
 

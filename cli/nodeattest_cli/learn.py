@@ -22,7 +22,7 @@ from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.names import ProviderName
-from nodeattest_providers.tpm.policy import TpmPolicy, parse_policy
+from nodeattest_providers.tpm.config import TpmPolicy, parse_policy
 
 __all__ = ["learn"]
 

@@ -16,7 +16,7 @@ from nodeattest_cli.errors import UserError
 from nodeattest_controller.model.attestation import parse_attestation
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.tpm.policy import TpmPolicy
+from nodeattest_providers.tpm.config import TpmPolicy
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, digest_size
 
 __all__ = ["Booted", "Proposal", "booted", "propose"]

@@ -28,7 +28,7 @@ from nodeattest_cli.machine_unattested import Fleet, Todo, Unattested, survey
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.identifiers import MAX_PROVIDER_ID, node_name, provider_id, shown
+from nodeattest_providers.identifiers import MAX_PROVIDER_ID, node_name, printable, provider_id
 from nodeattest_providers.names import ProviderName
 
 __all__ = ["adopt"]
@@ -159,7 +159,7 @@ def _can_be_asked_for(one: Unattested) -> bool:
 
 def _word(text: str) -> str:
     """Show a word that a workload cluster chose."""
-    return text if _WORD.fullmatch(text) else shown(text)
+    return text if _WORD.fullmatch(text) else printable(text)
 
 
 def _says(one: Unattested) -> str:

@@ -23,11 +23,11 @@ from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selects
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import signers
-from nodeattest_providers.composite.policy import parse_policy as parse_composite
+from nodeattest_providers.composite.config import parse_policy as parse_composite
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.interface import CheckedSettings, ClusterAPISigner
 from nodeattest_providers.names import ProviderName
-from nodeattest_providers.platform import NOWHERE
+from nodeattest_providers.platform import OFFLINE
+from nodeattest_providers.verifier_interface import CheckedSettings, ClusterAPISigner
 from nodeattest_sandbox.apiserver import schema
 from nodeattest_sandbox.apiserver.kinds import Kind
 
@@ -160,7 +160,7 @@ def _parsed(document: JsonObject) -> Iterator[str]:
 def _installed(provider: ProviderName) -> ClusterAPISigner | None:
     """Make a provider's half, if it can be had; one that cannot is worth a note and no more."""
     try:
-        return signers.signer(provider, NOWHERE)
+        return signers.signer(provider, OFFLINE)
     except Denied:
         return None
 

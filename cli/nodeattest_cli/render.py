@@ -28,8 +28,8 @@ from nodeattest_controller.model.objects import key_of, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.interface import JsonValue
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import JsonValue
 
 __all__ = ["render"]
 

@@ -18,8 +18,8 @@ from nodeattest_controller.settings import Settings
 from nodeattest_controller.term import Term, compose
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
-from nodeattest_providers.interface import ClusterAPISigner
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 __all__ = ["run"]
 

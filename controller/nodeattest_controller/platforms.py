@@ -13,11 +13,11 @@ from importlib.metadata import entry_points
 from nodeattest_controller.settings import SettingsError
 from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.exchange import JsonValue
-from nodeattest_providers.identifiers import shown
-from nodeattest_providers.interface import ClusterAPISigner
+from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
+from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 __all__ = ["check_platforms", "check_signers"]
 
@@ -43,13 +43,15 @@ def check_signers(
     for name, half in own.items():
         taken = "of the catalogue" if name in signers.IN_TREE or name == "null" else "of an installed entry point"
         if name in _known() or name == "null":
-            raise SettingsError(f"signers: expected a provider of your own, got {shown(name)}, which is a name {taken}")
+            raise SettingsError(
+                f"signers: expected a provider of your own, got {printable(name)}, which is a name {taken}"
+            )
         if name in platforms:
             raise SettingsError(f"platforms.{name}: expected none: whoever hands the signer in gives it its settings")
         try:
             signers.check(half, name)
         except Denied as denied:
-            raise SettingsError(f"signers.{shown(name)}: expected {denied.expected}, got {denied.got}") from denied
+            raise SettingsError(f"signers.{printable(name)}: expected {denied.expected}, got {denied.got}") from denied
 
 
 def _known() -> frozenset[str]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_controller.durations import format_duration
-from nodeattest_providers.exchange import JsonValue
 from nodeattest_providers.names import PROVIDER_ID_OID
+from nodeattest_providers.node_interface import JsonValue
 
 __all__ = [
     "CONTROLLERS",

@@ -48,8 +48,8 @@ from nodeattest_controller.standing.work import Ground
 from nodeattest_controller.verifiers.registry import VerifierRegistry
 from nodeattest_controller.verifiers.runner import VerificationRunner
 from nodeattest_kube.client import ApiClient
-from nodeattest_providers.interface import ClusterAPISigner
 from nodeattest_providers.names import ProviderName, Purpose
+from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 __all__ = ["Connect", "Term", "compose"]
 

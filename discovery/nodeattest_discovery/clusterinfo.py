@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_discovery import kubeconfigs
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = [
     "KUBECONFIG_KEY",

@@ -11,7 +11,7 @@ from typing import Final
 
 from nodeattest_discovery import strictyaml
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["Malformed", "document", "only"]
 

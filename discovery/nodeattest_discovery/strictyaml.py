@@ -15,7 +15,7 @@ from typing import Final, cast
 
 import yaml
 
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["parse_object", "parse_objects"]
 

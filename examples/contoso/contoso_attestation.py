@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from nodeattest_providers.binding import Binding, lp
-from nodeattest_providers.canonical import Fields, b64encode
+from nodeattest_providers.binding import Binding, length_prefix
+from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.evidence import check_block, check_parsed
-from nodeattest_providers.exchange import Evidence, JsonValue, PublishedChallenge
-from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.names import MachineName, ProviderName
+from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 __all__ = ["ContosoAttestor", "ContosoSigner"]
 
@@ -60,7 +60,9 @@ class ContosoSigner:
         check_block(checks, request.evidence, self.provider, self.versions)
         signature = check_parsed(checks, "evidence schema", "contoso/v1", lambda: _signature(request.evidence))
         rack = provider_id.removeprefix("contoso://").partition("/")[0]
-        messages = [lp(b"contoso/v1", provider_id.encode(), request.binding(p).digest) for p in facts.cluster.pins]
+        messages = [
+            length_prefix(b"contoso/v1", provider_id.encode(), request.binding(p).digest) for p in facts.cluster.pins
+        ]
         signed = _is_signed(facts.settings, rack, signature, messages)
         checks.require(
             signed,

@@ -15,12 +15,12 @@ from pathlib import Path
 import aiohttp
 
 from nodeattest_controller import library
-from nodeattest_providers.canonical import Fields
+from nodeattest_providers.canonical_json import Fields
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.evidence import check_block, check_parsed
-from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.names import MachineName, ProviderName
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 
 class ContosoCloudSigner:

@@ -6,10 +6,10 @@ import urllib.request
 from collections.abc import Mapping
 
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.canonical import Fields, b64encode
+from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.exchange import Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 
 
 class ContosoCloudAttestor:

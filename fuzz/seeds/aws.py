@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 from fuzz.keys import AUTHORITY_KEY, NOW
 from fuzz.seeds import aws_node
 from fuzz.seeds.signed import documents
-from nodeattest_providers import canonical
+from nodeattest_providers import canonical_json
 from nodeattest_providers.aws.protocol import SIGNED_HEADERS, AwsEvidence, SignedHeaders
 
 __all__ = ["seeds"]
@@ -70,7 +70,7 @@ def seeds() -> dict[str, list[bytes]]:
         "assumeRoles": {_ACCOUNT: f"arn:aws:iam::{_ACCOUNT}:role/reader"},
     }
     return {
-        "aws-evidence": [canonical.dumps(evidence.to_json())],
+        "aws-evidence": [canonical_json.dumps(evidence.to_json())],
         "aws-header-set": [f"{_HEADERS.authorization}\n{_HEADERS.date}\n{_HEADERS.security_token}".encode()],
         "aws-identity-document": [document],
         "aws-sts-answer": [json.dumps(answer).encode(), json.dumps(refusal).encode()],

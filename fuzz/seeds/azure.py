@@ -9,7 +9,7 @@ from cryptography import x509
 from fuzz.keys import authority, certificate, pem_of
 from fuzz.seeds.signed import documents
 from fuzz.seeds.wire import UID
-from nodeattest_providers import canonical
+from nodeattest_providers import canonical_json
 from nodeattest_providers.azure.protocol import AzureEvidence
 
 __all__ = ["seeds"]
@@ -43,7 +43,7 @@ def seeds() -> dict[str, list[bytes]]:
         (x509.BasicConstraints(ca=True, path_length=None), True),
     )
     return {
-        "azure-evidence": [canonical.dumps(evidence.to_json())],
+        "azure-evidence": [canonical_json.dumps(evidence.to_json())],
         "azure-document": [document],
         "azure-provider-id": [
             f"{_GROUP}/virtualMachines/worker_1".encode(),

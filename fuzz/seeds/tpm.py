@@ -15,11 +15,11 @@ from fuzz.keys import TPM_KEY, USAGES, authority, certificate, pem_of
 from fuzz.mutators.der_tree import Node, write
 from fuzz.seeds.wire import HASH, UID
 from fuzz.tpm import AK_PREFIX, public_area
-from nodeattest_providers import canonical
-from nodeattest_providers.exchange import FirstRequestRef
+from nodeattest_providers import canonical_json
+from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, sized
-from nodeattest_providers.tpm.templates import EK_TEMPLATES
 
 __all__ = ["seeds"]
 
@@ -44,7 +44,7 @@ def seeds() -> dict[str, list[bytes]]:
     second = SecondEvidence(first=reference, mac=_MAC, quote=_quote(), signature=_signature(), pcrs=(_MAC, _MAC))
     challenge = Challenge(uid=UID, spki_sha256=HASH, nonce=_MAC, blob=bytes(84), secret=bytes(68), pcrs=_SELECTION)
     return {
-        "tpm-evidence": [canonical.dumps(one.to_json()) for one in (first, chained, second)],
+        "tpm-evidence": [canonical_json.dumps(one.to_json()) for one in (first, chained, second)],
         "tpm-challenge": [challenge.to_text().encode(), challenge.to_text().replace("[0,7]", "[7,0]").encode()],
         "tpm-public": [ak, ek, _rsa_area(), *(public_area(one.prefix) for one in EK_TEMPLATES)],
         "tpm-endorsement-key": [ek, _rsa_area(), b"\x00\x01" + ek[2:]],

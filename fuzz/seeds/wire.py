@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from fuzz.keys import NODE_KEY
-from nodeattest_providers import canonical, envelope
-from nodeattest_providers.canonical import b64encode
-from nodeattest_providers.exchange import Evidence, JsonObject
+from nodeattest_providers import canonical_json, envelope
+from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.names import PROVIDER_ID_OID, ProviderName
+from nodeattest_providers.node_interface import Evidence, JsonObject
 
 __all__ = ["HASH", "UID", "filed", "kubelets_request", "request", "seeds"]
 
@@ -73,10 +73,10 @@ def seeds() -> dict[str, list[bytes]]:
             ),
             *(bytes.fromhex(text) for text in ("0603551d11", "06028001", "0c8141" + "41" * 65, "30800000", "020100")),
         ],
-        "canonical": [canonical.dumps(answer), '{"é":[1,{"a":null}],"ﬁ":"\\n"}'.encode()],
-        "challenge-evidence": [canonical.dumps({"phase": 1}), canonical.dumps(answer), b'{"phase":true}'],
-        "composite-evidence": [canonical.dumps({"parts": parts, "phase": 1}), canonical.dumps(together)],
-        "composite-challenge": [b"{}", canonical.dumps({"challenge": canonical.dumps(challenge).decode()})],
+        "canonical": [canonical_json.dumps(answer), '{"é":[1,{"a":null}],"ﬁ":"\\n"}'.encode()],
+        "challenge-evidence": [canonical_json.dumps({"phase": 1}), canonical_json.dumps(answer), b'{"phase":true}'],
+        "composite-evidence": [canonical_json.dumps({"parts": parts, "phase": 1}), canonical_json.dumps(together)],
+        "composite-challenge": [b"{}", canonical_json.dumps({"challenge": canonical_json.dumps(challenge).decode()})],
         "versions": [b"tpm/v2,tpm/v1", b"tpm/v1", b"tpm/v1,tpm/v2", b"tpm/v01", b"tpm/v" + b"9" * 5000],
-        "challenge-challenge": [canonical.dumps(challenge)],
+        "challenge-challenge": [canonical_json.dumps(challenge)],
     }

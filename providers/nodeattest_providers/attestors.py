@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Final, cast
 
 from nodeattest_providers import catalog
-from nodeattest_providers.exchange import Attestor, JsonValue
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Attestor, JsonValue
 
 __all__ = ["ENTRY_POINTS", "IN_TREE", "attestor"]
 

@@ -1,7 +1,7 @@
 """The one digest that every proof covers (docs/wire-format.md, "Binding").
 
 ``binding = SHA-256(lp("nodeattest/v1/binding") || lp(cluster pin) || lp(signerName) || lp(SHA-256(CSR DER)))`` where
-``lp`` is a 4-byte big-endian length followed by the bytes.
+``length_prefix`` is a 4-byte big-endian length followed by the bytes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 
 from nodeattest_providers.names import ClusterPin, SignerName
 
-__all__ = ["Binding", "cluster_pin", "lp"]
+__all__ = ["Binding", "cluster_pin", "length_prefix"]
 
 _LABEL: Final = b"nodeattest/v1/binding"
 
 
-def lp(*fields: bytes) -> bytes:
+def length_prefix(*fields: bytes) -> bytes:
     """Join fields unambiguously: each preceded by its length as four big-endian bytes."""
     return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
 
@@ -40,5 +40,5 @@ class Binding:
     def digest(self) -> bytes:
         """The 32 bytes that go into quotes, MACs and signed headers."""
         return hashlib.sha256(
-            lp(_LABEL, self.cluster_pin.encode(), self.signer_name.encode(), self.csr_sha256)
+            length_prefix(_LABEL, self.cluster_pin.encode(), self.signer_name.encode(), self.csr_sha256)
         ).digest()

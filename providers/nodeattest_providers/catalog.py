@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import Final, cast
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import shown
+from nodeattest_providers.evidence_versions import HIGHEST
+from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ProviderName
-from nodeattest_providers.versions import HIGHEST
 
 __all__ = ["check_half", "find"]
 
@@ -54,7 +54,7 @@ def _third_party(provider: ProviderName, group: str, in_tree: Mapping[str, str])
     found = tuple(entry_points(group=group, name=provider))
     if len(found) != 1:
         expected = f"{', '.join(in_tree)}, or one entry point in the group {group}"
-        raise _unknown(expected, f"{shown(provider)}, which has {len(found)}")
+        raise _unknown(expected, f"{printable(provider)}, which has {len(found)}")
     return cast("Callable[..., object]", found[0].load())
 
 

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from nodeattest_providers.der import NotDer, Oid, Tag, elements, integer, octets, oid, tag_of
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.unreadable import UNREADABLE
+from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = ["MAX_CERTIFICATES", "MAX_SIZE", "SignedData", "Signer", "parse"]
 
@@ -105,7 +105,7 @@ class Signer:
                 found = certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
                 return found.value.digest == self.key_id
             return certificate.serial_number == self.serial and certificate.issuer.public_bytes() == self.issuer
-        except (x509.ExtensionNotFound, *UNREADABLE):
+        except (x509.ExtensionNotFound, *X509_ERRORS):
             return False
 
 
@@ -135,7 +135,7 @@ class SignedData:
         signed = self.content if signer.signed_attributes is None else signer.signed_attributes
         try:
             return _verifies(certificate.public_key(), signer, signed)
-        except (InvalidSignature, *UNREADABLE):
+        except (InvalidSignature, *X509_ERRORS):
             return False
 
 
@@ -192,7 +192,7 @@ def _certificate(der: bytes) -> x509.Certificate:
         raise NotDer("an embedded certificate of another kind or size")
     try:
         return x509.load_der_x509_certificate(der)
-    except UNREADABLE:
+    except X509_ERRORS:
         raise NotDer("an embedded certificate that cannot be read") from None
 
 

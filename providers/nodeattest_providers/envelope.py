@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from nodeattest_providers import canonical, pem
+from nodeattest_providers import canonical_json, pem
 from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.exchange import Evidence, NodeCsr
 from nodeattest_providers.names import PROVIDER_ID_OID, ProviderName, Purpose
+from nodeattest_providers.node_interface import Evidence, NodeCsr
 
 __all__ = ["LABELS", "LABEL_CSR", "LABEL_DATA", "LABEL_PROVIDER", "MAX_SIZE", "decode", "encode"]
 
@@ -40,7 +40,7 @@ def encode(csr_der: bytes, evidence: Evidence) -> bytes:
     provider = f"{evidence.provider}/v{evidence.version}".encode()
     if not _PROVIDER.fullmatch(provider):
         raise ValueError("a provider is an RFC 1123 label and its version is from 1 to 9999")
-    envelope = pem.encode(zip(LABELS, (csr_der, provider, canonical.dumps(evidence.data)), strict=True))
+    envelope = pem.encode(zip(LABELS, (csr_der, provider, canonical_json.dumps(evidence.data)), strict=True))
     if len(envelope) > MAX_SIZE:
         raise ValueError(f"an envelope has at most {MAX_SIZE} bytes")
     return envelope
@@ -84,6 +84,6 @@ def decode(
             remedy=_REMEDY,
         )
     # 4
-    evidence = Evidence(ProviderName(match[1].decode()), int(match[2]), canonical.loads(data))
+    evidence = Evidence(ProviderName(match[1].decode()), int(match[2]), canonical_json.loads(data))
     # 5
     return parse_csr(csr_der, purpose=purpose, provider_id_oid=provider_id_oid), evidence

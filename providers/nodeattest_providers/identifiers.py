@@ -15,7 +15,7 @@ from typing import Final
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import NodeName, ProviderID
 
-__all__ = ["MAX_PROVIDER_ID", "is_dns_name", "node_name", "provider_id", "shown"]
+__all__ = ["MAX_PROVIDER_ID", "is_dns_name", "node_name", "printable", "provider_id"]
 
 _MAX_DNS_NAME: Final = 253
 """Characters (RFC 1123 §2.1; k8s.io/apimachinery DNS1123SubdomainMaxLength)."""
@@ -38,7 +38,7 @@ def node_name(text: str) -> NodeName:
         raise Denied(
             Reason.NODE_NAME_INVALID,
             expected=f"an RFC 1123 subdomain in lower case, at most {_MAX_DNS_NAME} characters",
-            got=shown(text),
+            got=printable(text),
             remedy="name the node by a lower-case DNS name",
         )
     return NodeName(text)
@@ -50,13 +50,13 @@ def provider_id(text: str) -> ProviderID:
         raise Denied(
             Reason.PROVIDER_ID_INVALID,
             expected=f"1 to {MAX_PROVIDER_ID} characters, none of them invisible",
-            got=shown(text),
+            got=printable(text),
             remedy="send the value of the Machine's spec.providerID",
         )
     return ProviderID(text)
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Show foreign text in a message: ASCII, on one line, bounded."""
     return ascii(text[:_SHOWN]) + ("…" if len(text) > _SHOWN else "")
 

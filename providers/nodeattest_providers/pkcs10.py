@@ -24,10 +24,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from nodeattest_providers import der
 from nodeattest_providers.der import NotDer, Oid, Tag
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import is_dns_name, node_name, provider_id, shown
-from nodeattest_providers.interface import NodeCsr
+from nodeattest_providers.identifiers import is_dns_name, node_name, printable, provider_id
 from nodeattest_providers.keys import check_public_key, check_signature_algorithm
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, NodeName, ProviderID, Purpose
+from nodeattest_providers.node_interface import NodeCsr
 
 __all__ = ["MAX_NAMES", "MAX_SIZE", "KubeletCsr", "parse", "parse_kubelet_serving"]
 
@@ -140,9 +140,9 @@ def _subject(subject: bytes) -> NodeName:
         if len(rdns) != len(values) or values.keys() != {_COMMON_NAME, _ORGANIZATION}:
             raise NotDer("other attributes")
     if values[_ORGANIZATION] != NODES_GROUP:
-        raise _subject_denied(f"O={NODES_GROUP}", shown(values[_ORGANIZATION]))
+        raise _subject_denied(f"O={NODES_GROUP}", printable(values[_ORGANIZATION]))
     if not values[_COMMON_NAME].startswith(NODE_USER_PREFIX):
-        raise _subject_denied(f"CN={NODE_USER_PREFIX}<node name>", shown(values[_COMMON_NAME]))
+        raise _subject_denied(f"CN={NODE_USER_PREFIX}<node name>", printable(values[_COMMON_NAME]))
     return node_name(values[_COMMON_NAME].removeprefix(NODE_USER_PREFIX))
 
 

@@ -16,11 +16,11 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Protocol, runtime_checkable
 
-from nodeattest_providers.exchange import JsonValue
-from nodeattest_providers.interface import ClusterAPISigner
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.verifier_interface import ClusterAPISigner
 
-__all__ = ["NOWHERE", "CallOutcome", "ClosingSigner", "ObserveCall", "Platform", "PlatformSigner"]
+__all__ = ["OFFLINE", "CallOutcome", "ClosingSigner", "ObserveCall", "Platform", "PlatformSigner"]
 
 
 class CallOutcome(StrEnum):
@@ -61,7 +61,7 @@ class Platform:
     """Looks up the controller half of another provider, each with its own platform; for one that is made of others."""
 
 
-NOWHERE: Final = Platform(settings=MappingProxyType({}), may_call=False)
+OFFLINE: Final = Platform(settings=MappingProxyType({}), may_call=False)
 """For verifying offline."""
 
 

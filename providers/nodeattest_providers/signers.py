@@ -7,10 +7,10 @@ from typing import Final, cast
 
 from nodeattest_providers import catalog
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import shown
-from nodeattest_providers.interface import ClusterAPISigner
+from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.platform import Platform
+from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 __all__ = ["ENTRY_POINTS", "IN_TREE", "check", "reads_infrastructure", "reads_secret", "signer"]
 
@@ -42,7 +42,7 @@ def signer(provider: ProviderName, platform: Platform | None = None) -> ClusterA
         raise Denied(
             Reason.POLICY_INVALID,
             expected="no settings: this provider asks no platform",
-            got=", ".join(map(shown, platform.settings)),
+            got=", ".join(map(printable, platform.settings)),
             remedy=f"take the section platforms.{provider} out of the controller's configuration",
         )
     half = factory(platform=platform or Platform()) if takes_platform else factory()

@@ -16,9 +16,8 @@ from world import World, eventually
 
 from nodeattest_providers import attestors, csr, envelope
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.exchange import PublishedChallenge
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ProviderName, Purpose, signer_for
+from nodeattest_providers.node_interface import Evidence, PublishedChallenge
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
 

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from nodeattest_providers import envelope, pem
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.envelope import LABEL_CSR, LABEL_DATA, LABEL_PROVIDER, LABELS, MAX_SIZE
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence
 
 __all__ = ["ENVELOPES", "GOOD"]
 

@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.csr import build_csr
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_TPM_ENDORSEMENT_KEY,
@@ -19,6 +18,7 @@ from nodeattest_providers.names import (
     SERVING_SIGNER_PREFIX,
     ProviderName,
 )
+from nodeattest_providers.node_interface import Evidence
 
 __all__ = ["OBJECTS", "REQUEST", "stored"]
 

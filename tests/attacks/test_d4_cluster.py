@@ -23,8 +23,8 @@ from serving_requests import Asked, Node, certificate_of, enrol
 from world import NAMESPACE, World, eventually
 
 from nodeattest_providers import attestors
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON
+from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client

@@ -16,14 +16,15 @@ from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, 
 from nodeattest_controller.model.policy import check_authorized, parse_attestation_policy, policy_for
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.jsontypes import JsonValue as RawValue
-from nodeattest_providers.canonical import b64encode
+from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.protocol import Challenge, proof
 from nodeattest_providers.challenge.verifier import ChallengeSigner
 from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.insecure.verifier import InsecureSigner
-from nodeattest_providers.interface import Evidence, Facts, JsonValue, LedgerFacts, NodeRequest, SecretBytes
 from nodeattest_providers.names import ClusterPin, ProviderName, Purpose
-from nodeattest_providers.tpm.policy import parse_policy
+from nodeattest_providers.node_interface import Evidence, JsonValue, SecretBytes
+from nodeattest_providers.tpm.config import parse_policy
+from nodeattest_providers.verifier_interface import Facts, LedgerFacts, NodeRequest
 
 Case = Callable[[], object]
 

@@ -21,8 +21,8 @@ from world import CLUSTER, NAMESPACE, World, eventually
 from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_group
 from nodeattest_providers import attestors
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import ANNOTATION_SUPPORTED_VERSIONS, ProviderName
+from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 
 CHALLENGE: Final = ProviderName("challenge")

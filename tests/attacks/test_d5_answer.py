@@ -29,12 +29,13 @@ from tpm_world import (
     verify,
 )
 
-from nodeattest_providers.interface import Evidence, JsonValue, NodeRequest, SecretBytes
 from nodeattest_providers.names import ClusterPin, NodeName, ProviderName, Purpose, signer_for
-from nodeattest_providers.tpm.endorsement import MACHINE_ANNOTATION
+from nodeattest_providers.node_interface import Evidence, JsonValue, SecretBytes
+from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.protocol import FirstEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 from nodeattest_providers.tpm.verifier import TpmSigner
+from nodeattest_providers.verifier_interface import NodeRequest
 
 Case = Callable[[Round], object]
 """Verifies an answer of the round; everything but one thing is as the controller would do it."""

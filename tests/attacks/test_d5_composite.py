@@ -26,8 +26,8 @@ from tpm_world import verify as verify_tpm
 
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.composite.protocol import PROVIDER
-from nodeattest_providers.interface import Evidence, JsonObject, SecretBytes
 from nodeattest_providers.names import Purpose, signer_for
+from nodeattest_providers.node_interface import Evidence, JsonObject, SecretBytes
 
 Case = Callable[[Exchange], object]
 ALONE: Final = signer_for(TPM, Purpose.CLIENT)

@@ -22,7 +22,7 @@ from tpm_boots import (
     registers,
 )
 
-from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.node_interface import JsonValue
 from nodeattest_sandbox.firmware import (
     NO_ACTION,
     Measurement,

@@ -14,8 +14,9 @@ from tpm_machines import Exchange, attestor_of, by_allow_list, by_certificate, e
 from tpm_tss import P384, activate, connected, extend_with, imported_key, primary, quote, sign, tss
 from tpm_world import CSR, binding_of, challenge_of, facts_of, ledger, parsed, request_of, verify
 
-from nodeattest_providers.interface import Facts, FirstRequestRef, JsonValue, NodeRequest
-from nodeattest_providers.tpm.credential import make_credential
+from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
+from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.protocol import (
     Challenge,
     FirstEvidence,
@@ -24,7 +25,7 @@ from nodeattest_providers.tpm.protocol import (
     qualifying_data,
 )
 from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
-from nodeattest_providers.tpm.templates import AK_TEMPLATE
+from nodeattest_providers.verifier_interface import Facts, NodeRequest
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 pytestmark = pytest.mark.swtpm

@@ -31,11 +31,12 @@ from tpm_world import (
     verify,
 )
 
-from nodeattest_providers.interface import Evidence, Facts, JsonValue, NodeRequest
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
-from nodeattest_providers.tpm.endorsement import MACHINE_ANNOTATION
+from nodeattest_providers.node_interface import Evidence, JsonValue
+from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
+from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
 from nodeattest_providers.tpm.structures import Alg, Curve, sized
-from nodeattest_providers.tpm.templates import EK_TEMPLATES
+from nodeattest_providers.verifier_interface import Facts, NodeRequest
 
 OTHER: Final = "sha256:" + "0f" * 32
 DAY: Final = timedelta(days=1)

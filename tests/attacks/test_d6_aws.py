@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AuthorityInformationAccessOID
 
 from nodeattest_providers.aws.protocol import AwsEvidence
-from nodeattest_providers.interface import AttestedNode
+from nodeattest_providers.verifier_interface import AttestedNode
 from nodeattest_sandbox.clouds import cms
 
 Case = Callable[[Stage], AttestedNode]

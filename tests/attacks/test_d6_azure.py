@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import AuthorityInformationAccessOID, ExtendedKeyUsageOID, NameOID
 from worlds import PIN
 
-from nodeattest_providers.interface import AttestedNode, Evidence, Facts, JsonValue, NodeRequest
 from nodeattest_providers.names import ClusterPin, ProviderID, Purpose, signer_for
+from nodeattest_providers.node_interface import Evidence, JsonValue
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 from nodeattest_sandbox.clouds import cms
 from nodeattest_sandbox.clouds.azure.authority import Issuer, signer_of
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure

@@ -27,7 +27,6 @@ from gcp_world import (
 )
 from tpm_world import SoftTpm
 
-from nodeattest_providers.interface import AttestedNode, Evidence, JsonValue
 from nodeattest_providers.names import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     ProviderID,
@@ -35,9 +34,11 @@ from nodeattest_providers.names import (
     Purpose,
     signer_for,
 )
+from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.platform import Platform
-from nodeattest_providers.tpm.endorsement import MACHINE_ANNOTATION
+from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.verifier import TpmSigner
+from nodeattest_providers.verifier_interface import AttestedNode
 from nodeattest_sandbox.clouds.gcp.cloud import CloudSwitches, GoogleCloud
 
 NODES = f"nodes@{PROJECT}.iam.gserviceaccount.com"

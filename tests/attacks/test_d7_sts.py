@@ -16,8 +16,9 @@ from catalogue import Row
 from worlds import OLD_PIN, PIN, T1
 
 from nodeattest_providers.aws.protocol import AwsEvidence, sts_request
-from nodeattest_providers.interface import AttestedNode, JsonValue
 from nodeattest_providers.names import ClusterPin, Purpose
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.verifier_interface import AttestedNode
 
 Case = Callable[[Stage], AttestedNode]
 OTHER = "i-00000000000000001"

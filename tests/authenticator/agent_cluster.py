@@ -28,8 +28,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_providers.envelope import decode
-from nodeattest_providers.interface import Evidence, NodeCsr
 from nodeattest_providers.names import split_signer
+from nodeattest_providers.node_interface import Evidence, NodeCsr
 
 TOKEN = "abcdef.0123456789abcdef"
 PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"

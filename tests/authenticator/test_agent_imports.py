@@ -21,10 +21,10 @@ from nodeattest_authenticator.exec_plugin import background_renewal
 OTHERS = {
     "difflib",
     "nodeattest_providers.checks",
-    "nodeattest_providers.interface",
+    "nodeattest_providers.verifier_interface",
     "nodeattest_providers.pkcs10",
-    "nodeattest_providers.tpm.eventlog",  # the node sends its log unread
-    "nodeattest_providers.tpm.measured",
+    "nodeattest_providers.tpm.event_log",  # the node sends its log unread
+    "nodeattest_providers.tpm.event_log_checks",
     "nodeattest_discovery.node",
     "pyasn1",
     "subprocess",
@@ -35,7 +35,7 @@ OTHERS = {
 
 def test_a_join_imports_neither_the_controllers_half_nor_what_only_a_mistake_needs() -> None:
     loaded = modules_of(f"{JOIN}\nimport nodeattest_providers.tpm.attestor")
-    assert "nodeattest_providers.exchange" in loaded
+    assert "nodeattest_providers.node_interface" in loaded
     assert not loaded & OTHERS
 
 

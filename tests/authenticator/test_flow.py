@@ -23,8 +23,8 @@ from nodeattest_authenticator.state.pending_request import Draft, Filed
 from nodeattest_authenticator.transport.api_client import HttpsApi, Login
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import Evidence, JsonObject, PublishedChallenge
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.node_interface import Evidence, JsonObject, PublishedChallenge
 
 
 class Drafts:

@@ -17,8 +17,8 @@ from nodeattest_authenticator.enrollment.evidence_version import (
 )
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.interface import Attestor, Evidence, PublishedChallenge
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Attestor, Evidence, PublishedChallenge
 
 TPM = ProviderName("tpm")
 NOW = 1_800_000_000.0

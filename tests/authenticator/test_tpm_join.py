@@ -19,9 +19,10 @@ from agent_machine import Machine, wait_for
 
 from nodeattest_authenticator.certificate import pin
 from nodeattest_providers.errors import ChallengeRequired, Denied
-from nodeattest_providers.interface import ClusterFacts, Facts, MachineFacts, NodeRequest, SecretBytes
 from nodeattest_providers.names import ProviderID, Purpose, SignerName, split_signer
+from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.tpm.verifier import TpmSigner
+from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 pytestmark = pytest.mark.swtpm

@@ -17,22 +17,16 @@ from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import cluster_pin
+from nodeattest_providers.challenge_response import LABEL_NONCE, LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.interface import (
-    ClusterFacts,
-    Evidence,
-    Facts,
-    FirstRequestRef,
-    MachineFacts,
-    SecretBytes,
-)
-from nodeattest_providers.interface import JsonObject as EvidenceData
 from nodeattest_providers.names import ProviderID, ProviderName
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, SecretBytes
+from nodeattest_providers.node_interface import JsonObject as EvidenceData
 from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence, proof, qualifying_data
-from nodeattest_providers.tpm.public import parse_public
+from nodeattest_providers.tpm.public_area import parse_public
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
-from nodeattest_providers.twostep import LABEL_NONCE, LABEL_SECRET, context, derive
+from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts
 from nodeattest_sandbox.pki import ClusterPki
 
 NODE, MACHINE, PROVIDER_ID = "worker-1", "blue-md-1", "metal://rack-1/1"
@@ -101,7 +95,7 @@ class Join:
         evidence = self.tpm.first()
         ek = parse_public(evidence.ek_public, what="ek", reason=Reason.ENDORSEMENT_KEY_MALFORMED)
         ak = parse_public(evidence.ak_public, what="ak", reason=Reason.ATTESTATION_KEY_NOT_ALLOWED)
-        ctx, key = context(facts, first, ak.name, ek.spki_sha256), SecretBytes(MASTER)
+        ctx, key = challenge_context(facts, first, ak.name, ek.spki_sha256), SecretBytes(MASTER)
         nonce, binding = derive(LABEL_NONCE, key, ctx), first.binding(pin).digest
         challenge = Challenge(
             uid=first.uid,

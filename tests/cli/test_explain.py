@@ -22,10 +22,10 @@ from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope, pem
-from nodeattest_providers.canonical import b64encode
+from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.csr import build_csr
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.pki import ClusterPki
 
 

@@ -12,9 +12,9 @@ from nodeattest_cli.explain.replay import explain_request
 from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import envelope
-from nodeattest_providers.interface import Evidence
-from nodeattest_providers.interface import JsonObject as EvidenceData
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence
+from nodeattest_providers.node_interface import JsonObject as EvidenceData
 from nodeattest_sandbox.pki import ClusterPki
 
 SECRET: JsonObject = {

@@ -17,8 +17,8 @@ from nodeattest_cli.explain.replay import explain_request
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.csr import build_csr
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence
 
 NODE = "worker-1"
 CLUSTER: JsonObject = {

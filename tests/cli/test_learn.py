@@ -14,8 +14,8 @@ from nodeattest_cli.policies import problems
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.interface import JsonValue
-from nodeattest_providers.tpm.policy import TpmPolicy, parse_policy
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.tpm.config import TpmPolicy, parse_policy
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions

@@ -12,7 +12,7 @@ from attested_fleet import LEDGERS, NAMESPACE, AttestedFleet
 from nodeattest_cli.main import main
 from nodeattest_controller.model.attestation import parse_attestation
 from nodeattest_controller.model.bound_tokens import bound_group
-from nodeattest_providers.identifiers import shown
+from nodeattest_providers.identifiers import printable
 from nodeattest_sandbox import fleet as sandbox_fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.process import start_sandbox
@@ -174,7 +174,7 @@ def test_a_nodes_own_words_forge_no_line_and_move_no_cursor(
         refused = capsys.readouterr().err
         assert (said.count("\n"), refused.count("\n")) == (2, 1)  # the node and the sum; the refusal
         for text in (said, refused):
-            quoted = shown(provider_id) if text is said else " ".join(shown(provider_id).split())
+            quoted = printable(provider_id) if text is said else " ".join(printable(provider_id).split())
             assert f"no Machine has its provider ID {quoted}: make one" in text
             assert all(one == "\n" or one.isprintable() for one in text)
     finally:

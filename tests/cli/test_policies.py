@@ -148,7 +148,7 @@ def test_the_command_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.Captu
 
 LUNAR = """
 from nodeattest_providers.names import ProviderName
-from nodeattest_providers.settings import closed, items
+from nodeattest_providers.config_fields import check_keys, items
 
 
 class Signer:
@@ -158,7 +158,7 @@ class Signer:
         assert not platform.may_call, "a policy is checked offline"
 
     def check_settings(self, settings):
-        closed(settings, "spec.providers.lunar", ("craters",))
+        check_keys(settings, "spec.providers.lunar", ("craters",))
         items(settings.get("craters", []), "spec.providers.lunar.craters")
 
     async def verify_client_attestation_data(self, request, facts): ...

@@ -27,8 +27,8 @@ from nodeattest_controller.model.attestation_reset import KEEP_RESETS, MAX_REASO
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.retired_keys import KEEP_ENDED, MAX_LIVE, RetiredKey
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.interface import BootState
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.verifier_interface import BootState
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, load, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox

@@ -10,8 +10,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_providers import csr
-from nodeattest_providers.interface import Evidence, NodeRequest
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.node_interface import Evidence
+from nodeattest_providers.verifier_interface import NodeRequest
 
 CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

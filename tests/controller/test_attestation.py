@@ -25,8 +25,9 @@ from nodeattest_controller.model.retired_keys import MAX_LIVE, RetiredKey
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.checks import Check
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import AttestedNode, BootState, FirstRequestRef, NodeRequest
 from nodeattest_providers.names import ProviderID, ProviderName, Purpose
+from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, NodeRequest
 
 ISSUED = SignedCertificate(pem="pem", serial="ab", not_before=CREATED, not_after=CREATED + timedelta(days=14))
 BOOT = BootState(

@@ -17,8 +17,8 @@ from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.objects import items, mapping, text, text_map
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.checks import Check
-from nodeattest_providers.interface import AttestedNode, BootState
 from nodeattest_providers.names import ProviderID, ProviderName
+from nodeattest_providers.verifier_interface import AttestedNode, BootState
 
 ALICE = Operator("alice")
 PINNED = {"ek": "sha256:e", "ak": "sha256:a"}

@@ -12,7 +12,7 @@ from builders import make_request
 
 from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_bound_token
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.verifier_interface import NodeRequest
 
 CLUSTER, PROVIDER_ID = "fleet/blue", "sandbox://node-0"
 MINE = bound_group(CLUSTER, PROVIDER_ID)

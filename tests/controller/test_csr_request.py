@@ -16,8 +16,8 @@ from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import csr, envelope
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, NodeName, ProviderID, ProviderName
+from nodeattest_providers.node_interface import Evidence
 
 DER: Final = csr.build_csr(ec.generate_private_key(ec.SECP256R1()), NodeName("node-0"), ProviderID("x://1"))
 TOKEN_GROUPS: Final[list[JsonValue]] = ["system:bootstrappers", "system:authenticated"]

@@ -11,7 +11,7 @@ from builders import CREATED, make_request
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.controllers.csr.duplicates import Duplicates
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.verifier_interface import NodeRequest
 
 CLUSTER, OTHER = ClusterKey("fleet/c"), ClusterKey("fleet/d")
 LATER = CREATED + timedelta(seconds=5)

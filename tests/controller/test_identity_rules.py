@@ -23,8 +23,8 @@ from nodeattest_controller.model.identity_rules import (
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import NodeRequest
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
+from nodeattest_providers.verifier_interface import NodeRequest
 
 NOBODY = NameContext(claimants=(), holders=())
 NODE = NodeName("node-0")

@@ -12,8 +12,8 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.verifiers.registry import VerifierRegistry
 from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
 from nodeattest_providers.names import MachineName, ProviderName
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 SETTINGS = library.read_settings()
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from nodeattest_controller import logs
 from nodeattest_controller.logs import JsonFormatter, TextFormatter, fields
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.interface import Evidence, SecretBytes
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence, SecretBytes
 
 
 def line(formatter: logging.Formatter, message: str, **values: object) -> str:

@@ -11,7 +11,7 @@ from nodeattest_controller.platforms import check_platforms
 from nodeattest_controller.settings import SettingsError
 
 SOURCE = """
-from nodeattest_providers.settings import closed
+from nodeattest_providers.config_fields import check_keys
 from nodeattest_providers.names import ProviderName
 
 
@@ -20,7 +20,7 @@ class Signer:
 
     def __init__(self, *, platform):
         assert not platform.may_call, "nothing is asked at the start"
-        closed(platform.settings, "platforms.lunar", ("endpoint", "caFile"))
+        check_keys(platform.settings, "platforms.lunar", ("endpoint", "caFile"))
 
     async def verify_client_attestation_data(self, request, facts): ...
 

@@ -10,8 +10,8 @@ import pytest
 from nodeattest_controller.verifiers.runner import VerificationRunner
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import AttestedNode
 from nodeattest_providers.names import ProviderID, ProviderName
+from nodeattest_providers.verifier_interface import AttestedNode
 
 Verify = Callable[[], Awaitable[AttestedNode]]
 

@@ -14,8 +14,8 @@ from nodeattest_controller.clusters.workload import MAX_METADATA, Workload
 from nodeattest_controller.model.csr_request import RequestState, summarize
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers import csr, envelope
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
+from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.process import ControlPlane
 

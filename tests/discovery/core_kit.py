@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 NOW: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SERVER: Final = "https://10.0.0.1:6443"

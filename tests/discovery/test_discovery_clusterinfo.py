@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.clusterinfo import MAX_KUBECONFIG
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 SERVERS = [
     "https://10.0.0.1:6443",

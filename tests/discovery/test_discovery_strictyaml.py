@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_discovery.strictyaml import parse_object
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 LINES_A_CHARACTER = 200
 """Of Python: twenty for one in a long word, 140 for one that is a value; brackets read ahead of would take 450."""

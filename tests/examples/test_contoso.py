@@ -20,21 +20,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_kube.jsontypes import JsonValue as KubeValue
 from nodeattest_providers import attestors, envelope, signers
-from nodeattest_providers.binding import Binding, lp
-from nodeattest_providers.canonical import b64encode
+from nodeattest_providers.binding import Binding, length_prefix
+from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import (
+from nodeattest_providers.names import ClusterPin, ProviderID, ProviderName, Purpose, SignerName, signer_for
+from nodeattest_providers.node_interface import Evidence, JsonValue
+from nodeattest_providers.verifier_interface import (
     AttestedNode,
     ClusterFacts,
-    Evidence,
     Facts,
-    JsonValue,
     LedgerFacts,
     MachineFacts,
     NodeRequest,
 )
-from nodeattest_providers.names import ClusterPin, ProviderID, ProviderName, Purpose, SignerName, signer_for
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "contoso"
 CONTOSO = ProviderName("contoso")
@@ -80,7 +79,7 @@ def rack_socket(tmp_path: Path) -> Generator[str]:
         def answer() -> None:
             node, _ = server.accept()
             with node:
-                node.sendall(RACK.sign(lp(b"contoso/v1", SLOT.encode(), node.recv(32))))
+                node.sendall(RACK.sign(length_prefix(b"contoso/v1", SLOT.encode(), node.recv(32))))
 
         thread = Thread(target=answer)
         thread.start()
@@ -115,7 +114,7 @@ def signed(
 ) -> bytes:
     """Sign as the rack's controller does."""
     binding = Binding(pin, signer, hashlib.sha256(der).digest())
-    return rack.sign(lp(b"contoso/v1", slot.encode(), binding.digest))
+    return rack.sign(length_prefix(b"contoso/v1", slot.encode(), binding.digest))
 
 
 async def test_a_machine_in_its_slot_is_attested(rack_socket: str) -> None:

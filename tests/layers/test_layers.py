@@ -18,7 +18,7 @@ BREACHES = [
     ("The sandbox stands alone", "sandbox/nodeattest_sandbox/pki.py", "import nodeattest_providers.names"),
     (
         "Providers are independent of each other",
-        "providers/nodeattest_providers/tpm/policy.py",
+        "providers/nodeattest_providers/tpm/config.py",
         "import nodeattest_providers.challenge.protocol",
     ),
     (

@@ -11,8 +11,9 @@ from aws_cloud import Cloud, node_role
 from aws_world import POLICY, Node, facts_of
 
 from nodeattest_providers.aws.verifier import AwsSigner
-from nodeattest_providers.interface import AttestedNode, JsonValue, NodeRequest
+from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
+from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 __all__ = ["Stage"]
 

@@ -24,7 +24,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.serving import WSGIRequestHandler, make_server
 from worlds import T1
 
-from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.node_interface import JsonValue
 
 ACCOUNT = "123456789012"
 """moto's own."""

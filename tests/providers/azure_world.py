@@ -13,9 +13,10 @@ from nodeattest_providers.azure.protocol import AzureEvidence, nonce_for
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.interface import Evidence, Facts, JsonValue, NodeRequest
 from nodeattest_providers.names import ClusterPin, ProviderID, ProviderName, Purpose
+from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.platform import CallOutcome, Platform
+from nodeattest_providers.verifier_interface import Facts, NodeRequest
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.clouds.azure.metadata import Signing, attested, content_of
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine

@@ -10,25 +10,16 @@ from datetime import timedelta
 from tpm_world import MASTER, NOW, PCR_VALUES, SoftTpm, binding_of, cluster, machine, parsed, request_of
 
 from nodeattest_providers.challenge import protocol as by_secret
+from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.composite.protocol import PROVIDER, CompositeChallenge
 from nodeattest_providers.composite.verifier import CompositeSigner
 from nodeattest_providers.errors import ChallengeRequired, Reason
-from nodeattest_providers.interface import (
-    AttestedNode,
-    ClusterAPISigner,
-    Evidence,
-    Facts,
-    FirstRequestRef,
-    JsonObject,
-    JsonValue,
-    NodeRequest,
-    SecretBytes,
-)
 from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName, Purpose, SignerName, signer_for
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonObject, JsonValue, SecretBytes
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.tpm import protocol as by_tpm
-from nodeattest_providers.twostep import LABEL_SECRET, context, derive
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 
 TPM, CHALLENGE = ProviderName("tpm"), ProviderName("challenge")
 SIGNER = signer_for(PROVIDER, Purpose.CLIENT)
@@ -88,7 +79,7 @@ class Exchange:
         tpm = tpm or self.tpm
         challenge = by_tpm.Challenge.parse(self.texts[TPM])
         ak, ek = parsed(self.tpm.ak_public), parsed(self.tpm.ek_public)
-        secret = derive(LABEL_SECRET, MASTER, context(self.facts, self.first, ak.name, ek.spki_sha256))
+        secret = derive(LABEL_SECRET, MASTER, challenge_context(self.facts, self.first, ak.name, ek.spki_sha256))
         over = binding or binding_of(self.first).digest
         extra = by_tpm.qualifying_data(challenge.nonce, self.first.uid, over)
         quote = tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES).marshal()

@@ -24,24 +24,15 @@ from tpm_world import (
     request_of,
 )
 
+from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.gcp.protocol import PROVIDER
 from nodeattest_providers.gcp.verifier import GcpSigner
-from nodeattest_providers.interface import (
-    AttestedNode,
-    Evidence,
-    Facts,
-    FirstRequestRef,
-    JsonValue,
-    LedgerFacts,
-    MachineFacts,
-    NodeCsr,
-    NodeRequest,
-)
 from nodeattest_providers.names import NodeName, ProviderID, Purpose, signer_for
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, NodeCsr
 from nodeattest_providers.platform import CallOutcome, Platform
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data
-from nodeattest_providers.twostep import LABEL_SECRET, context, derive
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, MachineFacts, NodeRequest
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 from nodeattest_sandbox.clouds.gcp.instances import CloudInstance
 
@@ -150,7 +141,7 @@ def joining(platform: Platform, tpm: SoftTpm, settings: Mapping[str, JsonValue] 
 
 def answer_of(tpm: SoftTpm, first: NodeRequest, facts: Facts, challenge: Challenge) -> SecondEvidence:
     ak, ek = parsed(tpm.ak_public), parsed(tpm.ek_public)
-    secret = derive(LABEL_SECRET, MASTER, context(facts, first, ak.name, ek.spki_sha256))
+    secret = derive(LABEL_SECRET, MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
     binding = binding_of(first).digest
     extra = qualifying_data(challenge.nonce, first.uid, binding)
     quote = tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES).marshal()

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import T1
 
-from nodeattest_providers.aws.authorization import parse_authorization
-from nodeattest_providers.aws.document import parse_document
-from nodeattest_providers.aws.identity import parse_error_code, parse_identity, parse_role_session
+from nodeattest_providers.aws.api.caller_identity import parse_error_code, parse_identity, parse_role_session
+from nodeattest_providers.aws.authorization_header import parse_authorization
+from nodeattest_providers.aws.identity_document import parse_document
 from nodeattest_providers.aws.protocol import SignedHeaders, sts_request
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason

@@ -21,8 +21,8 @@ from nodeattest_providers.aws.attestor import AwsAttestor
 from nodeattest_providers.aws.protocol import AwsEvidence, parse_evidence, sts_request
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.exchange import JsonValue
 from nodeattest_providers.names import ClusterPin, SignerName
+from nodeattest_providers.node_interface import JsonValue
 from nodeattest_sandbox.clouds.aws.cloud import Credentials, Instance, SandboxAws
 
 BINDING = Binding(ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32))

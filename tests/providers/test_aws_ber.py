@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_providers.aws.ber import definite
+from nodeattest_providers.aws.definite_length import to_definite_length
 from nodeattest_providers.errors import Denied, Reason
 
 
@@ -22,7 +22,7 @@ from nodeattest_providers.errors import Denied, Reason
     ],
 )
 def test_lengths_become_definite_and_octet_strings_whole(ber: str, der: str) -> None:
-    assert definite(bytes.fromhex(ber)).hex() == der
+    assert to_definite_length(bytes.fromhex(ber)).hex() == der
 
 
 @pytest.mark.parametrize(
@@ -46,25 +46,25 @@ def test_lengths_become_definite_and_octet_strings_whole(ber: str, der: str) -> 
 )
 def test_what_is_no_element_is_denied(ber: str) -> None:
     with pytest.raises(Denied) as denied:
-        definite(bytes.fromhex(ber))
+        to_definite_length(bytes.fromhex(ber))
     assert denied.value.reason is Reason.PLATFORM_DOCUMENT_MALFORMED
 
 
 def test_bytes_beyond_the_limit_are_denied() -> None:
     with pytest.raises(Denied):
-        definite(b"\x04\x82\xff\xf0" + bytes(0xFFF0))
+        to_definite_length(b"\x04\x82\xff\xf0" + bytes(0xFFF0))
 
 
 @given(st.binary(max_size=64) | st.text("0123489afA", max_size=80).map(lambda text: text.encode()))
 def test_any_bytes_give_a_fixed_point_or_denied(data: bytes) -> None:
     try:
-        once = definite(data)
+        once = to_definite_length(data)
     except Denied:
         return
-    assert definite(once) == once
+    assert to_definite_length(once) == once
 
 
 @given(st.binary(max_size=300))
 def test_a_long_content_survives(content: bytes) -> None:
     parts = b"".join(b"\x04" + bytes([len(part)]) + part for part in (content[:100], content[100:200], content[200:]))
-    assert definite(b"\x24\x80" + parts + b"\0\0").endswith(content)
+    assert to_definite_length(b"\x24\x80" + parts + b"\0\0").endswith(content)

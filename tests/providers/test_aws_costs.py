@@ -12,10 +12,10 @@ from aws_world import INSTANCE, Node, facts_of, filed_aws, trust_bundle
 from handmade import oid, seq, tlv
 from work import lines_run
 
-from nodeattest_providers.aws.claims import check_claim
-from nodeattest_providers.aws.policy import parse_policy
+from nodeattest_providers.aws.checks import check_evidence
+from nodeattest_providers.aws.config import parse_policy
 from nodeattest_providers.aws.protocol import MAX_DOCUMENT, MAX_PKCS7, AwsEvidence
-from nodeattest_providers.aws.trust import TrustBundle
+from nodeattest_providers.aws.trust_bundle import TrustBundle
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied
 
@@ -56,14 +56,14 @@ def work(evidence: AwsEvidence, trust: TrustBundle) -> int:
 
     def judge() -> None:
         with suppress(Denied):
-            check_claim(Checks(), request, facts, parse_policy(facts.settings), trust)
+            check_evidence(Checks(), request, facts, parse_policy(facts.settings), trust)
 
     judge()  # what is remembered between requests is no cost of one
     return lines_run(judge)
 
 
 def test_an_honest_request_costs_well_below_two_milliseconds(trust: TrustBundle) -> None:
-    assert check_claim(Checks(), filed_aws(NODE), facts_of(NODE), parse_policy(facts_of(NODE).settings), trust)
+    assert check_evidence(Checks(), filed_aws(NODE), facts_of(NODE), parse_policy(facts_of(NODE).settings), trust)
     assert work(HONEST, trust) < 6_000  # lines; 3,000 of them and one RSA signature take 0.3 ms
 
 

@@ -15,11 +15,11 @@ from typing import Protocol
 import pytest
 from aws_cloud import ACCOUNT, REGION, Cloud, cloud
 
+from nodeattest_providers.aws.api.ec2 import Ec2
+from nodeattest_providers.aws.api.instances import BATCH, Instance, Instances, Realm
 from nodeattest_providers.aws.configuration import parse_configuration
-from nodeattest_providers.aws.ec2 import Ec2
-from nodeattest_providers.aws.instances import BATCH, Instance, Instances, Realm
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import CallOutcome, Platform
 
 HERE = Realm(ACCOUNT, REGION)

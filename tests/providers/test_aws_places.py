@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_providers.aws.places import AWS, AWS_CN, AWS_US_GOV, parse_provider_id, partition_of
+from nodeattest_providers.aws.provider_id import AWS, AWS_CN, AWS_US_GOV, parse_provider_id, partition_of
 from nodeattest_providers.errors import Denied, Reason
 
 ID = "i-0123456789abcdef0"

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from nodeattest_providers.aws.config import AwsPolicy, parse_policy
 from nodeattest_providers.aws.configuration import parse_configuration
-from nodeattest_providers.aws.policy import AwsPolicy, parse_policy
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.node_interface import JsonValue
 
 POLICY: dict[str, JsonValue] = {"accounts": ["123456789012"], "regions": ["us-east-1"], "roles": ["nodes"]}
 ROLE = "arn:aws:iam::123456789012:role/reader"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import T1
 
-from nodeattest_providers import canonical
+from nodeattest_providers import canonical_json
 from nodeattest_providers.aws.protocol import (
     BINDING_HEADER,
     MAX_DOCUMENT,
@@ -20,8 +20,8 @@ from nodeattest_providers.aws.protocol import (
 )
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.exchange import JsonObject, JsonValue
 from nodeattest_providers.names import ClusterPin, SignerName
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 BINDING = Binding(ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32))
 EVIDENCE = AwsEvidence(
@@ -36,7 +36,7 @@ SPOILT: dict[str, Row] = {
     "no document": (("document",), None),
     "an empty document": (("document",), ""),
     "a document with padding": (("document",), "e30="),
-    "a document too large": (("document",), canonical.b64encode(bytes(MAX_DOCUMENT + 1))),
+    "a document too large": (("document",), canonical_json.b64encode(bytes(MAX_DOCUMENT + 1))),
     "a PKCS#7 of another type": (("pkcs7",), 7),
     "a region too short": (("region",), "us"),
     "a date too long": (("sts", "x-amz-date"), "20260301T120000.0Z"),
@@ -62,7 +62,7 @@ def spoilt(path: tuple[str, ...], value: JsonValue) -> JsonObject:
 
 
 def test_evidence_reads_back_as_it_was_written() -> None:
-    assert parse_evidence(canonical.loads(canonical.dumps(EVIDENCE.to_json()))) == EVIDENCE
+    assert parse_evidence(canonical_json.loads(canonical_json.dumps(EVIDENCE.to_json()))) == EVIDENCE
 
 
 @pytest.mark.parametrize("row", SPOILT.values(), ids=SPOILT)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import T1
 
-from nodeattest_providers.aws.trust import TrustBundle, parse_bundle
+from nodeattest_providers.aws.trust_bundle import TrustBundle, parse_bundle
 from nodeattest_providers.errors import Denied, Reason
 
 

@@ -22,9 +22,10 @@ from nodeattest_providers import signers
 from nodeattest_providers.aws.protocol import sts_request
 from nodeattest_providers.aws.verifier import AwsSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import JsonValue, PlatformAddresses
 from nodeattest_providers.names import ClusterPin, ProviderName, Purpose
-from nodeattest_providers.platform import NOWHERE, CallOutcome, ClosingSigner, Platform
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.platform import OFFLINE, CallOutcome, ClosingSigner, Platform
+from nodeattest_providers.verifier_interface import PlatformAddresses
 
 
 @pytest.fixture(scope="module")
@@ -462,7 +463,7 @@ async def test_evidence_outside_the_schema_is_refused(signer: AwsSigner, node: N
 
 
 def test_the_half_is_found_by_name_and_reads_its_settings() -> None:
-    assert isinstance(signers.signer(ProviderName("aws"), NOWHERE), AwsSigner)
+    assert isinstance(signers.signer(ProviderName("aws"), OFFLINE), AwsSigner)
     with pytest.raises(Denied) as denied:
         signers.signer(ProviderName("aws"), Platform(settings={"trustBundel": "/x"}))
     assert "trustBundle" in denied.value.got
@@ -472,8 +473,8 @@ def test_a_half_that_may_not_call_costs_no_library_of_aws() -> None:
     code = (
         "import sys\n"
         "from nodeattest_providers import signers\n"
-        "from nodeattest_providers.platform import NOWHERE\n"
-        "signers.signer('aws', NOWHERE).check_settings({})\n"
+        "from nodeattest_providers.platform import OFFLINE\n"
+        "signers.signer('aws', OFFLINE).check_settings({})\n"
         "print(*sorted({'boto3', 'botocore', 'aiohttp'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -14,14 +14,14 @@ import pytest
 import pytest_asyncio
 from azure_world import Calls, document_for, facts_for, request_of, signer_for_cloud, verdict, with_document
 
-from nodeattest_providers.azure.arm import ResourceManager
+from nodeattest_providers.azure.api.machines import Machine, Machines
+from nodeattest_providers.azure.api.resource_manager import ResourceManager
+from nodeattest_providers.azure.api.tokens import Tokens
 from nodeattest_providers.azure.configuration import parse_configuration
-from nodeattest_providers.azure.credentials import Tokens
-from nodeattest_providers.azure.machines import Machine, Machines
-from nodeattest_providers.azure.resource import parse_provider_id
+from nodeattest_providers.azure.provider_id import parse_provider_id
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.interface import JsonValue
+from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import CallOutcome
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine, Switches

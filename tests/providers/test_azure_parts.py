@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from test_metadata import answering, serving
 from worlds import PIN
 
+from nodeattest_providers.azure.attested_document import parse_document
 from nodeattest_providers.azure.attestor import AzureAttestor
+from nodeattest_providers.azure.config import parse_policy
 from nodeattest_providers.azure.configuration import ManagedIdentity, WorkloadIdentity, parse_configuration
-from nodeattest_providers.azure.document import parse_document
-from nodeattest_providers.azure.policy import parse_policy
 from nodeattest_providers.azure.protocol import nonce_for
-from nodeattest_providers.azure.resource import parse_provider_id, provider_id_of
-from nodeattest_providers.azure.trust import TrustBundle, parse_bundle
+from nodeattest_providers.azure.provider_id import parse_provider_id, provider_id_of
+from nodeattest_providers.azure.trust_bundle import TrustBundle, parse_bundle
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.exchange import JsonValue
 from nodeattest_providers.names import SignerName
+from nodeattest_providers.node_interface import JsonValue
 from nodeattest_sandbox.clouds.azure.authority import Issuer, pem
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 

@@ -27,9 +27,10 @@ from nodeattest_providers import signers
 from nodeattest_providers.azure.attestor import AzureAttestor
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import Evidence, JsonValue, LedgerFacts, NodeRequest, PlatformAddresses
 from nodeattest_providers.names import ClusterPin, ProviderID
-from nodeattest_providers.platform import NOWHERE, ClosingSigner, Platform
+from nodeattest_providers.node_interface import Evidence, JsonValue
+from nodeattest_providers.platform import OFFLINE, ClosingSigner, Platform
+from nodeattest_providers.verifier_interface import LedgerFacts, NodeRequest, PlatformAddresses
 from nodeattest_sandbox.clouds import cms
 from nodeattest_sandbox.clouds.azure.authority import Issuer, signer_of
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
@@ -451,7 +452,7 @@ async def test_offline_the_document_is_judged_and_azure_is_not_asked(
 async def test_without_a_trust_bundle_nobody_is_believed_and_nothing_is_denied_for_good(
     cloud: SandboxAzure, machine: SandboxMachine
 ) -> None:
-    signer = signers.signer(AZURE, NOWHERE)
+    signer = signers.signer(AZURE, OFFLINE)
     assert isinstance(signer, AzureSigner)
     assert isinstance(signer, ClosingSigner)
     refused = await verdict(signer, honest(machine, cloud), facts_for(machine))

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from work import lines_run
 
-from nodeattest_providers import canonical
-from nodeattest_providers.canonical import Fields
+from nodeattest_providers import canonical_json
+from nodeattest_providers.canonical_json import Fields
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 _TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 _SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | _TEXT
@@ -26,15 +26,15 @@ _OBJECTS: st.SearchStrategy[JsonObject] = st.dictionaries(_TEXT, _VALUES, max_si
 def _canonical_or_denied(data: bytes) -> bool:
     """Whether decoding keeps its promise; any exception but Denied goes through and fails the test."""
     try:
-        value = canonical.loads(data)
+        value = canonical_json.loads(data)
     except Denied as denied:
         return denied.reason is Reason.EVIDENCE_MALFORMED
-    return canonical.dumps(value) == data
+    return canonical_json.dumps(value) == data
 
 
 @given(_OBJECTS)
 def test_decoding_undoes_encoding(value: JsonObject) -> None:
-    assert canonical.loads(canonical.dumps(value)) == value
+    assert canonical_json.loads(canonical_json.dumps(value)) == value
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))
@@ -44,7 +44,7 @@ def test_any_bytes_give_a_canonical_value_or_denied(data: bytes) -> None:
 
 @given(_OBJECTS, st.integers(0, 200), st.integers(0, 255))
 def test_any_spoilt_byte_gives_a_canonical_value_or_denied(value: JsonObject, position: int, byte: int) -> None:
-    data = bytearray(canonical.dumps(value))
+    data = bytearray(canonical_json.dumps(value))
     data[position % len(data)] = byte
     assert _canonical_or_denied(bytes(data))
 
@@ -88,19 +88,19 @@ def test_any_spoilt_byte_gives_a_canonical_value_or_denied(value: JsonObject, po
         pytest.param(b'{"a":"\x00"}', id="raw NUL"),
         pytest.param(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", id="nesting bomb"),
         pytest.param(b'{"a":' + b"[" * 8 + b"]" * 8 + b"}", id="one level too deep"),
-        pytest.param(b'{"a":"' + b"x" * canonical.MAX_SIZE + b'"}', id="too large"),
+        pytest.param(b'{"a":"' + b"x" * canonical_json.MAX_SIZE + b'"}', id="too large"),
         pytest.param(b"\x1f\x8b\x08\x00", id="gzip"),
     ],
 )
 def test_another_spelling_is_denied(data: bytes) -> None:
     with pytest.raises(Denied) as denied:
-        canonical.loads(data)
+        canonical_json.loads(data)
     assert denied.value.reason is Reason.EVIDENCE_MALFORMED
 
 
 def test_the_deepest_allowed_nesting_passes() -> None:
     data = b'{"a":' + b"[" * 7 + b"]" * 7 + b"}"
-    assert canonical.dumps(canonical.loads(data)) == data
+    assert canonical_json.dumps(canonical_json.loads(data)) == data
 
 
 def _array(unit: bytes, times: int) -> bytes:
@@ -109,12 +109,12 @@ def _array(unit: bytes, times: int) -> bytes:
 
 @pytest.mark.parametrize("unit", [b"1", b"[]", b"{}", b'""', b"null", b"true"])
 def test_the_number_of_values_is_bounded_both_ways(unit: bytes) -> None:
-    most = canonical.loads(_array(unit, canonical.MAX_VALUES - 2))
-    assert canonical.dumps(most) == _array(unit, canonical.MAX_VALUES - 2)
+    most = canonical_json.loads(_array(unit, canonical_json.MAX_VALUES - 2))
+    assert canonical_json.dumps(most) == _array(unit, canonical_json.MAX_VALUES - 2)
     with pytest.raises(Denied, match="more than 4096 values"):
-        canonical.loads(_array(unit, canonical.MAX_VALUES - 1))
+        canonical_json.loads(_array(unit, canonical_json.MAX_VALUES - 1))
     with pytest.raises(ValueError, match="more than 4096 values"):
-        canonical.dumps(json.loads(_array(unit, canonical.MAX_VALUES - 1)))
+        canonical_json.dumps(json.loads(_array(unit, canonical_json.MAX_VALUES - 1)))
 
 
 @pytest.mark.parametrize(
@@ -131,49 +131,52 @@ def test_the_number_of_values_is_bounded_both_ways(unit: bytes) -> None:
     ids=["numbers", "arrays", "objects", "full objects", "strings", "keys", "levels"],
 )
 def test_the_costliest_text_costs_no_more_than_the_most_values_allowed(text: bytes) -> None:
-    most = lines_run(lambda: canonical.loads(_array(b"1", canonical.MAX_VALUES - 2)))
+    most = lines_run(lambda: canonical_json.loads(_array(b"1", canonical_json.MAX_VALUES - 2)))
 
     def refuse() -> None:
         with pytest.raises(Denied):
-            canonical.loads(text)
+            canonical_json.loads(text)
 
     assert lines_run(refuse) < 2 * most
 
 
 def test_the_bounds_of_int64_pass() -> None:
-    assert canonical.loads(b'{"a":9223372036854775807,"b":-9223372036854775808}') == {"a": 2**63 - 1, "b": -(2**63)}
+    assert canonical_json.loads(b'{"a":9223372036854775807,"b":-9223372036854775808}') == {
+        "a": 2**63 - 1,
+        "b": -(2**63),
+    }
 
 
 def test_strings_are_escaped_as_rfc_8785_does() -> None:
     value: JsonObject = {"a": '\b\t\n\f\r\x0b\x1f\x7f"\\/é€😀'}
-    assert canonical.dumps(value) == rb"""{"a":"\b\t\n\f\r\u000b\u001f""" + b"\x7f" + r'\"\\/é€😀"}'.encode()
+    assert canonical_json.dumps(value) == rb"""{"a":"\b\t\n\f\r\u000b\u001f""" + b"\x7f" + r'\"\\/é€😀"}'.encode()
 
 
 @pytest.mark.parametrize("value", [1.5, float("nan"), 2**63, b"bytes", "\ud800"])
 def test_a_value_without_canonical_spelling_is_not_encoded(value: object) -> None:
     broken: JsonObject = {"a": value}  # pyright: ignore[reportAssignmentType] - the wrong type is the point
     with pytest.raises(ValueError):  # noqa: PT011 - the private subclass says more
-        canonical.dumps(broken)
+        canonical_json.dumps(broken)
 
 
 @given(st.binary(max_size=100))
 def test_base64url_decoding_undoes_encoding(data: bytes) -> None:
-    assert canonical.b64decode(canonical.b64encode(data)) == data
+    assert canonical_json.b64decode(canonical_json.b64encode(data)) == data
 
 
 @given(st.text(max_size=20) | st.text("AQgw-_=+/ \n", max_size=8))
 def test_any_text_is_the_only_base64url_spelling_or_denied(text: str) -> None:
     try:
-        data = canonical.b64decode(text)
+        data = canonical_json.b64decode(text)
     except Denied:
         return
-    assert canonical.b64encode(data) == text
+    assert canonical_json.b64encode(data) == text
 
 
 @pytest.mark.parametrize("text", ["AA==", "AB", "AAB", "A", "+/8", "AA\n", " AA", "A A", "AA=", "ÀA", "Q2F0\x00"])
 def test_another_base64_spelling_is_denied(text: str) -> None:
     with pytest.raises(Denied):
-        canonical.b64decode(text)
+        canonical_json.b64decode(text)
 
 
 _SCHEMA = "test/v1"

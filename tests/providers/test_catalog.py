@@ -157,8 +157,8 @@ def test_an_in_tree_half_loads_neither_the_other_half_nor_package_metadata() -> 
 @pytest.mark.parametrize("provider", ["aws", "gcp"])
 def test_a_cloud_that_is_not_asked_costs_none_of_its_libraries(provider: str) -> None:
     heavy = {"aiohttp", "boto3", "botocore", "google", "google.auth"}
-    offline = "from nodeattest_providers.platform import NOWHERE; from nodeattest_providers.signers import signer; "
-    assert not heavy & _modules_after(f"{offline}signer({provider!r}, NOWHERE)")
+    offline = "from nodeattest_providers.platform import OFFLINE; from nodeattest_providers.signers import signer; "
+    assert not heavy & _modules_after(f"{offline}signer({provider!r}, OFFLINE)")
     assert not heavy & _modules_after("import nodeattest_providers.signers, nodeattest_providers.attestors")
     loaded = _modules_after(f"from nodeattest_providers.attestors import attestor; attestor({provider!r}, {{}})")
     assert not heavy & loaded

@@ -12,24 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, filed, published
 
-from nodeattest_providers import canonical
-from nodeattest_providers.canonical import b64encode
+from nodeattest_providers import canonical_json
+from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.attestor import ChallengeAttestor
 from nodeattest_providers.challenge.protocol import Challenge, fingerprint, parse_evidence, proof
 from nodeattest_providers.challenge.verifier import ChallengeSigner
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.interface import (
-    AttestedNode,
-    Evidence,
-    Facts,
-    FirstRequestRef,
-    JsonObject,
-    JsonValue,
-    LedgerFacts,
-    NodeRequest,
-    SecretBytes,
-)
 from nodeattest_providers.names import ClusterPin, NodeName, ProviderName, Purpose
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonObject, JsonValue, SecretBytes
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, NodeRequest
 
 CHALLENGE = ProviderName("challenge")
 FIRST = filed(Evidence(CHALLENGE, 1, {"phase": 1}))
@@ -92,7 +83,7 @@ async def test_any_replica_can_finish_with_the_previous_master_key() -> None:
 
 async def test_the_challenge_is_the_same_from_every_replica() -> None:
     assert await challenge_for(FIRST) == await challenge_for(FIRST)
-    parsed = canonical.loads((await challenge_for(FIRST)).encode())
+    parsed = canonical_json.loads((await challenge_for(FIRST)).encode())
     assert parsed.keys() == {"v", "uid", "spki", "n"}
     assert (parsed["v"], parsed["uid"], parsed["spki"]) == (1, FIRST.uid, FIRST.csr.spki_sha256)
 

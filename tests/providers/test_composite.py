@@ -26,26 +26,18 @@ from composite_world import (
 from tpm_world import NOW, SoftTpm
 from tpm_world import verify as verify_tpm
 
-from nodeattest_providers import canonical
+from nodeattest_providers import canonical_json
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.challenge.protocol import fingerprint
 from nodeattest_providers.challenge.verifier import ChallengeSigner
 from nodeattest_providers.composite.protocol import PROVIDER, CompositeChallenge
 from nodeattest_providers.composite.verifier import CompositeSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import (
-    Evidence,
-    Facts,
-    FirstRequestRef,
-    JsonObject,
-    JsonValue,
-    LedgerFacts,
-    NodeRequest,
-    SecretBytes,
-)
 from nodeattest_providers.names import ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonObject, JsonValue, SecretBytes
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.tpm.verifier import TpmSigner
+from nodeattest_providers.verifier_interface import Facts, LedgerFacts, NodeRequest
 
 OTHER_SECRET = SecretBytes(bytes(32))
 ALONE = signer_for(TPM, Purpose.CLIENT)
@@ -76,7 +68,7 @@ def test_a_machine_with_both_proofs_is_attested_with_the_pins_of_each(sound: Exc
 
 def test_the_challenges_are_published_side_by_side(sound: Exchange) -> None:
     required = challenge_of(sound.first, sound.facts)
-    assert set(canonical.loads(required.challenge.encode())) == {"challenge", "tpm"}
+    assert set(canonical_json.loads(required.challenge.encode())) == {"challenge", "tpm"}
     assert required.annotations
     assert composite().first_request(sound.first) is None
     assert composite().first_request(filed(sound.answer(), second=True)) == sound.ref

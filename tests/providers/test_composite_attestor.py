@@ -12,22 +12,22 @@ from worlds import CSR, FACTS, PIN, SECRET, answering
 
 from nodeattest_providers import attestors, envelope
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.canonical import dumps
+from nodeattest_providers.canonical_json import dumps
 from nodeattest_providers.composite.attestor import CompositeAttestor
 from nodeattest_providers.composite.protocol import PROVIDER, CompositeChallenge
 from nodeattest_providers.composite.verifier import CompositeSigner
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
-from nodeattest_providers.exchange import Evidence, JsonValue, PublishedChallenge
-from nodeattest_providers.interface import NodeRequest
 from nodeattest_providers.names import ProviderName, Purpose, signer_for
+from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.platform import Platform
+from nodeattest_providers.verifier_interface import NodeRequest
 
 BINDING = Binding(PIN, signer_for(PROVIDER, Purpose.CLIENT), hashlib.sha256(CSR).digest())
 MOON_MODULE = """
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.exchange import Evidence
-from nodeattest_providers.interface import AttestedNode
+from nodeattest_providers.node_interface import Evidence
+from nodeattest_providers.verifier_interface import AttestedNode
 from nodeattest_providers.names import ProviderName
 
 

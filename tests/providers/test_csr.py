@@ -70,9 +70,9 @@ from hypothesis import strategies as st
 
 from nodeattest_providers.csr import PrivateKey, build_csr, parse_csr
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import NodeCsr
 from nodeattest_providers.keys import check_public_key, is_roca
 from nodeattest_providers.names import PROVIDER_ID_OID, Purpose
+from nodeattest_providers.node_interface import NodeCsr
 
 TAMPERED: dict[str, tuple[Made | bytes, Reason]] = {
     "16 bad signature": (with_bad_signature(), Reason.CSR_SIGNATURE_INVALID),

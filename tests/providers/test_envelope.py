@@ -9,12 +9,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_providers import canonical, envelope, pem
+from nodeattest_providers import canonical_json, envelope, pem
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.envelope import LABEL_CSR, LABEL_DATA, LABEL_PROVIDER
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import Evidence, JsonObject, NodeCsr
 from nodeattest_providers.names import ProviderName, Purpose
+from nodeattest_providers.node_interface import Evidence, JsonObject, NodeCsr
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 CSR = build_csr(KEY, "n-0", "x://y")
@@ -163,4 +163,4 @@ def test_any_spliced_bytes_are_canonical_or_denied(position: int, cut: int, inse
 def test_any_content_of_the_blocks_is_canonical_or_denied(csr: bytes, provider: bytes, data: bytes) -> None:
     assert _is_canonical_or_denied(_with(csr=csr, provider=provider, data=data))
     assert _is_canonical_or_denied(_with(provider=provider))
-    assert _is_canonical_or_denied(_with(data=canonical.dumps({"a": data.hex()})))
+    assert _is_canonical_or_denied(_with(data=canonical_json.dumps({"a": data.hex()})))

@@ -12,17 +12,17 @@ from gcp_world import ACCOUNT, NAME, PROJECT, ZONE, Calls, cloud_in, instance_of
 from tpm_world import SoftTpm
 
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.gcp.api import Api
-from nodeattest_providers.gcp.compute import Compute
-from nodeattest_providers.gcp.flights import Flights
-from nodeattest_providers.gcp.instance import Instance
-from nodeattest_providers.gcp.place import Place
+from nodeattest_providers.gcp.api.client import Api
+from nodeattest_providers.gcp.api.compute import Compute
+from nodeattest_providers.gcp.api.instance import Instance
+from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.gcp.settings import GcpPlatform, parse_settings
 from nodeattest_providers.platform import CallOutcome
+from nodeattest_providers.single_flight import SingleFlight
 from nodeattest_sandbox.clouds.gcp.cloud import CloudSwitches, GoogleCloud
 
 OTHER = "other-project"
-PLACE = Place(PROJECT, ZONE, NAME)
+PLACE = InstanceRef(PROJECT, ZONE, NAME)
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,10 @@ async def compute(settings: GcpPlatform, calls: Calls) -> AsyncGenerator[Compute
     await made.aclose()
 
 
-def fleet(cloud: GoogleCloud, count: int) -> list[Place]:
+def fleet(cloud: GoogleCloud, count: int) -> list[InstanceRef]:
     first = cloud.instances[0]
     cloud.instances = [replace(first, name=f"node-{number}", number=str(number)) for number in range(count)]
-    return [Place(PROJECT, ZONE, f"node-{number}") for number in range(count)]
+    return [InstanceRef(PROJECT, ZONE, f"node-{number}") for number in range(count)]
 
 
 async def test_sixty_machines_at_once_are_one_call(cloud: GoogleCloud, compute: Compute) -> None:
@@ -111,7 +111,7 @@ async def test_each_zone_and_project_is_asked_for_itself(cloud: GoogleCloud, com
     first = cloud.instances[0]
     cloud.add(replace(first, zone="europe-west1-b"))
     cloud.add(replace(first, project=OTHER))
-    places = [PLACE, Place(PROJECT, "europe-west1-b", NAME), Place(OTHER, ZONE, NAME)]
+    places = [PLACE, InstanceRef(PROJECT, "europe-west1-b", NAME), InstanceRef(OTHER, ZONE, NAME)]
     found = await asyncio.gather(*map(compute.instance, places))
     assert [instance and instance.place for instance in found] == places
     assert len(cloud.calls) == 3
@@ -181,7 +181,7 @@ async def test_keys_of_the_same_number_in_another_project_are_others(
 ) -> None:
     other = SoftTpm()
     cloud.add(replace(cloud.instances[0], project=OTHER, keys={"eccP256EncryptionKey": pem_of(other.ek)}))
-    theirs = await compute.instance(Place(OTHER, ZONE, NAME))
+    theirs = await compute.instance(InstanceRef(OTHER, ZONE, NAME))
     assert theirs is not None
     assert await compute.endorsement_keys(await running_instance(compute)) == {tpm.fingerprint}
     assert await compute.endorsement_keys(theirs) == {other.fingerprint}
@@ -249,7 +249,9 @@ async def test_a_project_that_cannot_answer_waits_and_no_other_does(
 ) -> None:
     cloud.add(replace(cloud.instances[0], project=OTHER))
     getattr(cloud.switches, switch).add(PROJECT)
-    asked = asyncio.gather(compute.instance(PLACE), compute.instance(Place(OTHER, ZONE, NAME)), return_exceptions=True)
+    asked = asyncio.gather(
+        compute.instance(PLACE), compute.instance(InstanceRef(OTHER, ZONE, NAME)), return_exceptions=True
+    )
     failed, found = await asked
     assert isinstance(failed, Unavailable)
     assert failed.reason is Reason.PLATFORM_UNAVAILABLE
@@ -270,7 +272,7 @@ async def test_a_slow_project_delays_no_other(cloud: GoogleCloud, compute: Compu
     cloud.add(replace(cloud.instances[0], project=OTHER))
     cloud.switches.slow.add(PROJECT)
     hanging = asyncio.ensure_future(compute.instance(PLACE))
-    assert await compute.instance(Place(OTHER, ZONE, NAME)) is not None
+    assert await compute.instance(InstanceRef(OTHER, ZONE, NAME)) is not None
     assert not hanging.done()
     cloud.switches.slow.clear()
     assert await hanging is not None
@@ -302,7 +304,7 @@ async def test_a_project_that_the_controller_may_not_read_waits_with_the_remedy(
     cloud: GoogleCloud, compute: Compute, calls: Calls
 ) -> None:
     with pytest.raises(Unavailable) as caught:
-        await compute.instance(Place("not-readable", ZONE, NAME))
+        await compute.instance(InstanceRef("not-readable", ZONE, NAME))
     assert "compute.instances.getShieldedInstanceIdentity" in caught.value.remedy
     assert calls.seen[-1] == ("compute", CallOutcome.REFUSED)
     assert cloud.calls
@@ -313,7 +315,7 @@ async def test_a_token_that_the_api_refuses_is_replaced_once(
 ) -> None:
     assert await compute.instance(PLACE)
     cloud.tokens.revoke_all()
-    assert await compute.instance(Place(PROJECT, ZONE, "node-9")) is None
+    assert await compute.instance(InstanceRef(PROJECT, ZONE, "node-9")) is None
     assert [service for service, _ in calls.seen] == ["oauth", "compute", "compute", "oauth", "compute"]
 
 
@@ -343,7 +345,7 @@ async def test_no_refusal_holds_a_token_or_an_answer(cloud: GoogleCloud, compute
 
 
 async def test_an_error_is_told_to_everybody_who_waits_and_kept_for_nobody() -> None:
-    flights: Flights[str, int] = Flights()
+    flights: SingleFlight[str, int] = SingleFlight()
     count = 0
 
     async def fail() -> int:
@@ -361,7 +363,7 @@ async def test_an_error_is_told_to_everybody_who_waits_and_kept_for_nobody() -> 
 
 
 async def test_calls_under_way_end_when_asked_to() -> None:
-    flights: Flights[str, None] = Flights()
+    flights: SingleFlight[str, None] = SingleFlight()
     waiting = asyncio.ensure_future(flights.share("a", lambda: asyncio.sleep(3600)))
     await asyncio.sleep(0)
     await flights.cancel()

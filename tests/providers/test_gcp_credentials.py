@@ -15,7 +15,7 @@ from gcp_world import ACCOUNT, PROJECT, Calls, cloud_in, instance_of
 from tpm_world import SoftTpm
 
 from nodeattest_providers.errors import Unavailable
-from nodeattest_providers.gcp.credentials import Tokens
+from nodeattest_providers.gcp.api.tokens import Tokens
 from nodeattest_providers.gcp.settings import GcpPlatform, parse_settings
 from nodeattest_providers.platform import CallOutcome
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
@@ -92,7 +92,7 @@ def test_on_google_cloud_the_instances_own_account_is_found(cloud: GoogleCloud, 
     environment = {"GCE_METADATA_HOST": host, "GCE_METADATA_IP": host, "HOME": str(tmp_path)}
     script = (  # google-auth reads these when it is imported
         "import asyncio\n"
-        "from nodeattest_providers.gcp.credentials import Tokens\n"
+        "from nodeattest_providers.gcp.api.tokens import Tokens\n"
         "from nodeattest_providers.gcp.settings import parse_settings\n"
         "print(asyncio.run(Tokens(parse_settings({}), print).token()))\n"
     )

@@ -15,15 +15,15 @@ from gcp_world import ACCOUNT, PROJECT, Calls
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.gcp.admission import check_instance
-from nodeattest_providers.gcp.api import Api
-from nodeattest_providers.gcp.credentials import Tokens
-from nodeattest_providers.gcp.instance import parse_instance
-from nodeattest_providers.gcp.place import Place
-from nodeattest_providers.gcp.policy import parse_policy
+from nodeattest_providers.gcp.api.client import Api
+from nodeattest_providers.gcp.api.instance import parse_instance
+from nodeattest_providers.gcp.api.tokens import Tokens
+from nodeattest_providers.gcp.checks import check_instance
+from nodeattest_providers.gcp.config import parse_policy
+from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.gcp.settings import parse_settings
-from nodeattest_providers.interface import LedgerFacts
 from nodeattest_providers.platform import CallOutcome
+from nodeattest_providers.verifier_interface import LedgerFacts
 from nodeattest_sandbox.clouds.gcp.authority import make_authority
 from nodeattest_sandbox.clouds.gcp.oauth import TokenServer
 from nodeattest_sandbox.clouds.gcp.serving import Reply, Request, Serving, as_json
@@ -124,7 +124,7 @@ async def test_a_quota_that_is_told_as_a_refusal_is_waited_for_as_a_quota(tmp_pa
 
 
 def test_an_instance_that_is_another_account_besides_is_none_of_the_listed_one() -> None:
-    place = Place(PROJECT, "europe-west4-a", "node-7")
+    place = InstanceRef(PROJECT, "europe-west4-a", "node-7")
     listed = f"nodes@{PROJECT}.iam.gserviceaccount.com"
     instance = parse_instance(
         {

@@ -9,12 +9,12 @@ from gcp_world import NAME, NUMBER, PROJECT, ZONE, instance_of, pem_of, rsa_tpm
 from tpm_world import SoftTpm
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.exchange import JsonObject, JsonValue
-from nodeattest_providers.gcp.instance import FIELDS, Instance, parse_identity, parse_instance, parse_page
-from nodeattest_providers.gcp.place import Place
+from nodeattest_providers.gcp.api.instance import FIELDS, Instance, parse_identity, parse_instance, parse_page
+from nodeattest_providers.gcp.provider_id import InstanceRef
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 from nodeattest_sandbox.clouds.gcp.instances import masked
 
-PLACE = Place(PROJECT, ZONE, NAME)
+PLACE = InstanceRef(PROJECT, ZONE, NAME)
 TPM = SoftTpm()
 
 
@@ -71,7 +71,7 @@ def test_every_interface_counts_with_its_addresses_of_both_families() -> None:
 
 
 def test_a_project_of_an_old_domain_has_no_internal_name_that_we_know() -> None:
-    place = Place("example.com:old-one", ZONE, NAME)
+    place = InstanceRef("example.com:old-one", ZONE, NAME)
     assert "InternalDNS" not in {kind for kind, _ in parse_instance(item(), place).addresses}
 
 

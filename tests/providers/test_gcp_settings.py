@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.exchange import JsonValue
-from nodeattest_providers.gcp.place import Place, parse_place
-from nodeattest_providers.gcp.policy import parse_policy
+from nodeattest_providers.gcp.config import parse_policy
+from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id
 from nodeattest_providers.gcp.settings import CredentialsKind, GcpPlatform, credentials_kind, parse_settings
+from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 
 # Provider IDs
@@ -23,18 +23,18 @@ from nodeattest_providers.tpm.structures import Alg, PcrSelection
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("gce://fleet-project/europe-west4-a/node-7", Place("fleet-project", "europe-west4-a", "node-7")),
-        ("gce://example.com:old-one/us-central1-f/a", Place("example.com:old-one", "us-central1-f", "a")),
-        ("gce://p12345/northamerica-northeast1-ai1a/n", Place("p12345", "northamerica-northeast1-ai1a", "n")),
+        ("gce://fleet-project/europe-west4-a/node-7", InstanceRef("fleet-project", "europe-west4-a", "node-7")),
+        ("gce://example.com:old-one/us-central1-f/a", InstanceRef("example.com:old-one", "us-central1-f", "a")),
+        ("gce://p12345/northamerica-northeast1-ai1a/n", InstanceRef("p12345", "northamerica-northeast1-ai1a", "n")),
     ],
 )
-def test_a_provider_id_is_read_and_written_alike(text: str, place: Place) -> None:
-    assert parse_place(text) == place
+def test_a_provider_id_is_read_and_written_alike(text: str, place: InstanceRef) -> None:
+    assert parse_provider_id(text) == place
     assert place.provider_id == text
 
 
 def test_a_zones_region_is_known() -> None:
-    assert parse_place("gce://fleet-project/europe-west4-a/node-7").region == "europe-west4"
+    assert parse_provider_id("gce://fleet-project/europe-west4-a/node-7").region == "europe-west4"
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_a_zones_region_is_known() -> None:
 )
 def test_any_other_text_is_no_provider_id(text: str) -> None:
     with pytest.raises(Denied) as caught:
-        parse_place(text)
+        parse_provider_id(text)
     assert caught.value.reason is Reason.PROVIDER_ID_INVALID
 
 
 @given(st.text(max_size=80))
 def test_any_text_is_a_place_with_one_spelling_or_denied(text: str) -> None:
     with suppress(Denied):
-        assert parse_place("gce://" + text).provider_id == "gce://" + text
+        assert parse_provider_id("gce://" + text).provider_id == "gce://" + text
 
 
 # The policy

@@ -33,10 +33,11 @@ from tpm_world import SoftTpm, parsed
 
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.gcp.verifier import GcpSigner
-from nodeattest_providers.interface import ChallengeSigner, Evidence, JsonValue, PlatformAddresses
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
-from nodeattest_providers.platform import NOWHERE, ClosingSigner, Platform
+from nodeattest_providers.node_interface import Evidence, JsonValue
+from nodeattest_providers.platform import OFFLINE, ClosingSigner, Platform
 from nodeattest_providers.tpm.verifier import TpmSigner
+from nodeattest_providers.verifier_interface import ChallengeSigner, PlatformAddresses
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 from nodeattest_sandbox.clouds.gcp.instances import CloudInstance
 
@@ -336,13 +337,13 @@ def test_what_needs_no_platform_is_judged_without_it(cloud: GoogleCloud, tpm: So
 
 def test_offline_the_platform_is_not_asked(tpm: SoftTpm) -> None:
     with pytest.raises(Unavailable) as caught:
-        verified(NOWHERE, node_request(tpm.first()), node_facts())
+        verified(OFFLINE, node_request(tpm.first()), node_facts())
     assert caught.value.reason is Reason.PLATFORM_UNAVAILABLE
 
 
 def test_offline_a_sound_answer_is_not_believed_and_shows_what_holds_without_the_platform(sound: Joining) -> None:
     with pytest.raises(Unavailable) as caught:
-        replace(sound, platform=NOWHERE).verify()
+        replace(sound, platform=OFFLINE).verify()
     names = [check.name for check in caught.value.checks]
     assert {"project", "same PKCS#10 bytes", "challenge answered in time"} <= set(names)
     assert "endorsement key: the instance's" not in names
@@ -350,7 +351,7 @@ def test_offline_a_sound_answer_is_not_believed_and_shows_what_holds_without_the
 
 def test_offline_an_answer_to_another_request_is_refused_as_it_was(sound: Joining) -> None:
     with pytest.raises(Denied) as caught:
-        replace(sound, platform=NOWHERE).verify(first_request=None)
+        replace(sound, platform=OFFLINE).verify(first_request=None)
     assert caught.value.reason is Reason.FIRST_REQUEST_MISSING
 
 

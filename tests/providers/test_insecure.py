@@ -8,8 +8,8 @@ from worlds import FACTS, PIN, filed
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.insecure.attestor import InsecureAttestor
 from nodeattest_providers.insecure.verifier import InsecureSigner
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.null.attestor import NullAttestor
 from nodeattest_providers.null.verifier import NullSigner
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.metadata import LIMIT, MetadataService, endpoint
+from nodeattest_providers.metadata_service import LIMIT, MetadataService, endpoint
 
 
 @contextmanager

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from nodeattest_providers.canonical import b64encode
+from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge import protocol as challenge
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import JsonObject
+from nodeattest_providers.node_interface import JsonObject
 from nodeattest_providers.tpm import protocol as tpm
 
 UID = "7f3c1a52-4b1e-4a3e-9d0c-1f2e3d4c5b6a"

@@ -18,8 +18,9 @@ from tpm_world import (
 )
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import FirstRequestRef
-from nodeattest_providers.tpm.credential import make_credential
+from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
+from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.protocol import (
     Challenge,
     FirstEvidence,
@@ -28,7 +29,6 @@ from nodeattest_providers.tpm.protocol import (
     qualifying_data,
 )
 from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
-from nodeattest_providers.tpm.templates import AK_TEMPLATE
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 pytestmark = pytest.mark.swtpm

@@ -24,11 +24,12 @@ from tpm_authority import (
 from tpm_world import MACHINE, NOW, SoftTpm, facts_of, ledger, machine, new_key, parsed, request_of, verify
 
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
-from nodeattest_providers.interface import Facts, JsonValue
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
-from nodeattest_providers.tpm.endorsement import MACHINE_ANNOTATION
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
+from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
 from nodeattest_providers.tpm.structures import sized
-from nodeattest_providers.tpm.templates import EK_TEMPLATES
+from nodeattest_providers.verifier_interface import Facts
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 UNTRUSTED = Reason.ENDORSEMENT_KEY_UNTRUSTED

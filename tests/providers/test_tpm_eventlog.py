@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.tpm.eventlog import MAX_EVENTS, NO_PCR, EventLog, parse_event_log, replay
+from nodeattest_providers.tpm.event_log import MAX_EVENTS, NO_PCR, EventLog, parse_event_log, replay
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG
 from nodeattest_providers.tpm.structures import Alg
 from nodeattest_sandbox.firmware import (

@@ -21,11 +21,11 @@ from tpm_world import (
 )
 
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     ProviderName,
 )
+from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.tpm.protocol import Challenge
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 

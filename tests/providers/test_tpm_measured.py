@@ -25,10 +25,10 @@ from tpm_boots import (
 )
 from tpm_world import challenge_of, facts_of, request_of, verify
 
-from nodeattest_providers import canonical, envelope
+from nodeattest_providers import canonical_json, envelope
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import Evidence, JsonObject, JsonValue
+from nodeattest_providers.node_interface import Evidence, JsonObject, JsonValue
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG, PROVIDER, Challenge, parse_evidence
 from nodeattest_sandbox.firmware import (
     NO_ACTION,
@@ -171,9 +171,9 @@ def test_only_a_policy_that_requires_the_log_changes_the_challenge() -> None:
         wish: challenge_of(first, facts_of({**TPM.settings, "eventLog": wish})).challenge
         for wish in ("Ignore", "Require")
     }
-    plain: JsonObject = canonical.loads(challenge_of(first, facts_of(TPM.settings)).challenge.encode())
-    assert "log" not in canonical.loads(texts["Ignore"].encode())
-    assert canonical.loads(texts["Require"].encode()).keys() - plain.keys() == {"log"}
+    plain: JsonObject = canonical_json.loads(challenge_of(first, facts_of(TPM.settings)).challenge.encode())
+    assert "log" not in canonical_json.loads(texts["Ignore"].encode())
+    assert canonical_json.loads(texts["Require"].encode()).keys() - plain.keys() == {"log"}
     assert Challenge.parse(texts["Require"]).log
     assert not Challenge.parse(texts["Ignore"]).log
 
@@ -181,9 +181,11 @@ def test_only_a_policy_that_requires_the_log_changes_the_challenge() -> None:
 @pytest.mark.parametrize("value", [False, 1, None, "true", []])
 def test_a_wish_for_the_log_has_one_spelling(value: JsonValue) -> None:
     first = request_of(TPM.first())
-    wished = canonical.loads(challenge_of(first, facts_of({**TPM.settings, "eventLog": "Require"})).challenge.encode())
+    wished = canonical_json.loads(
+        challenge_of(first, facts_of({**TPM.settings, "eventLog": "Require"})).challenge.encode()
+    )
     with pytest.raises(Denied) as denied:
-        Challenge.parse(canonical.dumps({**wished, "log": value}).decode())
+        Challenge.parse(canonical_json.dumps({**wished, "log": value}).decode())
     assert denied.value.reason is Reason.EVIDENCE_MALFORMED
 
 

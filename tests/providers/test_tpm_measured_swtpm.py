@@ -12,9 +12,10 @@ from tpm_tss import connected, extend_with
 from tpm_world import facts_of, request_of, verify
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import AttestedNode, JsonValue
+from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.attestor import DEFAULT_EVENT_LOG, TpmAttestor
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG
+from nodeattest_providers.verifier_interface import AttestedNode
 from nodeattest_sandbox.firmware import NO_ACTION, Measurement, boot, crypto_agile_log, sha1_log, typical_boot
 from nodeattest_sandbox.swtpm import SoftwareTpm
 

@@ -11,8 +11,8 @@ from tpm_authority import Authority
 from tpm_world import MACHINE, SoftTpm
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import JsonValue
-from nodeattest_providers.tpm.policy import PolicyCache, TpmPolicy, parse_policy
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.tpm.config import PolicyCache, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 
 KEY = "sha256:" + "0a" * 32

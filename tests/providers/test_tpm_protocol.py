@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_providers import canonical
+from nodeattest_providers import canonical_json
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import FirstRequestRef, JsonObject, JsonValue
+from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, JsonValue
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, parse_evidence
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 
@@ -37,8 +37,8 @@ CHALLENGE = Challenge(
 def test_evidence_is_read_as_it_was_written_and_has_a_canonical_spelling(
     evidence: FirstEvidence | SecondEvidence,
 ) -> None:
-    written = canonical.dumps(evidence.to_json())
-    assert parse_evidence(canonical.loads(written)) == evidence
+    written = canonical_json.dumps(evidence.to_json())
+    assert parse_evidence(canonical_json.loads(written)) == evidence
 
 
 def test_a_challenge_is_read_as_it_was_written() -> None:
@@ -118,9 +118,9 @@ def test_evidence_outside_its_schema_is_denied(
     ],
 )
 def test_a_challenge_with_another_selection_is_denied(pcrs: JsonValue) -> None:
-    data = canonical.loads(CHALLENGE.to_text().encode())
+    data = canonical_json.loads(CHALLENGE.to_text().encode())
     with pytest.raises(Denied):
-        Challenge.parse(canonical.dumps(with_value("pcrs", pcrs)(data)).decode())
+        Challenge.parse(canonical_json.dumps(with_value("pcrs", pcrs)(data)).decode())
 
 
 json_values = st.recursive(

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from tpm_world import PCR_VALUES, EkKind, SoftTpm, new_key, parsed, public_of
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.tpm.attest import parse_quote
-from nodeattest_providers.tpm.credential import make_credential
-from nodeattest_providers.tpm.endorsement import parse_endorsement_key
-from nodeattest_providers.tpm.nv import split_der
-from nodeattest_providers.tpm.public import PublicArea, parse_public
+from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
+from nodeattest_providers.tpm.key_templates import AK_ATTRIBUTES, AK_TEMPLATE, EK_TEMPLATES
+from nodeattest_providers.tpm.make_credential import make_credential
+from nodeattest_providers.tpm.nv_certificates import split_der
+from nodeattest_providers.tpm.public_area import PublicArea, parse_public
+from nodeattest_providers.tpm.quote import parse_quote
 from nodeattest_providers.tpm.signature import parse_signature
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, Reader, sized
-from nodeattest_providers.tpm.templates import AK_ATTRIBUTES, AK_TEMPLATE, EK_TEMPLATES
 
 SOFT = SoftTpm()
 PARTS = SOFT.quote_parts(bytes(32), PcrSelection(Alg.SHA256, (0, 7)), PCR_VALUES)

@@ -31,7 +31,6 @@ from tpm_world import (
 )
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import ChallengeSigner, Evidence, FirstRequestRef, SecretBytes
 from nodeattest_providers.names import (
     ClusterPin,
     NodeName,
@@ -39,9 +38,11 @@ from nodeattest_providers.names import (
     Purpose,
     signer_for,
 )
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, SecretBytes
 from nodeattest_providers.tpm.protocol import SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 from nodeattest_providers.tpm.verifier import TpmSigner
+from nodeattest_providers.verifier_interface import ChallengeSigner
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,20 @@ from datetime import timedelta
 import pytest
 from worlds import CSR, FACTS, KEY, SERVING_CSR, T1, answering, csr_of, filed
 
-from nodeattest_providers import twostep
+from nodeattest_providers import challenge_response
+from nodeattest_providers.challenge_response import (
+    LABEL_NONCE,
+    LABEL_SECRET,
+    challenge_context,
+    check_first_request,
+    derive,
+    master_keys,
+)
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import Evidence, Facts, FirstRequestRef, NodeRequest, SecretBytes
 from nodeattest_providers.names import ProviderName, Purpose, SignerName
-from nodeattest_providers.twostep import LABEL_NONCE, LABEL_SECRET, check_link, context, derive, master_keys
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, SecretBytes
+from nodeattest_providers.verifier_interface import Facts, NodeRequest
 
 FIRST = filed(Evidence(ProviderName("challenge"), 1, {"phase": 1}))
 SECOND = answering(FIRST, Evidence(ProviderName("challenge"), 1, {"phase": 2}))
@@ -21,7 +29,7 @@ LIVE = dataclasses.replace(FACTS, first_request=FIRST)
 
 def test_a_linked_request_gives_its_first_one_with_a_record() -> None:
     checks = Checks()
-    assert check_link(checks, SECOND, LIVE, REF) is FIRST
+    assert check_first_request(checks, SECOND, LIVE, REF) is FIRST
     assert len(checks.record()) == 10
     assert all(check.passed for check in checks.record())
 
@@ -99,14 +107,17 @@ def test_a_linked_request_gives_its_first_one_with_a_record() -> None:
 )
 def test_an_unlinked_request_is_denied(second: NodeRequest, facts: Facts, ref: FirstRequestRef, reason: Reason) -> None:
     with pytest.raises(Denied) as denied:
-        check_link(Checks(), second, facts, ref)
+        check_first_request(Checks(), second, facts, ref)
     assert denied.value.reason is reason
     assert [check.passed for check in denied.value.checks][-1:] == [False]
 
 
 @pytest.mark.parametrize("seconds", [-30, 0, 300])
 def test_the_bounds_of_freshness_pass(seconds: int) -> None:
-    assert check_link(Checks(), answering(FIRST, SECOND.evidence, after=timedelta(seconds=seconds)), LIVE, REF) is FIRST
+    assert (
+        check_first_request(Checks(), answering(FIRST, SECOND.evidence, after=timedelta(seconds=seconds)), LIVE, REF)
+        is FIRST
+    )
 
 
 def test_ecdsa_signs_the_same_request_differently() -> None:
@@ -119,16 +130,16 @@ def test_each_field_of_the_context_changes_what_is_derived() -> None:
     other_cluster = dataclasses.replace(FACTS, cluster=dataclasses.replace(FACTS.cluster, uid="x"))
     other_machine = dataclasses.replace(FACTS, machine=dataclasses.replace(FACTS.machine, uid="x"))
     contexts = [
-        context(FACTS, FIRST),
-        context(other_cluster, FIRST),
-        context(other_machine, FIRST),
-        context(FACTS, dataclasses.replace(FIRST, uid="x")),
-        context(FACTS, dataclasses.replace(FIRST, request=b"x")),
-        context(FACTS, dataclasses.replace(FIRST, username="x")),
-        context(FACTS, dataclasses.replace(FIRST, created=T1 + timedelta(seconds=1))),
-        context(FACTS, FIRST, b""),
-        context(FACTS, FIRST, b"ak", b"ek"),
-        context(FACTS, FIRST, b"a", b"kek"),
+        challenge_context(FACTS, FIRST),
+        challenge_context(other_cluster, FIRST),
+        challenge_context(other_machine, FIRST),
+        challenge_context(FACTS, dataclasses.replace(FIRST, uid="x")),
+        challenge_context(FACTS, dataclasses.replace(FIRST, request=b"x")),
+        challenge_context(FACTS, dataclasses.replace(FIRST, username="x")),
+        challenge_context(FACTS, dataclasses.replace(FIRST, created=T1 + timedelta(seconds=1))),
+        challenge_context(FACTS, FIRST, b""),
+        challenge_context(FACTS, FIRST, b"ak", b"ek"),
+        challenge_context(FACTS, FIRST, b"a", b"kek"),
     ]
     derived = {derive(label, key, ctx) for ctx in contexts for label in (LABEL_NONCE, LABEL_SECRET)}
     assert len(derived) == 2 * len(contexts)
@@ -138,7 +149,7 @@ def test_each_field_of_the_context_changes_what_is_derived() -> None:
 
 def test_deriving_is_stable_and_ignores_what_a_move_changes() -> None:
     moved = dataclasses.replace(FIRST, resource_version="99", usages=frozenset())
-    assert context(FACTS, moved) == context(FACTS, FIRST)
+    assert challenge_context(FACTS, moved) == challenge_context(FACTS, FIRST)
 
 
 def test_no_master_key_means_try_again() -> None:
@@ -148,5 +159,5 @@ def test_no_master_key_means_try_again() -> None:
 
 
 def test_the_window_is_five_minutes() -> None:
-    assert timedelta(minutes=5) == twostep.CHALLENGE_TTL
-    assert timedelta(seconds=30) == twostep.CLOCK_SKEW
+    assert timedelta(minutes=5) == challenge_response.CHALLENGE_TTL
+    assert timedelta(seconds=30) == challenge_response.CLOCK_SKEW

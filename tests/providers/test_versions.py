@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.evidence_versions import HIGHEST, MAX_TEXT, MAX_VERSIONS, parse, to_text
 from nodeattest_providers.names import ProviderName
-from nodeattest_providers.versions import HIGHEST, MAX_TEXT, MAX_VERSIONS, parse, to_text
 
 TPM = ProviderName("tpm")
 LONGEST = ProviderName("p" * 63)

@@ -6,10 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from nodeattest_providers import canonical, cms, envelope, identifiers, pkcs10, twostep, versions
-from nodeattest_providers.aws import claims, places
+from nodeattest_providers import (
+    canonical_json,
+    challenge_response,
+    cms,
+    envelope,
+    evidence_versions,
+    identifiers,
+    pkcs10,
+)
+from nodeattest_providers.aws import checks, provider_id
 from nodeattest_providers.aws import protocol as aws
-from nodeattest_providers.azure import claims as azure_claims
+from nodeattest_providers.azure import checks as azure_claims
 from nodeattest_providers.azure import protocol as azure
 from nodeattest_providers.challenge import protocol
 from nodeattest_providers.names import (
@@ -23,10 +31,10 @@ from nodeattest_providers.names import (
     signer_for,
 )
 from nodeattest_providers.signers import IN_TREE
-from nodeattest_providers.tpm import eventlog
+from nodeattest_providers.tpm import event_log
 from nodeattest_providers.tpm import protocol as tpm
+from nodeattest_providers.tpm.key_templates import AK_ATTRIBUTES, EK_TEMPLATES
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR
-from nodeattest_providers.tpm.templates import AK_ATTRIBUTES, EK_TEMPLATES
 
 ANNOTATIONS = (
     ANNOTATION_CHALLENGE,
@@ -51,29 +59,29 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
         f"| PKCS#10 DER | {pkcs10.MAX_SIZE // 1024} KiB |",
         f"| provider ID | 1 to {identifiers.MAX_PROVIDER_ID} characters |",
         f"| names in a serving request | 1 to {pkcs10.MAX_NAMES} |",
-        f"| nesting of JSON | {canonical.MAX_DEPTH} levels",
+        f"| nesting of JSON | {canonical_json.MAX_DEPTH} levels",
         f"1 to {tpm.MAX_EVENT_LOG:,} bytes".replace(",", " "),
-        f"At most {eventlog.MAX_EVENTS} events; at most {eventlog.MAX_EVENT_DATA:,} bytes of data".replace(",", " "),
+        f"At most {event_log.MAX_EVENTS} events; at most {event_log.MAX_EVENT_DATA:,} bytes of data".replace(",", " "),
         f"{protocol.MIN_SECRET} to {protocol.MAX_SECRET} bytes",
-        f"at most {twostep.CHALLENGE_TTL.seconds} s after",
-        f"more than {twostep.CLOCK_SKEW.seconds} s before",
-        f'lp("{twostep.LABEL_NONCE.decode()}")',
-        f'lp("{twostep.LABEL_SECRET.decode()}")',
+        f"at most {challenge_response.CHALLENGE_TTL.seconds} s after",
+        f"more than {challenge_response.CLOCK_SKEW.seconds} s before",
+        f'lp("{challenge_response.LABEL_NONCE.decode()}")',
+        f'lp("{challenge_response.LABEL_SECRET.decode()}")',
         f"2 to {aws.MAX_DOCUMENT} bytes exactly",
         f"in DER, 1 to {aws.MAX_PKCS7} bytes",
         f"at most {aws.MAX_AUTHORIZATION}, exactly 16, and 1 to {aws.MAX_TOKEN} characters",
-        f"within {claims.FRESHNESS.seconds} s of the request's",
+        f"within {checks.FRESHNESS.seconds} s of the request's",
         *(f"    {name}: " for name in aws.SIGNED_HEADERS),
         f"out of base64), 1 to {azure.MAX_SIGNATURE} bytes",
         f"first {azure.NONCE} characters of the binding",
         f"`createdOn` is within {azure_claims.TOLERANCE.seconds} s of",
         f"at most {cms.MAX_CERTIFICATES} certificates",
-        *(f"`{partition.dns_suffix}`" for partition in places.PARTITIONS),
+        *(f"`{partition.dns_suffix}`" for partition in provider_id.PARTITIONS),
         *(f"### {name}/v1" for name in IN_TREE),
         *(f"| `{annotation}` |" for annotation in ANNOTATIONS),
         f"`{signer_for(PROVIDER, Purpose.CLIENT)}`",
         f"`{signer_for(PROVIDER, Purpose.SERVING)}`",
-        f"There are at most {versions.MAX_VERSIONS};",
+        f"There are at most {evidence_versions.MAX_VERSIONS};",
         f"exactly 0x{AK_ATTRIBUTES:08x} ",
         f"bank {', '.join(f'`{bank}`' for bank in BANKS[:-1])} or `{BANKS[-1]}`, 1 to {MAX_PCR + 1} PCRs",
         f"templates {', '.join(TEMPLATES[:-1])} and {TEMPLATES[-1]} ",

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from tpm_world import MASTER, SoftTpm, binding_of, challenge_of, facts_of, parsed, request_of, verify
 
-from nodeattest_providers.interface import Facts, FirstRequestRef, JsonValue, NodeRequest
+from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
+from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence, proof, qualifying_data
-from nodeattest_providers.twostep import LABEL_SECRET, context, derive
+from nodeattest_providers.verifier_interface import Facts, NodeRequest
 from nodeattest_sandbox.firmware import NO_ACTION, SEPARATOR, Measurement, crypto_agile_log, typical_boot
 
 BOOT = typical_boot()
@@ -44,7 +45,7 @@ def answer(
     first = request_of(TPM.first())
     challenge = Challenge.parse(challenge_of(first, facts).challenge)
     ak, ek = parsed(TPM.ak_public), parsed(TPM.ek_public)
-    secret = derive(LABEL_SECRET, MASTER, context(facts, first, ak.name, ek.spki_sha256))
+    secret = derive(LABEL_SECRET, MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
     extra = qualifying_data(challenge.nonce, first.uid, binding_of(first).digest)
     values = tuple(held[pcr] for pcr in selection)
     quote = TPM.quote_parts(extra, challenge.pcrs, values).marshal()

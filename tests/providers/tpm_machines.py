@@ -15,14 +15,15 @@ from tpm_world import (
     request_of,
 )
 
-from nodeattest_providers.interface import Evidence, Facts, JsonValue, NodeRequest
+from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.tpm.attestor import TpmAttestor
-from nodeattest_providers.tpm.endorsement import MACHINE_ANNOTATION
+from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.protocol import (
     FirstEvidence,
     SecondEvidence,
     parse_evidence,
 )
+from nodeattest_providers.verifier_interface import Facts, NodeRequest
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 

@@ -18,23 +18,19 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from nodeattest_providers.binding import Binding
+from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired, Reason
-from nodeattest_providers.interface import (
-    AttestedNode,
-    ClusterFacts,
+from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.node_interface import (
     Evidence,
-    Facts,
     FirstRequestRef,
     JsonValue,
-    LedgerFacts,
-    MachineFacts,
     NodeCsr,
-    NodeRequest,
     PublishedChallenge,
     SecretBytes,
 )
-from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, ProviderName, Purpose, signer_for
-from nodeattest_providers.tpm.attestation import qualified_name
+from nodeattest_providers.tpm.attestation_key import qualified_name
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES
 from nodeattest_providers.tpm.protocol import (
     PROVIDER,
     Challenge,
@@ -43,11 +39,17 @@ from nodeattest_providers.tpm.protocol import (
     proof,
     qualifying_data,
 )
-from nodeattest_providers.tpm.public import PublicArea, parse_public
+from nodeattest_providers.tpm.public_area import PublicArea, parse_public
 from nodeattest_providers.tpm.structures import PcrSelection, sized
-from nodeattest_providers.tpm.templates import AK_TEMPLATE, EK_TEMPLATES
 from nodeattest_providers.tpm.verifier import TpmSigner
-from nodeattest_providers.twostep import LABEL_SECRET, context, derive
+from nodeattest_providers.verifier_interface import (
+    AttestedNode,
+    ClusterFacts,
+    Facts,
+    LedgerFacts,
+    MachineFacts,
+    NodeRequest,
+)
 
 EkKind = Literal["rsa2048", "ecc-p256", "ecc-p384"]
 EkKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
@@ -293,7 +295,7 @@ def sound_round(
     first = request_of(tpm.first())
     challenge = Challenge.parse(challenge_of(first, facts).challenge)
     ak, ek = parsed(tpm.ak_public), parsed(tpm.ek_public)
-    secret = derive(LABEL_SECRET, MASTER, context(facts, first, ak.name, ek.spki_sha256))
+    secret = derive(LABEL_SECRET, MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
     extra = qualifying_data(challenge.nonce, first.uid, binding_of(first).digest)
     parts = tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES)
     return Round(tpm, replace(facts, first_request=first), first, challenge, secret, parts)

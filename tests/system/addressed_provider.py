@@ -15,8 +15,8 @@ from third_party import install_provider
 from world import World
 
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.exchange import Evidence, PublishedChallenge
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence, PublishedChallenge
 
 __all__ = ["Platform", "installed_platform", "places"]
 
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.interface import AttestedNode
+from nodeattest_providers.verifier_interface import AttestedNode
 
 
 class Signer:

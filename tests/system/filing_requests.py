@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from world import CSRS, World, eventually
 
 from nodeattest_providers import csr, envelope
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
+from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
 
 __all__ = ["Filed", "Wanted", "ends", "ends_at_last", "file_request"]

@@ -17,8 +17,8 @@ from world import CSRS, NAMESPACE, World, eventually
 
 from nodeattest_providers import attestors, csr, envelope
 from nodeattest_providers.binding import Binding, cluster_pin
-from nodeattest_providers.exchange import Attestor, PublishedChallenge
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ClusterPin, ProviderName, Purpose, SignerName, signer_for
+from nodeattest_providers.node_interface import Attestor, PublishedChallenge
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 
-from nodeattest_providers.binding import Binding, lp
-from nodeattest_providers.canonical import Fields, b64encode
+from nodeattest_providers.binding import Binding, length_prefix
+from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.evidence import check_block, check_parsed
-from nodeattest_providers.exchange import Attestor, Evidence, JsonValue, PublishedChallenge
-from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.names import MachineName, ProviderName
+from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 __all__ = ["NewAttestor", "NewSigner", "OldAttestor", "OldSigner"]
 
@@ -90,5 +90,5 @@ class NewSigner(OldSigner):
 
 
 def _mac(settings: Mapping[str, JsonValue], version: int, binding: Binding) -> bytes:
-    message = binding.digest if version == 1 else lp(b"skewed/v2", binding.digest)
+    message = binding.digest if version == 1 else length_prefix(b"skewed/v2", binding.digest)
     return hmac.digest(str(settings["key"]).encode(), message, "sha256")

@@ -22,7 +22,7 @@ from world import eventually
 
 from nodeattest_authenticator.cluster import kubelet_config
 from nodeattest_authenticator.state import kubelet_files
-from nodeattest_providers.exchange import JsonObject
+from nodeattest_providers.node_interface import JsonObject
 
 QUIET: Final[JsonObject] = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",

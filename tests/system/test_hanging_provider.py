@@ -17,7 +17,7 @@ import asyncio
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.interface import AttestedNode
+from nodeattest_providers.verifier_interface import AttestedNode
 
 
 class Signer:

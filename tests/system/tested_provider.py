@@ -19,8 +19,8 @@ from third_party import install_provider
 from world import CSRS, World
 
 from nodeattest_providers import csr, envelope
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
+from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 
 __all__ = ["Fleet", "installed"]
@@ -29,7 +29,7 @@ NAME: Final = "tested"
 SOURCE: Final = """
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import AttestedNode
+from nodeattest_providers.verifier_interface import AttestedNode
 
 
 class Signer:

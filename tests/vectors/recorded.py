@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from nodeattest_controller.model.csr_request import parse_request
-from nodeattest_providers.interface import ClusterFacts, Facts, MachineFacts, NodeRequest, SecretBytes
 from nodeattest_providers.names import ClusterPin, ProviderID
+from nodeattest_providers.node_interface import SecretBytes
+from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
 
 FOLDER = Path(__file__).parent / "v1"
 Json = dict[str, Any]

@@ -9,7 +9,7 @@ import generate_eventlog
 import pytest
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.tpm.eventlog import parse_event_log, replay
+from nodeattest_providers.tpm.event_log import parse_event_log, replay
 from nodeattest_providers.tpm.protocol import Challenge
 from nodeattest_providers.tpm.structures import Alg
 

@@ -13,12 +13,13 @@ from recorded import FOLDER, Recorded
 
 from nodeattest_providers import signers
 from nodeattest_providers.attestors import attestor
-from nodeattest_providers.canonical import b64decode
+from nodeattest_providers.canonical_json import b64decode
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
-from nodeattest_providers.interface import AttestedNode, Evidence, Facts, NodeRequest, PublishedChallenge
 from nodeattest_providers.names import ClusterPin, ProviderName
-from nodeattest_providers.platform import NOWHERE
+from nodeattest_providers.node_interface import Evidence, PublishedChallenge
+from nodeattest_providers.platform import OFFLINE
 from nodeattest_providers.tpm.protocol import Challenge as TpmChallenge
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 JOINS = {path.stem: Recorded.of(path) for path in sorted(FOLDER.glob("*.json"))}
 TWO_ROUNDS = sorted(name for name, join in JOINS.items() if join.challenge)
@@ -43,7 +44,7 @@ def test_the_records_are_those_of_their_first_day() -> None:
 
 def _asks_a_platform(name: str) -> bool:
     """Whether a recorded request could be verified again only by those who were asked then."""
-    return getattr(signers.signer(ProviderName(name), NOWHERE), "takes_platform", False)
+    return getattr(signers.signer(ProviderName(name), OFFLINE), "takes_platform", False)
 
 
 def test_each_provider_that_asks_no_platform_has_a_record_and_each_record_its_line_in_the_page() -> None:

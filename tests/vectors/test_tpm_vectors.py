@@ -10,24 +10,17 @@ import generate_tpm
 import pytest
 
 from nodeattest_providers.binding import Binding
+from nodeattest_providers.challenge_response import LABEL_NONCE, LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.interface import (
-    ClusterFacts,
-    Evidence,
-    Facts,
-    MachineFacts,
-    NodeCsr,
-    NodeRequest,
-    SecretBytes,
-)
 from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, ProviderName, Purpose, SignerName
-from nodeattest_providers.tpm.attestation import qualified_name
-from nodeattest_providers.tpm.credential import make_credential
-from nodeattest_providers.tpm.endorsement import parse_endorsement_key
+from nodeattest_providers.node_interface import Evidence, NodeCsr, SecretBytes
+from nodeattest_providers.tpm.attestation_key import qualified_name
+from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
+from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.protocol import Challenge, proof, qualifying_data
-from nodeattest_providers.tpm.public import PublicArea, parse_public
+from nodeattest_providers.tpm.public_area import PublicArea, parse_public
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
-from nodeattest_providers.twostep import LABEL_NONCE, LABEL_SECRET, context, derive
+from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
 
 FILE = Path(__file__).parent / "tpm.json"
 VECTORS: Any = json.loads(FILE.read_text())
@@ -60,7 +53,7 @@ def context_of(vector: dict[str, Any]) -> bytes:
     machine = MachineFacts(name="m", namespace="n", uid=VECTORS["machineUID"], provider_id=ProviderID("p"))
     facts = Facts(cluster=cluster, machine=machine, verified_at=first.created)
     ek, ak = keys_of(vector)
-    return context(facts, first, ak.name, ek.spki_sha256)
+    return challenge_context(facts, first, ak.name, ek.spki_sha256)
 
 
 def test_generating_again_makes_no_difference() -> None:

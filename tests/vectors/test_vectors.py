@@ -9,16 +9,17 @@ from typing import Any
 import generate
 import pytest
 
-from nodeattest_providers import canonical, envelope
+from nodeattest_providers import canonical_json, envelope
 from nodeattest_providers.binding import Binding, cluster_pin
-from nodeattest_providers.canonical import b64encode
+from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.protocol import Challenge, fingerprint, parse_evidence, proof
 from nodeattest_providers.challenge.verifier import ChallengeSigner
+from nodeattest_providers.challenge_response import LABEL_NONCE, challenge_context, derive
 from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.errors import ChallengeRequired, Denied
-from nodeattest_providers.interface import ClusterFacts, Facts, MachineFacts, NodeRequest, SecretBytes
 from nodeattest_providers.names import ClusterPin, ProviderID, Purpose, SignerName
-from nodeattest_providers.twostep import LABEL_NONCE, context, derive
+from nodeattest_providers.node_interface import SecretBytes
+from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
 
 FOLDER = Path(__file__).parent
 
@@ -108,7 +109,7 @@ FACTS = Facts(
 
 
 def test_the_formulas_of_the_challenge_are_as_published() -> None:
-    ctx = context(FACTS, FIRST)
+    ctx = challenge_context(FACTS, FIRST)
     assert ctx.hex() == EXCHANGE["context"]
     nonce = derive(LABEL_NONCE, MASTER_KEY, ctx)
     assert nonce.hex() == EXCHANGE["nonce"]
@@ -136,7 +137,7 @@ async def test_the_published_exchange_attests_the_node() -> None:
 
 
 def _canonical(data: bytes) -> bool:
-    return canonical.dumps(canonical.loads(data)) == data
+    return canonical_json.dumps(canonical_json.loads(data)) == data
 
 
 def _csr(data: bytes) -> bool:
@@ -149,7 +150,7 @@ def _envelope(data: bytes) -> bool:
 
 
 def _evidence(data: bytes) -> bool:
-    value = canonical.loads(data)
+    value = canonical_json.loads(data)
     return parse_evidence(value).to_json() == value
 
 

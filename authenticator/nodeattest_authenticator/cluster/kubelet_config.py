@@ -16,7 +16,7 @@ from typing import Final, cast
 from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.transport.api_client import ForbiddenError, HttpsApi, UnreachableError
-from nodeattest_providers.exchange import JsonObject
+from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["adjust", "fetch", "parse", "render"]
 

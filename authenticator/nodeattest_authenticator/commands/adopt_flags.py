@@ -17,7 +17,7 @@ from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.formats import kubeconfig
 from nodeattest_authenticator.formats.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_API_VERSIONS
 from nodeattest_authenticator.formats.strict_json import FieldsError
-from nodeattest_providers.exchange import JsonObject
+from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["describe", "run"]
 

@@ -19,7 +19,7 @@ from nodeattest_authenticator.commands.cli_args import describe_provider_setting
 from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.errors import Failure
 from nodeattest_authenticator.exec_plugin.fast_path import DEFAULT_CACHE_DIR, DEFAULT_CONFIG
-from nodeattest_providers.exchange import JsonObject
+from nodeattest_providers.node_interface import JsonObject
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.context import Agent

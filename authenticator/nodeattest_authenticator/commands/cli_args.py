@@ -10,7 +10,7 @@ import sys
 from typing import cast
 
 from nodeattest_authenticator.errors import Failure, Fate, Local
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["absolute", "describe_provider_settings", "program_path", "provider_settings", "read", "wrong"]
 

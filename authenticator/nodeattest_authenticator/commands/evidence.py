@@ -17,7 +17,7 @@ from nodeattest_authenticator.enrollment.issue import attestor_of
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.exchange import Attestor, JsonObject
+from nodeattest_providers.node_interface import Attestor, JsonObject
 
 __all__ = ["HasEndorsementKey", "evidence", "fingerprint"]
 

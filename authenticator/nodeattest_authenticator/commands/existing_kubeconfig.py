@@ -29,9 +29,9 @@ from nodeattest_authenticator.certificate import Wanted, checked
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.credential_cache import Credential
-from nodeattest_providers.exchange import JsonObject, JsonValue
 from nodeattest_providers.names import NODE_USER_PREFIX, NodeName
-from nodeattest_providers.unreadable import UNREADABLE
+from nodeattest_providers.node_interface import JsonObject, JsonValue
+from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = ["KubeletAccess", "read_access"]
 
@@ -133,7 +133,7 @@ def _credential(path: str, certificate: bytes, key: bytes, ca_pem: bytes) -> tup
         user = str(common_name.value)
         private = load_pem_private_key(_key_block(key), password=None)
         key_pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    except UNREADABLE:
+    except X509_ERRORS:
         raise _refused(path, "a certificate and its key in PEM", "something else") from None
     name = NodeName(user.removeprefix(NODE_USER_PREFIX))
     canonical, not_before, not_after = checked(chain, key_pem, Wanted(node_name=name, ca_pem=ca_pem))

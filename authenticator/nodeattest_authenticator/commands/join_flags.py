@@ -27,7 +27,7 @@ from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.formats.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_API_VERSIONS
 from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_authenticator.transport.retry import FIRST_BOOT, patiently
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.commands.kubeadm_config import Joining

@@ -20,7 +20,7 @@ from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_discovery import strictyaml
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     from nodeattest_discovery.pins import CaPin

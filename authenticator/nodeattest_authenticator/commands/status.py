@@ -16,7 +16,7 @@ from nodeattest_authenticator.kubelet_serving.serving_file import ServingFile
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.evidence_version_store import StoredAgreement
 from nodeattest_authenticator.state.failure_backoff import Remembered
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["moment", "status", "to_text"]
 

@@ -11,7 +11,7 @@ from typing import Final
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.formats.strict_json import Fields, FieldsError
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["CLUSTER_INFO_FILE", "MOST_FORMER", "MOST_SERVERS", "Cluster", "Discovery", "parse_discovery"]
 

@@ -8,8 +8,8 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from nodeattest_authenticator.formats.strict_json import Fields, FieldsError
-from nodeattest_providers.exchange import JsonObject, JsonValue
 from nodeattest_providers.identifiers import is_dns_name
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["ServingSettings", "parse_serving"]
 

@@ -19,11 +19,11 @@ from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.evidence_versions import HIGHEST
 from nodeattest_providers.identifiers import node_name as checked_node_name
 from nodeattest_providers.identifiers import provider_id as checked_provider_id
 from nodeattest_providers.names import NodeName, ProviderName, Purpose, SignerName, signer_for
-from nodeattest_providers.versions import HIGHEST
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.config.discovery import Cluster, Discovery

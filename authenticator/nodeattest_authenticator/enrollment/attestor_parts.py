@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from nodeattest_providers.exchange import Attestor
+from nodeattest_providers.node_interface import Attestor
 
 __all__ = ["MadeOfParts", "halves_of"]
 

@@ -21,8 +21,8 @@ from nodeattest_authenticator.formats.csr_object import Condition, Csr, manifest
 from nodeattest_authenticator.state.pending_request import Filed
 from nodeattest_authenticator.transport.api_client import ForbiddenError, UnreachableError
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.exchange import JsonObject
 from nodeattest_providers.names import SignerName
+from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["CsrApi", "Desk", "RestartError", "VersionRefusedError", "backoff", "follow", "name_of", "submit"]
 

@@ -57,8 +57,8 @@ from nodeattest_providers import envelope
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.csr import PrivateKey, build_csr
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.exchange import Attestor, Evidence, PublishedChallenge
 from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, SignerName
+from nodeattest_providers.node_interface import Attestor, Evidence, PublishedChallenge
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.kubelet_serving.names import Names

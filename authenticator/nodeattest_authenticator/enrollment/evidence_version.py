@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from nodeattest_authenticator.errors import Failure, Fate, Local
-from nodeattest_providers import versions
+from nodeattest_providers import evidence_versions
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.exchange import Attestor, Evidence, VersionedAttestor
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Attestor, Evidence, VersionedAttestor
 
 __all__ = [
     "AGREED_FOR",
@@ -95,7 +95,7 @@ def fallback(offer: Offer, refused: Collection[int], published: str | None) -> i
     ``published`` is the annotation of the refused request: a claim, read strictly.
     """
     try:
-        understood = versions.parse(published or "", offer.provider)
+        understood = evidence_versions.parse(published or "", offer.provider)
     except Denied:
         raise _no_common(offer, refused, None) from None
     common = [version for version in offer.versions if version in understood and version not in refused]

@@ -30,8 +30,8 @@ from nodeattest_authenticator.transport.api_client import HttpsApi, Login, Unrea
 from nodeattest_providers import attestors
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.exchange import Attestor, Evidence, JsonValue, PublishedChallenge, VersionedAttestor
 from nodeattest_providers.names import NODE_USER_PREFIX, ProviderName, Purpose, signer_for
+from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge, VersionedAttestor
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.kubelet_serving.names import Names

@@ -8,9 +8,9 @@ from nodeattest_authenticator.config.settings import ProviderIdSource
 from nodeattest_authenticator.enrollment.attestor_parts import halves_of
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.exchange import Attestor
 from nodeattest_providers.identifiers import provider_id as checked
 from nodeattest_providers.names import ProviderID
+from nodeattest_providers.node_interface import Attestor
 
 __all__ = ["KnowsProviderId", "resolve"]
 

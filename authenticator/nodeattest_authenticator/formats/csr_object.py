@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nodeattest_authenticator.formats.strict_json import Fields, FieldsError
-from nodeattest_providers.exchange import JsonObject, JsonValue
 from nodeattest_providers.names import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_REASON,
     ANNOTATION_SUPPORTED_VERSIONS,
     SignerName,
 )
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["Condition", "Csr", "manifest", "parse"]
 

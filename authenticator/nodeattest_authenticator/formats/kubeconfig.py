@@ -13,7 +13,7 @@ from typing import Final
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.formats.exec_credential import API_VERSIONS
 from nodeattest_authenticator.formats.strict_json import FieldsError, parse_object
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["DEFAULT_EXEC_API_VERSION", "EXEC_API_VERSIONS", "is_ours", "moved", "render"]
 

@@ -6,7 +6,7 @@ import binascii
 import json
 from typing import Final, cast
 
-from nodeattest_providers.exchange import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["Fields", "FieldsError", "parse_object"]
 

@@ -13,7 +13,7 @@ from nodeattest_authenticator.enrollment.evidence_version import Agreed
 from nodeattest_authenticator.exec_plugin.fast_path import UnsafeFileError
 from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
 from nodeattest_authenticator.state.storage import Storage
-from nodeattest_providers.versions import HIGHEST
+from nodeattest_providers.evidence_versions import HIGHEST
 
 __all__ = ["AGREED_FILE", "StoredAgreement"]
 

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 from nodeattest_authenticator.exec_plugin.fast_path import UnsafeFileError
 from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
 from nodeattest_authenticator.state.storage import Storage
-from nodeattest_providers.exchange import JsonObject
-from nodeattest_providers.versions import HIGHEST
+from nodeattest_providers.evidence_versions import HIGHEST
+from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["DRAFT_FILE", "FIRST_VERSION", "Draft", "DraftStore", "Filed", "StoredDrafts"]
 

@@ -27,7 +27,7 @@ from nodeattest_authenticator.formats.csr_object import parse as parse_csr
 from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
 from nodeattest_discovery import tls
-from nodeattest_providers.exchange import JsonObject
+from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["ForbiddenError", "HttpsApi", "Login", "UnreachableError", "client_context"]
 

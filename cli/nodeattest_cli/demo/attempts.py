@@ -17,8 +17,8 @@ from nodeattest_cli.demo.results import Refused
 from nodeattest_cli.demo.scene import Attempt, Scene, by_agent, file_request, observed_proof, with_proof
 from nodeattest_providers import envelope, pem
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence
 
 __all__ = ["attempts_for", "carry_out"]
 

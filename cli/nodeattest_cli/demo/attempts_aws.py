@@ -12,13 +12,13 @@ from nodeattest_cli.demo.grounds.aws import ROLE, AwsGround, seat_of
 from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_cli.demo.scene import Attempt, Scene, by_agent, with_proof
 from nodeattest_providers.aws.imds import NAME, Session
-from nodeattest_providers.aws.instance import InstanceCredentials, parse_document, parse_signature
+from nodeattest_providers.aws.imds_answers import InstanceCredentials, parse_document, parse_signature
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, AwsEvidence, sts_request
-from nodeattest_providers.aws.signing import sign
+from nodeattest_providers.aws.sigv4 import sign
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.exchange import Evidence, SecretBytes
-from nodeattest_providers.metadata import MetadataService, endpoint
+from nodeattest_providers.metadata_service import MetadataService, endpoint
+from nodeattest_providers.node_interface import Evidence, SecretBytes
 from nodeattest_sandbox.clouds.aws.authority import make_region_key
 from nodeattest_sandbox.clouds.aws.cloud import Credentials, SandboxAws
 from nodeattest_sandbox.clouds.aws.documents import signature

@@ -12,7 +12,7 @@ from nodeattest_cli.demo.scene import Attempt, Scene, by_agent, with_proof
 from nodeattest_providers.azure.protocol import PROVIDER, VERSION, AzureEvidence, nonce_for
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.interface import Evidence
+from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.clouds.azure.authority import Issuer, signer_of
 from nodeattest_sandbox.clouds.azure.metadata import Signing, attested, content_of
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine

@@ -8,8 +8,8 @@ from nodeattest_cli.demo.attacker import Verdict
 from nodeattest_cli.demo.equipment import Seat
 from nodeattest_cli.demo.scene import Attempt, Scene, by_agent, with_proof
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.interface import Evidence, JsonObject
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence, JsonObject
 
 __all__ = ["ATTEMPTS"]
 

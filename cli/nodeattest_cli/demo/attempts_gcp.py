@@ -13,8 +13,8 @@ from nodeattest_cli.demo.grounds.gcp import GcpGround
 from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_cli.demo.scene import Attempt, Scene, by_agent, thief_of, with_proof
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.interface import Evidence
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence
 
 __all__ = ["ATTEMPTS"]
 

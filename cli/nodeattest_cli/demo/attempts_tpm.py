@@ -14,7 +14,7 @@ from nodeattest_cli.demo.scene import Attempt, Scene, by_agent, file_request, ne
 from nodeattest_controller.model.objects import text
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.interface import Evidence, FirstRequestRef, JsonObject
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonObject
 from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence, qualifying_data
 
 __all__ = ["ATTEMPTS", "forge"]

@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.tpm.attestation import qualified_name
+from nodeattest_providers.tpm.attestation_key import qualified_name
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence
-from nodeattest_providers.tpm.public import parse_public
+from nodeattest_providers.tpm.public_area import parse_public
 from nodeattest_providers.tpm.structures import PcrSelection, digest_size, sized
-from nodeattest_providers.tpm.templates import AK_TEMPLATE, EK_TEMPLATES
 
 __all__ = ["ForgedTpm"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.interface import JsonObject
+from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["Joined", "Refused", "Report"]
 

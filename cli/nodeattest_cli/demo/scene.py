@@ -24,7 +24,7 @@ from nodeattest_controller.model.objects import text
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import Evidence
+from nodeattest_providers.node_interface import Evidence
 
 __all__ = ["Attempt", "Scene", "by_agent", "file_request", "new_name", "observed_proof", "thief_of", "with_proof"]
 

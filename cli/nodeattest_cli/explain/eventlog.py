@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from nodeattest_cli.explain.eventtypes import describe, is_hashed, name_of
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.interface import NodeRequest
-from nodeattest_providers.tpm.attest import parse_quote
-from nodeattest_providers.tpm.eventlog import NO_PCR, Event, EventLog, hash_of, parse_event_log
-from nodeattest_providers.tpm.measured import Measured, measure
+from nodeattest_providers.tpm.event_log import NO_PCR, Event, EventLog, hash_of, parse_event_log
+from nodeattest_providers.tpm.event_log_checks import Measured, measure
 from nodeattest_providers.tpm.protocol import SecondEvidence, parse_evidence
+from nodeattest_providers.tpm.quote import parse_quote
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size
+from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = ["LoggedEvent", "ShownLog", "read_log"]
 

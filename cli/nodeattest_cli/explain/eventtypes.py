@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nodeattest_providers.identifiers import shown
+from nodeattest_providers.identifiers import printable
 
 __all__ = ["describe", "is_hashed", "name_of"]
 
@@ -85,14 +85,14 @@ def describe(kind: int, data: bytes) -> str:
     if kind == _SEPARATOR:
         return _SEPARATORS.get(data, f"another, of {len(data)} bytes")
     if kind in _TEXTS:
-        return shown(data.rstrip(b"\0").decode("latin-1"))
+        return printable(data.rstrip(b"\0").decode("latin-1"))
     if kind in _VARIABLES:
         return _variable(data)
     if kind == _S_CRTM_VERSION:
-        return shown(data.decode("utf-16-le", "replace").rstrip("\0"))
+        return printable(data.decode("utf-16-le", "replace").rstrip("\0"))
     if kind == _NO_ACTION:
         locality = f", {data[_SIGNATURE]}" if data.startswith(b"StartupLocality\0") and len(data) > _SIGNATURE else ""
-        return shown(data[:_SIGNATURE].rstrip(b"\0").decode("latin-1")) + locality
+        return printable(data[:_SIGNATURE].rstrip(b"\0").decode("latin-1")) + locality
     return f"{len(data)} bytes"
 
 
@@ -102,5 +102,5 @@ def _variable(data: bytes) -> str:
     size = int.from_bytes(data[24:32], "little")
     if len(data) < _VARIABLE_HEADER or name_end + size != len(data):
         return f"{len(data)} bytes"
-    name = shown(data[_VARIABLE_HEADER:name_end].decode("utf-16-le", "replace"))
+    name = printable(data[_VARIABLE_HEADER:name_end].decode("utf-16-le", "replace"))
     return f"{name} = {data[name_end:].hex()}" if 0 < size <= _SMALL else f"{name}, {size} bytes"

@@ -38,22 +38,21 @@ from nodeattest_controller.model.identity_rules import (
 from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_controller.model.policy import check_authorized, parse_attestation_policy
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers import signers, versions
+from nodeattest_providers import evidence_versions, signers
 from nodeattest_providers.checks import Check, Checks
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import shown
-from nodeattest_providers.interface import (
+from nodeattest_providers.identifiers import printable
+from nodeattest_providers.names import ProviderName, Purpose
+from nodeattest_providers.node_interface import JsonValue, SecretBytes
+from nodeattest_providers.platform import OFFLINE, Platform
+from nodeattest_providers.verifier_interface import (
     ChallengeSigner,
     ClusterAPISigner,
     Facts,
-    JsonValue,
     LedgerFacts,
     MachineFacts,
     NodeRequest,
-    SecretBytes,
 )
-from nodeattest_providers.names import ProviderName, Purpose
-from nodeattest_providers.platform import NOWHERE, Platform
 
 __all__ = ["NO_PLATFORMS", "Platforms", "explain_request", "first_request_name"]
 
@@ -136,8 +135,8 @@ def _explain_attested(
 
 
 def _first_name(request: NodeRequest) -> str | None:
-    signer = signers.signer(request.evidence.provider, NOWHERE)
-    versions.check(request.evidence, signer.versions)
+    signer = signers.signer(request.evidence.provider, OFFLINE)
+    evidence_versions.check(request.evidence, signer.versions)
     ref = signer.first_request(request) if isinstance(signer, ChallengeSigner) else None
     return ref.name if ref else None
 
@@ -147,8 +146,8 @@ def _first_name(request: NodeRequest) -> str | None:
 
 def _stored_facts(csr: JsonObject) -> Iterator[tuple[str, str]]:
     yield "request", text(csr, "metadata", "name") or "(no name)"
-    yield "signer", shown(text(csr, "spec", "signerName"))[1:-1]
-    yield "requester", shown(text(csr, "spec", "username"))[1:-1]
+    yield "signer", printable(text(csr, "spec", "signerName"))[1:-1]
+    yield "requester", printable(text(csr, "spec", "username"))[1:-1]
     yield "created", text(csr, "metadata", "creationTimestamp") or "(no time)"
     conditions = items(csr, "status", "conditions")
     for kind in ("Approved", "Denied", "Failed"):
@@ -196,7 +195,7 @@ def _identity_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     around = NameContext(claimants=[one for one in given.claimants if name in allowed_node_names(one)], holders=[])
     yield attempt("the Machine's node name", "identity rule 2", lambda: check_node_name(request, member, around, None))
     ledger = given.ledger or attestations.new_attestation(member)
-    secure = signers.signer(request.evidence.provider, NOWHERE).secure
+    secure = signers.signer(request.evidence.provider, OFFLINE).secure
     yield attempt(
         "not bound otherwise", "identity rules 3 and 4", lambda: check_binding(request, member, ledger, secure=secure)
     )

@@ -18,8 +18,9 @@ from nodeattest_controller.model.machine_record import MACHINE_RECORD
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.interface import ClusterFacts, NodeRequest, SecretBytes
 from nodeattest_providers.names import ClusterPin, MachineName, NodeName
+from nodeattest_providers.node_interface import SecretBytes
+from nodeattest_providers.verifier_interface import ClusterFacts, NodeRequest
 
 __all__ = ["Given", "pick", "pick_for_node"]
 

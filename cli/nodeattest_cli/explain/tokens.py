@@ -16,7 +16,7 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import TokenBinding, parse_attestation_policy
 from nodeattest_controller.model.token_binding import asking_token, check_token_named, is_kubeadm_config, named_tokens
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = ["token_steps"]
 

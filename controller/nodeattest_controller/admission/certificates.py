@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.unreadable import UNREADABLE
+from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = ["Held", "Lifetimes", "Pair", "advance", "decode", "encode"]
 
@@ -150,7 +150,7 @@ def _pair(data: Mapping[str, object], name: str) -> Pair | None:
     try:
         key = load_pem_private_key(_bytes(data, f"{name}.key"), password=None)
         same = _public(key.public_key()) == _public(certificate.public_key())
-    except UNREADABLE:
+    except X509_ERRORS:
         return None
     return Pair(certificate, key) if same and isinstance(key, ec.EllipticCurvePrivateKey) else None
 
@@ -158,7 +158,7 @@ def _pair(data: Mapping[str, object], name: str) -> Pair | None:
 def _certificate(data: Mapping[str, object], name: str) -> x509.Certificate | None:
     try:
         return x509.load_pem_x509_certificate(_bytes(data, f"{name}.crt"))
-    except UNREADABLE:
+    except X509_ERRORS:
         return None
 
 
@@ -186,7 +186,7 @@ def _unfit(held: Held, now: datetime, names: tuple[str, ...]) -> bool:
         return True
     try:
         serving.verify_directly_issued_by(held.authority.certificate)
-    except (InvalidSignature, *UNREADABLE):
+    except (InvalidSignature, *X509_ERRORS):
         return True
     return False
 
@@ -198,7 +198,7 @@ def _begin(pair: Pair) -> datetime:
 def _names_of(certificate: x509.Certificate) -> set[str]:
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except UNREADABLE:
+    except X509_ERRORS:
         return set()
     addresses = [str(address) for address in found.get_values_for_type(x509.IPAddress)]
     return {*found.get_values_for_type(x509.DNSName), *addresses}

@@ -16,7 +16,7 @@ from typing import Final
 
 from cryptography import x509
 
-from nodeattest_providers.unreadable import UNREADABLE
+from nodeattest_providers.x509_errors import X509_ERRORS
 from nodeattest_serving.files import no_password
 from nodeattest_serving.tls import ServingCertificate
 
@@ -74,7 +74,7 @@ class FileCertificate:
             certificate = x509.load_pem_x509_certificate(self._certificate.read_bytes())
         except OSError as error:
             return f"{self._certificate} cannot be read: {error.strerror}"
-        except UNREADABLE:
+        except X509_ERRORS:
             return f"{self._certificate} holds no certificate in PEM"
         begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         if begin <= self._now() < end:

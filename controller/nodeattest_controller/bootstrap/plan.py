@@ -12,8 +12,8 @@ from typing import Final
 
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import JsonValue
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import JsonValue
 
 __all__ = ["NEEDS_PROVIDER_ID", "Plan", "Rendered", "RenderingRefused", "Serving", "refusal"]
 

@@ -26,7 +26,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = ["BootstrapConfigs"]
 

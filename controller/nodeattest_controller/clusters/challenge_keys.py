@@ -23,7 +23,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.interface import SecretBytes
+from nodeattest_providers.node_interface import SecretBytes
 
 __all__ = ["ChallengeKeys"]
 

@@ -42,7 +42,8 @@ from nodeattest_kube.jsontypes import JsonObject, version_of
 from nodeattest_kube.paging import PageSize
 from nodeattest_kube.reflector import Reflector
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import ClusterFacts, SecretBytes
+from nodeattest_providers.node_interface import SecretBytes
+from nodeattest_providers.verifier_interface import ClusterFacts
 
 __all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "MachineResource", "Management", "node_change"]
 

@@ -34,8 +34,8 @@ from nodeattest_controller.model.retired_keys import (
 )
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import AttestedNode, BootState, LedgerFacts, NodeRequest
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, LedgerFacts, NodeRequest
 
 __all__ = [
     "Attestation",

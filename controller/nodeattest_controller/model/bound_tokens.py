@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from nodeattest_providers.binding import lp
+from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = ["BOUND_GROUP_PREFIX", "bound_group", "check_bound_token"]
 
@@ -25,7 +25,7 @@ _DIGITS: Final = 32
 
 def bound_group(cluster: str, provider_id: str) -> str:
     """Name the group of the tokens that are good for one machine; ``cluster`` is ``namespace/name``."""
-    digest = hashlib.sha256(lp(_LABEL, cluster.encode(), provider_id.encode())).hexdigest()
+    digest = hashlib.sha256(length_prefix(_LABEL, cluster.encode(), provider_id.encode())).hexdigest()
     return BOUND_GROUP_PREFIX + digest[:_DIGITS]
 
 

@@ -27,7 +27,7 @@ from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.names import ClusterPin, NodeName, Purpose
 from nodeattest_providers.subject import kubelet_subject
-from nodeattest_providers.unreadable import UNREADABLE
+from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = [
     "CertificateAuthority",
@@ -96,7 +96,7 @@ def load_authority(secret: JsonObject | None, cluster: str) -> CertificateAuthor
         certificates = x509.load_pem_x509_certificates(chain)
         pins = bundle_pins(certificates)
         key = serialization.load_pem_private_key(key_pem, password=None)
-    except UNREADABLE as error:
+    except X509_ERRORS as error:
         raise _unavailable(f"Secret {cluster}-ca is not a PEM certificate and key", "repair the Secret") from error
     if not isinstance(key, _PRIVATE):
         raise _unavailable(f"the key in Secret {cluster}-ca is neither RSA nor ECDSA", "use an RSA or ECDSA CA")

@@ -17,7 +17,6 @@ from nodeattest_controller.model.objects import condition, items, moment, number
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import NodeRequest
 from nodeattest_providers.names import (
     KUBELET_SERVING_SIGNER,
     NODE_USER_PREFIX,
@@ -28,6 +27,7 @@ from nodeattest_providers.names import (
     SignerName,
     split_signer,
 )
+from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = ["KUBELET", "MAX_BASE64", "CSRSummary", "RequestState", "check_usages", "parse_request", "summarize"]
 

@@ -14,8 +14,8 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import NodeRequest
 from nodeattest_providers.names import NodeName, Purpose
+from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = [
     "NameContext",

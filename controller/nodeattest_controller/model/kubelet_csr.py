@@ -20,7 +20,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import pem, pkcs10
 from nodeattest_providers.envelope import LABEL_CSR
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import shown
+from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, NodeName, Purpose
 
 __all__ = ["KubeletServingRequest", "parse_kubelet_request", "requesting_node"]
@@ -57,7 +57,7 @@ def parse_kubelet_request(csr: JsonObject) -> KubeletServingRequest:
         raise Denied(
             Reason.REQUESTER_NOT_ALLOWED,
             expected="a node in system:nodes",
-            got=shown(text(csr, "spec", "username")),
+            got=printable(text(csr, "spec", "username")),
             remedy="let kubelet file the request with its node's client certificate",
         )
     check_usages(csr, Purpose.SERVING)  # 2
@@ -65,7 +65,7 @@ def parse_kubelet_request(csr: JsonObject) -> KubeletServingRequest:
     if found.node_name != asks:  # 5
         raise Denied(
             Reason.REQUESTER_NOT_ALLOWED,
-            expected=f"a request of {shown(asks)} for itself",
+            expected=f"a request of {printable(asks)} for itself",
             got=f"a request for {found.node_name}",
             remedy="a node may only ask for its own name",
         )

@@ -14,8 +14,9 @@ from typing import Final, Literal
 
 from nodeattest_controller.model.objects import condition, flag, items, mapping, moment, strings, text, text_map
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.interface import MachineFacts, SecretBytes
 from nodeattest_providers.names import NodeName, ProviderID
+from nodeattest_providers.node_interface import SecretBytes
+from nodeattest_providers.verifier_interface import MachineFacts
 
 __all__ = [
     "CLUSTER_LABEL",

@@ -17,8 +17,8 @@ from nodeattest_controller.model.objects import flag, items, mapping, strings, t
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.jsontypes import JsonValue as RawValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import JsonValue
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import JsonValue
 
 __all__ = [
     "INSECURE",

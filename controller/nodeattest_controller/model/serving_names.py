@@ -23,9 +23,9 @@ from nodeattest_controller.model.objects import mapping, strings, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import is_dns_name, shown
-from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.identifiers import is_dns_name, printable
 from nodeattest_providers.names import NodeName, Purpose
+from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = [
     "Addresses",
@@ -185,11 +185,11 @@ def check_sans_listed(wanted: SubjectAltNames, *, node_name: NodeName, listed: A
     missing = [name for name in wanted.dns_names if name not in own_names]
     missing += [address for address in wanted.ip_addresses if _strict_address(address) not in own_addresses]
     if missing and settled:
-        raise _refused("names and addresses that the Machine lists", ", ".join(map(shown, missing)))
+        raise _refused("names and addresses that the Machine lists", ", ".join(map(printable, missing)))
     if missing:
         raise Unavailable(
             Reason.ADDRESS_NOT_ALLOWED,
-            f"the Machine does not list {', '.join(map(shown, missing))} yet",
+            f"the Machine does not list {', '.join(map(printable, missing))} yet",
             remedy="wait until the infrastructure provider has filled in the Machine's addresses",
             retry_after=RECHECK,
         )
@@ -231,7 +231,7 @@ def _strict_address(written: str) -> IPv4Address | IPv6Address | None:
 def _checked_address(written: str, network: Network) -> IPv4Address | IPv6Address:
     address = _strict_address(written)
     if address is None:
-        raise _refused("an address in its ordinary spelling", shown(written))
+        raise _refused("an address in its ordinary spelling", printable(written))
     special = (
         address.is_loopback
         or address.is_unspecified
@@ -252,14 +252,14 @@ def _checked_address(written: str, network: Network) -> IPv4Address | IPv6Addres
 
 def _check_name(name: str, network: Network) -> None:
     if not is_dns_name(name) or _strict_address(name) is not None:
-        raise _refused("a DNS name in lower case, without wildcard and final dot", shown(name))
+        raise _refused("a DNS name in lower case, without wildcard and final dot", printable(name))
     if name in _LOCAL_NAMES or name.endswith(".localhost") or name in _PLATFORM_NAMES:
-        raise _refused("a name of one machine", f"{shown(name)}, which means another on each machine")
+        raise _refused("a name of one machine", f"{printable(name)}, which means another on each machine")
     services = (".svc", f".svc.{_SERVICE_DOMAIN}", f".svc.{network.service_domain}")
     if name.split(".", maxsplit=1)[0] == _API_SERVER or name.endswith(services):
-        raise _refused("a name of one machine", f"{shown(name)}, a service's")
+        raise _refused("a name of one machine", f"{printable(name)}, a service's")
     if name == network.endpoint:
-        raise _refused("a name of one machine", f"{shown(name)}, the control plane's")
+        raise _refused("a name of one machine", f"{printable(name)}, the control plane's")
 
 
 def _check_rivals(place: str, rivals: Sequence[MachineView]) -> None:

@@ -20,7 +20,7 @@ from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_discovery.token import USER_PREFIX, is_token
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = [
     "KUBEADM_CONFIG",

@@ -11,10 +11,10 @@ from functools import partial
 
 from nodeattest_controller.metrics import Metrics
 from nodeattest_providers import signers
-from nodeattest_providers.exchange import JsonValue
-from nodeattest_providers.interface import ClusterAPISigner
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import ClosingSigner, Platform
+from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 __all__ = ["VerifierRegistry"]
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from nodeattest_discovery.clusterinfo import PATH, check_server
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import shown
+from nodeattest_providers.identifiers import printable
 
 __all__ = ["Address", "parse_endpoint", "parse_server"]
 
@@ -59,7 +59,7 @@ def parse_endpoint(text: str) -> Address:
     raise Denied(
         Reason.DISCOVERY_ENDPOINT_MALFORMED,
         expected="host:port, [IPv6]:port or https://host:port, without a path",
-        got=shown(text),
+        got=printable(text),
         remedy="say host and port, such as 10.0.0.1:6443, as nodeattest token create --print-join-command does",
     )
 

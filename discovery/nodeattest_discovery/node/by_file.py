@@ -34,7 +34,7 @@ from nodeattest_discovery.node.found import Found
 from nodeattest_discovery.node.rounds import first_sound
 from nodeattest_discovery.node.surroundings import Patience, Surroundings
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import shown
+from nodeattest_providers.identifiers import printable
 
 __all__ = ["BasicCredential", "ClientCertificate", "Credential", "FileFound", "TokenCredential", "by_file"]
 
@@ -168,7 +168,7 @@ def _url(source: str) -> tuple[Address, str]:
     address = parse_server(f"https://{parts.netloc}")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if parts.fragment or not path.isascii() or not path.isprintable() or " " in path:
-        raise not_allowed("an https URL", shown(source.partition("?")[0]), "write it as a browser would send it")
+        raise not_allowed("an https URL", printable(source.partition("?")[0]), "write it as a browser would send it")
     return address, path
 
 
@@ -191,7 +191,7 @@ def _local(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         got = error.strerror if isinstance(error, OSError) else None
         raise not_allowed(
-            f"a file to read at {shown(str(path))}", got or "no such name", "name a file that is there"
+            f"a file to read at {printable(str(path))}", got or "no such name", "name a file that is there"
         ) from None
 
 

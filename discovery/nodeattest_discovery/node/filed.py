@@ -18,8 +18,8 @@ from typing import Final
 from nodeattest_discovery import kubeconfigs
 from nodeattest_discovery.clusterinfo import check_server
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.exchange import JsonObject, JsonValue
 from nodeattest_providers.identifiers import is_dns_name
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["AUTHENTICATOR", "Filed", "InFile", "Stored", "User", "malformed", "not_allowed", "parse"]
 

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
-from nodeattest_providers.unreadable import UNREADABLE
+from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = [
     "MAX_SIZE",
@@ -164,7 +164,7 @@ def _of_block(label: str, body: bytes) -> VerifyingKey:
             return of_public(load_der_public_key(der))
     except KeysError:
         raise
-    except UNREADABLE:  # TypeError among them: a key under a password
+    except X509_ERRORS:  # TypeError among them: a key under a password
         raise KeysError(f"expected an unencrypted key, got a block {label} that cannot be read") from None
     raise KeysError(f"expected PUBLIC KEY, CERTIFICATE or a private key, got a block {label}")
 

@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from nodeattest_providers.aws.imds import ADDRESS, NAME, Session
-from nodeattest_providers.aws.instance import parse_document, parse_signature
+from nodeattest_providers.aws.imds_answers import parse_document, parse_signature
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, AwsEvidence, sts_request
-from nodeattest_providers.aws.signing import sign
+from nodeattest_providers.aws.sigv4 import sign
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.exchange import Evidence, JsonValue, PublishedChallenge
-from nodeattest_providers.metadata import MetadataService, endpoint
+from nodeattest_providers.metadata_service import MetadataService, endpoint
+from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 
 __all__ = ["AwsAttestor"]
 

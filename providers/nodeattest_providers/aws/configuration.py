@@ -2,7 +2,7 @@
 
 Promises: a value, or ``Denied`` that names the field and the nearest known one. Whatever is left out is AWS's own: the
 endpoints of each region, the system's CAs, the credentials that boto3 finds. No proxy unless one is named.
-Leaves to others: reading the files (``trust``, the clients).
+Leaves to others: reading the files (``trust_bundle``, the clients).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
-from nodeattest_providers.exchange import JsonValue
-from nodeattest_providers.settings import closed, invalid, mapping, text
+from nodeattest_providers.config_fields import check_keys, invalid, mapping, text
+from nodeattest_providers.node_interface import JsonValue
 
 __all__ = ["AwsConfiguration", "parse_configuration"]
 
@@ -47,9 +47,9 @@ class AwsConfiguration:
 
 def parse_configuration(settings: Mapping[str, JsonValue]) -> AwsConfiguration:
     """Read the settings; ``{}`` is AWS itself."""
-    closed(settings, _WHERE, _SETTINGS)
+    check_keys(settings, _WHERE, _SETTINGS)
     endpoints = mapping(settings.get("endpoints", {}), f"{_WHERE}.endpoints")
-    closed(endpoints, f"{_WHERE}.endpoints", _ENDPOINTS)
+    check_keys(endpoints, f"{_WHERE}.endpoints", _ENDPOINTS)
     return AwsConfiguration(
         trust_bundle=_path(settings, "trustBundle"),
         sts=_url(endpoints, "sts", f"{_WHERE}.endpoints.sts", ("https",)),

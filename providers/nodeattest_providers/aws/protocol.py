@@ -16,11 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_providers.aws.places import partition_of
+from nodeattest_providers.aws.provider_id import partition_of
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.canonical import Fields, b64encode
-from nodeattest_providers.exchange import JsonObject
+from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import JsonObject
 
 __all__ = [
     "BINDING_HEADER",
@@ -80,7 +80,7 @@ class AwsEvidence:
     document: bytes = field(repr=False)
     """``dynamic/instance-identity/document``, the bytes as the metadata service gave them."""
     pkcs7: bytes = field(repr=False)
-    """``dynamic/instance-identity/rsa2048`` in DER (the service gives base64 of BER; see ``ber``)."""
+    """``dynamic/instance-identity/rsa2048`` in DER (the service gives base64 of BER; see ``definite_length``)."""
     region: str
     """Whose STS endpoint the request was signed for: the instance's own region."""
     sts: SignedHeaders

@@ -15,25 +15,25 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from nodeattest_providers.aws.claims import SECTION, Claim, check_claim
+from nodeattest_providers.aws.api.caller_identity import CallerIdentity, NotSignedOverError
+from nodeattest_providers.aws.api.instances import Instance, Instances, Realm
+from nodeattest_providers.aws.checks import SECTION, VerifiedDocument, check_evidence
+from nodeattest_providers.aws.config import parse_policy
 from nodeattest_providers.aws.configuration import parse_configuration
-from nodeattest_providers.aws.identity import CallerIdentity, NotSignedOverError
-from nodeattest_providers.aws.instances import Instance, Instances, Realm
-from nodeattest_providers.aws.places import parse_provider_id
-from nodeattest_providers.aws.policy import parse_policy
-from nodeattest_providers.aws.presence import PENDING, check_instance, check_session
+from nodeattest_providers.aws.instance_checks import PENDING, check_instance, check_role_session
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, sts_request
-from nodeattest_providers.aws.trust import TrustBundle
+from nodeattest_providers.aws.provider_id import parse_provider_id
+from nodeattest_providers.aws.trust_bundle import TrustBundle
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.exchange import JsonValue
 from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
 from nodeattest_providers.names import MachineName, NodeName
+from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 if TYPE_CHECKING:
-    from nodeattest_providers.aws.sts import StsClient
+    from nodeattest_providers.aws.api.sts import StsClient
 
 __all__ = ["AwsSigner"]
 
@@ -69,8 +69,8 @@ class AwsSigner:
         self._instances: Instances | None = None
         if platform.may_call:
             # boto3 and aiohttp take half a second, which ``policy check`` and ``explain`` need not pay.
-            from nodeattest_providers.aws.ec2 import Ec2  # noqa: PLC0415
-            from nodeattest_providers.aws.sts import StsClient  # noqa: PLC0415
+            from nodeattest_providers.aws.api.ec2 import Ec2  # noqa: PLC0415
+            from nodeattest_providers.aws.api.sts import StsClient  # noqa: PLC0415
 
             self._sts = StsClient(configuration, platform, random)
             ec2 = Ec2(configuration, platform, random)
@@ -126,19 +126,19 @@ class AwsSigner:
     async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Judge one request.
 
-        1. The evidence by itself (``check_claim``).
+        1. The evidence by itself (``check_evidence``).
         2. STS confirms who signed, over the binding to one of the cluster's CAs; or it did so when this very request
            was written to the ledger, and need not be asked again: it would only say that the signature is old now.
         3. That is the instance's own session of a role that the policy lists.
         4. EC2 says that the instance is of that account, runs in that zone, and has what the policy demands.
         """
         policy = parse_policy(facts.settings)
-        claim = check_claim(checks, request, facts, policy, self._trust)  # 1
+        claim = check_evidence(checks, request, facts, policy, self._trust)  # 1
         if facts.ledger.answered:
             _record_answered(checks)
         else:
             identity = await self._caller(checks, request, facts, claim)  # 2
-            check_session(checks, identity, claim, policy)  # 3
+            check_role_session(checks, identity, claim, policy)  # 3
         instance = await self._instance(checks, request, claim)
         check_instance(checks, instance, claim, policy)  # 4
         return AttestedNode(
@@ -149,7 +149,9 @@ class AwsSigner:
             checks=checks.record(),
         )
 
-    async def _caller(self, checks: Checks, request: NodeRequest, facts: Facts, claim: Claim) -> CallerIdentity:
+    async def _caller(
+        self, checks: Checks, request: NodeRequest, facts: Facts, claim: VerifiedDocument
+    ) -> CallerIdentity:
         """Ask STS about a request that is bound to one of the cluster's CAs, one after the other."""
         if self._sts is None:
             raise _offline("AWS STS")
@@ -183,7 +185,7 @@ class AwsSigner:
             raise _offline("AWS EC2")
         return await self._instances.find(realm, instance_id)
 
-    async def _instance(self, checks: Checks, request: NodeRequest, claim: Claim) -> Instance:
+    async def _instance(self, checks: Checks, request: NodeRequest, claim: VerifiedDocument) -> Instance:
         realm = Realm(claim.document.account, claim.name.region)
         instance = await self._find(realm, claim.name.instance_id)
         is_young = request.created - claim.document.pending < _SETTLING

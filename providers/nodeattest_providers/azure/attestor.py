@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from nodeattest_providers.azure.protocol import MAX_SIGNATURE, PROVIDER, VERSION, AzureEvidence, nonce_for
-from nodeattest_providers.azure.resource import provider_id_of
+from nodeattest_providers.azure.provider_id import provider_id_of
 from nodeattest_providers.binding import Binding
+from nodeattest_providers.config_fields import check_keys, text
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.exchange import Evidence, JsonValue, PublishedChallenge
-from nodeattest_providers.metadata import MetadataService, endpoint
-from nodeattest_providers.settings import closed, text
+from nodeattest_providers.metadata_service import MetadataService, endpoint
+from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 
 __all__ = ["AzureAttestor"]
 
@@ -41,7 +41,7 @@ class AzureAttestor:
     two_step = False
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
-        closed(settings, "azure", ("metadataEndpoint",))
+        check_keys(settings, "azure", ("metadataEndpoint",))
         host, port = endpoint(text(settings.get("metadataEndpoint", _ENDPOINT), "azure.metadataEndpoint"))
         self._service = MetadataService(host, port, name="Azure's metadata service")
 

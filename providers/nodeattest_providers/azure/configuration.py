@@ -2,7 +2,7 @@
 
 Promises: a value, or ``Denied`` that names the field and the nearest known one. Endpoints are the cloud's own unless
 named; no proxy unless one is named.
-Leaves to others: reading the files (``trust``, ``credentials``, ``arm``).
+Leaves to others: reading the files (``trust_bundle``, ``api.tokens``, ``api.resource_manager``).
 Source: Azure, "Azure Government endpoint mapping", "Azure China developer guide"; "Instance Metadata Service", table of
 certificates by cloud. Azure Germany was closed in 2021.
 """
@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
-from nodeattest_providers.exchange import JsonValue
-from nodeattest_providers.settings import closed, invalid, mapping, text
+from nodeattest_providers.config_fields import check_keys, invalid, mapping, text
+from nodeattest_providers.node_interface import JsonValue
 
 __all__ = ["CLOUDS", "AzureConfiguration", "Cloud", "ManagedIdentity", "WorkloadIdentity", "parse_configuration"]
 
@@ -94,13 +94,13 @@ class AzureConfiguration:
 
 def parse_configuration(settings: Mapping[str, JsonValue]) -> AzureConfiguration:
     """Read the settings; ``{}`` is Azure's public cloud, with nobody trusted to sign."""
-    closed(settings, _WHERE, _SETTINGS)
+    check_keys(settings, _WHERE, _SETTINGS)
     name = text(settings.get("cloud", "AzurePublicCloud"), f"{_WHERE}.cloud")
     known = CLOUDS.get(name)
     if known is None:
         raise invalid(f"{_WHERE}.cloud", " or ".join(CLOUDS), repr(name[:80]))
     endpoints = mapping(settings.get("endpoints", {}), f"{_WHERE}.endpoints")
-    closed(endpoints, f"{_WHERE}.endpoints", ("resourceManager", "authority"))
+    check_keys(endpoints, f"{_WHERE}.endpoints", ("resourceManager", "authority"))
     where = f"{_WHERE}.endpoints."
     cloud = Cloud(
         resource_manager=_url(endpoints, "resourceManager", where, ("https",)) or known.resource_manager,
@@ -120,18 +120,18 @@ def parse_configuration(settings: Mapping[str, JsonValue]) -> AzureConfiguration
 def _credential(value: JsonValue) -> WorkloadIdentity | ManagedIdentity:
     where = f"{_WHERE}.credential"
     kinds = mapping(value, where)
-    closed(kinds, where, ("workloadIdentity", "managedIdentity"))
+    check_keys(kinds, where, ("workloadIdentity", "managedIdentity"))
     if len(kinds) != 1:
         raise invalid(where, "one of workloadIdentity and managedIdentity", f"{len(kinds)} of them")
     if "managedIdentity" in kinds:
         where += ".managedIdentity"
         managed = mapping(kinds["managedIdentity"], where)
-        closed(managed, where, ("clientID",))
+        check_keys(managed, where, ("clientID",))
         return ManagedIdentity(client=_uuid(managed, "clientID", where) if "clientID" in managed else None)
     where += ".workloadIdentity"
     workload = mapping(kinds["workloadIdentity"], where)
     needed = ("tenantID", "clientID", "tokenFile")
-    closed(workload, where, needed, needed)
+    check_keys(workload, where, needed, needed)
     token_file = _path(workload, "tokenFile", f"{where}.")
     if token_file is None:
         raise AssertionError("a required key is there")

@@ -1,7 +1,7 @@
 """What the two halves of the ``azure`` provider say to each other: one attested document, and its nonce's formula.
 
 Promises: a closed schema read to a value or ``Denied``; the nonce depends on cluster, signer and request.
-Leaves to others: what the document says (``document``), who signed it (``trust``).
+Leaves to others: what the document says (``attested_document``), who signed it (``trust_bundle``).
 Source: docs/wire-format.md, "azure/v1"; Azure, "Instance Metadata Service", attested data: the nonce is a string of up
 to 32 alphanumeric characters.
 """
@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_providers.canonical import Fields, b64encode
-from nodeattest_providers.exchange import JsonObject
+from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["MAX_SIGNATURE", "NONCE", "PROVIDER", "VERSION", "AzureEvidence", "nonce_for", "parse_evidence"]
 

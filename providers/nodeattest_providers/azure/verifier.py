@@ -3,9 +3,9 @@
 Promises: an ``AttestedNode`` only when Azure's metadata service attested, within five minutes of the request and for
 its key, cluster and signer, the very virtual machine that the provider ID names, and the policy lets that one in. What
 the request says decides nothing else; no address in it is ever asked.
-Leaves to others: where Azure is and who signs for it (``configuration``, ``trust``), reading from it (``machines``).
-That the machine runs is in the document: only a running one can get it. Its power state is therefore not asked for;
-lists do not hold it, and fifty machines would cost fifty calls.
+Leaves to others: where Azure is and who signs for it (``config``, ``trust_bundle``), reading from it
+(``api.machines``). That the machine runs is in the document: only a running one can get it. Its power state is
+therefore not asked for; lists do not hold it, and fifty machines would cost fifty calls.
 Source: docs/wire-format.md, "azure/v1"; docs/providers/azure.md.
 """
 
@@ -17,8 +17,11 @@ from collections.abc import Mapping
 from cryptography import x509
 
 from nodeattest_providers import cms
-from nodeattest_providers.azure.arm import ResourceManager
-from nodeattest_providers.azure.claims import (
+from nodeattest_providers.azure.api.machines import Addresses, Machine, Machines
+from nodeattest_providers.azure.api.resource_manager import ResourceManager
+from nodeattest_providers.azure.api.tokens import Tokens
+from nodeattest_providers.azure.attested_document import AttestedDocument, parse_document
+from nodeattest_providers.azure.checks import (
     FINGERPRINT,
     SECTION,
     check_found,
@@ -31,22 +34,19 @@ from nodeattest_providers.azure.claims import (
     check_subscription,
     check_time,
 )
+from nodeattest_providers.azure.config import parse_policy
 from nodeattest_providers.azure.configuration import AzureConfiguration, parse_configuration
-from nodeattest_providers.azure.credentials import Tokens
-from nodeattest_providers.azure.document import AttestedDocument, parse_document
-from nodeattest_providers.azure.machines import Addresses, Machine, Machines
-from nodeattest_providers.azure.policy import parse_policy
 from nodeattest_providers.azure.protocol import MAX_SIGNATURE, PROVIDER, VERSION, parse_evidence
-from nodeattest_providers.azure.resource import MachineName as AzureName
-from nodeattest_providers.azure.trust import Authorities, TrustBundle, chain_problem, foreign_name
+from nodeattest_providers.azure.provider_id import InstanceRef as AzureName
+from nodeattest_providers.azure.trust_bundle import Authorities, TrustBundle, chain_problem, foreign_name
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.evidence import check_block, check_parsed
-from nodeattest_providers.exchange import JsonValue
+from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
 from nodeattest_providers.names import MachineName, NodeName
+from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 __all__ = ["AzureSigner"]
 

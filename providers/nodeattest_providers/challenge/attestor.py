@@ -25,7 +25,7 @@ from nodeattest_providers.challenge.protocol import (
     proof,
 )
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.exchange import Evidence, FirstRequestRef, JsonValue, PublishedChallenge, SecretBytes
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge, SecretBytes
 
 __all__ = ["ChallengeAttestor"]
 

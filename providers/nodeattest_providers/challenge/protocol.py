@@ -1,7 +1,7 @@
 """What the two halves of the ``challenge`` provider say to each other: evidence, challenge, and the proof's formula.
 
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; the secret itself never travels.
-Leaves to others: the nonce (``twostep``), keeping the secret (attestor), judging (verifier).
+Leaves to others: the nonce (``challenge_response``), keeping the secret (attestor), judging (verifier).
 Source: docs/wire-format.md, "challenge/v1"; docs/tpm-protocol.md §5.
 """
 
@@ -12,13 +12,13 @@ import hmac
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_providers import canonical
-from nodeattest_providers.binding import lp
-from nodeattest_providers.canonical import Fields, b64encode
+from nodeattest_providers import canonical_json
+from nodeattest_providers.binding import length_prefix
+from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.exchange import FirstRequestRef, JsonObject, SecretBytes
+from nodeattest_providers.first_request_ref import MAX_UID, parse_first_request_ref
 from nodeattest_providers.names import ProviderName
-from nodeattest_providers.reference import MAX_UID, first_reference
+from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, SecretBytes
 
 __all__ = [
     "MAX_SECRET",
@@ -95,7 +95,7 @@ def _second(fields: Fields) -> SecondEvidence:
     fields.integer("phase", 2, 2)
     first = fields.nested("first", ("name", "uid"))
     return SecondEvidence(
-        first=first_reference(first),
+        first=parse_first_request_ref(first),
         mac=fields.octets("mac", _DIGEST, _DIGEST),
     )
 
@@ -112,7 +112,7 @@ class Challenge:
 
     def to_text(self) -> str:
         """Write the annotation's value."""
-        return canonical.dumps(
+        return canonical_json.dumps(
             {
                 "v": VERSION,
                 "uid": self.uid,
@@ -125,7 +125,7 @@ class Challenge:
     def parse(cls, text: str) -> Challenge:
         """Read the annotation's value; anything else is ``Denied``."""
         # A str may hold lone surrogates, which have no UTF-8: what stands for them here is no UTF-8 either.
-        value = canonical.loads(text.encode(errors="surrogatepass"))
+        value = canonical_json.loads(text.encode(errors="surrogatepass"))
         fields = Fields.of(value, "challenge/v1 challenge", ("v", "uid", "spki", "n"))
         fields.integer("v", VERSION, VERSION)
         return cls(
@@ -142,9 +142,9 @@ def normalised(secret: bytes) -> SecretBytes:
 
 def proof(secret: SecretBytes, nonce: bytes, first_uid: str, binding: bytes) -> bytes:
     """Compute the MAC over challenge, first request and binding digest."""
-    return hmac.digest(secret.reveal(), lp(_LABEL_PROOF, nonce, first_uid.encode(), binding), "sha256")
+    return hmac.digest(secret.reveal(), length_prefix(_LABEL_PROOF, nonce, first_uid.encode(), binding), "sha256")
 
 
 def fingerprint(secret: SecretBytes) -> str:
     """Name a secret in the ledger, by a hash that serves for nothing else."""
-    return "sha256:" + hashlib.sha256(lp(_LABEL_FINGERPRINT, secret.reveal())).hexdigest()
+    return "sha256:" + hashlib.sha256(length_prefix(_LABEL_FINGERPRINT, secret.reveal())).hexdigest()

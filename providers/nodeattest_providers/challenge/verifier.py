@@ -26,19 +26,19 @@ from nodeattest_providers.challenge.protocol import (
     parse_evidence,
     proof,
 )
+from nodeattest_providers.challenge_response import (
+    LABEL_NONCE,
+    challenge_context,
+    check_first_request,
+    derive,
+    master_keys,
+)
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Reason
-from nodeattest_providers.evidence import check_block, check_parsed
-from nodeattest_providers.interface import (
-    AttestedNode,
-    Evidence,
-    Facts,
-    FirstRequestRef,
-    NodeRequest,
-    SecretBytes,
-)
+from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.names import MachineName
-from nodeattest_providers.twostep import LABEL_NONCE, check_link, context, derive, master_keys
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, SecretBytes
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 __all__ = ["ChallengeSigner"]
 
@@ -86,7 +86,7 @@ def _verify(request: NodeRequest, facts: Facts) -> AttestedNode:
     secret = _secret(checks, facts)  # 2
     _check_unused(checks, request, facts)  # 3
     if isinstance(evidence, FirstEvidence):  # 4
-        nonce = derive(LABEL_NONCE, master_keys(facts)[0], context(facts, request))
+        nonce = derive(LABEL_NONCE, master_keys(facts)[0], challenge_context(facts, request))
         challenge = Challenge(uid=request.uid, spki_sha256=request.csr.spki_sha256, nonce=nonce)
         raise ChallengeRequired(challenge.to_text(), checks=checks.record())
     _check_answer(checks, request, evidence, secret, facts)
@@ -153,7 +153,7 @@ def _check_answer(
     3. The MAC is right under one of the master keys and one of the cluster's CAs.
     """
     # 1
-    first = check_link(checks, request, facts, evidence.first)
+    first = check_first_request(checks, request, facts, evidence.first)
     # 2
     is_first = isinstance(_evidence(checks, first.evidence), FirstEvidence)
     checks.require(
@@ -180,7 +180,7 @@ def _check_answer(
 
 def _answers(request: NodeRequest, first: NodeRequest, secret: SecretBytes, facts: Facts) -> Iterator[bytes]:
     """Derive the right MAC again for each master key and each CA of the cluster."""
-    ctx = context(facts, first)
+    ctx = challenge_context(facts, first)
     for key in master_keys(facts):
         nonce = derive(LABEL_NONCE, key, ctx)
         for pin in sorted(facts.cluster.pins):

@@ -23,8 +23,10 @@ from nodeattest_providers.composite.protocol import (
     CompositeEvidence,
     is_part,
 )
+from nodeattest_providers.config_fields import invalid, mapping
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.exchange import (
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import (
     Attestor,
     Evidence,
     FirstRequestRef,
@@ -32,8 +34,6 @@ from nodeattest_providers.exchange import (
     PublishedChallenge,
     VersionedAttestor,
 )
-from nodeattest_providers.names import ProviderName
-from nodeattest_providers.settings import invalid, mapping
 
 __all__ = ["CompositeAttestor"]
 

@@ -2,7 +2,7 @@
 
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; a part is another provider that
 proves something, in version 1 of its evidence. Leaves to others: what stands in a part (its own provider), which parts
-must be there (``policy``). Source: docs/wire-format.md, "composite/v1".
+must be there (``config``). Source: docs/wire-format.md, "composite/v1".
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_providers import canonical
-from nodeattest_providers.canonical import Fields
+from nodeattest_providers import canonical_json
+from nodeattest_providers.canonical_json import Fields
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.exchange import FirstRequestRef, JsonObject, JsonValue
+from nodeattest_providers.first_request_ref import parse_first_request_ref
 from nodeattest_providers.names import ProviderName
-from nodeattest_providers.reference import first_reference
+from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, JsonValue
 
 __all__ = [
     "MAX_PARTS",
@@ -78,13 +78,13 @@ class CompositeChallenge:
     def to_text(self) -> str:
         """Write the annotation's value."""
         texts: JsonObject = {name: text for name, text in self.texts.items()}  # noqa: C416 - other key and value types
-        return canonical.dumps(texts).decode()
+        return canonical_json.dumps(texts).decode()
 
     @classmethod
     def parse(cls, text: str) -> CompositeChallenge:
         """Read the annotation's value; anything else is ``Denied``."""
         # A str may hold lone surrogates, which have no UTF-8: what stands for them here is no UTF-8 either.
-        value = canonical.loads(text.encode(errors="surrogatepass"))
+        value = canonical_json.loads(text.encode(errors="surrogatepass"))
         where = "composite/v1 challenge"
         names = _part_names(value, where, minimum=0)
         fields = Fields.of(value, where, names)
@@ -106,7 +106,7 @@ def parse_evidence(data: JsonObject) -> CompositeEvidence:
         case 2:
             fields = Fields.of(data, "composite/v1 phase 2", ("phase", "first", "parts"))
             fields.integer("phase", _SECOND_PHASE, _SECOND_PHASE)
-            first = first_reference(fields.nested("first", ("name", "uid")))
+            first = parse_first_request_ref(fields.nested("first", ("name", "uid")))
             return CompositeEvidence(parts=_parts(data["parts"], fields.where), first=first)
         case _:
             raise _malformed("composite/v1: phase 1 or 2", "another phase or none")

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nodeattest_providers import signers
+from nodeattest_providers.challenge_response import check_first_request
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.composite.merge import merged
-from nodeattest_providers.composite.policy import CompositePolicy, parse_policy
+from nodeattest_providers.composite.checks import merge_results
+from nodeattest_providers.composite.config import CompositePolicy, parse_policy
 from nodeattest_providers.composite.protocol import (
     PART_VERSION,
     PROVIDER,
@@ -26,24 +27,21 @@ from nodeattest_providers.composite.protocol import (
     CompositeEvidence,
     parse_evidence,
 )
+from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.evidence import check_block, check_parsed
-from nodeattest_providers.interface import (
+from nodeattest_providers.evidence_checks import check_block, check_parsed
+from nodeattest_providers.names import MachineName, ProviderName, Purpose
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
+from nodeattest_providers.platform import Platform
+from nodeattest_providers.verifier_interface import (
     AttestedNode,
     ChallengeSigner,
     ClusterAPISigner,
-    Evidence,
     Facts,
-    FirstRequestRef,
-    JsonValue,
     LedgerFacts,
     NodeRequest,
     PlatformAddresses,
 )
-from nodeattest_providers.names import MachineName, ProviderName, Purpose
-from nodeattest_providers.platform import Platform
-from nodeattest_providers.settings import invalid
-from nodeattest_providers.twostep import check_link
 
 __all__ = ["CompositeSigner"]
 
@@ -156,7 +154,7 @@ class CompositeSigner:
         if evidence.first is None:  # 5
             raise _challenge(challenges, checks)
         _check_proved(checks, evidence, attested)
-        return merged(checks, request, attested, evidence.first)  # 6
+        return merge_results(checks, request, attested, evidence.first)  # 6
 
     async def _judge_parts(
         self, checks: Checks, round_: _Round
@@ -238,7 +236,7 @@ def _first(checks: Checks, request: NodeRequest, evidence: CompositeEvidence, fa
     """Find the first request's evidence; None in the first round."""
     if evidence.first is None:
         return None
-    linked = check_link(checks, request, facts, evidence.first)
+    linked = check_first_request(checks, request, facts, evidence.first)
     first = _evidence(checks, linked.evidence)
     same = first.first is None and first.parts.keys() == evidence.parts.keys()
     checks.require(

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Final, Self
 
 from nodeattest_providers.binding import Binding
+from nodeattest_providers.config_fields import check_keys, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.exchange import Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.gcp.protocol import PROVIDER, VERSION
-from nodeattest_providers.metadata import MetadataService, endpoint
-from nodeattest_providers.settings import closed, text
+from nodeattest_providers.metadata_service import MetadataService, endpoint
+from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.attestor import TPM_SETTINGS, TpmAttestor
 from nodeattest_providers.tpm.device import Device
 
@@ -43,7 +43,7 @@ class GcpAttestor:
 
     def __init__(self, settings: Mapping[str, JsonValue], *, connect: Callable[[str], Device] = Device) -> None:
         """Read the settings of the ``tpm`` provider and ``metadataEndpoint``; nothing is opened or asked yet."""
-        closed(settings, "gcp", (*TPM_SETTINGS, "metadataEndpoint"))
+        check_keys(settings, "gcp", (*TPM_SETTINGS, "metadataEndpoint"))
         tpm = {"endorsementKey": DEFAULT_ENDORSEMENT_KEY, **settings}
         place = tpm.pop("metadataEndpoint", None)
         host, port = _METADATA if place is None else endpoint(text(place, "gcp.metadataEndpoint"))
@@ -56,12 +56,12 @@ class GcpAttestor:
 
     def provider_id(self) -> str:
         """Ask the metadata service which instance this is; raises Unavailable."""
-        from nodeattest_providers.gcp.place import Place, parse_place  # noqa: PLC0415 - only where nobody configured it
+        from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id  # noqa: PLC0415 - only where nobody configured it
 
         zone = self._ask(_ZONE).rpartition("/")[2]
-        place = Place(self._ask(_PROJECT), zone, self._ask(_NAME))
+        place = InstanceRef(self._ask(_PROJECT), zone, self._ask(_NAME))
         try:
-            return parse_place(place.provider_id).provider_id
+            return parse_provider_id(place.provider_id).provider_id
         except Denied:
             raise _unreadable() from None
 

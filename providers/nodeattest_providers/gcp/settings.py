@@ -2,7 +2,7 @@
 
 Promises: a value, or ``Denied`` with ``PolicyInvalid`` that names the setting; only HTTPS, only hosts that whoever runs
 the controller wrote down or that Google documents. The files are read here once, so that a mistake shows at the start.
-Leaves to others: using them (``api``, ``credentials``).
+Leaves to others: using them (``api.client``, ``api.tokens``).
 Source: Google, "Compute Engine API" (service endpoint), "Application Default Credentials".
 """
 
@@ -16,8 +16,8 @@ from enum import Enum
 from typing import Final, cast
 from urllib.parse import urlsplit
 
-from nodeattest_providers.exchange import JsonValue
-from nodeattest_providers.settings import closed, invalid, mapping, text
+from nodeattest_providers.config_fields import check_keys, invalid, mapping, text
+from nodeattest_providers.node_interface import JsonValue
 
 __all__ = ["CredentialsKind", "GcpPlatform", "credentials_kind", "parse_settings"]
 
@@ -51,9 +51,9 @@ class GcpPlatform:
 
 def parse_settings(settings: Mapping[str, JsonValue]) -> GcpPlatform:
     """Read the settings; unknown keys are errors that name the nearest known one."""
-    closed(settings, _WHERE, ("endpoints", "caBundle", "credentialsFile", "proxy"))
+    check_keys(settings, _WHERE, ("endpoints", "caBundle", "credentialsFile", "proxy"))
     endpoints = mapping(settings.get("endpoints", {}), f"{_WHERE}.endpoints")
-    closed(endpoints, f"{_WHERE}.endpoints", ("compute",))
+    check_keys(endpoints, f"{_WHERE}.endpoints", ("compute",))
     return GcpPlatform(
         compute=_origin(endpoints.get("compute", _COMPUTE), f"{_WHERE}.endpoints.compute", "https"),
         authorities=_authorities(settings),

@@ -3,8 +3,8 @@
 Promises: an ``AttestedNode`` only when the vTPM whose endorsement key the Compute API names for this very instance
 vouched, by the TPM protocol, for this very CSR, cluster and signer; and the instance runs, is the one that joined
 before if any did, and is what the policy demands. What needs no network is judged before it is used.
-Leaves to others: the protocol's two rounds (``tpm.rounds``), the CSR's own rules and the Machine's (the controller's
-review), once-only use (the ledger).
+Leaves to others: the protocol's two rounds (``tpm.protocol_verifier``), the CSR's own rules and the Machine's (the
+controller's review), once-only use (the ledger).
 Source: docs/wire-format.md, "gcp/v1"; docs/providers/gcp.md; docs/tpm-protocol.md §3.
 """
 
@@ -18,21 +18,22 @@ from typing import Final
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.evidence import check_parsed
-from nodeattest_providers.gcp.admission import PIN, check_found, check_instance, check_key, check_place
-from nodeattest_providers.gcp.compute import Compute
-from nodeattest_providers.gcp.instance import Instance
-from nodeattest_providers.gcp.place import Place, parse_place
-from nodeattest_providers.gcp.policy import GcpPolicy, parse_policy
+from nodeattest_providers.evidence_checks import check_parsed
+from nodeattest_providers.gcp.api.compute import Compute
+from nodeattest_providers.gcp.api.instance import Instance
+from nodeattest_providers.gcp.checks import PIN, check_found, check_instance, check_key, check_policy
+from nodeattest_providers.gcp.config import GcpPolicy, parse_policy
 from nodeattest_providers.gcp.protocol import PROVIDER, VERSION
+from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id
 from nodeattest_providers.gcp.settings import parse_settings
 from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.interface import AttestedNode, Facts, FirstRequestRef, JsonValue, NodeRequest
 from nodeattest_providers.names import MachineName, NodeName
-from nodeattest_providers.platform import NOWHERE, Platform
+from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
+from nodeattest_providers.platform import OFFLINE, Platform
 from nodeattest_providers.tpm.protocol import FirstEvidence
-from nodeattest_providers.tpm.public import PublicArea
-from nodeattest_providers.tpm.rounds import Speaker
+from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
+from nodeattest_providers.tpm.public_area import PublicArea
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 __all__ = ["GcpSigner"]
 
@@ -53,7 +54,7 @@ class GcpSigner:
     def __init__(
         self,
         *,
-        platform: Platform = NOWHERE,
+        platform: Platform = OFFLINE,
         random: Callable[[int], bytes] = secrets.token_bytes,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -61,7 +62,7 @@ class GcpSigner:
         self._settings = parse_settings(platform.settings)
         self._platform = platform
         self._monotonic = monotonic
-        self._speaker = Speaker(provider=PROVIDER, certificates=False, random=random)
+        self._speaker = TpmProtocolVerifier(provider=PROVIDER, certificates=False, random=random)
         self._compute: Compute | None = None
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
@@ -154,7 +155,7 @@ class GcpSigner:
         )
 
     async def _instance(
-        self, checks: Checks, place: Place, facts: Facts, policy: GcpPolicy, *, since: float | None
+        self, checks: Checks, place: InstanceRef, facts: Facts, policy: GcpPolicy, *, since: float | None
     ) -> Instance:
         instance = check_found(checks, place, await self._open().instance(place, since=since))
         check_instance(checks, instance, policy, facts.ledger)
@@ -163,7 +164,7 @@ class GcpSigner:
     def _used_older(self, facts: Facts, started: float) -> bool:
         """Tell whether the instance was judged by what had been learned before."""
         try:
-            place = parse_place(facts.machine.provider_id)
+            place = parse_provider_id(facts.machine.provider_id)
         except Denied:
             return False
         return self._compute is not None and self._compute.is_kept_from_before(place, started)
@@ -172,16 +173,16 @@ class GcpSigner:
         if not self._platform.may_call:
             raise _offline()
         if self._compute is None:
-            from nodeattest_providers.gcp.api import Api  # noqa: PLC0415 - aiohttp, 215 ms that nobody needs offline
+            from nodeattest_providers.gcp.api.client import Api  # noqa: PLC0415 - aiohttp, 215 ms that nobody needs offline
 
             self._compute = Compute(Api(self._settings, self._platform.observe), clock=self._monotonic)
         return self._compute
 
 
-def _place(checks: Checks, facts: Facts, policy: GcpPolicy) -> Place:
+def _place(checks: Checks, facts: Facts, policy: GcpPolicy) -> InstanceRef:
     provider_id = facts.machine.provider_id
-    place = check_parsed(checks, "provider ID", _SECTION, lambda: parse_place(provider_id))
-    check_place(checks, place, policy)
+    place = check_parsed(checks, "provider ID", _SECTION, lambda: parse_provider_id(provider_id))
+    check_policy(checks, place, policy)
     return place
 
 

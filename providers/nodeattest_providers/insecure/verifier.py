@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from nodeattest_providers.canonical import Fields
+from nodeattest_providers.canonical_json import Fields
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.evidence import check_block, check_parsed
-from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.names import MachineName, ProviderName
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 __all__ = ["InsecureSigner"]
 

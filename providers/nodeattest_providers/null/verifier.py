@@ -7,9 +7,9 @@ Source: the proposal, "kubelet-authenticator-null".
 from __future__ import annotations
 
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.evidence import check_block
-from nodeattest_providers.interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.evidence_checks import check_block
 from nodeattest_providers.names import MachineName, ProviderName
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 __all__ = ["NullSigner"]
 

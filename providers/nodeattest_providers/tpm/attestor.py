@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from nodeattest_providers.binding import Binding
+from nodeattest_providers.config_fields import check_keys, invalid, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.exchange import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
-from nodeattest_providers.settings import closed, invalid, text
-from nodeattest_providers.tpm.attest import parse_quote
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.device import Device, Key
-from nodeattest_providers.tpm.nv import AUTO, choose_template, read_certificate, read_chain, read_nonce
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
+from nodeattest_providers.tpm.nv_certificates import AUTO, choose_template, read_certificate, read_chain, read_nonce
 from nodeattest_providers.tpm.protocol import (
     MAX_EVENT_LOG,
     PROVIDER,
@@ -31,7 +31,7 @@ from nodeattest_providers.tpm.protocol import (
     proof,
     qualifying_data,
 )
-from nodeattest_providers.tpm.templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
+from nodeattest_providers.tpm.quote import parse_quote
 
 __all__ = ["DEFAULT_EVENT_LOG", "DEFAULT_TCTI", "TPM_SETTINGS", "TpmAttestor"]
 
@@ -73,7 +73,7 @@ class TpmAttestor:
 
         ``where`` names the settings' owner in messages; ``certificates`` tells whether the endorsement key's go along.
         """
-        closed(settings, where, TPM_SETTINGS)
+        check_keys(settings, where, TPM_SETTINGS)
         self._certificates = certificates
         self._tcti = text(settings.get("tcti", DEFAULT_TCTI), f"{where}.tcti")
         self._wanted = text(settings.get("endorsementKey", AUTO), f"{where}.endorsementKey")
@@ -91,7 +91,7 @@ class TpmAttestor:
 
     def endorsement_fingerprint(self) -> str:
         """Return ``sha256:<hex>`` of the endorsement key in use: what an operator registers for this machine."""
-        from nodeattest_providers.tpm.public import parse_public  # noqa: PLC0415 - 30 ms that a join does not need
+        from nodeattest_providers.tpm.public_area import parse_public  # noqa: PLC0415 - 30 ms that a join does not need
 
         return parse_public(
             self._open().ek.public, what="endorsement key", reason=Reason.ENDORSEMENT_KEY_MALFORMED

@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any, Final, Protocol, Self
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.tpm.key_templates import EndorsementTemplate
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size
-from nodeattest_providers.tpm.templates import EndorsementTemplate
 
 __all__ = ["Device", "Key"]
 

@@ -2,7 +2,7 @@
 
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; the formulas are here and nowhere
 else, with vectors in tests/vectors/tpm.json.
-Leaves to others: secret and nonce (``twostep``), TPM structures (``structures``), judging (``verifier``).
+Leaves to others: secret and nonce (``challenge_response``), TPM structures (``structures``), judging (``verifier``).
 Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §4.9.
 """
 
@@ -13,13 +13,13 @@ import hmac
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_providers import canonical
-from nodeattest_providers.binding import lp
-from nodeattest_providers.canonical import Fields, b64encode
+from nodeattest_providers import canonical_json
+from nodeattest_providers.binding import length_prefix
+from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.exchange import FirstRequestRef, JsonObject
+from nodeattest_providers.first_request_ref import MAX_UID, parse_first_request_ref
 from nodeattest_providers.names import ProviderName
-from nodeattest_providers.reference import MAX_UID, first_reference
+from nodeattest_providers.node_interface import FirstRequestRef, JsonObject
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, PcrSelection
 
 __all__ = [
@@ -152,7 +152,7 @@ def _second(fields: Fields) -> SecondEvidence:
     fields.integer("phase", 2, 2)
     first = fields.nested("first", ("name", "uid"))
     return SecondEvidence(
-        first=first_reference(first),
+        first=parse_first_request_ref(first),
         mac=fields.octets("mac", _DIGEST, _DIGEST),
         quote=fields.octets("quote", 1, _MAX_ATTEST),
         signature=fields.octets("signature", 1, _MAX_SIGNATURE),
@@ -202,13 +202,13 @@ class Challenge:
         }
         if self.log:  # else absent, so that agents that know no logs are asked as ever
             data["log"] = True
-        return canonical.dumps(data).decode()
+        return canonical_json.dumps(data).decode()
 
     @classmethod
     def parse(cls, text: str) -> Challenge:
         """Read the annotation's value; anything else is ``Denied``."""
         # A str may hold lone surrogates, which have no UTF-8: what stands for them here is no UTF-8 either.
-        value = canonical.loads(text.encode(errors="surrogatepass"))
+        value = canonical_json.loads(text.encode(errors="surrogatepass"))
         required = ("v", "uid", "spki", "n", "blob", "secret", "pcrs")
         fields = Fields.of(value, "tpm/v1 challenge", required, ("log",))
         fields.integer("v", VERSION, VERSION)
@@ -238,9 +238,9 @@ def _selection(fields: Fields) -> PcrSelection:
 
 def proof(secret: bytes, first_uid: str, first_csr_sha256: bytes, binding: bytes) -> bytes:
     """Compute M: HMAC-SHA256 under the activated secret, which itself never travels (§1)."""
-    return hmac.digest(secret, lp(_LABEL_PROOF, first_uid.encode(), first_csr_sha256, binding), "sha256")
+    return hmac.digest(secret, length_prefix(_LABEL_PROOF, first_uid.encode(), first_csr_sha256, binding), "sha256")
 
 
 def qualifying_data(nonce: bytes, first_uid: str, binding: bytes) -> bytes:
     """Compute X, the quote's extraData: 32 bytes fit every SHA-256 TPM."""
-    return hashlib.sha256(lp(_LABEL_QUOTE, nonce, first_uid.encode(), binding)).digest()
+    return hashlib.sha256(length_prefix(_LABEL_QUOTE, nonce, first_uid.encode(), binding)).digest()

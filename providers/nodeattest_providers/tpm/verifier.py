@@ -1,8 +1,10 @@
 """The ``tpm`` provider's controller half: what makes a node's TPM evidence true.
 
 Promises: an ``AttestedNode`` only when the TPM that holds the endorsement key of this very Machine vouched for this
-very CSR, cluster and signer. Whose the key is, policy and annotations in the management cluster say (``endorsement``).
-Leaves to others: the two rounds (``rounds``), the CSR's own rules and the Machine's (the controller's review).
+very CSR, cluster and signer. Whose the key is, policy and annotations in the management cluster say
+(``endorsement_key``).
+Leaves to others: the two rounds (``protocol_verifier``), the CSR's own rules and the Machine's (the controller's
+review).
 Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §3.
 """
 
@@ -12,13 +14,14 @@ import secrets
 from collections.abc import Callable, Mapping
 
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.interface import AttestedNode, Facts, FirstRequestRef, JsonValue, NodeRequest
 from nodeattest_providers.names import MachineName
-from nodeattest_providers.tpm.endorsement import check_trust
-from nodeattest_providers.tpm.policy import PolicyCache, parse_policy
+from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
+from nodeattest_providers.tpm.config import PolicyCache, parse_policy
+from nodeattest_providers.tpm.endorsement_key import check_trust
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, FirstEvidence
-from nodeattest_providers.tpm.public import PublicArea
-from nodeattest_providers.tpm.rounds import Speaker
+from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
+from nodeattest_providers.tpm.public_area import PublicArea
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 __all__ = ["TpmSigner"]
 
@@ -31,7 +34,7 @@ class TpmSigner:
     secure = True
 
     def __init__(self, *, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
-        self._speaker = Speaker(provider=PROVIDER, certificates=True, random=random)
+        self._speaker = TpmProtocolVerifier(provider=PROVIDER, certificates=True, random=random)
         self._policies = PolicyCache()
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:

@@ -25,10 +25,10 @@ from nodeattest_providers import attestors, envelope, signers
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import ChallengeRequired
-from nodeattest_providers.exchange import Attestor, Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.names import ClusterPin, ProviderName, Purpose, signer_for
+from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.attestor import TpmAttestor
-from nodeattest_providers.tpm.endorsement import MACHINE_ANNOTATION
+from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_sandbox.firmware import boot, crypto_agile_log, typical_boot
 from nodeattest_sandbox.swtpm import SoftwareTpm
 

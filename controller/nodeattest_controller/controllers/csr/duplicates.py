@@ -17,8 +17,8 @@ from typing import Final
 
 from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import NodeRequest
 from nodeattest_providers.names import NodeName, SignerName
+from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = ["Duplicates"]
 

@@ -36,18 +36,18 @@ from nodeattest_controller.model.policy import Policy, check_authorized
 from nodeattest_controller.model.serving_names import check_client_certificate, check_serving_allowed
 from nodeattest_controller.verifiers.runner import VerificationRunner
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers import signers, versions
+from nodeattest_providers import evidence_versions, signers
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import (
+from nodeattest_providers.names import ProviderName, Purpose
+from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.verifier_interface import (
     AttestedNode,
     ChallengeSigner,
     ClusterAPISigner,
     Facts,
-    FirstRequestRef,
     MachineFacts,
     NodeRequest,
 )
-from nodeattest_providers.names import ProviderName, Purpose
 
 __all__ = ["Approval", "Evaluator"]
 
@@ -171,7 +171,7 @@ class Evaluator:
         policy = self._management.policy_of(cluster)
         check_authorized(policy, request.evidence.provider)
         signer = self._signer(request.evidence.provider)  # looked up by name, so only after the policy named it
-        versions.check(request.evidence, signer.versions)
+        evidence_versions.check(request.evidence, signer.versions)
         if request.purpose is Purpose.SERVING:
             check_serving_allowed(request, policy, secure=signer.secure)
         ref = signer.first_request(request) if isinstance(signer, ChallengeSigner) else None

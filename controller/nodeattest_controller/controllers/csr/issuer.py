@@ -31,8 +31,8 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiError, Conflict
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.interface import NodeRequest
 from nodeattest_providers.names import ProviderID, Purpose, signer_for
+from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = ["Issuer", "clamp_lifetime", "is_reusable"]
 

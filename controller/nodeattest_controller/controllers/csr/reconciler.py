@@ -35,11 +35,11 @@ from nodeattest_controller.model.objects import moment, text
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from nodeattest_kube.jsontypes import JsonObject, parse_json
+from nodeattest_providers.challenge_response import CHALLENGE_TTL
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import shown
-from nodeattest_providers.interface import NodeRequest
+from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON, Purpose
-from nodeattest_providers.twostep import CHALLENGE_TTL
+from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = ["Reconciler", "Result"]
 
@@ -152,7 +152,7 @@ class Reconciler:
         except (Conflict, AlreadyExists, NotFound):
             return await self._look_again(task)
         except (Forbidden, Invalid) as refused:
-            self._warn(task, Reason.API_UNAVAILABLE, f"CSR {shown(stored.name)}: {_REFUSED.format(refused)}")
+            self._warn(task, Reason.API_UNAVAILABLE, f"CSR {printable(stored.name)}: {_REFUSED.format(refused)}")
             raise
 
     def _parsed(self, workload: Workload, csr: JsonObject, stored: CSRSummary) -> _Task:
@@ -161,7 +161,7 @@ class Reconciler:
         except Denied as malformed:
             return _Task(workload, csr, stored, unreadable=malformed)
         except Exception:  # noqa: BLE001 - a bug in one request must not leave it pending for ever
-            _LOG.exception("bug", extra=fields(cluster=workload.key, csr=shown(stored.name)))
+            _LOG.exception("bug", extra=fields(cluster=workload.key, csr=printable(stored.name)))
             return _Task(workload, csr, stored, unreadable=_bug())
 
     async def _step_of_kubelets(self, named: _Task) -> Result:
@@ -195,7 +195,7 @@ class Reconciler:
         except ApiError:
             raise
         except Exception:  # noqa: BLE001 - a bug in one request must not leave it pending for ever
-            _LOG.exception("bug", extra=fields(cluster=task.workload.key, csr=shown(task.stored.name)))
+            _LOG.exception("bug", extra=fields(cluster=task.workload.key, csr=printable(task.stored.name)))
             return await self._wait(task, _bug())
 
     async def _decide(self, task: _Task) -> Result:
@@ -243,7 +243,7 @@ class Reconciler:
             self._metrics.verdict(task.stored.provider, "shed", Reason.REQUESTER_OVER_BUDGET)
         if over.warn:
             _LOG.warning("over budget", extra=fields(cluster=workload.key, user=task.username, detail=over.detail))
-            self._warn(task, Reason.REQUESTER_OVER_BUDGET, f"{shown(task.username)}: {over.denied()}")
+            self._warn(task, Reason.REQUESTER_OVER_BUDGET, f"{printable(task.username)}: {over.denied()}")
         said = f"{Reason.REQUESTER_OVER_BUDGET}: {REMEDY}"
         if over.tell and task.said != said:
             await workload.publish_annotations(task.csr, {ANNOTATION_REASON: said})
@@ -320,7 +320,7 @@ class Reconciler:
                 got=denied.got,
             ),
         )
-        self._warn(task, denied.reason, f"CSR {shown(stored.name)}: {denied}")
+        self._warn(task, denied.reason, f"CSR {printable(stored.name)}: {denied}")
         if task.request is not None:
             verdict = replace(_refused(workload.key, task.request, denied, self._now()), judged=judged)
             for observer in self._observers:
@@ -333,7 +333,7 @@ class Reconciler:
         self._settled(stored.uid)
         self._metrics.verdict(stored.provider, "ignore", denied.reason)
         _LOG.info("audit", extra=fields(cluster=task.workload.key, csr=stored.name, reason=denied.reason))
-        self._warn(task, denied.reason, f"CSR {shown(stored.name)}: Audit: Enforce would deny it: {denied}")
+        self._warn(task, denied.reason, f"CSR {printable(stored.name)}: Audit: Enforce would deny it: {denied}")
         return DONE
 
     def _warn(self, task: _Task, reason: Reason, message: str) -> None:

@@ -29,8 +29,8 @@ from nodeattest_controller.model.serving_names import (
 from nodeattest_controller.verifiers.runner import VerificationRunner
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import signers
-from nodeattest_providers.interface import ClusterAPISigner, Facts, LedgerFacts, PlatformAddresses
 from nodeattest_providers.names import NodeName, ProviderName
+from nodeattest_providers.verifier_interface import ClusterAPISigner, Facts, LedgerFacts, PlatformAddresses
 
 __all__ = ["AddressSource", "PlatformAddressSource", "SANEvaluator", "SANRequest"]
 

@@ -1,0 +1,1 @@
+"""The APIs of AWS: STS names the identity that signed, EC2 describes instances."""

@@ -1,0 +1,206 @@
+"""DescribeInstances through boto3: the one place where boto3's shapes and exceptions stop.
+
+Promises: one client a realm, made when first asked; one attempt a call, bounded time, no proxy but a configured one. An
+instance is asked for by filter, so that one that does not exist is left out rather than failing the rest. Whatever goes
+wrong is ``Unavailable`` that says whose matter it is. Credentials are boto3's own chain or a profile, and for accounts
+of ``assumeRoles`` that role's; they are never shown, and looked for again where there were none. What EC2's API
+looks like (24 MB) is read once for all realms.
+Leaves to others: collecting requests (``api.instances``). Called in threads.
+Source: EC2, "DescribeInstances", "Eventual consistency"; kubernetes/cloud-provider-aws (which addresses a node has).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+import botocore.session
+from botocore import credentials, exceptions
+from botocore.config import Config
+
+from nodeattest_providers.aws.api.backoff import THROTTLING_CODES, retry_after
+from nodeattest_providers.aws.api.instances import Instance, Realm
+from nodeattest_providers.aws.configuration import AwsConfiguration
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.platform import CallOutcome, Platform
+
+__all__ = ["Ec2"]
+
+SERVICE: Final = "ec2"
+_CONNECT: Final = 3.0
+_READ: Final = 8.0
+"""Seconds; below the controller's limit for a verification."""
+_PAGES: Final = 4
+"""Pages of one call; a batch fits in one."""
+_SERVER_ERROR: Final = 500
+_TIMEOUTS: Final = (exceptions.ConnectTimeoutError, exceptions.ReadTimeoutError)
+_UNREACHABLE: Final = (exceptions.EndpointConnectionError, exceptions.ConnectionClosedError, exceptions.SSLError)
+_NO_CREDENTIALS: Final = (
+    exceptions.NoCredentialsError,
+    exceptions.PartialCredentialsError,
+    exceptions.CredentialRetrievalError,
+    exceptions.ProfileNotFound,
+    exceptions.UnauthorizedSSOTokenError,
+)
+
+_Shape = Mapping[str, Any]
+"""What boto3 gives: dicts and lists by EC2's own names."""
+
+
+class Ec2:
+    """Asks EC2 with the controller's credentials; implements ``Describe``."""
+
+    def __init__(self, configuration: AwsConfiguration, platform: Platform, random: Callable[[], float]) -> None:
+        self._configuration = configuration
+        self._platform = platform
+        self._random = random
+        self._lock = threading.Lock()
+        self._clients: dict[Realm, Any] = {}
+        self._shapes = cast("Any", botocore.session.Session()).get_component("data_loader")
+
+    def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Instance]:
+        """Return those that exist; raises Unavailable."""
+        started = time.monotonic()
+        outcome, detail = CallOutcome.OK, ""
+        found: list[Instance] = []
+        try:
+            found = list(self._described(realm, instance_ids))
+        except (exceptions.ClientError, exceptions.BotoCoreError) as error:
+            outcome, detail = _outcome(error)
+        except (KeyError, TypeError, AttributeError) as error:
+            outcome, detail = CallOutcome.FAILED, f"an answer of another form ({type(error).__name__})"
+        self._platform.observe(SERVICE, outcome, time.monotonic() - started)
+        if outcome is CallOutcome.OK:
+            return found
+        raise Unavailable(
+            Reason.PLATFORM_UNAVAILABLE,
+            f"AWS EC2 in {realm.region}: {detail}",
+            remedy="an operator looks at the controller's AWS credentials, permissions and network; the request waits",
+            retry_after=retry_after(outcome, self._random),
+        )
+
+    def close(self) -> None:
+        """Close the connections; a call that is under way fails."""
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()
+
+    def _described(self, realm: Realm, instance_ids: Sequence[str]) -> Iterator[Instance]:
+        client = self._client(realm)
+        asked: dict[str, object] = {"Filters": [{"Name": "instance-id", "Values": list(instance_ids)}]}
+        for _ in range(_PAGES):
+            answer: _Shape = client.describe_instances(**asked)
+            for reservation in answer.get("Reservations", ()):
+                for instance in reservation.get("Instances", ()):
+                    yield _instance(reservation["OwnerId"], instance)
+            token = answer.get("NextToken")
+            if not token:
+                return
+            asked = {**asked, "NextToken": token}
+
+    def _client(self, realm: Realm) -> Any:  # noqa: ANN401 - boto3 makes its classes at run time
+        with self._lock:  # sessions are not safe to share between threads, clients are
+            if realm not in self._clients:
+                self._clients[realm] = self._made(realm)
+            return self._clients[realm]
+
+    def _made(self, realm: Realm) -> Any:  # noqa: ANN401 - the same
+        configuration = self._configuration
+        session = self._session(configuration.profile)
+        if session.get_credentials() is None:  # a client made without would never have any
+            raise exceptions.NoCredentialsError
+        create = partial(
+            session.create_client,
+            region_name=realm.region,
+            verify=str(configuration.ca_bundle) if configuration.ca_bundle else None,
+            config=_config(configuration.proxy),
+        )
+        role = configuration.assume_roles.get(realm.account)
+        if role is not None:
+            session = self._assuming(session, partial(create, endpoint_url=configuration.sts), role)
+            create = partial(session.create_client, *create.args, **create.keywords)
+        return create("ec2", endpoint_url=configuration.ec2)
+
+    def _session(self, profile: str | None = None) -> Any:  # noqa: ANN401 - the same
+        session = cast("Any", botocore.session.Session(profile=profile))
+        session.register_component("data_loader", self._shapes)
+        return session
+
+    def _assuming(self, session: Any, create: Callable[..., Any], role: str) -> Any:  # noqa: ANN401 - the same
+        """Make a session with the role's credentials, which renew themselves."""
+        fetcher = cast("Any", credentials.AssumeRoleCredentialFetcher)(
+            client_creator=create,
+            source_credentials=session.get_credentials(),
+            role_arn=role,
+            extra_args={"RoleSessionName": "nodeattest"},
+        )
+        assuming = self._session()
+        assuming._credentials = cast("Any", credentials.DeferredRefreshableCredentials)(  # noqa: SLF001 - boto3's own way
+            method="assume-role", refresh_using=fetcher.fetch_credentials
+        )
+        return assuming
+
+
+def _config(proxy: str | None) -> Any:  # noqa: ANN401 - botocore is untyped
+    return cast("Any", Config)(
+        connect_timeout=_CONNECT,
+        read_timeout=_READ,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        proxies={"https": proxy} if proxy else {},  # an empty mapping: none from the environment
+        user_agent_extra="nodeattest",
+        ignore_configured_endpoint_urls=True,  # where AWS is, the controller's configuration says, not the environment
+    )
+
+
+def _outcome(error: Exception) -> tuple[CallOutcome, str]:
+    """Tell what an exception of boto3 means; its text may hold names of ours, its type and code do not."""
+    if isinstance(error, exceptions.ClientError):
+        response = cast("_Shape", cast("Any", error).response)
+        code = str(response.get("Error", {}).get("Code", ""))[:64]
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code in THROTTLING_CODES:
+            return CallOutcome.THROTTLED, "it throttles"
+        return (CallOutcome.FAILED if status >= _SERVER_ERROR else CallOutcome.REFUSED), code or f"status {status}"
+    if isinstance(error, _TIMEOUTS):
+        return CallOutcome.TIMED_OUT, "no answer in time"
+    if isinstance(error, _NO_CREDENTIALS):
+        return CallOutcome.REFUSED, "the controller has no AWS credentials"
+    name = type(error).__name__
+    return (CallOutcome.UNREACHABLE if isinstance(error, _UNREACHABLE) else CallOutcome.FAILED), name
+
+
+def _instance(owner: str, shape: _Shape) -> Instance:
+    return Instance(
+        instance_id=shape["InstanceId"],
+        owner=owner,
+        state=shape["State"]["Name"],
+        zone=shape["Placement"]["AvailabilityZone"],
+        tags={tag["Key"]: tag["Value"] for tag in shape.get("Tags", ())},
+        vpc=shape.get("VpcId", ""),
+        private_dns_name=shape.get("PrivateDnsName", ""),
+        addresses=tuple(dict.fromkeys(_addresses(shape))),
+    )
+
+
+def _addresses(shape: _Shape) -> Iterator[tuple[str, str]]:
+    """List what kubelet may be reached by, primary address first."""
+    if private := shape.get("PrivateIpAddress"):
+        yield "InternalIP", private
+    for interface in shape.get("NetworkInterfaces", ()):
+        if interface.get("Status") != "in-use":
+            continue
+        for address in interface.get("PrivateIpAddresses", ()):
+            yield "InternalIP", address["PrivateIpAddress"]
+        for address in interface.get("Ipv6Addresses", ()):
+            yield "InternalIP", address["Ipv6Address"]
+    if public := shape.get("PublicIpAddress"):
+        yield "ExternalIP", public
+    if name := shape.get("PrivateDnsName"):
+        yield "InternalDNS", name
+        yield "Hostname", name
+    if name := shape.get("PublicDnsName"):
+        yield "ExternalDNS", name

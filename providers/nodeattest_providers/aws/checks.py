@@ -1,0 +1,219 @@
+"""What can be judged of the evidence without asking AWS: the cheap part, and most of what an impostor gets wrong.
+
+Promises: a ``VerifiedDocument`` only when AWS signed, with the region's own certificate, that this instance is in an
+allowed account and region and where the provider ID says; and the header set is of the one form, for this region and
+time.
+Leaves to others: who signed the header set and for what (``verifier``, by STS); a document is no secret, and proves
+nothing of whoever shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+
+from nodeattest_providers import cms
+from nodeattest_providers.aws.authorization_header import Authorization, parse_authorization
+from nodeattest_providers.aws.config import AwsPolicy
+from nodeattest_providers.aws.identity_document import IdentityDocument, parse_document
+from nodeattest_providers.aws.protocol import MAX_PKCS7, PROVIDER, VERSION, AwsEvidence, parse_evidence
+from nodeattest_providers.aws.provider_id import InstanceRef, Partition, parse_provider_id, partition_of
+from nodeattest_providers.aws.trust_bundle import TrustBundle
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.evidence_checks import check_block, check_parsed
+from nodeattest_providers.verifier_interface import Facts, NodeRequest
+
+__all__ = ["FRESHNESS", "SECTION", "VerifiedDocument", "check_evidence"]
+
+FRESHNESS: Final = timedelta(minutes=5)
+"""Between the signature and the request's creation, either way; STS allows as much."""
+SECTION: Final = "wire format, aws/v1"
+_DOCUMENT: Final = "send the metadata service's own document and signature, unchanged and from this instance"
+_FILE_ANEW: Final = "file anew from the instance itself"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedDocument:
+    """Evidence that contradicts nothing; who made it is open."""
+
+    evidence: AwsEvidence = field(repr=False)
+    name: InstanceRef
+    partition: Partition
+    document: IdentityDocument
+
+    @property
+    def fingerprint(self) -> str:
+        """Name the instance in the ledger: its ID is its account's."""
+        return f"{self.document.account}/{self.name.instance_id}"
+
+
+def check_evidence(
+    checks: Checks, request: NodeRequest, facts: Facts, policy: AwsPolicy, trust: TrustBundle
+) -> VerifiedDocument:
+    """Check the evidence by itself, cheapest test first.
+
+    1. Evidence of this provider, a known version, a closed schema.
+    2. The provider ID is one of AWS; its zone tells region and partition; the policy allows the region.
+    3. The header set is of the one form, for STS in that region, signed within five minutes of the request.
+    4. The identity document says that very instance, zone and region, and an account that the policy allows.
+    5. It is the content of the PKCS#7, which a certificate of that region signed.
+    6. The ledger knows the instance by the same account, if it knows it.
+    """
+    # 1
+    check_block(checks, request.evidence, PROVIDER, (VERSION,))
+    evidence = check_parsed(checks, "evidence schema", SECTION, lambda: parse_evidence(request.evidence.data))
+    # 2
+    name = check_parsed(checks, "provider ID", SECTION, lambda: parse_provider_id(request.csr.provider_id))
+    partition = check_parsed(checks, "partition", SECTION, lambda: partition_of(name.region))
+    _check_region(checks, evidence, name, policy)
+    # 3
+    signed = check_parsed(checks, "signed headers", SECTION, lambda: parse_authorization(evidence.sts))
+    _check_header_set(checks, signed, name, request.created)
+    # 4
+    document = check_parsed(checks, "identity document", SECTION, lambda: parse_document(evidence.document))
+    _check_document(checks, document, name, policy, request.created)
+    # 5
+    _check_signature(checks, evidence, trust.of(name.region), name.region, request.created)
+    claim = VerifiedDocument(evidence=evidence, name=name, partition=partition, document=document)
+    # 6
+    pinned = facts.ledger.fingerprints.get("instance", claim.fingerprint)
+    checks.require(
+        pinned == claim.fingerprint,
+        "pinned instance",
+        section=SECTION,
+        reason=Reason.PLATFORM_INSTANCE_MISMATCH,
+        expected=pinned,
+        got=claim.fingerprint,
+        remedy="if the machine was replaced, an operator resets the ledger (nodeattest machines reset)",
+    )
+    return claim
+
+
+def _check_region(checks: Checks, evidence: AwsEvidence, name: InstanceRef, policy: AwsPolicy) -> None:
+    checks.require(
+        name.region in policy.regions,
+        "region allowed",
+        section=SECTION,
+        reason=Reason.PLATFORM_REGION_NOT_ALLOWED,
+        expected=f"one of {_listed(policy.regions)}",
+        got=name.region,
+        remedy="list the region in spec.aws.regions, if machines from there may join",
+    )
+    checks.require(
+        evidence.region == name.region,
+        "region of the evidence",
+        section=SECTION,
+        reason=Reason.PLATFORM_DOCUMENT_MISMATCH,
+        expected=name.region,
+        got="another",
+        remedy=_FILE_ANEW,
+    )
+
+
+def _check_header_set(checks: Checks, signed: Authorization, name: InstanceRef, created: datetime) -> None:
+    checks.require(
+        signed.region == name.region,
+        "region of the signature",
+        section=SECTION,
+        reason=Reason.PLATFORM_PROOF_MALFORMED,
+        expected=f"a credential scope of {name.region}",
+        got="another region",
+        remedy=_FILE_ANEW,
+    )
+    age = created - signed.signed_at
+    checks.require(
+        abs(age) <= FRESHNESS,
+        "signed in time",
+        section=SECTION,
+        reason=Reason.PLATFORM_PROOF_EXPIRED,
+        expected=f"within {FRESHNESS.total_seconds():.0f} s of the request's creation",
+        got=f"{age.total_seconds():.0f} s before it",
+        remedy="set the node's clock (chrony or systemd-timesyncd); a request that came too late is filed anew",
+    )
+
+
+def _check_document(
+    checks: Checks, document: IdentityDocument, name: InstanceRef, policy: AwsPolicy, created: datetime
+) -> None:
+    checks.require(
+        document.account in policy.accounts,
+        "account allowed",
+        section=SECTION,
+        reason=Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
+        expected=f"one of {_listed(policy.accounts)}",
+        got=document.account,
+        remedy="list the account in spec.aws.accounts, if its machines may join",
+    )
+    for what, expected, got in (
+        ("instance ID", name.instance_id, document.instance_id),
+        ("availability zone", name.zone, document.zone),
+        ("region", name.region, document.region),
+    ):
+        checks.require(
+            expected == got,
+            f"{what} of the document",
+            section=SECTION,
+            reason=Reason.PLATFORM_INSTANCE_MISMATCH,
+            expected=expected,
+            got=got,
+            remedy="compare the Machine's spec.providerID with the instance",
+        )
+    checks.require(
+        document.pending <= created + FRESHNESS,
+        "pendingTime",
+        section=SECTION,
+        reason=Reason.PLATFORM_DOCUMENT_MISMATCH,
+        expected="an instance that was started before the request",
+        got=document.pending.isoformat(),
+        remedy=_DOCUMENT,
+    )
+
+
+def _check_signature(
+    checks: Checks,
+    evidence: AwsEvidence,
+    certificates: tuple[x509.Certificate, ...],
+    region: str,
+    at: datetime,
+) -> None:
+    checks.require(
+        bool(certificates),
+        "region's certificates",
+        section=SECTION,
+        reason=Reason.PLATFORM_REGION_NOT_ALLOWED,
+        expected=f"certificates of {region} in platforms.aws.trustBundle",
+        got="none",
+        remedy="an operator adds AWS's RSA-2048 certificate of the region to the controller's trust bundle",
+    )
+    signed = check_parsed(checks, "PKCS#7 structure", "RFC 5652 §5", lambda: cms.parse(evidence.pkcs7, limit=MAX_PKCS7))
+    checks.require(
+        signed.content == evidence.document,
+        "content of the PKCS#7",
+        section=SECTION,
+        reason=Reason.PLATFORM_DOCUMENT_MISMATCH,
+        expected="the document",
+        got="the document" if signed.content == evidence.document else "other bytes",
+        remedy=_DOCUMENT,
+    )
+    is_signed = any(_is_valid(one, at) and signed.signed_by(one) for one in certificates)
+    checks.require(
+        is_signed,
+        "signature of the document",
+        section="RFC 5652 §5.6",
+        reason=Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID,
+        expected=f"a signature by a certificate of {region}",
+        got="one" if is_signed else "none of theirs",
+        remedy="if AWS changed the region's certificate, an operator adds the new one to the trust bundle",
+    )
+
+
+def _is_valid(certificate: x509.Certificate, at: datetime) -> bool:
+    return certificate.not_valid_before_utc <= at <= certificate.not_valid_after_utc
+
+
+def _listed(words: frozenset[str]) -> str:
+    return ", ".join(sorted(words)) or "none, the policy lists none"

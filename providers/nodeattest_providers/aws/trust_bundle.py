@@ -1,0 +1,152 @@
+"""Which certificates sign the identity documents of a region: a bundle that an operator gives and may change.
+
+Promises: certificates are looked up by region and by nothing else that a document says; a file that changed is read
+again at the next verification, at most every few seconds; one that cannot be used leaves the last good in force, and
+that is logged. Keys are RSA of 2048 bits or more, so AWS's older DSA and RSA-1024 certificates are refused by name.
+Leaves to others: signatures (``cms``), which regions are allowed (the policy).
+Source: AWS, "AWS public certificates for instance identity document signatures" (RSA-2048).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, cast
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from nodeattest_providers.aws.provider_id import partition_of
+from nodeattest_providers.config_fields import invalid
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.x509_errors import X509_ERRORS
+
+__all__ = ["RegionCertificates", "TrustBundle", "parse_bundle", "parse_bundle_text"]
+
+RegionCertificates = Mapping[str, tuple[x509.Certificate, ...]]
+
+_WHERE: Final = "platforms.aws.trustBundle"
+_EXPECTED: Final = "a directory of <region>.pem, or a JSON object from regions to PEM certificates"
+_SUFFIX: Final = ".pem"
+_LIMIT: Final = 1024 * 1024
+"""Bytes of a bundle; a ConfigMap has at most as many, all of AWS's regions 60 KiB."""
+_MAX_CERTIFICATES: Final = 16
+"""Of one region; it has one, two while it changes."""
+_MIN_BITS: Final = 2048
+_RECHECK: Final = 5.0
+"""Seconds between two looks at the files."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+def parse_bundle(texts: Mapping[str, str]) -> RegionCertificates:
+    """Read PEM certificates by region; what cannot be used is ``Denied``."""
+    bundle: dict[str, tuple[x509.Certificate, ...]] = {}
+    for region, text in texts.items():
+        try:
+            partition_of(region)
+        except Denied as denied:
+            raise invalid(_WHERE, denied.expected, denied.got) from None
+        bundle[region] = _certificates(region, text)
+    return MappingProxyType(bundle)
+
+
+def parse_bundle_text(text: str) -> RegionCertificates:
+    """Read a bundle in one JSON object; what cannot be used is ``Denied``."""
+    return parse_bundle(_by_region(text))
+
+
+def _certificates(region: str, text: str) -> tuple[x509.Certificate, ...]:
+    where = f"{_WHERE}, {region}"
+    try:
+        certificates = tuple(x509.load_pem_x509_certificates(text.encode()))
+        keys = [certificate.public_key() for certificate in certificates]
+    except X509_ERRORS:
+        raise invalid(where, "PEM certificates", "text that is none") from None
+    if len(keys) > _MAX_CERTIFICATES:
+        raise invalid(where, f"at most {_MAX_CERTIFICATES} certificates", str(len(keys)))
+    if not all(isinstance(key, rsa.RSAPublicKey) and key.key_size >= _MIN_BITS for key in keys):
+        raise invalid(where, "certificates with RSA keys of 2048 bits or more (AWS's RSA-2048 ones)", "another key")
+    return certificates
+
+
+class TrustBundle:
+    """The bundle in force."""
+
+    def __init__(self, path: Path | None, monotonic: Callable[[], float]) -> None:
+        """Read it; ``Denied`` when it cannot be used. ``monotonic``: seconds."""
+        self._path = path
+        self._monotonic = monotonic
+        self._looked = monotonic()
+        self._seen = _state(path) if path else ()
+        self._bundle: RegionCertificates = _read(path) if path else {}
+
+    def of(self, region: str) -> tuple[x509.Certificate, ...]:
+        """Return the certificates of a region; none where the bundle has none."""
+        self._look_again()
+        return self._bundle.get(region, ())
+
+    def _look_again(self) -> None:
+        now = self._monotonic()
+        if self._path is None or now - self._looked < _RECHECK:
+            return
+        self._looked = now
+        seen = _state(self._path)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._bundle = _read(self._path)
+        except Denied as denied:
+            _log.warning("the new trust bundle is not used, the last good one stays: %s", denied)
+        else:
+            _log.info("read the trust bundle again: %d regions", len(self._bundle))
+
+
+def _state(path: Path) -> tuple[tuple[str, int, int, int], ...]:
+    """Tell when files of the bundle changed: a mounted ConfigMap swaps all of them at once."""
+    try:
+        return tuple(
+            (str(one), status.st_ino, status.st_mtime_ns, status.st_size)
+            for one in _files(path)
+            for status in (one.stat(),)
+        )
+    except OSError:
+        return ()
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.glob(f"*{_SUFFIX}")) if path.is_dir() else [path]
+
+
+def _read(path: Path) -> RegionCertificates:
+    try:
+        contents = {one: _bounded(one) for one in _files(path)}
+    except (OSError, UnicodeDecodeError) as error:
+        got = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        raise invalid(_WHERE, _EXPECTED, f"{path}: {got}") from None
+    if path.is_dir():
+        return parse_bundle({one.name.removesuffix(_SUFFIX): text for one, text in contents.items()})
+    return parse_bundle_text(contents[path])
+
+
+def _bounded(path: Path) -> str:
+    with path.open("rb") as file:
+        content = file.read(_LIMIT + 1)
+    if len(content) > _LIMIT:
+        raise invalid(_WHERE, f"at most {_LIMIT} bytes", "more")
+    return content.decode()
+
+
+def _by_region(text: str) -> Mapping[str, str]:
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        raise invalid(_WHERE, _EXPECTED, "text that is not JSON") from None
+    entries = cast("dict[str, object]", value) if isinstance(value, dict) else {"": None}
+    if not all(isinstance(entry, str) for entry in entries.values()):
+        raise invalid(_WHERE, _EXPECTED, "other JSON")
+    return cast("dict[str, str]", entries)

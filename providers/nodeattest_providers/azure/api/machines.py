@@ -1,0 +1,241 @@
+"""What Azure knows of virtual machines, read in lists: one call serves a whole scale-up.
+
+Promises: whoever asks for a machine of one resource group (or scale set) at the same time shares one list. A list is
+good for some seconds; a machine that is not in it, or is another one now, is told only from a list that was begun after
+the question. Who gives up waiting for a list does not end its reading: a group that takes long to read is read once.
+Any answer of Azure's gives values: what is not of its documented type is as if it were not there.
+Leaves to others: how to ask (``api.resource_manager``), what follows from it (``verifier``).
+Source: Azure REST API, "Virtual Machines - List", "Virtual Machine Scale Set VMs - List", "Network Interfaces - List",
+"Network Interfaces - List Virtual Machine Scale Set Network Interfaces".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeVar, cast
+
+from nodeattest_providers.azure.provider_id import InstanceRef
+from nodeattest_providers.errors import Unavailable
+
+__all__ = ["Addresses", "Lists", "Machine", "Machines"]
+
+_T = TypeVar("_T")
+_Scope = tuple[str, str, str]
+"""Subscription, resource group, scale set or nothing, in lower case."""
+
+_TTL: Final = 15.0
+"""Seconds for which a list is good: tags and state may change meanwhile, the machine's own proof is fresher."""
+_MAX_SCOPES: Final = 256
+"""Lists that are kept; each of a resource group that a policy names."""
+_COMPUTE: Final = "api-version=2024-07-01"
+_NETWORK: Final = "api-version=2024-05-01"
+_SCALE_SET_NETWORK: Final = "api-version=2018-10-01"
+"""The only version in which Azure lists a scale set's network interfaces."""
+
+Addresses = tuple[tuple[str, str], ...]
+"""(type, address) pairs, as in ``Machine.status.addresses``."""
+
+
+class Lists(Protocol):
+    """Reads lists of resources."""
+
+    async def list(self, service: str, path: str, query: str) -> list[dict[str, object]]:
+        """Return the objects of one list; raises Unavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One virtual machine, as Azure knows it."""
+
+    resource_id: str
+    vm_id: str
+    """Lower case."""
+    provisioning_state: str
+    computer_name: str
+    """Lower case; empty where Azure knows none."""
+    scale_set: str
+    """Name of the scale set that it belongs to, in lower case; empty for none."""
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By name in lower case."""
+
+
+class Machines:
+    """Looks up machines."""
+
+    def __init__(self, lists: Lists, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._lists = lists
+        self._machines: _Shared[Mapping[str, Machine]] = _Shared(self._read_machines, monotonic)
+        self._interfaces: _Shared[Mapping[str, Addresses]] = _Shared(self._read_interfaces, monotonic)
+
+    async def find(self, name: InstanceRef, *, vm_id: str | None = None) -> Machine | None:
+        """Find a machine, if given with this vmId; None when Azure has none of that name. Raises Unavailable."""
+        scope, key = name.key[:3], name.key[3]
+        found = (await self._machines.get(scope)).get(key)
+        if found is None or vm_id not in (None, found.vm_id):
+            found = (await self._machines.get(scope, fresh=True)).get(key)
+        return found
+
+    async def addresses(self, name: InstanceRef) -> Addresses:
+        """Return the private addresses of a machine's network interfaces; raises Unavailable."""
+        scope, key = name.key[:3], name.key[3]
+        found = (await self._interfaces.get(scope)).get(key)
+        if found is None:
+            found = (await self._interfaces.get(scope, fresh=True)).get(key, ())
+        return found
+
+    async def aclose(self) -> None:
+        """End what is under way."""
+        await self._machines.cancel()
+        await self._interfaces.cancel()
+
+    async def _read_machines(self, scope: _Scope) -> Mapping[str, Machine]:
+        service = "scaleSetMachines" if scope[2] else "machines"
+        path = f"{_group(scope)}/providers/Microsoft.Compute/{_owner(scope)}virtualMachines"
+        values = await self._lists.list(service, path, _COMPUTE)
+        return {_last(value): _machine(value) for value in values}
+
+    async def _read_interfaces(self, scope: _Scope) -> Mapping[str, Addresses]:
+        service = "scaleSetInterfaces" if scope[2] else "interfaces"
+        provider = "Microsoft.Compute" if scope[2] else "Microsoft.Network"
+        path = f"{_group(scope)}/providers/{provider}/{_owner(scope)}networkInterfaces"
+        machines = f"{_group(scope)}/providers/Microsoft.Compute/{_owner(scope)}virtualMachines/".lower()
+        found: dict[str, Addresses] = {}
+        for value in await self._lists.list(service, path, _SCALE_SET_NETWORK if scope[2] else _NETWORK):
+            key = _text(value, "properties", "virtualMachine", "id").lower().removeprefix(machines)
+            if key and "/" not in key:  # not of a machine elsewhere, or of none
+                found[key] = (*found.get(key, ()), *_private(value))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Held(Generic[_T]):
+    """A value, and when its reading began and ended."""
+
+    began: float
+    ended: float
+    value: _T
+
+
+class _Shared(Generic[_T]):
+    """Values by scope, each read once for all who ask at a time; so is a failure told to all who waited for it."""
+
+    def __init__(self, read: Callable[[_Scope], Awaitable[_T]], monotonic: Callable[[], float]) -> None:
+        self._read = read
+        self._monotonic = monotonic
+        self._held: dict[_Scope, _Held[_T]] = {}
+        self._reading: dict[_Scope, asyncio.Task[_T]] = {}
+        self._turns: dict[_Scope, asyncio.Lock] = {}
+        self._failed: dict[_Scope, tuple[float, Unavailable]] = {}
+
+    async def get(self, scope: _Scope, *, fresh: bool = False) -> _T:
+        """Return a scope's value; a fresh one was begun to be read after this call."""
+        asked = self._monotonic()
+        async with self._turns.setdefault(scope, asyncio.Lock()):
+            if (left := self._reading.get(scope)) is not None:  # by somebody who gave up
+                await asyncio.wait({left})
+            held = self._held.get(scope)
+            if held is not None and self._monotonic() - held.ended < _TTL and (not fresh or held.began >= asked):
+                return held.value
+            failed = self._failed.pop(scope, None)
+            if failed is not None and failed[0] >= asked:
+                self._failed[scope] = failed
+                raise failed[1]
+            reading = self._reading[scope] = asyncio.create_task(self._read_to_the_end(scope))
+            reading.add_done_callback(lambda ended: self._ended(scope, ended))
+            return await asyncio.shield(reading)
+
+    async def cancel(self) -> None:
+        """End what is being read."""
+        tasks = list(self._reading.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read_to_the_end(self, scope: _Scope) -> _T:
+        began = self._monotonic()
+        try:
+            value = await self._read(scope)
+        except Unavailable as unavailable:
+            self._failed[scope] = (self._monotonic(), unavailable)
+            raise
+        else:
+            self._held.pop(scope, None)
+            self._held[scope] = _Held(began, self._monotonic(), value)
+            return value
+        finally:
+            self._forget()
+
+    def _ended(self, scope: _Scope, reading: asyncio.Task[_T]) -> None:
+        self._reading.pop(scope, None)
+        if not reading.cancelled():
+            reading.exception()  # seen: who waited has it, and where nobody waits any more nobody misses it
+
+    def _forget(self) -> None:
+        """Keep no more than the newest lists and failures, and no lock that nobody needs."""
+        while len(self._held) > _MAX_SCOPES:
+            del self._held[next(iter(self._held))]
+        while len(self._failed) > _MAX_SCOPES:
+            del self._failed[next(iter(self._failed))]
+        if len(self._turns) > 2 * _MAX_SCOPES:
+            self._turns = {scope: turn for scope, turn in self._turns.items() if turn.locked()}
+
+
+def _group(scope: _Scope) -> str:
+    return f"/subscriptions/{scope[0]}/resourceGroups/{scope[1]}"
+
+
+def _owner(scope: _Scope) -> str:
+    return f"virtualMachineScaleSets/{scope[2]}/" if scope[2] else ""
+
+
+def _machine(value: dict[str, object]) -> Machine:
+    tags = _at(value, "tags")
+    named = cast("dict[object, object]", tags) if isinstance(tags, dict) else {}
+    flexible = _text(value, "properties", "virtualMachineScaleSet", "id").rpartition("/")[2].lower()
+    parts = _text(value, "id").lower().split("/")
+    uniform = parts[-3] if len(parts) > _SCALE_SET_PARTS else ""
+    return Machine(
+        resource_id=_text(value, "id"),
+        vm_id=_text(value, "properties", "vmId").lower(),
+        provisioning_state=_text(value, "properties", "provisioningState"),
+        computer_name=_text(value, "properties", "osProfile", "computerName").lower(),
+        scale_set=uniform or flexible,
+        tags={str(name).lower(): str(tag) for name, tag in named.items()},
+    )
+
+
+_SCALE_SET_PARTS: Final = 10
+"""Parts of the ID of a machine by itself; an instance of a scale set has two more."""
+
+
+def _private(value: dict[str, object]) -> Addresses:
+    """Read the private addresses of one interface."""
+    found = (_text(one, "properties", "privateIPAddress") for one in _items(value, "properties", "ipConfigurations"))
+    return tuple(("InternalIP", address) for address in found if address)
+
+
+def _last(value: dict[str, object]) -> str:
+    """Take the last part of an ID: the machine's name, or an instance's number."""
+    return _text(value, "id").rpartition("/")[2].lower()
+
+
+def _at(value: object, *path: str) -> object:
+    for key in path:
+        if not isinstance(value, dict):
+            return None
+        value = cast("dict[str, object]", value).get(key)
+    return value
+
+
+def _text(value: object, *path: str) -> str:
+    found = _at(value, *path)
+    return found if isinstance(found, str) else ""
+
+
+def _items(value: object, *path: str) -> list[object]:
+    found = _at(value, *path)
+    return cast("list[object]", found) if isinstance(found, list) else []

@@ -1,0 +1,122 @@
+"""The attested document: what Azure says of a virtual machine, read from the content that it signed.
+
+Promises: any bytes give a value or ``Denied`` with ``PlatformDocumentMalformed``; no key twice, each field of its type
+and spelling. Fields that are not used here may stand there: Azure adds some from time to time.
+Leaves to others: who signed it (``trust_bundle``), whether it is this machine's and this request's (``verifier``).
+Source: Azure, "Instance Metadata Service", attested data.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, NoReturn, cast
+
+from nodeattest_providers.errors import Denied, Reason
+
+__all__ = ["AttestedDocument", "parse_document"]
+
+_MAX_SIZE: Final = 8 * 1024
+"""Bytes; Azure's have about 300."""
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_MAX_NONCE: Final = 64
+_TIME: Final = re.compile(r"[0-9]{2}/[0-9]{2}/[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} -0000")
+_TIME_FORMAT: Final = "%m/%d/%y %H:%M:%S -0000"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttestedDocument:
+    """What the document says that is used here."""
+
+    vm_id: str
+    """Lower case."""
+    subscription: str
+    """Lower case."""
+    nonce: str
+    created: datetime
+    expires: datetime
+
+
+class _NotADocumentError(ValueError):
+    """Carries what was found, in words."""
+
+
+def parse_document(content: bytes) -> AttestedDocument:
+    """Read a document; anything else is ``Denied``."""
+    try:
+        return _read(content)
+    except _NotADocumentError as error:
+        raise Denied(
+            Reason.PLATFORM_DOCUMENT_MALFORMED,
+            expected="an attested document of Azure's metadata service, api-version 2020-09-01",
+            got=str(error),
+            remedy="send the document of this machine's metadata service unchanged",
+        ) from None
+
+
+def _read(content: bytes) -> AttestedDocument:
+    if len(content) > _MAX_SIZE:
+        raise _NotADocumentError(f"{len(content)} bytes")
+    try:
+        # No number is used here; what a long one is worth would take its time to find out.
+        value: object = json.loads(
+            content.decode(), object_pairs_hook=_object, parse_constant=_constant, parse_int=len, parse_float=len
+        )
+    except UnicodeDecodeError:
+        raise _NotADocumentError("bytes that are not UTF-8") from None
+    except json.JSONDecodeError:
+        raise _NotADocumentError("text that is not JSON") from None
+    except RecursionError:
+        raise _NotADocumentError("nesting without an end") from None
+    document = _mapping(value, "a value")
+    times = _mapping(document.get("timeStamp"), "timeStamp")
+    return AttestedDocument(
+        vm_id=_uuid(document, "vmId"),
+        subscription=_uuid(document, "subscriptionId"),
+        nonce=_text(document, "nonce", _MAX_NONCE),
+        created=_time(times, "createdOn"),
+        expires=_time(times, "expiresOn"),
+    )
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise _NotADocumentError("a key twice")
+    return value
+
+
+def _constant(_: str) -> NoReturn:
+    raise _NotADocumentError("a number that is none")
+
+
+def _mapping(value: object, what: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise _NotADocumentError(f"{what} that is no object")
+    return cast("dict[str, object]", value)
+
+
+def _text(values: dict[str, object], key: str, longest: int) -> str:
+    value = values.get(key)
+    if not isinstance(value, str) or not 1 <= len(value) <= longest:
+        raise _NotADocumentError(f"{key} that is no text of 1 to {longest} characters")
+    return value
+
+
+def _uuid(values: dict[str, object], key: str) -> str:
+    value = _text(values, key, _MAX_NONCE).lower()
+    if not _UUID.fullmatch(value):
+        raise _NotADocumentError(f"{key} that is no UUID")
+    return value
+
+
+def _time(values: dict[str, object], key: str) -> datetime:
+    value = _text(values, key, _MAX_NONCE)
+    try:
+        if _TIME.fullmatch(value):
+            return datetime.strptime(value, _TIME_FORMAT).replace(tzinfo=UTC)
+    except ValueError:
+        pass
+    raise _NotADocumentError(f"{key} that is no time as MM/DD/YY HH:MM:SS -0000")

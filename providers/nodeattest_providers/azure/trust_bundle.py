@@ -1,0 +1,194 @@
+"""Who signs attested documents: a chain from the signer to an authority that the operator trusts for it.
+
+Promises: authorities come from one file of the controller's own; its self-signed certificates are trusted, the others
+help to build chains. A file that changed is read again, at most every few seconds; one that cannot be used leaves the
+last good in force, and that is logged. What a document embeds helps only as far as those authorities issued it, so that
+nobody makes us search chains of his own making. No address in a certificate is ever asked: neither for issuers (AIA;
+that would be the requester's choice of a host) nor for revocation.
+Leaves to others: the signature over the document (``cms``).
+Source: RFC 5280 §6.1; Azure, "Instance Metadata Service" (certificates by cloud, and that a region may have its own).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.x509.oid import NameOID
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+from nodeattest_providers.config_fields import invalid
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.identifiers import is_dns_name, printable
+from nodeattest_providers.x509_errors import X509_ERRORS
+
+__all__ = ["Authorities", "TrustBundle", "chain_problem", "foreign_name", "parse_bundle"]
+
+_WHERE: Final = "platforms.azure.trustBundle"
+_LIMIT: Final = 1024 * 1024
+"""Bytes of the file; a ConfigMap has at most as many."""
+_MAX_AUTHORITIES: Final = 128
+"""Azure uses a dozen issuing authorities and four roots."""
+_RECHECK: Final = 5.0
+"""Seconds between two looks at the file."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Authorities:
+    """The certificates of a bundle."""
+
+    roots: tuple[x509.Certificate, ...] = field(repr=False)
+    intermediates: tuple[x509.Certificate, ...] = field(repr=False)
+
+    @property
+    def store(self) -> Store:
+        """What a chain has to end at."""
+        return Store(list(self.roots))
+
+
+def parse_bundle(pem: bytes) -> Authorities:
+    """Read PEM certificates of authorities; what cannot be used is ``Denied``."""
+    try:
+        certificates = x509.load_pem_x509_certificates(pem)
+        authorities = [_is_authority(certificate) for certificate in certificates]
+        self_signed = [_issued(certificate, certificate) for certificate in certificates]
+    except X509_ERRORS:
+        raise invalid(_WHERE, "PEM certificates", "text that is none") from None
+    if not all(authorities) or len(certificates) > _MAX_AUTHORITIES:
+        raise invalid(_WHERE, f"at most {_MAX_AUTHORITIES} certificates, all of CAs", "others")
+    if not any(self_signed):
+        raise invalid(_WHERE, "at least one root", "none")
+    found = list(zip(certificates, self_signed, strict=True))
+    return Authorities(
+        roots=tuple(certificate for certificate, is_root in found if is_root),
+        intermediates=tuple(certificate for certificate, is_root in found if not is_root),
+    )
+
+
+class TrustBundle:
+    """The bundle in force."""
+
+    def __init__(self, path: Path | None, monotonic: Callable[[], float]) -> None:
+        """Read it; ``Denied`` when it cannot be used. ``monotonic``: seconds."""
+        self._path = path
+        self._monotonic = monotonic
+        self._looked = monotonic()
+        self._seen = _state(path) if path else None
+        self._authorities = _read(path) if path else None
+
+    def current(self) -> Authorities | None:
+        """Return the authorities; None where none are configured."""
+        now = self._monotonic()
+        if self._path is not None and now - self._looked >= _RECHECK:
+            self._looked = now
+            self._read_again(self._path)
+        return self._authorities
+
+    def _read_again(self, path: Path) -> None:
+        seen = _state(path)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._authorities = _read(path)
+        except Denied as denied:
+            _log.warning("the new trust bundle is not used, the last good one stays: %s", denied)
+        else:
+            _log.info("read the trust bundle again")
+
+
+def foreign_name(signer: x509.Certificate, domain: str) -> str | None:
+    """Name a name of the signer that is neither the cloud's own nor below it; None when there is none.
+
+    1. It has DNS names, and nothing else is named besides.
+    2. Each is the domain or below it, without a wildcard.
+    3. So is its common name, where it has one.
+    """
+    try:
+        subject = [str(each.value) for each in signer.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        names = list(signer.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except (x509.ExtensionNotFound, *X509_ERRORS):
+        return "no names that can be read"
+    if not names or not all(isinstance(each, x509.DNSName) for each in names):
+        return "no DNS names only"
+    for name in (*(str(each.value) for each in names), *subject):
+        if not is_dns_name(name) or not (name == domain or name.endswith(f".{domain}")):
+            return printable(name)
+    return None
+
+
+def chain_problem(
+    signer: x509.Certificate, embedded: Iterable[x509.Certificate], authorities: Authorities, now: datetime
+) -> str | None:
+    """Say why there is no chain from the signer to a root, or None when there is one.
+
+    Judged as the certificate of a TLS server, which it is: validity, server usage, signatures without SHA-1, CA rules.
+    """
+    try:
+        name = signer.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        reference = x509.DNSName(name.get_values_for_type(x509.DNSName)[0])
+        verifier = PolicyBuilder().store(authorities.store).time(now).build_server_verifier(reference)
+        verifier.verify(signer, [*authorities.intermediates, *_issued_by_trusted(embedded, authorities)])
+    except (VerificationError, x509.ExtensionNotFound, IndexError) as error:
+        return printable(str(error))
+    except X509_ERRORS:
+        return "a certificate that cannot be read"
+    return None
+
+
+def _issued_by_trusted(embedded: Iterable[x509.Certificate], authorities: Authorities) -> list[x509.Certificate]:
+    """Keep what the authorities issued, directly or through what was kept; each round keeps one more."""
+    left = list(embedded)
+    kept: list[x509.Certificate] = []
+    issuers = [*authorities.roots, *authorities.intermediates]
+    while True:
+        found = next((one for one in left if any(_issued(one, issuer) for issuer in (*issuers, *kept))), None)
+        if found is None:
+            return kept
+        left.remove(found)
+        kept.append(found)
+
+
+def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    if certificate.issuer != issuer.subject:
+        return False
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (InvalidSignature, *X509_ERRORS):
+        return False
+    return True
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    """Tell when the file changed: a mounted ConfigMap swaps it."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def _read(path: Path) -> Authorities:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LIMIT + 1)
+    except OSError as error:
+        raise invalid(_WHERE, "a file of PEM certificates", f"{path}: {error.strerror}") from None
+    if len(content) > _LIMIT:
+        raise invalid(_WHERE, f"at most {_LIMIT} bytes", "more")
+    return parse_bundle(content)

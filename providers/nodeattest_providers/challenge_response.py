@@ -1,0 +1,153 @@
+"""Challenge and response over two CSRs: the parts that every two-step provider shares.
+
+Promises: everything between the rounds is derived again from immutable fields (UID, creation time, spec), so that no
+state is kept and any replica can finish what another began; the second request is linked to exactly one live first
+request of the same requester, signer and PKCS#10 bytes, and is fresh by the API server's clock.
+Leaves to others: reading the first request live (the controller), the proof itself and the schema of the challenge
+(each provider's ``protocol``), once-only use (the ledger).
+Source: docs/wire-format.md, "Two steps"; docs/tpm-protocol.md §3 (steps 10, 11), §4 (8, 11, 14, 15, 17).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from nodeattest_providers.binding import length_prefix
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes
+from nodeattest_providers.verifier_interface import Facts, NodeRequest
+
+__all__ = [
+    "CHALLENGE_TTL",
+    "CLOCK_SKEW",
+    "LABEL_NONCE",
+    "LABEL_SECRET",
+    "challenge_context",
+    "check_first_request",
+    "derive",
+    "master_keys",
+]
+
+CHALLENGE_TTL: Final = timedelta(seconds=300)
+"""From the first request's creation to the second's, both by the API server's clock."""
+CLOCK_SKEW: Final = timedelta(seconds=30)
+"""How much earlier than the first the second request may seem, when two API servers' clocks differ."""
+
+LABEL_NONCE: Final = b"capi-att/v1/nonce"
+LABEL_SECRET: Final = b"capi-att/v1/secret"
+_DERIVED_SIZE: Final = 32
+"""Bytes; TPM2_MakeCredential takes at most the nameAlg's digest size."""
+
+_SECTION: Final = "wire format, Two steps"
+_START_OVER: Final = "file a new first request and answer its own challenge"
+
+
+def challenge_context(facts: Facts, first: NodeRequest, *extra: bytes) -> bytes:
+    """Fix what a challenge is for: cluster, first request, requester, the provider's ``extra`` fields, machine, time.
+
+    For ``tpm`` the extras are the attestation key's Name and the SHA-256 of the endorsement key's SPKI.
+    """
+    return length_prefix(
+        facts.cluster.uid.encode(),
+        first.uid.encode(),
+        hashlib.sha256(first.request).digest(),
+        first.username.encode(),
+        *extra,
+        facts.machine.uid.encode(),
+        str(int(first.created.timestamp())).encode(),
+    )
+
+
+def derive(label: bytes, key: SecretBytes, ctx: bytes) -> bytes:
+    """Derive the 32 bytes of one purpose from a master key: HKDF-SHA256 without salt, info ``lp(label) || ctx``."""
+    return HKDF(algorithm=SHA256(), length=_DERIVED_SIZE, salt=None, info=length_prefix(label) + ctx).derive(
+        key.reveal()
+    )
+
+
+def master_keys(facts: Facts) -> tuple[SecretBytes, ...]:
+    """Return the challenge master keys, newest first and never none; ``Unavailable`` while there is none."""
+    if not facts.challenge_keys:
+        raise Unavailable(
+            Reason.API_UNAVAILABLE,
+            "no challenge master key is loaded",
+            remedy="wait; an operator checks the controller's challenge key Secret if this stays",
+        )
+    return facts.challenge_keys
+
+
+def check_first_request(checks: Checks, request: NodeRequest, facts: Facts, ref: FirstRequestRef) -> NodeRequest:
+    """Link the second request to the live first one that it names, and return that.
+
+    1. The first request exists, under the claimed name and UID.
+    2. The same requester (username and groups; ``uid`` and ``extra`` change with the credential, §4.17) asked the
+       same signer, with the same evidence provider and version.
+    3. Both carry the same PKCS#10 bytes, hence the same key, subject and provider ID (§4.11).
+    4. The answer is fresh: created at most ``CHALLENGE_TTL`` after the first and not before it but for ``CLOCK_SKEW``.
+    """
+    # 1
+    first = facts.first_request
+    checks.require(
+        first is not None,
+        "first request exists",
+        section=_SECTION,
+        reason=Reason.FIRST_REQUEST_MISSING,
+        expected="the first request that the evidence names",
+        got="no such request" if first is None else "one request",
+        remedy=_START_OVER,
+    )
+    if first is None:
+        raise AssertionError("a failed check raises Denied")
+    for name, expected, got, same in _link_rules(request, first, ref):
+        checks.require(
+            same,
+            name,
+            section=_SECTION,
+            reason=Reason.FIRST_REQUEST_MISMATCH,
+            expected=expected,
+            got=got,
+            remedy=_START_OVER,
+        )
+    _check_fresh(checks, request, first)
+    return first
+
+
+def _link_rules(request: NodeRequest, first: NodeRequest, ref: FirstRequestRef) -> Iterator[tuple[str, str, str, bool]]:
+    """List name, expected, got and outcome of each rule, in order."""
+    # 1
+    yield "first request name", ref.name, first.name, ref.name == first.name
+    yield "first request uid", ref.uid, first.uid, ref.uid == first.uid
+    yield "two requests", "another request than the first", request.uid, request.uid != first.uid
+    # 2
+    yield "same username", first.username, request.username, first.username == request.username
+    groups = sorted(first.groups), sorted(request.groups)
+    yield "same groups", ", ".join(groups[0]), ", ".join(groups[1]), groups[0] == groups[1]
+    yield "same signer", first.signer_name, request.signer_name, first.signer_name == request.signer_name
+    providers = (
+        f"{first.evidence.provider}/v{first.evidence.version}",
+        f"{request.evidence.provider}/v{request.evidence.version}",
+    )
+    yield "same provider", providers[0], providers[1], providers[0] == providers[1]
+    # 3
+    yield "same PKCS#10 bytes", first.csr.sha256.hex(), request.csr.sha256.hex(), first.csr.der == request.csr.der
+
+
+def _check_fresh(checks: Checks, request: NodeRequest, first: NodeRequest) -> None:
+    # 4
+    age = request.created - first.created
+    checks.require(
+        -CLOCK_SKEW <= age <= CHALLENGE_TTL,
+        "challenge answered in time",
+        section=_SECTION,
+        reason=Reason.CHALLENGE_EXPIRED,
+        expected=f"{-CLOCK_SKEW.total_seconds():.0f} to {CHALLENGE_TTL.total_seconds():.0f} s after the first request",
+        got=f"{age.total_seconds():.0f} s",
+        remedy=_START_OVER,
+    )

@@ -1,0 +1,73 @@
+"""Closed settings: every key known, every value of its type, or ``Denied`` that names the nearest known key.
+
+For every provider: sections of a policy, of the controller's configuration, of a node's.
+Leaves to others: what the settings mean (each provider's ``policy`` in the controller, ``attestor`` on the node).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.node_interface import JsonValue
+
+__all__ = ["boolean", "check_keys", "invalid", "items", "mapping", "string_set", "text"]
+
+
+def invalid(where: str, expected: str, got: str) -> Denied:
+    """Make the refusal of a setting."""
+    return Denied(Reason.POLICY_INVALID, expected=f"{where}: {expected}", got=got, remedy=f"correct {where}")
+
+
+def check_keys(
+    values: Mapping[str, JsonValue], where: str, known: Collection[str], required: Collection[str] = ()
+) -> None:
+    """Refuse unknown and missing keys."""
+    for key in values:
+        if key not in known:
+            import difflib  # noqa: PLC0415 - 1 ms that only a mistake costs
+
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+            raise invalid(where, f"one of {', '.join(known)}", f"{key!r}; did you mean {near[0]!r}?")
+    for key in required:
+        if key not in values:
+            raise invalid(where, f"the key {key}", "none")
+
+
+def mapping(value: JsonValue, where: str) -> dict[str, JsonValue]:
+    """Read an object."""
+    if not isinstance(value, dict):
+        raise invalid(where, "an object", type(value).__name__)
+    return value
+
+
+def items(value: JsonValue, where: str) -> list[JsonValue]:
+    """Read an array."""
+    if not isinstance(value, list):
+        raise invalid(where, "an array", type(value).__name__)
+    return value
+
+
+def text(value: JsonValue, where: str) -> str:
+    """Read a string that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise invalid(where, "a string", "an empty string" if value == "" else type(value).__name__)
+    return value
+
+
+def string_set(value: JsonValue, where: str, spelling: re.Pattern[str], expected: str) -> frozenset[str]:
+    """Read an array of strings, each of which is spelt so."""
+    found: set[str] = set()
+    for item in items(value, where):
+        if not isinstance(item, str) or not spelling.fullmatch(item):
+            raise invalid(where, expected, repr(item)[:80])
+        found.add(item)
+    return frozenset(found)
+
+
+def boolean(value: JsonValue, where: str) -> bool:
+    """Read true or false."""
+    if not isinstance(value, bool):
+        raise invalid(where, "true or false", type(value).__name__)
+    return value

@@ -1,0 +1,65 @@
+"""Which evidence versions a controller understands: the text of an annotation, and back.
+
+Promises: one spelling (``tpm/v2,tpm/v1``, newest first, as in the provider block); ``parse`` reads what ``to_text``
+writes, and any other text is ``Denied``, in time bounded by ``MAX_TEXT``.
+Leaves to others: writing the annotation (the controller), choosing one of the versions (the agent).
+Source: docs/wire-format.md, "Versions".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.names import ANNOTATION_SUPPORTED_VERSIONS, ProviderName
+from nodeattest_providers.node_interface import Evidence
+
+__all__ = ["HIGHEST", "MAX_TEXT", "MAX_VERSIONS", "check", "parse", "to_text"]
+
+HIGHEST: Final = 9999
+"""The envelope's provider block takes no higher version."""
+MAX_VERSIONS: Final = 16
+"""Entries; a controller that understands more names its newest ones."""
+MAX_TEXT: Final = MAX_VERSIONS * len(f"{'p' * 63}/v{HIGHEST},")
+"""Characters."""
+
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
+
+
+def check(evidence: Evidence, understood: Collection[int]) -> None:
+    """Refuse evidence of a version that is not understood; the refusal brings the annotation along."""
+    if evidence.version in understood:
+        return
+    text = to_text(evidence.provider, understood)
+    raise Denied(
+        Reason.EVIDENCE_VERSION_UNSUPPORTED,
+        expected=text,
+        got=f"{evidence.provider}/v{evidence.version}",
+        remedy=f"send {evidence.provider} evidence of a version in the annotation {ANNOTATION_SUPPORTED_VERSIONS}, "
+        "or upgrade the controller if all of them are too old for this node",
+        annotations={ANNOTATION_SUPPORTED_VERSIONS: text},
+    )
+
+
+def to_text(provider: ProviderName, versions: Iterable[int]) -> str:
+    """Write the annotation's value."""
+    newest = sorted(set(versions), reverse=True)[:MAX_VERSIONS]
+    return ",".join(f"{provider}/v{version}" for version in newest)
+
+
+def parse(text: str, provider: ProviderName) -> tuple[int, ...]:
+    """Read the annotation's value, newest first; anything but a canonical list for this provider is ``Denied``."""
+    entries = text.split(",") if len(text) <= MAX_TEXT else []
+    prefix = f"{provider}/v"
+    numbers = [entry.removeprefix(prefix) for entry in entries if entry.startswith(prefix)]
+    versions = tuple(int(number) for number in numbers if _NUMBER.fullmatch(number))
+    if not versions or to_text(provider, versions) != text:
+        raise Denied(
+            Reason.EVIDENCE_VERSION_UNSUPPORTED,
+            expected=f"1 to {MAX_VERSIONS} versions of {provider}, newest first, such as {provider}/v2,{provider}/v1",
+            got=f"another text of {len(text)} characters",
+            remedy="let the controller write the annotation",
+        )
+    return versions

@@ -1,0 +1,1 @@
+"""The Compute API: HTTP client, access tokens, instances and their endorsement keys."""

@@ -1,0 +1,136 @@
+"""The provider interface of the node: the ``Attestor``, and the values that attestor and verifier exchange.
+
+``verifier_interface`` has the controller's part. They are two modules because the agent starts often: every dataclass
+costs a starting process 0.4 ms, and the controller's facts and verdicts are a dozen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName
+
+__all__ = [
+    "Attestor",
+    "Evidence",
+    "FirstRequestRef",
+    "JsonObject",
+    "JsonValue",
+    "NodeCsr",
+    "PublishedChallenge",
+    "SecretBytes",
+    "VersionedAttestor",
+]
+
+_Scalar = str | int | bool | None
+JsonValue = _Scalar | list["JsonValue"] | dict[str, "JsonValue"]
+JsonObject = dict[str, JsonValue]
+
+
+class SecretBytes:
+    """Bytes that never show in a repr, a log or a traceback; ``reveal()`` is the only way to them."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+
+    def reveal(self) -> bytes:
+        """Return the bytes."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "SecretBytes(***)"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCsr:
+    """The closed record of a PKCS#10 request: all that the rules allow it to hold."""
+
+    der: bytes
+    """The whole CertificationRequest in DER; equal to the bytes of the PEM block."""
+    node_name: NodeName
+    """CN without ``system:node:``."""
+    provider_id: ProviderID
+    spki: bytes
+    """SubjectPublicKeyInfo in DER."""
+    dns_names: tuple[str, ...] = ()
+    """Only in serving requests."""
+    ip_addresses: tuple[str, ...] = ()
+    """Only in serving requests; normalised text form."""
+
+    @property
+    def sha256(self) -> bytes:
+        """SHA-256 of the DER."""
+        return hashlib.sha256(self.der).digest()
+
+    @property
+    def spki_sha256(self) -> str:
+        """``sha256:<hex>`` of the public key."""
+        return "sha256:" + hashlib.sha256(self.spki).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What stands in the two attestation blocks: ``<provider>/v<version>`` and one JSON object."""
+
+    provider: ProviderName
+    version: int
+    """1 for ``tpm/v1``."""
+    data: JsonObject = field(repr=False)
+    """Closed schema per provider, version and phase; checked by the provider, not by the envelope."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstRequestRef:
+    """Which first request a second request answers. Claimed, so read live and compared."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedChallenge:
+    """What the node read back from its own first request."""
+
+    name: str
+    uid: str
+    csr_sha256: bytes
+    """SHA-256 of the first request's PKCS#10 DER."""
+    text: str = field(repr=False)
+    """The challenge annotation's value."""
+    spki_sha256: str | None = None
+    """``sha256:<hex>`` of the node's own key, for challenges that name it; the PKCS#10 digest covers it already."""
+
+
+class Attestor(Protocol):
+    """The node half of a provider."""
+
+    provider: ProviderName
+    versions: tuple[int, ...]
+    """Evidence versions, newest first. ``attest`` makes the newest; older ones are for a ``VersionedAttestor``."""
+    two_step: bool
+    """Whether a second request with an answered challenge follows the first."""
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
+        """Make the evidence for a CSR; raises Unavailable (device, metadata service) or Denied (foreign challenge)."""
+        ...
+
+
+@runtime_checkable
+class VersionedAttestor(Protocol):
+    """An attestor that can also make older evidence, for a controller that does not know its newest yet.
+
+    Optional. The agent asks for an older version only when the controller refused a newer one, and never below the
+    node's configured minimum. Keep a version as long as it is sound; one that is not must leave ``versions``.
+    """
+
+    def in_version(self, version: int) -> Attestor:
+        """Return the attestor of one of ``versions`` but the newest, which is this one's.
+
+        Its evidence is of that version in every phase. It may share this one's device; the agent closes this one only.
+        """
+        ...

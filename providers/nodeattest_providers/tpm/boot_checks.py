@@ -1,0 +1,100 @@
+"""Boot state: the quoted PCRs hold allowed values, and the TPM's clock goes forward.
+
+Promises: the state that a quote proves, judged by the policy and by what the ledger saw before.
+Leaves to others: that the quote is genuine and fresh (``verifier``), event logs (``event_log_checks``).
+Source: TCG TPM 2.0 Library, Part 1 §36.3 "Clock" and §11.4 "PCR"; Part 3 §18.4 TPM2_Quote; docs/tpm-protocol.md
+§3 (step 12), §4 (2, 4, 5).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.tpm.config import BootPolicy
+from nodeattest_providers.tpm.quote import Quote
+from nodeattest_providers.tpm.structures import PcrSelection, digest_size
+from nodeattest_providers.verifier_interface import BootState, LedgerFacts
+
+__all__ = ["check_boot_state", "check_clock"]
+
+_SECTION: Final = "TPM protocol §3, step 12"
+_QUOTE_ANEW: Final = "file a new first request and quote the PCRs of its challenge: the policy's may have changed"
+_BOOT_OTHERWISE: Final = "boot the machine into a state that the policy's pcrs allows, or extend the policy"
+
+
+def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], policy: BootPolicy) -> BootState:
+    """Check the quoted PCRs.
+
+    1. The quote covers exactly the policy's selection, and a value of the bank's size came for each PCR of it.
+    2. The quote's digest is the digest of these values, in the selection's order, under the key's hash, SHA-256.
+    3. Each PCR that the policy constrains has an allowed value.
+    """
+    # 1
+    mismatch = Reason.PCR_SELECTION_MISMATCH
+    expected, got = [policy.selection], list(quote.selections)
+    _require(checks, expected == got, "selection", mismatch, (_words(expected), _words(got)))
+    sizes = [digest_size(policy.selection.bank)] * len(policy.selection.pcrs)
+    got_sizes = [len(value) for value in values]
+    _require(checks, sizes == got_sizes, "values", mismatch, (f"sizes {sizes}", f"sizes {got_sizes}"))
+    # 2
+    replayed = hashlib.sha256(b"".join(values)).digest()
+    same = replayed == quote.pcr_digest
+    _require(checks, same, "digest", Reason.PCR_DIGEST_MISMATCH, (quote.pcr_digest.hex(), replayed.hex()))
+    # 3
+    for pcr, value in zip(policy.selection.pcrs, values, strict=True):
+        allowed = policy.allowed_pcrs.get(pcr)
+        if allowed is not None:
+            wanted = " or ".join(sorted(item.hex() for item in allowed))
+            _require(checks, value in allowed, f"value {pcr}", Reason.PCR_VALUE_NOT_ALLOWED, (wanted, value.hex()))
+    return BootState(
+        clock=quote.clock,
+        reset_count=quote.reset_count,
+        restart_count=quote.restart_count,
+        safe=quote.safe,  # recorded, not required: it is 0 after every power loss (§4.4)
+        pcr_digest=quote.pcr_digest.hex(),
+        bank=policy.selection.bank.name.lower(),
+        pcrs={pcr: value.hex() for pcr, value in zip(policy.selection.pcrs, values, strict=True)},
+    )
+
+
+def check_clock(checks: Checks, boot: BootState, ledger: LedgerFacts) -> None:
+    """Check that the quote is newer than the newest that the ledger saw.
+
+    1. resetCount never falls; only TPM2_Clear zeroes it, and then an operator resets the ledger entry (§4.5).
+    2. Within one resetCount the clock is strictly newer.
+    3. But for the very quote that the ledger holds, where the ledger says that this answer is written down already
+       (§4.2): a retry, or a copy of the request that was handled first.
+    """
+    if ledger.clock is None or ledger.reset_count is None:
+        return
+    seen, now = (ledger.reset_count, ledger.clock), (boot.reset_count, boot.clock)
+    is_written_down = ledger.answered and now == seen  # 3
+    checks.require(
+        now > seen or is_written_down,  # 1, 2
+        "TPM clock goes forward",
+        section=_SECTION,
+        reason=Reason.TPM_CLOCK_REVERSED,
+        expected=f"after reset {seen[0]}, clock {seen[1]} ms",
+        got=f"reset {now[0]}, clock {now[1]} ms",
+        remedy="file a new request; if the TPM was cleared, an operator resets the ledger (nodeattest machines reset)",
+    )
+
+
+def _words(selections: Sequence[PcrSelection]) -> str:
+    return "; ".join(f"{item.bank.name} {list(item.pcrs)}" for item in selections) or "none"
+
+
+def _require(checks: Checks, passed: bool, name: str, reason: Reason, compared: tuple[str, str]) -> None:
+    checks.require(
+        passed,
+        f"PCR {name}",
+        section=_SECTION,
+        reason=reason,
+        expected=compared[0],
+        got=compared[1],
+        remedy=_QUOTE_ANEW if reason is Reason.PCR_SELECTION_MISMATCH else _BOOT_OTHERWISE,
+    )

@@ -1,0 +1,192 @@
+"""The ``tpm`` section of a NodeAttestationPolicy, read into one frozen value.
+
+Promises: a value, or ``Denied`` with ``PolicyInvalid`` that says which setting and what it should be. Nothing in it
+weakens a check: the defaults are the strictest, each setting names a source of trust or an allowed value.
+Leaves to others: applying it (``endorsement_key``, ``boot_checks``, ``event_log_checks``).
+Source: manifests/crd/nodeattestationpolicies.yaml; docs/tpm-protocol.md §3 (steps 4, 12).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from cryptography import x509
+from cryptography.x509.verification import Store
+
+from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, text
+from nodeattest_providers.names import ProviderID
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, Alg, PcrSelection, digest_size
+from nodeattest_providers.x509_errors import X509_ERRORS
+
+__all__ = ["BOOT_SETTINGS", "BootPolicy", "PolicyCache", "TpmPolicy", "parse_boot_policy", "parse_policy"]
+
+BOOT_SETTINGS: Final = ("pcrs", "eventLog")
+"""What every provider that speaks the TPM protocol has in its section."""
+_SETTINGS: Final = ("endorsementKeys", "endorsementCAs", "trustOnFirstUse", *BOOT_SETTINGS)
+_IGNORE: Final = "Ignore"
+_REQUIRE: Final = "Require"
+_FINGERPRINT: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_DEFAULT_SELECTION: Final = PcrSelection(Alg.SHA256, (0, 7))
+"""Firmware code and secure-boot policy: recorded in the ledger even where no value is demanded."""
+_CACHED_POLICIES: Final = 16
+"""Policies in use at a time; one with 10 000 keys has 4 MiB. The one that was not asked for longest goes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootPolicy:
+    """What is quoted, and which boot states are let in."""
+
+    selection: PcrSelection
+    allowed_pcrs: Mapping[int, frozenset[bytes]] = field(repr=False)
+    event_log_required: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpmPolicy(BootPolicy):
+    """What a cluster's operator decided about TPMs."""
+
+    registered: Mapping[ProviderID, frozenset[str]] = field(repr=False)
+    """Allow-list: the endorsement key fingerprints of each machine."""
+    listed: frozenset[str] = field(repr=False)
+    """Every fingerprint of the allow-list, whosever it is."""
+    anchors: Store | None = field(repr=False)
+    """Every certificate of the bundle is a trust anchor, roots and intermediates alike."""
+    trust_on_first_use: bool
+    """Whether the firmware's event log must explain the quoted PCRs."""
+
+
+class PolicyCache:
+    """Remembers parsed policies by the identity of their settings, which nobody changes: parsing 10 000 keys costs.
+
+    An entry holds its settings, so that no others get their identity while it stands.
+    """
+
+    def __init__(self) -> None:
+        self._parsed: dict[int, tuple[Mapping[str, JsonValue], TpmPolicy]] = {}
+        self._defaults = parse_policy({})
+
+    def get(self, settings: Mapping[str, JsonValue]) -> TpmPolicy:
+        """Return the parsed policy; ``Denied`` when it is invalid."""
+        if not settings:  # made anew for each request of a cluster without settings: they must not crowd out others
+            return self._defaults
+        key = id(settings)
+        held = self._parsed.pop(key, None)
+        if held is None or held[0] is not settings:
+            held = (settings, parse_policy(settings))
+        self._parsed[key] = held  # at the end: asked for last
+        if len(self._parsed) > _CACHED_POLICIES:
+            del self._parsed[next(iter(self._parsed))]
+        return held[1]
+
+
+def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
+    """Read the settings; unknown keys are errors that name the nearest known one."""
+    check_keys(settings, "spec.tpm", _SETTINGS)
+    registered = _endorsement_keys(settings.get("endorsementKeys", []))
+    bundle = settings.get("endorsementCAs")
+    anchors = None if bundle is None else _anchors(text(bundle, "spec.tpm.endorsementCAs"))
+    first_use = boolean(settings.get("trustOnFirstUse", False), "spec.tpm.trustOnFirstUse")
+    boot = parse_boot_policy(settings, "spec.tpm")
+    return TpmPolicy(
+        registered=registered,
+        listed=frozenset[str]().union(*registered.values()),
+        anchors=anchors,
+        trust_on_first_use=first_use,
+        selection=boot.selection,
+        allowed_pcrs=boot.allowed_pcrs,
+        event_log_required=boot.event_log_required,
+    )
+
+
+def parse_boot_policy(settings: Mapping[str, JsonValue], where: str) -> BootPolicy:
+    """Read ``BOOT_SETTINGS`` of a section that stands at ``where``; the others are its provider's."""
+    selection, allowed = _pcrs(mapping(settings.get("pcrs", {}), f"{where}.pcrs"), f"{where}.pcrs")
+    event_log = text(settings.get("eventLog", _IGNORE), f"{where}.eventLog")
+    if event_log not in {_IGNORE, _REQUIRE}:
+        raise invalid(f"{where}.eventLog", f"{_IGNORE} or {_REQUIRE}", repr(event_log))
+    return BootPolicy(selection=selection, allowed_pcrs=allowed, event_log_required=event_log == _REQUIRE)
+
+
+def _endorsement_keys(value: JsonValue) -> Mapping[ProviderID, frozenset[str]]:
+    registered: defaultdict[ProviderID, set[str]] = defaultdict(set)
+    for number, item in enumerate(items(value, "spec.tpm.endorsementKeys")):
+        where = f"spec.tpm.endorsementKeys[{number}]"
+        entry = mapping(item, where)
+        check_keys(entry, where, ("providerID", "sha256", "description"), ("providerID", "sha256"))
+        if not isinstance(entry.get("description", ""), str):
+            raise invalid(f"{where}.description", "a string", "another value")
+        machine = ProviderID(text(entry["providerID"], f"{where}.providerID"))
+        fingerprint = text(entry["sha256"], f"{where}.sha256")
+        if not _FINGERPRINT.fullmatch(fingerprint):
+            raise invalid(f"{where}.sha256", "sha256: and 64 lower-case hex digits", "another spelling")
+        if not fingerprint.removeprefix("sha256:").strip("0"):
+            raise invalid(f"{where}.sha256", "what kubelet-authenticator evidence prints", "an example's zeros")
+        registered[machine].add(fingerprint)
+    return MappingProxyType({machine: frozenset(keys) for machine, keys in registered.items()})
+
+
+@lru_cache(maxsize=64)
+def _anchors(bundle: str) -> Store:
+    where = "spec.tpm.endorsementCAs"
+    try:
+        certificates = x509.load_pem_x509_certificates(bundle.encode())
+        authorities = [_is_authority(certificate) for certificate in certificates]
+    except X509_ERRORS:
+        raise invalid(where, "PEM certificates", "text that is none") from None
+    if not all(authorities):
+        raise invalid(where, "CA certificates only", "a certificate that is no CA")
+    return Store(certificates)
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def _pcrs(pcrs: Mapping[str, JsonValue], where: str) -> tuple[PcrSelection, Mapping[int, frozenset[bytes]]]:
+    check_keys(pcrs, where, ("selection", "bank", "values"))
+    bank_name = text(pcrs.get("bank", "sha256"), f"{where}.bank")
+    bank = BANK_ALGORITHMS.get(bank_name)
+    if bank is None:
+        raise invalid(f"{where}.bank", " or ".join(BANK_ALGORITHMS), bank_name)
+    default: list[JsonValue] = [*_DEFAULT_SELECTION.pcrs]
+    selection = _selection(pcrs.get("selection", default), f"{where}.selection")
+    allowed: dict[int, frozenset[bytes]] = {}
+    for key, values in mapping(pcrs.get("values", {}), f"{where}.values").items():
+        if not key.isascii() or not key.isdigit() or str(int(key[:3])) != key or int(key) not in selection:
+            raise invalid(f"{where}.values", f"PCRs of the selection {list(selection)}", repr(key))
+        allowed[int(key)] = _values(values, f"{where}.values[{key}]", digest_size(bank))
+    return PcrSelection(bank, selection), MappingProxyType(allowed)
+
+
+def _selection(value: JsonValue, where: str) -> tuple[int, ...]:
+    pcrs: set[int] = set()
+    for pcr in items(value, where):
+        if isinstance(pcr, bool) or not isinstance(pcr, int) or not 0 <= pcr <= MAX_PCR:
+            raise invalid(where, f"PCR numbers from 0 to {MAX_PCR}", repr(pcr))
+        pcrs.add(pcr)
+    if not pcrs:  # a quote over no PCR would say nothing of the boot, and look as if it did
+        raise invalid(where, "at least one PCR", "none")
+    return tuple(sorted(pcrs))
+
+
+def _values(value: JsonValue, where: str, size: int) -> frozenset[bytes]:
+    spelling = re.compile(f"[0-9a-f]{{{2 * size}}}")
+    values: set[bytes] = set()
+    for item in items(value, where):
+        digits = text(item, where)
+        if not spelling.fullmatch(digits):
+            raise invalid(where, f"{2 * size} lower-case hex digits", "another spelling")
+        values.add(bytes.fromhex(digits))
+    if not values:
+        raise invalid(where, "at least one allowed value", "none")
+    return frozenset(values)

@@ -1,0 +1,123 @@
+"""Endorsement keys: of a TCG template, and bound to this Machine.
+
+Promises: returns only for a key that a source of trust binds to the Machine. The first source that says something
+about the Machine or the key decides; a later one cannot overrule it.
+Leaves to others: that the key lives in a TPM that answers (credential activation), the ledger's pins (``verifier``).
+Source: docs/tpm-protocol.md §3 (step 4), §4.10; TCG EK Credential Profile 2.5, Annex B.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
+from nodeattest_providers.tpm.config import TpmPolicy
+from nodeattest_providers.tpm.endorsement_certificate import check_certificate
+from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
+from nodeattest_providers.tpm.protocol import FirstEvidence
+from nodeattest_providers.tpm.public_area import PublicArea, parse_public
+from nodeattest_providers.tpm.structures import Reader
+from nodeattest_providers.verifier_interface import Facts
+
+__all__ = ["MACHINE_ANNOTATION", "check_trust", "parse_endorsement_key"]
+
+MACHINE_ANNOTATION: Final = "attestation.cluster.x-k8s.io/tpm-endorsement-key"
+"""On the Machine, in the management cluster: ``sha256:<hex>`` of the endorsement key that its certificate must have."""
+
+_SECTION: Final = "TPM protocol §3, step 4"
+_REGISTER: Final = (
+    "register this machine's endorsement key (kubelet-authenticator evidence prints its sha256): in the policy's "
+    f"spec.tpm.endorsementKeys, or as annotation {ANNOTATION_TPM_ENDORSEMENT_KEY} on the infrastructure machine, or "
+    f"with spec.tpm.endorsementCAs as annotation {MACHINE_ANNOTATION} on the Machine"
+)
+
+
+def parse_endorsement_key(raw: bytes) -> PublicArea:
+    """Read a TPMT_PUBLIC that has exactly the shape of one of TCG's templates; anything else is ``Denied``."""
+    what, reason = "endorsement key", Reason.ENDORSEMENT_KEY_MALFORMED
+    if not any(raw.startswith(template.prefix) for template in EK_TEMPLATES):
+        known = ", ".join(template.tcg_name for template in EK_TEMPLATES)
+        raise Reader(raw, what=what, reason=reason).wrong(f"a public area of TCG template {known}", "another")
+    return parse_public(raw, what=what, reason=reason)
+
+
+def check_trust(
+    checks: Checks,
+    ek: PublicArea,
+    evidence: FirstEvidence,
+    facts: Facts,
+    policy: TpmPolicy,
+    *,
+    is_renewal: bool,
+) -> None:
+    """Check that the endorsement key is this Machine's.
+
+    1. The platform's word, an annotation on the infrastructure machine, decides alone.
+    2. The policy's allow-list: an entry of this machine decides; a key listed for another machine only is refused.
+    3. An annotation on the Machine names the key, and the key's certificate chains to a configured authority.
+    4. Trust on first use, where the policy says so: the ledger pins the key already, or its certificate chains to a
+       configured authority. Who asks by a node's certificate has been before: it is no first use, unless an operator
+       has opened the machine on record. Else whoever got hold of that certificate would choose the machine's TPM.
+    5. A certificate chain alone is refused: it tells a genuine TPM, not whose.
+    """
+    got = ek.fingerprint
+    # 1
+    platform = facts.machine.infra_annotations.get(ANNOTATION_TPM_ENDORSEMENT_KEY)
+    if platform is not None:
+        _require(checks, platform == got, "named by the platform", platform, got)
+        return
+    # 2
+    registered = policy.registered.get(facts.machine.provider_id)
+    if registered is not None:
+        _require(checks, got in registered, "on the allow-list", " or ".join(sorted(registered)), got)
+        return
+    is_another = got in policy.listed
+    _require(checks, not is_another, "on no other machine's entry", "a key of this machine", "a key of another machine")
+    # 3
+    bound = facts.machine.annotations.get(MACHINE_ANNOTATION)
+    if bound is not None:
+        _require(checks, bound == got, "named by the Machine's annotation", bound, got)
+        _check_chain(checks, ek, evidence, facts, policy)
+        return
+    # 4, 5
+    _require(
+        checks, policy.trust_on_first_use, "bound to the Machine", "a key that something binds to this Machine", got
+    )
+    is_pinned = facts.ledger.fingerprints.get("ek") == got
+    if is_pinned:
+        _require(checks, is_pinned, "pinned by the ledger", got, got)
+        return
+    is_first = not is_renewal or facts.ledger.was_reset
+    checks.require(
+        is_first,
+        "endorsement key: first use",
+        section=_SECTION,
+        reason=Reason.ENDORSEMENT_KEY_UNTRUSTED,
+        expected="a bootstrap token, or a key that something binds to this Machine",
+        got="a bootstrap token" if is_first else "a node's certificate and a key that nothing binds to its Machine",
+        remedy=f"{_REGISTER}; or open the Machine on record (nodeattest machines adopt NODE --open, or machines reset)",
+    )
+    _check_chain(checks, ek, evidence, facts, policy)
+
+
+def _check_chain(checks: Checks, ek: PublicArea, evidence: FirstEvidence, facts: Facts, policy: TpmPolicy) -> None:
+    """Check the certificate that the node sent; without one, or without configured authorities, there is no chain."""
+    anchors, certificate = policy.anchors, evidence.ek_certificate
+    _require(checks, anchors is not None, "authorities configured", "spec.tpm.endorsementCAs", "none")
+    _require(checks, certificate is not None, "certificate sent", "an endorsement certificate", "none in the TPM")
+    if anchors is not None and certificate is not None:
+        check_certificate(checks, ek, certificate, evidence.ek_chain, anchors=anchors, now=facts.verified_at)
+
+
+def _require(checks: Checks, passed: bool, name: str, expected: str, got: str) -> None:
+    checks.require(
+        passed,
+        f"endorsement key: {name}",
+        section=_SECTION,
+        reason=Reason.ENDORSEMENT_KEY_UNTRUSTED,
+        expected=expected,
+        got=expected if passed else got,
+        remedy=_REGISTER,
+    )

@@ -1,0 +1,216 @@
+"""The firmware's measured-boot event log: read strictly, replayed by its digests.
+
+Promises: any bytes give an ``EventLog`` or ``Denied`` with ``EventLogMalformed``, in time linear in their number; every
+byte is accounted for. A replay uses the order, PCR numbers and digests of events. Of types it knows one, EV_NO_ACTION,
+which extends nothing, and of data one, the locality of PCR 0's start: a lie about either gives another replay than the
+TPM's.
+Leaves to others: comparing with a quote (``event_log_checks``), and what types and data say: they are the node's words,
+which no digest covers, and serve for display only.
+Source: TCG PC Client Platform Firmware Profile 1.05, §10 "Event Logging": TCG_PCClientPCREvent, TCG_PCR_EVENT2,
+TCG_EfiSpecIDEvent, TCG_EfiStartupLocalityEvent; TCG Algorithm Registry for digest sizes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG
+from nodeattest_providers.tpm.structures import MAX_PCR, Alg, Reader
+
+__all__ = ["EV_NO_ACTION", "NO_PCR", "Event", "EventLog", "extend", "hash_of", "parse_event_log", "replay"]
+
+EV_NO_ACTION: Final = 0x00000003
+"""The one event type that extends nothing."""
+NO_PCR: Final = 0xFFFFFFFF
+"""The index of events that belong to no PCR; they are EV_NO_ACTION."""
+MAX_EVENTS: Final = 2048
+"""A bound on work; servers log 60 to 300 events."""
+MAX_EVENT_DATA: Final = 64 * 1024
+"""Bytes of one event's data: the forbidden signatures (dbx), the largest, have 25 KiB."""
+_MAX_ALGORITHMS: Final = 16
+"""HASH_COUNT is at most this in every implementation."""
+_MAX_DIGEST: Final = 64
+_SHA1_SIZE: Final = 20
+
+_SPEC_ID: Final = b"Spec ID Event03\0"
+"""Says that TCG_PCR_EVENT2 follow; Event00 and Event02 head logs of TPM 1.2, which stay in the SHA-1 form."""
+_SPEC_VERSION: Final = (2, 0)
+"""Major, minor."""
+_UINTN_SIZES: Final = (1, 2)
+"""32 and 64 bits, in words of 32."""
+_STARTUP: Final = b"StartupLocality\0"
+_LOCALITIES: Final = (0, 3, 4)
+"""TPM2_Startup comes from locality 0 or 3; 4 tells of an H-CRTM, whose start the TPM itself marks so."""
+
+_HASHES: Final = {Alg.SHA1: "sha1", Alg.SHA256: "sha256", Alg.SHA384: "sha384", Alg.SHA512: "sha512"}
+_DIGEST_SIZES: Final = {0x04: 20, 0x0B: 32, 0x0C: 48, 0x0D: 64, 0x12: 32, 0x27: 32, 0x28: 48, 0x29: 64}
+"""By TPM_ALG_ID: SHA-1, SHA-2, SM3, SHA-3. Others are skipped by the size that the log gives."""
+_REMEDY: Final = "send the kernel's binary_bios_measurements unchanged; if they are so, the firmware's log is defective"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of the log."""
+
+    pcr: int
+    """0 to 23, or ``NO_PCR``."""
+    kind: int
+    """Event type: the node's word."""
+    digests: Mapping[int, bytes] = field(repr=False)
+    """By TPM_ALG_ID: what the PCR of that bank was extended with."""
+    data: bytes = field(repr=False)
+    """The node's word."""
+
+    @property
+    def extends(self) -> bool:
+        """Whether it extended its PCR."""
+        return self.kind != EV_NO_ACTION
+
+
+@dataclass(frozen=True, slots=True)
+class EventLog:
+    """A log in either form."""
+
+    crypto_agile: bool
+    """False: the SHA-1 form, which can replay no bank that a policy accepts."""
+    sizes: Mapping[int, int]
+    """Digest sizes by TPM_ALG_ID, of every algorithm that each event has."""
+    locality: int
+    """The locality of the TPM's start, with which PCR 0 begins."""
+    events: tuple[Event, ...] = field(repr=False)
+
+
+def parse_event_log(raw: bytes) -> EventLog:
+    """Read a log.
+
+    1. It is not larger than a request may carry.
+    2. Its first event has the SHA-1 form; it is the Spec ID event of a crypto-agile log, or an event like any other.
+    3. Every further event has the form that the first one tells; none is cut short, nothing follows.
+    4. PCR 0's start is told at most once, and before PCR 0 is extended.
+    """
+    reader = Reader(raw, what="event log", reason=Reason.EVENT_LOG_MALFORMED, remedy=_REMEDY)
+    # 1
+    if len(raw) > MAX_EVENT_LOG:
+        raise reader.wrong(f"at most {MAX_EVENT_LOG} bytes", str(len(raw)))
+    # 2
+    events = [_sha1_event(reader)]
+    is_agile = not events[0].extends and events[0].data.startswith(_SPEC_ID)
+    sizes = _spec_id(events[0]) if is_agile else {int(Alg.SHA1): _SHA1_SIZE}
+    # 3
+    while reader.remaining:
+        if len(events) == MAX_EVENTS:
+            raise reader.wrong(f"at most {MAX_EVENTS} events", "more")
+        events.append(_agile_event(reader, sizes) if is_agile else _sha1_event(reader))
+    # 4
+    return EventLog(is_agile, MappingProxyType(sizes), _locality(reader, events), tuple(events))
+
+
+def _sha1_event(reader: Reader) -> Event:
+    """Read TCG_PCClientPCREvent."""
+    pcr, kind = _index(reader)
+    digest = reader.take(_SHA1_SIZE)
+    return Event(pcr, kind, MappingProxyType({int(Alg.SHA1): digest}), _data(reader))
+
+
+def _agile_event(reader: Reader, sizes: Mapping[int, int]) -> Event:
+    """Read TCG_PCR_EVENT2: a digest of each of the log's algorithms, each once, so that no bank has its own story."""
+    pcr, kind = _index(reader)
+    count = reader.little(4)
+    if count != len(sizes):
+        raise reader.wrong(f"{len(sizes)} digests an event", str(count))
+    digests: dict[int, bytes] = {}
+    for _ in range(count):
+        algorithm = reader.little(2)
+        if algorithm not in sizes or algorithm in digests:
+            raise reader.wrong("a digest of each of the log's algorithms", f"0x{algorithm:04x}, unknown or again")
+        digests[algorithm] = reader.take(sizes[algorithm])
+    return Event(pcr, kind, MappingProxyType(digests), _data(reader))
+
+
+def _index(reader: Reader) -> tuple[int, int]:
+    """Read a PCR's number and an event type."""
+    pcr, kind = reader.little(4), reader.little(4)
+    if pcr > MAX_PCR and (pcr != NO_PCR or kind != EV_NO_ACTION):
+        raise reader.wrong(f"a PCR from 0 to {MAX_PCR}", str(pcr))
+    return pcr, kind
+
+
+def _data(reader: Reader) -> bytes:
+    size = reader.little(4)
+    if size > MAX_EVENT_DATA:
+        raise reader.wrong(f"at most {MAX_EVENT_DATA} bytes of event data", str(size))
+    return reader.take(size)
+
+
+def _spec_id(event: Event) -> dict[int, int]:
+    """Read TCG_EfiSpecIDEvent: the log's algorithms and the sizes of their digests."""
+    reader = Reader(event.data, what="event log, Spec ID event", reason=Reason.EVENT_LOG_MALFORMED, remedy=_REMEDY)
+    if event.pcr != 0 or any(any(digest) for digest in event.digests.values()):
+        raise reader.wrong("PCR 0 and a digest of zeros", f"PCR {event.pcr} or another digest")
+    reader.take(len(_SPEC_ID))
+    reader.little(4)  # platformClass: client or server, judged by nobody
+    minor, major = reader.little(1), reader.little(1)
+    if (major, minor) != _SPEC_VERSION:
+        raise reader.wrong("version 2.0", f"{major}.{minor}")
+    reader.little(1)  # errata: grows with revisions that change no structure
+    words = reader.little(1)
+    if words not in _UINTN_SIZES:
+        raise reader.wrong("an uintnSize of 1 or 2", str(words))
+    count = reader.little(4)
+    if not 1 <= count <= _MAX_ALGORITHMS:
+        raise reader.wrong(f"1 to {_MAX_ALGORITHMS} algorithms", str(count))
+    sizes: dict[int, int] = {}
+    for _ in range(count):
+        algorithm, size = reader.little(2), reader.little(2)
+        if algorithm in sizes or not 1 <= size <= _MAX_DIGEST or size != _DIGEST_SIZES.get(algorithm, size):
+            raise reader.wrong("each algorithm once, with its digest's size", f"0x{algorithm:04x} of {size} bytes")
+        sizes[algorithm] = size
+    reader.take(reader.little(1))  # vendorInfo
+    reader.end()
+    return sizes
+
+
+def _locality(reader: Reader, events: list[Event]) -> int:
+    """Find the locality of the TPM's start; 0 where no event tells it."""
+    found: int | None = None
+    is_extended = False
+    for event in events:
+        is_extended = is_extended or (event.pcr == 0 and event.extends)
+        if event.extends or not event.data.startswith(_STARTUP):
+            continue
+        if event.pcr != 0 or found is not None or is_extended or len(event.data) != len(_STARTUP) + 1:
+            raise reader.wrong("one StartupLocality event, before PCR 0 is extended", "another, or elsewhere")
+        found = event.data[-1]
+        if found not in _LOCALITIES:
+            raise reader.wrong("a StartupLocality of 0, 3 or 4", str(found))
+    return found or 0
+
+
+def replay(log: EventLog, bank: Alg) -> dict[int, bytes]:
+    """Compute the PCRs of a bank that the log extends; the log has that bank, and ours are the hashes it may have."""
+    values: dict[int, bytes] = {}
+    for event in log.events:
+        if event.extends:
+            start = values.get(event.pcr) or _start(event.pcr, log.sizes[bank], log.locality)
+            values[event.pcr] = extend(bank, start, event.digests[bank])
+    return values
+
+
+def _start(pcr: int, size: int, locality: int) -> bytes:
+    """Return the value that a PCR has before its first event (Part 1, "Initializing PCR"; H-CRTM and locality)."""
+    return (locality if pcr == 0 else 0).to_bytes(size, "big")
+
+
+def extend(bank: Alg, value: bytes, digest: bytes) -> bytes:
+    """Extend a PCR as TPM2_PCR_Extend does."""
+    return hash_of(bank, value + digest)
+
+
+def hash_of(bank: Alg, data: bytes) -> bytes:
+    """Hash with a bank's algorithm. SHA-1 is among them, so that old logs can be shown; nothing is decided by it."""
+    return hashlib.new(_HASHES[bank], data, usedforsecurity=False).digest()

@@ -1,0 +1,135 @@
+"""Measured boot: the event log must tell how the quoted PCRs came about.
+
+Promises: with ``eventLog: Require``, no PCR of the selection holds anything that neither the log's digests nor the
+policy's values explain; without it, no log is looked at.
+Leaves to others: reading and replaying a log (``event_log``), allowed values (``boot_checks``). What the digests stand
+for is the policy's to say: a log that replays proves that it is complete, not that what it lists is good.
+Source: docs/tpm-protocol.md §3 (step 12); TCG PC Client Platform Firmware Profile 1.05, §10 and "EV_SEPARATOR"; TCG PC
+Client Platform TPM Profile, "PCR Attributes" for reset values.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.evidence_checks import check_parsed
+from nodeattest_providers.tpm.config import BootPolicy
+from nodeattest_providers.tpm.event_log import EventLog, hash_of, parse_event_log, replay
+from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size
+
+__all__ = ["Measured", "check_event_log", "measure"]
+
+_SECTION: Final = "TPM protocol §3, step 12"
+_DYNAMIC: Final = range(17, 23)
+"""PCRs of the dynamic launch: all bits set until there is one."""
+_FIRMWARE: Final = range(8)
+"""PCRs that the firmware caps with one separator each before it hands over to what it loaded."""
+_SEPARATORS: Final = (bytes(4), b"\xff" * 4)
+"""Data of EV_SEPARATOR of a firmware that succeeded; 00000001 tells of one that failed, and is none of these."""
+
+_ASK_ANEW: Final = "file a new first request and answer its challenge: the policy may have changed"
+_FIRMWARE_LOG: Final = (
+    "boot by UEFI with a firmware that logs the bank which the policy's pcrs names, or set the policy's eventLog "
+    "to Ignore"
+)
+_EXPLAIN: Final = (
+    "let the policy's pcrs select only PCRs that nothing extends after the boot loader, or list allowed values for "
+    "those that the log does not mention; otherwise the log or the machine was tampered with"
+)
+_CAP: Final = "update the firmware: it must close each of PCRs 0 to 7 with one separator; or do not select that PCR"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One quoted PCR beside what the log says of it."""
+
+    pcr: int
+    quoted: bytes
+    expected: bytes
+    """The replayed value; of a PCR that the log does not mention, its value after a reset."""
+    is_mentioned: bool
+    separators: int
+    """How many of the digests are a separator's."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the quote has the expected value."""
+        return self.quoted == self.expected
+
+
+def measure(log: EventLog, selection: PcrSelection, values: Sequence[bytes]) -> Iterator[Measured]:
+    """Replay a log that has the selection's bank, and set it beside the quoted values."""
+    bank = selection.bank
+    replayed = replay(log, bank)
+    caps = {hash_of(bank, data) for data in _SEPARATORS}
+    closed = Counter(event.pcr for event in log.events if event.extends and event.digests[bank] in caps)
+    for pcr, quoted in zip(selection.pcrs, values, strict=True):
+        expected = replayed.get(pcr) or _untouched(pcr, bank, log.locality)
+        yield Measured(pcr, quoted, expected, pcr in replayed, closed[pcr])
+
+
+def _untouched(pcr: int, bank: Alg, locality: int) -> bytes:
+    """Return the value of a PCR that nothing has extended since the TPM's reset."""
+    size = digest_size(bank)
+    if pcr in _DYNAMIC:
+        return b"\xff" * size
+    return (locality if pcr == 0 else 0).to_bytes(size, "big")
+
+
+def check_event_log(checks: Checks, raw: bytes | None, policy: BootPolicy, values: Sequence[bytes]) -> None:
+    """Check the log against quoted values whose number and sizes were checked.
+
+    1. A log came if, and only if, the policy asks for it: nobody else's bytes are kept in a request.
+    2. It is one, and has the quoted bank; a log in the SHA-1 form has none that a policy accepts.
+    3. Each quoted PCR has the value that the log replays to; one that the log does not mention is as the TPM's reset
+       left it, unless the policy lists its values: then those judged it.
+    4. Each of PCRs 0 to 7 was closed by exactly one separator, told by its digest, unless the policy's values judged
+       it. One that nothing was measured into is as after a reset of the TPM alone: open to whoever comes next.
+    """
+    # 1
+    got = "none" if raw is None else f"one of {len(raw)} bytes"
+    if not policy.event_log_required:
+        _require(checks, raw is None, "not asked for", Reason.EVIDENCE_MALFORMED, ("none", got), remedy=_ASK_ANEW)
+        return
+    compared = ("the one that the policy requires", got)
+    _require(checks, raw is not None, "present", Reason.EVENT_LOG_MISSING, compared, remedy=_ASK_ANEW)
+    # 2
+    log = check_parsed(checks, "event log structure", _SECTION, lambda: parse_event_log(raw or b""))
+    bank = policy.selection.bank
+    got = ", ".join(f"0x{algorithm:04x}" for algorithm in log.sizes) if log.crypto_agile else "the SHA-1 form"
+    compared = (f"digests of the {bank.name} bank, 0x{bank:04x}", got)
+    _require(checks, bank in log.sizes, "bank", Reason.EVENT_LOG_BANK_MISSING, compared, remedy=_FIRMWARE_LOG)
+    for one in measure(log, policy.selection, values):
+        _check_register(checks, one, is_listed=one.pcr in policy.allowed_pcrs)
+
+
+def _check_register(checks: Checks, one: Measured, *, is_listed: bool) -> None:
+    # 3
+    is_judged = is_listed and not one.is_mentioned
+    expected = f"PCR {one.pcr} {one.expected.hex()}" + (", or as the policy lists it" if is_judged else "")
+    compared = (expected, f"PCR {one.pcr} {one.quoted.hex()}")
+    passed = one.agrees or is_judged
+    _require(checks, passed, f"replays PCR {one.pcr}", Reason.EVENT_LOG_MISMATCH, compared, remedy=_EXPLAIN)
+    # 4
+    if one.pcr in _FIRMWARE and not is_judged:
+        passed, compared = one.separators == 1, (f"one separator in PCR {one.pcr}", str(one.separators))
+        _require(checks, passed, f"closes PCR {one.pcr}", Reason.EVENT_LOG_MISMATCH, compared, remedy=_CAP)
+
+
+def _require(
+    checks: Checks, passed: bool, name: str, reason: Reason, compared: tuple[str, str], *, remedy: str
+) -> None:
+    checks.require(
+        passed,
+        f"event log {name}",
+        section=_SECTION,
+        reason=reason,
+        expected=compared[0],
+        got=compared[1],
+        remedy=remedy,
+    )

@@ -1,0 +1,171 @@
+"""The public areas that we create and accept, byte by byte: TCG's endorsement key templates and our attestation key's.
+
+Promises: node and controller speak of the same templates, because this is their only copy. A key made by a template has
+its ``prefix``, then its own public key.
+Leaves to others: creating keys (``device``), refusing other keys (``endorsement_key``, ``attestation_key``).
+Source: TCG EK Credential Profile 2.5, Annex B.3 "Low Range" and B.4 "High Range"; TPM 2.0 Library, Part 2 §8.3
+TPMA_OBJECT and §12.2.4 TPMT_PUBLIC.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeattest_providers.tpm.structures import Alg, Curve, sized
+
+__all__ = [
+    "AK_ATTRIBUTES",
+    "AK_TEMPLATE",
+    "EK_CHAIN_INDEX",
+    "EK_CHAIN_LAST",
+    "EK_TEMPLATES",
+    "EndorsementTemplate",
+]
+
+_LOW_ATTRIBUTES: Final = 0x000300B2
+"""fixedTPM, fixedParent, sensitiveDataOrigin, adminWithPolicy, restricted, decrypt (Annex B.3.3)."""
+_HIGH_ATTRIBUTES: Final = 0x000300F2
+"""The same with userWithAuth (Annex B.4.4)."""
+_POLICY_SECRET: Final = bytes.fromhex("837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa")
+"""PolicySecret(endorsement hierarchy), SHA-256 (Annex B.6.2)."""
+_POLICY_A_SHA384: Final = bytes.fromhex(
+    "8bbf2266537c171cb56e403c4dc1d4b64f432611dc386e6f532050c3278c930e143e8bb1133824ccb431053871c6db53"
+)
+"""The same, SHA-384."""
+_POLICY_C_SHA256: Final = bytes.fromhex("3767e2edd43ff45a3a7e1eaefcef78643dca964632e7aad82c673a30d8633fde")
+"""PolicyAuthorizeNV of TCG's policy index, SHA-256 (Annex B.6.4)."""
+_POLICY_C_SHA384: Final = bytes.fromhex(
+    "d6032ce61f2fb3c240eb3cf6a33237ef2b6a16f4293c22b455e261cffd217ad5b4947c2d73e63005eed2dc2b3593d165"
+)
+_POLICY_B_SHA256: Final = bytes.fromhex("ca3d0a99a2b93906f7a3342414efcfb3a385d44cd1fd459089d19b5071c0b7a0")
+"""PolicyOR of PolicyA and PolicyC, SHA-256 (Annex B.6.5)."""
+_POLICY_B_SHA384: Final = bytes.fromhex(
+    "b26e7d28d11a50bc53d882bcf5fd3a1a074148bb35d3b4e4cb1c0ad9bde419cacb47ba09699646150f9fc000f3f80e12"
+)
+
+AK_ATTRIBUTES: Final = 0x00050472
+"""fixedTPM, fixedParent, sensitiveDataOrigin, userWithAuth, noDA, restricted, sign; nothing else (TPM protocol §2).
+
+Without noDA, three power losses bring TPM_RC_LOCKOUT at the next quote (§4.1)."""
+EK_CHAIN_INDEX: Final = 0x01C00100
+"""First NV index of the endorsement certificate chain (EK Credential Profile §2.2.1.5.2)."""
+EK_CHAIN_LAST: Final = 0x01C001FF
+
+
+@dataclass(frozen=True, slots=True)
+class EndorsementTemplate:
+    """One of TCG's templates."""
+
+    name: str
+    """What settings call it."""
+    tcg_name: str
+    name_alg: Alg
+    certificate_index: int
+    """NV index of the certificate."""
+    nonce_index: int | None
+    """NV index of a nonce that goes into ``unique`` where the manufacturer stored one (low range only)."""
+    policy_branches: tuple[bytes, ...]
+    """Branches of the PolicyOR that follows PolicySecret in the high range; none in the low.
+
+    The high range takes the empty password too, but as these keys lack noDA a TPM in lockout refuses that after three
+    power losses, while it never refuses the endorsement hierarchy's policy."""
+    prefix: bytes = field(repr=False)
+    """The public area up to ``unique``."""
+    unique_sizes: tuple[int, ...]
+    """Sizes of the fields of ``unique`` in the creation template: all zeros in the low range, empty in the high."""
+
+    def creation(self, nonce: bytes = b"") -> bytes:
+        """Write the TPMT_PUBLIC to create the key with; a nonce starts the first field of ``unique``."""
+        first, *rest = self.unique_sizes
+        return self.prefix + sized(nonce.ljust(first, b"\x00")) + b"".join(sized(bytes(size)) for size in rest)
+
+
+def _words(*values: int) -> bytes:
+    return b"".join(value.to_bytes(2, "big") for value in values)
+
+
+def _prefix(kind: Alg, name_alg: Alg, attributes: int, policy: bytes, parameters: bytes) -> bytes:
+    return _words(kind, name_alg) + attributes.to_bytes(4, "big") + sized(policy) + parameters
+
+
+def _rsa(name_alg: Alg, attributes: int, policy: bytes) -> bytes:
+    """Write a storage key: AES-128-CFB, no scheme, 2048 bits, default exponent."""
+    parameters = _words(Alg.AES, 128, Alg.CFB, Alg.NULL, 2048) + bytes(4)
+    return _prefix(Alg.RSA, name_alg, attributes, policy, parameters)
+
+
+def _ecc(name_alg: Alg, attributes: int, policy: bytes, curve: Curve, aes_bits: int) -> bytes:
+    """Write a storage key: AES-CFB, no scheme, a curve, no KDF."""
+    parameters = _words(Alg.AES, aes_bits, Alg.CFB, Alg.NULL, curve, Alg.NULL)
+    return _prefix(Alg.ECC, name_alg, attributes, policy, parameters)
+
+
+EK_TEMPLATES: Final = (
+    EndorsementTemplate(
+        name="ecc-p256",
+        tcg_name="L-2",
+        name_alg=Alg.SHA256,
+        certificate_index=0x01C0000A,
+        nonce_index=0x01C0000B,
+        policy_branches=(),
+        prefix=_ecc(Alg.SHA256, _LOW_ATTRIBUTES, _POLICY_SECRET, Curve.P256, 128),
+        unique_sizes=(32, 32),
+    ),
+    EndorsementTemplate(
+        name="ecc-p256-high",
+        tcg_name="H-2",
+        name_alg=Alg.SHA256,
+        certificate_index=0x01C00014,
+        nonce_index=None,
+        policy_branches=(_POLICY_SECRET, _POLICY_C_SHA256),
+        prefix=_ecc(Alg.SHA256, _HIGH_ATTRIBUTES, _POLICY_B_SHA256, Curve.P256, 128),
+        unique_sizes=(0, 0),
+    ),
+    EndorsementTemplate(
+        name="ecc-p384",
+        tcg_name="H-3",
+        name_alg=Alg.SHA384,
+        certificate_index=0x01C00016,
+        nonce_index=None,
+        policy_branches=(_POLICY_A_SHA384, _POLICY_C_SHA384),
+        prefix=_ecc(Alg.SHA384, _HIGH_ATTRIBUTES, _POLICY_B_SHA384, Curve.P384, 256),
+        unique_sizes=(0, 0),
+    ),
+    EndorsementTemplate(
+        name="rsa2048",
+        tcg_name="L-1",
+        name_alg=Alg.SHA256,
+        certificate_index=0x01C00002,
+        nonce_index=0x01C00003,
+        policy_branches=(),
+        prefix=_rsa(Alg.SHA256, _LOW_ATTRIBUTES, _POLICY_SECRET),
+        unique_sizes=(256,),
+    ),
+    EndorsementTemplate(
+        name="rsa2048-high",
+        tcg_name="H-1",
+        name_alg=Alg.SHA256,
+        certificate_index=0x01C00012,
+        nonce_index=None,
+        policy_branches=(_POLICY_SECRET, _POLICY_C_SHA256),
+        prefix=_rsa(Alg.SHA256, _HIGH_ATTRIBUTES, _POLICY_B_SHA256),
+        unique_sizes=(0,),
+    ),
+)
+"""In the order in which a node prefers them: elliptic curves cost a TPM a fraction of RSA (7 ms against 45)."""
+
+AK_TEMPLATE: Final = (
+    _prefix(
+        Alg.ECC,
+        Alg.SHA256,
+        AK_ATTRIBUTES,
+        b"",
+        _words(Alg.NULL, Alg.ECDSA, Alg.SHA256, Curve.P256, Alg.NULL),
+    )
+    + sized(hashlib.sha256(b"nodeattest/v1/attestation-key").digest())
+    + sized(bytes(32))
+)
+"""A primary key of the endorsement hierarchy with a ``unique`` of our own: the same key after each reset and after
+TPM2_Clear, and shared with no other agent, whose challenges it could otherwise be made to answer (§2)."""

@@ -1,0 +1,65 @@
+"""Endorsement certificates in the TPM's NV memory: which key to use, its certificate, its chain.
+
+Promises: a choice that is the same at each call on the same TPM; certificates without the padding that NV areas have.
+Leaves to others: reading NV (``device``), judging certificates (the controller).
+Source: TCG EK Credential Profile 2.5, §2.2.1.4 "NV Index handles", §2.2.1.5 "EK certificate chains".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from nodeattest_providers.tpm.device import Device
+from nodeattest_providers.tpm.key_templates import EK_CHAIN_INDEX, EK_CHAIN_LAST, EK_TEMPLATES, EndorsementTemplate
+
+__all__ = ["AUTO", "choose_template", "read_certificate", "read_chain", "read_nonce", "split_der"]
+
+AUTO: Final = "auto"
+_MAX_CHAIN: Final = 4
+"""Certificates that the evidence may carry (docs/wire-format.md, "tpm/v1")."""
+_SEQUENCE: Final = 0x30
+_LONG_FORM: Final = 0x80
+_HEADER: Final = 2
+
+
+def choose_template(device: Device, wanted: str) -> EndorsementTemplate:
+    """Choose the named template; ``auto`` is the first that has a certificate, else P-256, which every TPM has."""
+    for template in EK_TEMPLATES:
+        if wanted == template.name:
+            return template
+    indices = device.nv_indices()
+    return next((item for item in EK_TEMPLATES if item.certificate_index in indices), EK_TEMPLATES[0])
+
+
+def read_nonce(device: Device, template: EndorsementTemplate) -> bytes:
+    """Read the nonce that the manufacturer put into the key's template, mostly none."""
+    index = template.nonce_index
+    return device.nv_read(index) if index is not None and index in device.nv_indices() else b""
+
+
+def read_certificate(device: Device, template: EndorsementTemplate) -> bytes | None:
+    """Read the endorsement key's certificate (DER), if the TPM has one."""
+    if template.certificate_index not in device.nv_indices():
+        return None
+    return next(split_der(device.nv_read(template.certificate_index)), None)
+
+
+def read_chain(device: Device) -> tuple[bytes, ...]:
+    """Read the intermediates (DER), which are concatenated over consecutive indices."""
+    indices = sorted(index for index in device.nv_indices() if EK_CHAIN_INDEX <= index <= EK_CHAIN_LAST)
+    data = b"".join(device.nv_read(index) for index in indices)
+    return tuple(split_der(data))[:_MAX_CHAIN]
+
+
+def split_der(data: bytes) -> Iterator[bytes]:
+    """Cut concatenated DER sequences apart; padding and whatever else is no sequence ends them."""
+    while len(data) >= _HEADER and data[0] == _SEQUENCE:
+        size, header = data[1], _HEADER
+        if size >= _LONG_FORM:
+            header += size - _LONG_FORM
+            size = int.from_bytes(data[_HEADER:header], "big")
+        if len(data) < header + size:
+            return
+        yield data[: header + size]
+        data = data[header + size :]

@@ -1,0 +1,246 @@
+"""The provider interface: what a provider's two halves receive and return.
+
+The controller gathers ``Facts`` (I/O), then asks a ``ClusterAPISigner`` for a verdict; the node's ``Attestor`` makes
+the evidence. Everything here is a frozen value. Source: the proposal's ``ClusterAPISigner``, with typed verdicts
+instead of a bare error, which cannot say "wait".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol, runtime_checkable
+
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.checks import Check
+from nodeattest_providers.names import (
+    ClusterPin,
+    MachineName,
+    NodeName,
+    ProviderID,
+    ProviderName,
+    Purpose,
+    SignerName,
+)
+from nodeattest_providers.node_interface import (
+    Evidence,
+    FirstRequestRef,
+    JsonValue,
+    NodeCsr,
+    SecretBytes,
+)
+
+__all__ = [
+    "AttestedNode",
+    "BootState",
+    "ChallengeSigner",
+    "CheckedSettings",
+    "ClusterAPISigner",
+    "ClusterFacts",
+    "Facts",
+    "LedgerFacts",
+    "MachineFacts",
+    "NodeRequest",
+    "PlatformAddresses",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRequest:
+    """A CertificateSigningRequest object that passed the parser: well-formed, nothing proved yet."""
+
+    name: str
+    uid: str
+    resource_version: str
+    created: datetime
+    """``metadata.creationTimestamp``, UTC: the API server's clock, the only one shared by all replicas."""
+    signer_name: SignerName
+    purpose: Purpose
+    username: str
+    groups: frozenset[str]
+    usages: frozenset[str]
+    expiration_seconds: int | None
+    request: bytes = field(repr=False)
+    """``spec.request``, the envelope's bytes."""
+    csr: NodeCsr
+    evidence: Evidence
+
+    @property
+    def is_renewal(self) -> bool:
+        """Whether a node asks for itself, rather than a bootstrap token."""
+        return self.username.startswith("system:node:")
+
+    def binding(self, pin: ClusterPin) -> Binding:
+        """Bind this request to one cluster CA."""
+        return Binding(pin, self.signer_name, self.csr.sha256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """The workload cluster: who it is and which CAs it has now."""
+
+    name: str
+    namespace: str
+    uid: str
+    """UID of the Cluster object."""
+    pins: frozenset[ClusterPin]
+    """Every CA of the cluster's current bundle; proofs bound to any of them count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """The one Machine that the request's provider ID names, as the management cluster knows it."""
+
+    name: str
+    namespace: str
+    uid: str
+    provider_id: ProviderID
+    node_ref_name: NodeName | None = None
+    node_ref_uid: str | None = None
+    addresses: tuple[tuple[str, str], ...] = ()
+    """(type, address) pairs of ``status.addresses``."""
+    bootstrap_ready: bool = False
+    deleting: bool = False
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Annotations of the Machine: written in the management cluster, hence trusted."""
+    infra_annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Annotations of the InfraMachine; the platform's endorsement key stands here."""
+    infra_name: str | None = None
+    attestation_secret: SecretBytes | None = None
+    """The per-Machine secret of the ``challenge`` provider, from the bootstrap data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootState:
+    """TPM clock and PCRs of a verified quote (TPM 2.0 part 2, TPMS_CLOCK_INFO)."""
+
+    clock: int
+    """Milliseconds."""
+    reset_count: int
+    restart_count: int
+    safe: bool
+    pcr_digest: str
+    """Hex."""
+    bank: str = ""
+    """Name of the quoted bank, such as ``sha256``."""
+    pcrs: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The quoted values in hex, by PCR."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerFacts:
+    """What the ledger (MachineAttestation) pins for this machine."""
+
+    fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
+    """``{"ek": "sha256:…", "ak": "…"}``; keys are the provider's own."""
+    clock: int | None = None
+    reset_count: int | None = None
+    answered: bool = False
+    """Whether the ledger holds this request already, or a copy of it: same key, same first request. Then the clock of
+    its quote is the ledger's own, and does not count as an old one."""
+    provider: str = ""
+    """The one that attested this machine last; empty while none did."""
+    bound_spkis: frozenset[str] = frozenset()
+    """``sha256:<hex>`` of the keys that were issued to this machine."""
+    was_reset: bool = False
+    """Whether an operator opened the machine's binding on record: then whoever comes first is taken anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that a verification may look at besides the request. Gathered before; verifying does no I/O on Kubernetes."""
+
+    cluster: ClusterFacts
+    machine: MachineFacts
+    settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """The provider's section of the NodeAttestationPolicy; ``{}`` means the provider's defaults."""
+    sections: Mapping[ProviderName, Mapping[str, JsonValue]] = field(
+        default_factory=dict[ProviderName, Mapping[str, JsonValue]]
+    )
+    """Every provider's section, for one that is made of others."""
+    ledger: LedgerFacts = field(default_factory=LedgerFacts)
+    first_request: NodeRequest | None = None
+    """The first request of a challenge, read live; None in the first round."""
+    challenge_keys: tuple[SecretBytes, ...] = ()
+    """Master keys, newest first; the previous one is kept for one challenge lifetime."""
+    verified_at: datetime
+    """The controller's clock, for certificate chains only. Freshness is judged at ``NodeRequest.created``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttestedNode:
+    """What a verification proved. Exists only when key, evidence, cluster and signer are bound together."""
+
+    provider: ProviderName
+    provider_id: ProviderID
+    proven_node_name: NodeName | None = None
+    """A node name that the provider itself proves (EC2 private DNS name); most prove none."""
+    fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
+    """To be pinned in the ledger."""
+    boot: BootState | None = None
+    first_request: FirstRequestRef | None = None
+    checks: tuple[Check, ...]
+    """Never empty."""
+
+    def __post_init__(self) -> None:
+        """Refuse to exist without checks."""
+        if not self.checks:
+            raise ValueError("a verification without checks proves nothing")
+
+
+class ClusterAPISigner(Protocol):
+    """The controller half of a provider.
+
+    Two attributes are optional: ``reads_infrastructure`` (True where absent; False: a machine need not wait for its
+    infrastructure object) and ``reads_secret`` (False where absent; True: the Machine's attestation secret is read).
+    """
+
+    provider: ProviderName
+    versions: tuple[int, ...]
+    """Evidence versions understood, newest first."""
+    secure: bool
+    """False: no proof at all; never beside a secure provider, no rotation, no serving certificates."""
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
+        ...
+
+    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a serving request; raises the same."""
+        ...
+
+    async def machine_name(self, request: NodeRequest) -> MachineName:
+        """Name the machine for logs and queues; total and safe on unverified input."""
+        ...
+
+
+@runtime_checkable
+class CheckedSettings(Protocol):
+    """A signer that can read its section of a policy before any request comes, offline; for ``policy check``."""
+
+    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
+        """Refuse settings that no request could be judged by; raises Denied."""
+        ...
+
+
+@runtime_checkable
+class PlatformAddresses(Protocol):
+    """A signer whose platform tells at which names and addresses a machine can be reached now."""
+
+    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
+        """Return all (type, address) pairs of the machine now, as ``Machine.status.addresses`` has them.
+
+        Types are InternalIP, ExternalIP, InternalDNS, ExternalDNS and Hostname. Raises Denied or Unavailable; an empty
+        answer means that the machine has none yet, None that by these settings there is no platform that tells.
+        """
+        ...
+
+
+@runtime_checkable
+class ChallengeSigner(Protocol):
+    """A signer that works in two rounds."""
+
+    def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
+        """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
+        ...
