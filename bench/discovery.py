@@ -23,9 +23,9 @@ from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, TokenSecret, enc
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, dig_text
-from nodeattest_sandbox.child import Process
-from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox
-from nodeattest_sandbox.upstream import controller_manager
+from nodeattest_sandbox.child_process import Process
+from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
+from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
 ROUNDS = 40
 WARM_UP = 3
@@ -33,8 +33,8 @@ WARM_UP = 3
 PATIENCE = 30.0
 """Seconds until a signature must have come."""
 PAUSE = 0.05
-SECRETS = paths.core("secrets", namespace=NAMESPACE)
-CONFIG_MAPS = paths.core("configmaps", namespace=clusterinfo.NAMESPACE)
+SECRETS = paths.core_path("secrets", namespace=NAMESPACE)
+CONFIG_MAPS = paths.core_path("configmaps", namespace=clusterinfo.NAMESPACE)
 KUBECONFIG = "apiVersion: v1\nkind: Config\n" + "# as long as an ordinary one\n" * 60
 
 

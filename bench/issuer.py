@@ -22,8 +22,8 @@ from cryptography.x509.oid import NameOID
 
 from bench.figures import Figure
 from nodeattest_sandbox.certificates import builder
-from nodeattest_sandbox.child import LOOPBACK, Process, wait
-from nodeattest_sandbox.process import free_ports, listens
+from nodeattest_sandbox.child_process import LOOPBACK, Process, wait
+from nodeattest_sandbox.control_plane import free_ports, listens
 
 CONNECTIONS = 32
 WARM_UP = 1_000

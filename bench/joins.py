@@ -17,7 +17,7 @@ from nodeattest_cli.demo.grounds.tpm import TpmGround
 from nodeattest_cli.demo.node_client import call_plugin
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_kube.jsontypes import parse_json
-from nodeattest_sandbox.process import AuditEntry
+from nodeattest_sandbox.control_plane import AuditEntry
 
 JOINS = 7
 WARM_CALLS = 60

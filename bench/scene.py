@@ -13,7 +13,7 @@ from nodeattest_cli.demo.children import Children
 from nodeattest_cli.demo.directions import given
 from nodeattest_cli.demo.tools import Tools
 from nodeattest_cli.demo.world import World, fill, start_controller, start_planes
-from nodeattest_sandbox.process import AuditEntry
+from nodeattest_sandbox.control_plane import AuditEntry
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

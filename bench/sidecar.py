@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from bench.figures import Figure
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.tokens.minting import mint, signing_key
-from nodeattest_sandbox.child import Process, wait
-from nodeattest_sandbox.process import free_ports, listens
+from nodeattest_sandbox.child_process import Process, wait
+from nodeattest_sandbox.control_plane import free_ports, listens
 
 ISSUER = "https://bench.invalid"
 AUDIENCE = "bench/dashboard"

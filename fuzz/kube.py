@@ -10,8 +10,8 @@ from fuzz.target import Target, require
 from nodeattest_kube.errors import KubeconfigError, error_from_status
 from nodeattest_kube.jsontypes import JsonObject, key_of, parse_json, version_of
 from nodeattest_kube.kubeconfig import parse_kubeconfig
-from nodeattest_kube.lines import LineAssembler
-from nodeattest_kube.paging import sift
+from nodeattest_kube.line_buffer import LineBuffer
+from nodeattest_kube.paging import drop_oversized
 
 __all__ = ["TARGETS"]
 
@@ -48,7 +48,7 @@ def _json(data: bytes) -> bool:
 def _page(value: JsonObject, size: int) -> None:
     items = value.get("items")
     before = len(items) if isinstance(items, list) else 0
-    passed_over = sift(value, size + (4 << 20))
+    passed_over = drop_oversized(value, size + (4 << 20))
     items = value.get("items")
     require(before - passed_over == (len(items) if isinstance(items, list) else 0), "none lost without being counted")
 
@@ -65,7 +65,7 @@ def _lines(data: bytes) -> bool:
 
 def _assembled(chunks: list[bytes]) -> list[bytes] | None:
     skipped: list[None] = []
-    lines = LineAssembler(_LINE, lambda: skipped.append(None))
+    lines = LineBuffer(_LINE, lambda: skipped.append(None))
     try:
         return [line for chunk in chunks for line in lines.feed(chunk)] + [b""] * len(skipped)
     except ValueError:

@@ -17,8 +17,8 @@ import hypothesis
 import pytest
 
 from nodeattest_sandbox.clouds.aws.cloud import SandboxAws
+from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
 from nodeattest_sandbox.definitions import keeps_custom_resources
-from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox
 
 ControlPlaneKind = Literal["sandbox", "real"]
 StartControlPlane = Callable[[str], ControlPlane]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.scene import Scene, cpu_seconds
 from nodeattest_cli.demo.world import start_controller
-from nodeattest_sandbox.child import StartFailed
+from nodeattest_sandbox.child_process import StartFailed
 
 PAUSE = 1.0
 """Seconds between two looks at the process, hence the longest until it is started again."""

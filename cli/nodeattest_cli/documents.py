@@ -16,7 +16,7 @@ import yaml
 from nodeattest_cli.errors import UserError
 from nodeattest_controller.model.objects import items, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_kube.yamlloader import BoundedLoader
+from nodeattest_kube.yaml_loader import BoundedLoader
 
 __all__ = ["read_objects", "read_text"]
 

@@ -67,7 +67,7 @@ def learn(
 
 async def _list(client: ApiClient, resource: str, namespace: str) -> list[JsonObject]:
     found: list[JsonObject] = []
-    async for page in client.pages(paths.collection(_GROUP, _VERSION, resource, namespace=namespace)):
+    async for page in client.pages(paths.collection_path(_GROUP, _VERSION, resource, namespace=namespace)):
         items = page.get("items")
         found += [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
     return found
@@ -105,9 +105,9 @@ async def _cluster(client: ApiClient, cluster: str, namespace: str) -> JsonObjec
     """Read the Cluster; where there is none, the ClusterRecord that stands for it."""
     try:
         version = text(await client.get(f"/apis/{_CLUSTER_GROUP}"), "preferredVersion", "version")
-        return await client.get(paths.named(_CLUSTER_GROUP, version, "clusters", cluster, namespace=namespace))
+        return await client.get(paths.object_path(_CLUSTER_GROUP, version, "clusters", cluster, namespace=namespace))
     except NotFound:
-        return await client.get(paths.named(_GROUP, _VERSION, "clusterrecords", cluster, namespace=namespace))
+        return await client.get(paths.object_path(_GROUP, _VERSION, "clusterrecords", cluster, namespace=namespace))
 
 
 def _yaml(proposal: Proposal, machines: Sequence[Booted], *, has_policy: bool) -> str:

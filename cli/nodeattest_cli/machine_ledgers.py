@@ -25,7 +25,7 @@ _SHOWN: Final = 10
 async def ledgers(client: ApiClient, namespace: str | None, cluster: str | None) -> AsyncGenerator[JsonObject]:
     """Yield the ledgers of a namespace, or of all; raises ``UserError`` where there is no such kind."""
     try:
-        async for page in client.pages(paths.collection(*_KIND, namespace=namespace)):
+        async for page in client.pages(paths.collection_path(*_KIND, namespace=namespace)):
             items = page.get("items")
             for item in items if isinstance(items, list) else []:
                 if isinstance(item, dict) and cluster in {None, text(item, "spec", "clusterName")}:
@@ -56,12 +56,12 @@ async def find_ledger(client: ApiClient, name: str, *, namespace: str, cluster: 
 def ledger_path(ledger: JsonObject) -> str:
     """Return the path of a ledger's object."""
     meta = ledger.get("metadata", {})
-    return paths.named(*_KIND, text(meta, "name"), namespace=text(meta, "namespace"))
+    return paths.object_path(*_KIND, text(meta, "name"), namespace=text(meta, "namespace"))
 
 
 def ledgers_collection(namespace: str) -> str:
     """Return the path of a namespace's ledgers."""
-    return paths.collection(*_KIND, namespace=namespace)
+    return paths.collection_path(*_KIND, namespace=namespace)
 
 
 def title(ledger: JsonObject) -> str:

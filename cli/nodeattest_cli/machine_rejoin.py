@@ -177,7 +177,7 @@ async def _check_machine(management: ApiClient, ledger: Attestation, found: Json
     if not group or not version or kind not in RESOURCES:
         raise gone
     try:
-        path = paths.named(group, version, RESOURCES[kind], text(owner, "name"), namespace=ledger.namespace)
+        path = paths.object_path(group, version, RESOURCES[kind], text(owner, "name"), namespace=ledger.namespace)
         machine = await management.get(path)
     except NotFound:
         raise gone from None
@@ -192,7 +192,7 @@ async def workload_client(management: ApiClient, namespace: str, cluster: str) -
     """Make a client for a workload cluster, as the controller reaches it; raises ``UserError``."""
     name = f"{cluster}-kubeconfig"
     try:
-        secret = await management.get(paths.core("secrets", name, namespace=namespace))
+        secret = await management.get(paths.core_path("secrets", name, namespace=namespace))
         document = base64.b64decode(text(secret, "data", "value"), validate=True)
         return ApiClient.from_kubeconfig(document, trust_env=True)
     except NotFound:
@@ -204,7 +204,7 @@ async def workload_client(management: ApiClient, namespace: str, cluster: str) -
 
 async def _exists(workload: ApiClient, binding: str) -> bool:
     try:
-        await workload.get(paths.named(*_BINDINGS, binding))
+        await workload.get(paths.object_path(*_BINDINGS, binding))
     except NotFound:
         return False
     return True

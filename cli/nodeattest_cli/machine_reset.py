@@ -127,7 +127,7 @@ async def operator(client: ApiClient) -> Operator:
     group, version, resource = _REVIEW
     asked: JsonObject = {"apiVersion": f"{group}/{version}", "kind": "SelfSubjectReview"}
     try:
-        answer = await client.create(paths.collection(group, version, resource), asked)
+        answer = await client.create(paths.collection_path(group, version, resource), asked)
     except ApiError:
         answer = {}
     known = text(answer, "status", "userInfo", "username")
@@ -172,7 +172,7 @@ async def tell(client: ApiClient, ledger: JsonObject, message: str, now: datetim
         instance="nodeattest",
     )
     try:
-        await client.create(paths.core("events", namespace=namespace), document)
+        await client.create(paths.core_path("events", namespace=namespace), document)
     except ApiError as error:
         click.echo(f"nodeattest: the Event could not be written: {error}", err=True)
         return False

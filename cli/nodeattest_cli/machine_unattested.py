@@ -86,12 +86,15 @@ async def survey(client: ApiClient, *, namespace: str, cluster: str | None, now:
     """Look at the clusters of a namespace; raises ``UserError`` where there is none of that name."""
     inventory = await _inventory(client, namespace)
     version = await _version(client)
-    found = [item async for item in _all(client, paths.collection(_CAPI, version, "clusters", namespace=namespace))]
+    found = [
+        item async for item in _all(client, paths.collection_path(_CAPI, version, "clusters", namespace=namespace))
+    ]
     chosen = [item for item in found if cluster in {None, text(item, "metadata", "name")}]
     if not chosen:
         raise UserError(f"no Cluster {cluster or ''} in namespace {namespace}".replace("  ", " "))
     policies = [
-        item async for item in _all(client, paths.collection(*_OWN, "nodeattestationpolicies", namespace=namespace))
+        item
+        async for item in _all(client, paths.collection_path(*_OWN, "nodeattestationpolicies", namespace=namespace))
     ]
     unattested: list[Unattested] = []
     unreachable: list[tuple[ClusterKey, str]] = []
@@ -101,7 +104,7 @@ async def survey(client: ApiClient, *, namespace: str, cluster: str | None, now:
         providers = _providers(one, policies)
         try:
             async with await workload_client(client, namespace, text(one, "metadata", "name")) as workload:
-                nodes = [node async for node in _all(workload, paths.core("nodes"))]
+                nodes = [node async for node in _all(workload, paths.core_path("nodes"))]
         except (ApiError, UserError) as error:
             unreachable.append((key, str(error)))
             continue
@@ -144,14 +147,14 @@ def _providers(cluster: JsonObject, policies: Sequence[JsonObject]) -> tuple[Pro
 
 async def _inventory(client: ApiClient, namespace: str) -> Inventory:
     inventory, version = Inventory(), await _version(client)
-    async for machine in _all(client, paths.collection(_CAPI, version, "machines", namespace=namespace)):
+    async for machine in _all(client, paths.collection_path(_CAPI, version, "machines", namespace=namespace)):
         inventory.put_machine(key_of(machine), machine)
     try:
-        async for pool in _all(client, paths.collection(_CAPI, version, "machinepools", namespace=namespace)):
+        async for pool in _all(client, paths.collection_path(_CAPI, version, "machinepools", namespace=namespace)):
             inventory.put_pool(key_of(pool), pool)
     except NotFound:
         pass  # a feature gate of Cluster API
-    async for ledger in _all(client, paths.collection(*_OWN, "machineattestations", namespace=namespace)):
+    async for ledger in _all(client, paths.collection_path(*_OWN, "machineattestations", namespace=namespace)):
         inventory.put_ledger(key_of(ledger), ledger)
     return inventory
 

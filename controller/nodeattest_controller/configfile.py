@@ -20,7 +20,7 @@ import yaml
 
 from nodeattest_controller.durations import format_duration, parse_duration
 from nodeattest_controller.settings import Settings, SettingsError, camel
-from nodeattest_kube.yamlloader import BoundedLoader
+from nodeattest_kube.yaml_loader import BoundedLoader
 from nodeattest_providers.node_interface import JsonValue
 
 __all__ = ["API_VERSION", "KIND", "dump", "load"]

@@ -38,7 +38,7 @@ def tokens(
     """Watch the bootstrap tokens; the rest is the reflector's."""
     return Reflector(
         client,
-        paths.core("secrets", namespace=secret.NAMESPACE),
+        paths.core_path("secrets", namespace=secret.NAMESPACE),
         on_change=on_change,
         query={"fieldSelector": f"type={secret.SECRET_TYPE}"},
         transform=transform,
@@ -59,7 +59,7 @@ def cluster_info(
     """Watch cluster-info, which is kept whole."""
     return Reflector(
         client,
-        paths.core("configmaps", namespace=clusterinfo.NAMESPACE),
+        paths.core_path("configmaps", namespace=clusterinfo.NAMESPACE),
         on_change=on_change,
         query={"fieldSelector": f"metadata.name={clusterinfo.NAME}"},
         max_objects=max_objects,

@@ -41,12 +41,12 @@ from nodeattest_kube.errors import (
 )
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, dig_text, parse_json
 from nodeattest_kube.kubeconfig import Endpoint, check_proxy_url, in_cluster_endpoint, parse_kubeconfig, read_kubeconfig
-from nodeattest_kube.lines import LineAssembler
-from nodeattest_kube.paging import OBJECT, REFUSAL, ROW_HEADERS, ROW_QUERY, Limits, PageSize, sift
+from nodeattest_kube.line_buffer import LineBuffer
+from nodeattest_kube.paging import OBJECT, REFUSAL, ROW_HEADERS, ROW_QUERY, Limits, PageSize, drop_oversized
 from nodeattest_kube.proxies import environment_proxy
 from nodeattest_kube.tokens import TokenSource
 from nodeattest_kube.transport import Answer, Transport
-from nodeattest_kube.watching import WatchEvent, WatchType, event_of, lines_of
+from nodeattest_kube.watch_events import WatchEvent, WatchType, parse_event, split_events
 
 __all__ = [
     "AlreadyExists",
@@ -232,7 +232,7 @@ class ApiClient:
                 return await self._row(path, asked)
             if dig_text(page, "metadata", "continue"):  # A last page may be small for want of objects.
                 size.fitted(length)
-            for _taken in range(sift(page, length)):
+            for _taken in range(drop_oversized(page, length)):
                 skipped()
             return page
 
@@ -260,13 +260,13 @@ class ApiClient:
         (``Gone``: list again), and ``Unreachable`` when the connection breaks or falls silent.
         """
         asked = {"allowWatchBookmarks": "true", "timeoutSeconds": str(self._randint(*_WATCH_SECONDS)), **(query or {})}
-        assembler = LineAssembler(OBJECT.bytes, skipped)
+        assembler = LineBuffer(OBJECT.bytes, skipped)
         async with self._answer("GET", _target(path, {**asked, "watch": "1"}), timeouts=self._watch_timeouts) as answer:
             if opened is not None:
                 opened()
             while chunk := await answer.chunk():
-                for line in lines_of(assembler, chunk, path):
-                    event = event_of(line, path, skipped)
+                for line in split_events(assembler, chunk, path):
+                    event = parse_event(line, path, skipped)
                     if event is not None:
                         yield event
         if assembler.incomplete:

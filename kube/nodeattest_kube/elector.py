@@ -20,7 +20,7 @@ from typing import Final, NoReturn, Protocol
 
 from nodeattest_kube.errors import ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
-from nodeattest_kube.paths import collection, named
+from nodeattest_kube.paths import collection_path, object_path
 
 __all__ = ["LeaseClient", "LeaseElector", "LostLease"]
 
@@ -86,8 +86,8 @@ class LeaseElector:
             raise ValueError("expected an identity and lease_duration > renew_deadline > 1.2 * retry_period > 0")
         self.last_error: ApiError | None = None
         self._client = client
-        self._collection = collection(*_GROUP, namespace=namespace)
-        self._path = named(*_GROUP, name, namespace=namespace)
+        self._collection = collection_path(*_GROUP, namespace=namespace)
+        self._path = object_path(*_GROUP, name, namespace=namespace)
         self._metadata: JsonObject = {"name": name, "namespace": namespace}
         if labels:
             self._metadata["labels"] = dict(labels)

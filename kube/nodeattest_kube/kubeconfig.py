@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from nodeattest_kube.errors import KubeconfigError
-from nodeattest_kube.yamlloader import BoundedLoader
+from nodeattest_kube.yaml_loader import BoundedLoader
 
 __all__ = ["Endpoint", "check_proxy_url", "in_cluster_endpoint", "parse_kubeconfig", "read_kubeconfig"]
 

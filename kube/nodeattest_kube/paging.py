@@ -15,7 +15,7 @@ from typing import Final
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, has_more_values
 
-__all__ = ["OBJECT", "PAGE", "REFUSAL", "ROW_HEADERS", "ROW_QUERY", "Limits", "PageSize", "sift"]
+__all__ = ["OBJECT", "PAGE", "REFUSAL", "ROW_HEADERS", "ROW_QUERY", "Limits", "PageSize", "drop_oversized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ _ROOM: Final = 4
 """A page that fills less than this part of its limit may be twice as large next time."""
 
 
-def sift(page: JsonObject, length: int) -> int:
+def drop_oversized(page: JsonObject, length: int) -> int:
     """Take out of a page of so many bytes the objects that a read or a watch would refuse; return how many they are."""
     items = page.get("items")
     if length <= min(OBJECT.bytes, OBJECT.values) or not isinstance(items, list):

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
-__all__ = ["api_group", "collection", "core", "is_segment", "named"]
+__all__ = ["api_group", "collection_path", "core_path", "is_segment", "object_path"]
 
 _QUOTED: Final = 80
 """Characters of a refused name that a message repeats."""
 
 
-def collection(group: str, version: str, resource: str, *, namespace: str | None = None) -> str:
+def collection_path(group: str, version: str, resource: str, *, namespace: str | None = None) -> str:
     """Path of a collection; ``group`` is empty for the core group, ``namespace`` None for all or none."""
     root = _join("apis", group, version) if group else _join("api", version)
     scope = _join("namespaces", namespace) if namespace is not None else ""
@@ -28,23 +28,23 @@ def api_group(group: str, version: str | None = None) -> str:
     return _join("apis", group) if version is None else _join("apis", group, version)
 
 
-def named(
+def object_path(
     group: str, version: str, resource: str, name: str, *, namespace: str | None = None, subresource: str | None = None
 ) -> str:
     """Path of one object or of its subresource."""
-    path = collection(group, version, resource, namespace=namespace) + _join(name)
+    path = collection_path(group, version, resource, namespace=namespace) + _join(name)
     return path if subresource is None else path + _join(subresource)
 
 
-def core(
+def core_path(
     resource: str, name: str | None = None, *, namespace: str | None = None, subresource: str | None = None
 ) -> str:
     """Path in the core group's v1: a collection, or one object when named."""
     if name is None:
         if subresource is not None:
             raise ValueError("a subresource needs the name of its object")
-        return collection("", "v1", resource, namespace=namespace)
-    return named("", "v1", resource, name, namespace=namespace, subresource=subresource)
+        return collection_path("", "v1", resource, namespace=namespace)
+    return object_path("", "v1", resource, name, namespace=namespace, subresource=subresource)
 
 
 def is_segment(name: str) -> bool:

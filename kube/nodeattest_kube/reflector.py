@@ -21,9 +21,9 @@ from typing import Final
 from nodeattest_kube.backoff import RECONNECT, BackoffPolicy
 from nodeattest_kube.client import ApiClient, ApiError, Gone, Malformed, Unreachable, WatchEvent, WatchType
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, key_of, version_of
+from nodeattest_kube.memory_budget import MemoryBudget, object_size
 from nodeattest_kube.paging import PageSize
 from nodeattest_kube.paths import is_segment
-from nodeattest_kube.ration import Ration, weigh
 from nodeattest_kube.store import IndexFunction, Store, Version
 
 __all__ = ["Reflector"]
@@ -82,7 +82,7 @@ class Reflector:
         self._transform = transform
         self._max_objects = max_objects
         self._max_bytes = max_bytes
-        self._ration = Ration(max_bytes)
+        self._budget = MemoryBudget(max_bytes)
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
         self._store = Store()
         self._synced = asyncio.Event()
@@ -160,7 +160,7 @@ class Reflector:
     async def _list(self) -> None:
         """Read the whole collection and take it over."""
         listed: _Listed = {}
-        ration = Ration(self._max_bytes)
+        budget = MemoryBudget(self._max_bytes)
         version, count = "", 0
         pages = self._client.pages(self._path, self._query, self._page_size, skipped=self._too_large)
         try:
@@ -169,7 +169,7 @@ class Reflector:
                     version = dig_text(page, "metadata", "resourceVersion")
                     count += 1
                     self._bound(count)  # Pages may be empty, but not without end.
-                    self._read_page(page, listed, ration)
+                    self._read_page(page, listed, budget)
                     self._contact()
         except Gone:
             # The list took longer than the server keeps its snapshot: without pages it needs none (client-go pager).
@@ -178,13 +178,13 @@ class Reflector:
         if not version:
             raise self._malformed("a list without a resourceVersion")
         self._page_size.listed()
-        self._ration = ration
+        self._budget = budget
         self._take_over(listed)
         self._version = version
         self._outdated = False
         self._synced.set()
 
-    def _read_page(self, page: JsonObject, listed: _Listed, ration: Ration) -> None:
+    def _read_page(self, page: JsonObject, listed: _Listed, budget: MemoryBudget) -> None:
         """Collect the objects of a page; give them the kind and apiVersion that items of a list lack, unlike events."""
         items = page.get("items") or []
         if not isinstance(items, list):
@@ -197,8 +197,8 @@ class Reflector:
                 found.setdefault("apiVersion", page.get("apiVersion"))
             known = self._store.get(key) if self._store.has(key, version) else None
             kept = self._kept(found) if known is None else known
-            weight = weigh(key, version, kept) if known is None else self._ration.of(key)
-            if self._is_usable(found) and self._has_room(ration, key, weight):
+            size = object_size(key, version, kept) if known is None else self._budget.of(key)
+            if self._is_usable(found) and self._has_room(budget, key, size):
                 listed[key] = version, kept
             self._bound(len(listed))
 
@@ -240,7 +240,7 @@ class Reflector:
 
     def _put(self, key: str, version: Version, item: JsonObject) -> None:
         """Keep an object if there is room; an older version of it is not kept in its place."""
-        if self._has_room(self._ration, key, weigh(key, version, item)):
+        if self._has_room(self._budget, key, object_size(key, version, item)):
             self._store.put(key, version, item)
             self._on_change(key, item)
         else:
@@ -248,7 +248,7 @@ class Reflector:
 
     def _drop(self, key: str) -> None:
         """Forget an object."""
-        self._ration.give_back(key)
+        self._budget.release(key)
         if self._store.remove(key):
             self._on_change(key, None)
 
@@ -275,11 +275,11 @@ class Reflector:
         self._pass_over("its name is too long, or none for a path")
         return False
 
-    def _has_room(self, ration: Ration, key: str, weight: int) -> bool:
+    def _has_room(self, budget: MemoryBudget, key: str, size: int) -> bool:
         """Whether there is memory for an object; it has it then."""
-        if ration.take(key, weight):
+        if budget.take(key, size):
             return True
-        self._pass_over(f"it would take {weight} bytes where {ration.left} are left")
+        self._pass_over(f"it would take {size} bytes where {budget.left} are left")
         return False
 
     def _too_large(self) -> None:

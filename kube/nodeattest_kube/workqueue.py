@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
 from nodeattest_kube.backoff import BackoffPolicy
-from nodeattest_kube.turns import Path, Turns
+from nodeattest_kube.fair_queue import FairQueue, Path
 
 __all__ = ["RETRY", "Timer", "TimerHandle", "WorkQueue", "loop_timer"]
 
@@ -72,7 +72,7 @@ class WorkQueue(Generic[K]):
         """How often a key was added with back-off, for metrics."""
         self._backoff, self._clock, self._random, self._timer = backoff, clock, random, timer
         self._on_bug = on_bug or _log_bug
-        self._ready: Turns[K] = Turns(groups or _one_line, limits)
+        self._ready: FairQueue[K] = FairQueue(groups or _one_line, limits)
         """Keys nobody works on, and since when they wait."""
         self._working: set[K] = set()
         self._again: set[K] = set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from nodeattest_sandbox.child import LOOPBACK
+from nodeattest_sandbox.child_process import LOOPBACK
 from nodeattest_sandbox.pki import ClusterPki
 
 __all__ = ["AUDIT_POLICY", "apiserver_flags", "etcd_flags"]

@@ -1,9 +1,9 @@
-"""One connection of a listener, in HTTP/1.1: what it may send, and how long it may wait.
+"""One HTTP/1.1 connection of a listener, bounded in bytes and in time.
 
-Promises: a connection that sent more than any request of ours has, or that took too long to send one, ends at once;
-what is no HTTP is refused in our own words.
-Leaves to others: TLS and how many there are (``listener``); aiohttp refuses every ambiguous framing, and stops reading
-from one who sends requests faster than they are answered.
+A connection that sends more bytes than a request may have, or takes too long to send one, is aborted. A malformed
+request gets a fixed refusal that quotes nothing of it.
+Leaves to others: TLS and the number of connections (``listener``); aiohttp refuses ambiguous framings and stops reading
+from a client that sends requests faster than they are answered.
 """
 
 from __future__ import annotations
@@ -35,70 +35,70 @@ _USUAL: Final = {
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's connection, which ends when more came than any request of ours has.
+    """aiohttp's connection with a limit of bytes per request.
 
-    aiohttp keeps all that came until the connection ends, whatever its own limits refused of it.
+    aiohttp keeps all received bytes until the connection ends, even those that its own limits refuse.
     """
 
     most_bytes: int
     limits: ConnectionLimits
-    room: int
+    bytes_left: int
     """Bytes that may come until the next answer."""
     _ends: float
-    """When no further request is answered here, on the loop's clock."""
+    """Loop time after which no further request is answered on this connection."""
     _due: float | None = None
-    """When the request that is waited for must be here; None while one is being answered."""
+    """Loop time by which the next request must have come; None while one is being answered."""
     _timer: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; bytes may have come before, with the end of the handshake."""
+        """Start the timer; bytes may have come with the end of the handshake."""
         loop = asyncio.get_running_loop()
         self._ends = loop.time() + self.limits.connection_seconds
-        self._due = loop.time() + self._patience
-        self._timer = loop.call_at(self._due, self._look)
+        self._due = loop.time() + self._idle_limit
+        self._timer = loop.call_at(self._due, self._check_deadline)
         super().connection_made(transport)
-        if self.room < 0 and self.transport is not None:
+        if self.bytes_left < 0 and self.transport is not None:
             self.transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End."""
+        """Stop the timer."""
         self._timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take some bytes in."""
-        self.room -= len(data)
-        if self.room >= 0:
+        """Count received bytes; abort above the limit."""
+        self.bytes_left -= len(data)
+        if self.bytes_left >= 0:
             super().data_received(data)
         elif self.transport is not None:
             self.transport.abort()
 
-    def asked(self) -> None:
-        """Hear that a request is being answered."""
+    def request_started(self) -> None:
+        """Stop the idle timer: a request is being answered."""
         if self.limits.idle_seconds is not None:
             self._due = None
 
-    def answered(self) -> bool:
-        """Hear that it has its answer; tell whether another may follow."""
+    def request_finished(self) -> bool:
+        """Restart the idle timer after an answer; return whether another request may follow."""
         idle = self.limits.idle_seconds
         now = asyncio.get_running_loop().time()
         if idle is None or now >= self._ends:
             return False
-        self.room = self.most_bytes
+        self.bytes_left = self.most_bytes
         self._due = now + idle
         return True
 
     @property
-    def _patience(self) -> float:
+    def _idle_limit(self) -> float:
         idle = self.limits.idle_seconds
         return self.limits.connection_seconds if idle is None else idle
 
-    def _look(self) -> None:
-        """End the connection if what it waits for is overdue; one timer serves all its requests."""
+    def _check_deadline(self) -> None:
+        """Abort the connection if its request is overdue; one timer serves all its requests."""
         loop = asyncio.get_running_loop()
-        due = loop.time() + self._patience if self._due is None else self._due
+        due = loop.time() + self._idle_limit if self._due is None else self._due
         if due > loop.time():
-            self._timer = loop.call_at(due, self._look)
+            self._timer = loop.call_at(due, self._check_deadline)
         elif self.transport is not None:
             self.transport.abort()
 
@@ -109,14 +109,14 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Refuse what is no HTTP in our own words; aiohttp's quote the request, and tell our versions."""
+        """Refuse malformed HTTP with a fixed answer; aiohttp's would quote the request and name versions."""
         del request, exc, message
         bad = status < HTTPStatus.INTERNAL_SERVER_ERROR
         return response(refusal(HTTPStatus.BAD_REQUEST if bad else HTTPStatus.INTERNAL_SERVER_ERROR), last=True)
 
 
 class CountedServer(web.Server):
-    """aiohttp's server, which tells when a connection has ended."""
+    """aiohttp's server with a callback for the end of a connection."""
 
     ended: Callable[[web.RequestHandler], None]
 
@@ -127,7 +127,7 @@ class CountedServer(web.Server):
 
 
 class HttpServer(CountedServer):
-    """The server of connections that are bounded in all."""
+    """A server of ``Connection``."""
 
     most_bytes: int
     limits: ConnectionLimits
@@ -146,17 +146,17 @@ class HttpServer(CountedServer):
             lingering_time=0.0,
         )
         connection.limits = self.limits
-        connection.most_bytes = connection.room = self.most_bytes
+        connection.most_bytes = connection.bytes_left = self.most_bytes
         return connection
 
 
 def quiet_log() -> logging.Logger:
-    """Make a log that keeps nothing: aiohttp's own lines quote requests."""
-    return logging.Logger("http", logging.CRITICAL + 1)  # noqa: LOG001 - it must be nobody's child
+    """Make a logger without output: aiohttp's own lines quote requests."""
+    return logging.Logger("http", logging.CRITICAL + 1)  # noqa: LOG001 - a logger without a parent, so that no handler gets its lines
 
 
 def response(reply: Reply, *, last: bool) -> web.Response:
-    """Make aiohttp's response of an answer; ``last``: the connection ends after it."""
+    """Convert a reply to aiohttp's response; ``last``: the connection ends after it."""
     made = web.Response(status=reply.status, body=reply.body, headers={**_USUAL, **reply.headers})
     if last:
         made.force_close()

@@ -1,6 +1,6 @@
-"""What a listener answers, as bytes. Pure.
+"""Replies of a listener, as bytes. Pure.
 
-Promises: every refusal of one status is the same bytes, whatever its cause.
+Every refusal with one status is the same bytes, whatever its cause.
 Source: apimachinery metav1.Status.
 """
 
@@ -40,7 +40,7 @@ class Reply:
 
 
 def refusal(status: HTTPStatus, headers: Mapping[str, str] = _NO_HEADERS) -> Reply:
-    """Refuse, in the words of every API server."""
+    """Make the refusal that an API server would send: a ``Status``."""
     reason, usual = _SAID[status]
     said: JsonObject = {
         "kind": "Status",

@@ -1,4 +1,4 @@
-"""Where to listen, and how much of it one client may have."""
+"""Listen addresses and connection limits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _MAX_PORT: Final = 65_535
 
 
 class SettingsError(ValueError):
-    """What was set cannot be used; says what was expected and what was given."""
+    """A setting cannot be used; the message names the expected and the given value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen."""
+    """A listen address."""
 
     host: str
     """Empty: every interface."""
@@ -25,7 +25,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody but this machine can connect."""
+        """Whether only this machine can connect."""
         return self.host in {"127.0.0.1", "::1"}
 
     def __str__(self) -> str:
@@ -34,10 +34,10 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What one client and all together may use of a listener."""
+    """Limits of a listener, per client and in total."""
 
     connections: int = 256
-    """Of one listener; each costs some 300 KiB, most of it TLS's buffer, before anybody proved anything."""
+    """In total; each costs some 300 KiB, most of it TLS buffers, before any authentication."""
     connections_of_client: int = 64
     connection_seconds: float = 15.0
     """For the whole life of a connection after its handshake, which has five: one request takes milliseconds.

@@ -1,9 +1,9 @@
-"""A serving certificate that may be replaced while we serve.
+"""A serving certificate that is reloaded when its files change.
 
-Promises: TLS 1.2 or later, 1.3 where clients show certificates; files that changed are read at the next handshake, once
-a second at most; what cannot be used (half written, a key of another certificate) leaves the certificate in hand, and
-is logged. No session of a client with a certificate is resumed: that would not show it again, and so outlive the CA
-that vouched for it.
+TLS 1.2 or later, 1.3 with client certificates. Changed files are read at the next handshake, at most once a second.
+Files that cannot be used (half written, a key of another certificate) leave the current certificate in force, with one
+warning for each content. Sessions of clients with certificates are not resumed: a resumption does not present the
+certificate again and would outlive the CA that signed it.
 Source: Python ``ssl``; OpenSSL SSL_set_SSL_CTX, which is what replaces a certificate within a handshake.
 """
 
@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from nodeattest_serving.files import Stamp, no_password, said, stamp
+from nodeattest_serving.files import Stamp, describe_error, no_password, stamp
 from nodeattest_serving.settings import SettingsError
 
 __all__ = ["ServingCertificate"]
 
 _LOOK_AGAIN: Final = 1.0
-"""Seconds between two looks at the files."""
+"""Seconds between two checks of the files."""
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _State = tuple[Stamp | None, ...]
 
 
 class ServingCertificate:
-    """A certificate chain, its key, and perhaps the CA of those who may connect."""
+    """A certificate chain, its key, and optionally the CA of client certificates."""
 
     def __init__(
         self,
@@ -43,20 +43,20 @@ class ServingCertificate:
         """Read the files; raises ``SettingsError``."""
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
         self._clock = clock
-        self._state = self._look()
+        self._state = self._stamps()
         try:
             self._current = self._make()
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise SettingsError(
-                f"{certificate}, {key}: expected a certificate in PEM and its key, got {said(error)}"
+                f"{certificate}, {key}: expected a certificate in PEM and its key, got {describe_error(error)}"
             ) from None
         self._look_again = clock() + _LOOK_AGAIN
         self.context: Final = self._make()
-        """What to listen with: it hands each handshake to the certificate that is in force."""
+        """The context to listen with; each handshake gets the current certificate."""
         self.context.sni_callback = self._choose
 
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Give a handshake the certificate that is in force; called for every one, with a name or without."""
+        """Use the current certificate; OpenSSL calls this in every handshake, with or without a server name."""
         self._refresh()
         connection.context = self._current
 
@@ -64,19 +64,21 @@ class ServingCertificate:
         if self._clock() < self._look_again:
             return
         self._look_again = self._clock() + _LOOK_AGAIN
-        state = self._look()
+        state = self._stamps()
         if state == self._state:
             return
         try:
             self._current = self._make()
         except (OSError, ValueError) as error:
-            _log.warning("keeping the serving certificate: %s cannot be used: %s", self._certificate, said(error))
+            _log.warning(
+                "keeping the serving certificate: %s cannot be used: %s", self._certificate, describe_error(error)
+            )
             return
         self._state = state
         _log.info("took the new serving certificate of %s", self._certificate)
 
-    def _look(self) -> _State:
-        """Tell one content of the files from another without reading them."""
+    def _stamps(self) -> _State:
+        """Identify the content of the files by stat."""
         return tuple(stamp(path) for path in (self._certificate, self._key, self._client_ca) if path is not None)
 
     def _make(self) -> ssl.SSLContext:

@@ -30,8 +30,8 @@ from catalogue import Expected, Row, Verdict
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_bootstrap_token
-from nodeattest_sandbox.process import ControlPlane
 
 NUMBERS: Final = count(1)
 

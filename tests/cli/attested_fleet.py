@@ -14,8 +14,8 @@ from nodeattest_providers.names import ProviderID
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
-from nodeattest_sandbox.process import ControlPlane
 
 __all__ = ["LEDGERS", "NAMESPACE", "SPKI", "AttestedFleet"]
 

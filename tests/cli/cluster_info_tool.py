@@ -11,7 +11,7 @@ from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.token import BootstrapToken, generate
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 __all__ = ["RBAC", "ROLE", "SECRETS", "ClusterInfoTool"]
 

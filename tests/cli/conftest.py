@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from cluster_info_tool import ClusterInfoTool
 
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 
 @pytest.fixture

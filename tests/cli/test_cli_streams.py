@@ -20,7 +20,7 @@ from nodeattest_cli.token.jsonpath import compile_template
 from nodeattest_cli.token.printing import printer
 from nodeattest_cli.token.view import TokenView
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 NASTY = "a\x1b[2J\x9b31m\u202eb\u2028c\x7f\U000e0001 <é&漢🎉> \xa0\r\nz"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -18,8 +18,8 @@ from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.pins import pin_of
 from nodeattest_discovery.token import BootstrapToken, generate
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.process import ControlPlane
-from nodeattest_sandbox.upstream import controller_manager
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
 UNSAFE = "--discovery-token-unsafe-skip-ca-verification"
 LIMIT = 20.0

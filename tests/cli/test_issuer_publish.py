@@ -18,7 +18,7 @@ from public_kit import Public, public
 from publish_kit import files, kids, private, stood
 
 from nodeattest_cli.main import main
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 ISSUER = "https://issuer.example/c1"
 

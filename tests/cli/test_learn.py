@@ -18,8 +18,8 @@ from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.config import TpmPolicy, parse_policy
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
-from nodeattest_sandbox.process import ControlPlane, start_sandbox
 
 OLD, NEW, OTHER = "0e" * 32, "1" * 64, "ab" * 32
 BASE = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet"

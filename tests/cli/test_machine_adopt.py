@@ -15,7 +15,7 @@ from nodeattest_controller.model.bound_tokens import bound_group
 from nodeattest_providers.identifiers import printable
 from nodeattest_sandbox import fleet as sandbox_fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
-from nodeattest_sandbox.process import start_sandbox
+from nodeattest_sandbox.control_plane import start_sandbox
 
 NODES = "/api/v1/nodes"
 POLICIES = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies"

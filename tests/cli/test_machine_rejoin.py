@@ -14,7 +14,7 @@ from nodeattest_cli.main import main
 from nodeattest_controller.model.bound_tokens import bound_group
 from nodeattest_controller.model.objects import moment
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at, texts_at
-from nodeattest_sandbox.process import start_sandbox
+from nodeattest_sandbox.control_plane import start_sandbox
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 SECRETS = "/api/v1/namespaces/kube-system/secrets"

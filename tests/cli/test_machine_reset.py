@@ -14,7 +14,7 @@ from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
-from nodeattest_sandbox.process import start_sandbox
+from nodeattest_sandbox.control_plane import start_sandbox
 
 
 @pytest.fixture(scope="module")

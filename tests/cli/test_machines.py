@@ -14,8 +14,8 @@ from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import mapping, rfc3339
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import start_sandbox
 from nodeattest_sandbox.definitions import install_definitions
-from nodeattest_sandbox.process import start_sandbox
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 

@@ -21,7 +21,7 @@ from nodeattest_controller.model.objects import moment
 from nodeattest_discovery.token import generate
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 DEFAULT_GROUP = "system:bootstrappers:kubeadm:default-node-token"

@@ -13,8 +13,8 @@ from cluster_info_tool import SECRETS, ClusterInfoTool
 from nodeattest_cli.main import main
 from nodeattest_discovery.token import generate
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, texts_at
-from nodeattest_sandbox.process import ControlPlane
-from nodeattest_sandbox.upstream import kubeadm
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.kubernetes_binaries import kubeadm
 
 pytestmark = pytest.mark.conformance
 

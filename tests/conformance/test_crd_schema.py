@@ -31,7 +31,7 @@ from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpo
 from nodeattest_providers.verifier_interface import BootState
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, load, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox
+from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
 
 GROUP = "attestation.cluster.x-k8s.io"
 BASE = f"/apis/{GROUP}/v1alpha1/namespaces/default"

@@ -18,7 +18,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.process import ControlPlane, start_real
+from nodeattest_sandbox.control_plane import ControlPlane, start_real
 
 pytestmark = pytest.mark.conformance
 

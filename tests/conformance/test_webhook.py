@@ -13,8 +13,8 @@ from world import Controller, eventually
 from nodeattest_controller import manifests
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
 from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.control_plane import free_ports, start_real
 from nodeattest_sandbox.definitions import keeps_custom_resources
-from nodeattest_sandbox.process import free_ports, start_real
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
 DROP_IN = "/etc/systemd/system/kubelet.service.d/90-nodeattest.conf"

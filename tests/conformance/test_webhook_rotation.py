@@ -25,8 +25,8 @@ from nodeattest_discovery.front.settings import Limits
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
+from nodeattest_sandbox.control_plane import free_ports, start_real
 from nodeattest_sandbox.definitions import keeps_custom_resources
-from nodeattest_sandbox.process import free_ports, start_real
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.settings import Address
 

@@ -18,8 +18,8 @@ from nodeattest_controller import manifests
 from nodeattest_controller.configfile import API_VERSION, KIND
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
-from nodeattest_sandbox.process import ControlPlane
 
 __all__ = ["NAMESPACE", "SECRET", "WebhookWorld"]
 

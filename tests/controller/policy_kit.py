@@ -18,7 +18,7 @@ from nodeattest_controller.policies.publisher import SignerPublisher
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 __all__ = ["NAMESPACE", "Office", "condition_of", "create_cluster", "create_policy", "infra_path", "settled", "working"]
 

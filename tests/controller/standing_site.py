@@ -25,9 +25,9 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_sandbox.process import ControlPlane
 
 __all__ = ["KEY", "OWN", "Site", "Version", "at_work", "prepared", "until"]
 

@@ -24,8 +24,8 @@ from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_discovery.front.settings import Limits
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
-from nodeattest_sandbox.process import ControlPlane, start_sandbox
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.settings import Address, SettingsError
 

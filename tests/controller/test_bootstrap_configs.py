@@ -17,8 +17,8 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
+from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api
-from nodeattest_sandbox.process import ControlPlane, start_sandbox
 
 GROUP = "bootstrap.cluster.x-k8s.io"
 PATH = f"/apis/{GROUP}/v1beta1/namespaces/default/kubeadmconfigs"

@@ -22,8 +22,8 @@ from nodeattest_controller.clusters.conditions import (
 from nodeattest_kube.client import ApiClient, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at
+from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
-from nodeattest_sandbox.process import ControlPlane, start_sandbox
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = datetime(2026, 1, 2, 4, 0, 0, tzinfo=UTC)

@@ -17,7 +17,7 @@ from nodeattest_controller.clusters.events import (
 )
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
-from nodeattest_sandbox.process import ControlPlane, start_sandbox
+from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 
 EVENTS = "/api/v1/namespaces/default/events"
 

@@ -19,7 +19,7 @@ from nodeattest_controller.hardening.survey import Survey
 from nodeattest_kube.client import ApiClient, TooLarge
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.process import ControlPlane, start_real
+from nodeattest_sandbox.control_plane import ControlPlane, start_real
 
 API = "rbac.authorization.k8s.io"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"

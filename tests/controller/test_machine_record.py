@@ -28,8 +28,8 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
+from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
-from nodeattest_sandbox.process import ControlPlane, start_sandbox
 
 KEY = "sha256:" + "ab" * 32
 OWN = "attestation.cluster.x-k8s.io/v1alpha1"

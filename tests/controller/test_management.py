@@ -13,8 +13,8 @@ from nodeattest_controller.model.machine_view import ContractReference, MachineV
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.names import ProviderID
+from nodeattest_sandbox.control_plane import start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
-from nodeattest_sandbox.process import start_sandbox
 
 JOINS = 20
 KIND = ContractReference("infrastructure.cluster.x-k8s.io", "DevMachine", "not-there-yet")

@@ -15,8 +15,8 @@ from nodeattest_controller.policies.publisher import PUBLISHED
 from nodeattest_controller.policies.signers import NONE, Signers, annotations_patch, fields_patch, signers_of
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
+from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
-from nodeattest_sandbox.process import ControlPlane, start_sandbox
 
 CLIENT = "cluster.x-k8s.io/kube-apiserver-client-kubelet-"
 SERVING = "cluster.x-k8s.io/kubelet-serving-"

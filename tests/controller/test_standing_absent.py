@@ -13,8 +13,8 @@ from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.standing.absent import HELD, Absent
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.errors import Reason
+from nodeattest_sandbox.control_plane import start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api
-from nodeattest_sandbox.process import start_sandbox
 
 ME = machine()
 DELETED = ledger(ME, refused=Reason.PCR_VALUE_NOT_ALLOWED, treated=FailureAction.DELETE_NODE)

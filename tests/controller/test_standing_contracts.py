@@ -17,9 +17,9 @@ from nodeattest_controller.clusters.verdicts import Refused
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
+from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
 from nodeattest_sandbox.definitions import install_definitions, keeps_custom_resources
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox
 
 NOT_POSSIBLE = "not possible here:"
 

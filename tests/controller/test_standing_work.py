@@ -10,8 +10,8 @@ from standing_site import KEY, Site, at_work, prepared, until
 from nodeattest_controller.standing.work import REFUSED_IN_A_ROW
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api
-from nodeattest_sandbox.process import start_sandbox
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 USER = "reader"

@@ -25,8 +25,8 @@ from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, Too
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
-from nodeattest_sandbox.process import ControlPlane, start_sandbox
 
 SECRETS: Final = "/api/v1/namespaces/kube-system/secrets"
 CAPI: Final = "/apis/cluster.x-k8s.io/v1beta1"

@@ -17,7 +17,7 @@ from nodeattest_providers import csr, envelope
 from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 FAT: dict[str, JsonMap] = {

@@ -15,7 +15,7 @@ from lying_servers import LyingServer, Reply, config_map, status
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_providers.errors import Reason
-from nodeattest_sandbox.upstream import kubeadm
+from nodeattest_sandbox.kubernetes_binaries import kubeadm
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from nodeattest_discovery.node.found import Found
 from nodeattest_discovery.pins import CaPin
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_sandbox.upstream import kubeadm
+from nodeattest_sandbox.kubernetes_binaries import kubeadm
 
 
 @pytest.fixture(scope="module")

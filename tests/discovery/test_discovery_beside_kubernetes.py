@@ -11,8 +11,8 @@ from odd_secrets import OddSecret, odd_secrets
 from token_world import KUBECONFIG, SECRETS, TokenCluster, eventually, signature, working
 
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
-from nodeattest_sandbox.process import ControlPlane
-from nodeattest_sandbox.upstream import controller_manager
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
 pytestmark = pytest.mark.conformance
 THEIRS = ("bootstrapsigner", "tokencleaner")

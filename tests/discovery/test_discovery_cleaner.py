@@ -10,7 +10,7 @@ import pytest
 from token_world import CLEANER, TokenCluster, VirtualTime, eventually, working
 
 from nodeattest_discovery.controllers.ground import RECHECK, Ground
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 START = datetime(2020, 6, 1, tzinfo=UTC)
 

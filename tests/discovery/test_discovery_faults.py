@@ -13,7 +13,7 @@ from token_world import CLEANER, SIGNER, TokenCluster, eventually, signature, wo
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.controllers.ground import Controller
 from nodeattest_kube.client import Conflict, Forbidden, Unreachable
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 
 @pytest.fixture

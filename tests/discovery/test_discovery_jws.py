@@ -16,8 +16,8 @@ from nodeattest_discovery import clusterinfo, jws, token
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
-from nodeattest_sandbox.process import ControlPlane
-from nodeattest_sandbox.upstream import controller_manager
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
 LIMIT = 20.0
 """Seconds until kube-controller-manager must have signed."""

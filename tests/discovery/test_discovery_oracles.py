@@ -19,8 +19,8 @@ from nodeattest_discovery.secret import SECRET_TYPE, Expiry
 from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at, texts_at
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.process import ControlPlane
-from nodeattest_sandbox.upstream import controller_manager, kubeadm
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.kubernetes_binaries import controller_manager, kubeadm
 
 LIMIT = 30.0
 """Seconds until kube-controller-manager must have judged everything."""

@@ -17,7 +17,7 @@ from nodeattest_discovery.clusterinfo import PATH
 from nodeattest_kube.client import Forbidden
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 FLOW: Final = "/apis/flowcontrol.apiserver.k8s.io"
 LIMIT: Final = 30.0

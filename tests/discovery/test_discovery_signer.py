@@ -10,7 +10,7 @@ import pytest
 from token_world import CLEANER, KUBECONFIG, SIGNER, TokenCluster, VirtualTime, eventually, signature, working
 
 from nodeattest_discovery.controllers.ground import RECHECK
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret
 from nodeattest_discovery.token import generate
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 

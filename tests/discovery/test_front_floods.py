@@ -21,8 +21,8 @@ from nodeattest_discovery.front.metrics import Metrics
 from nodeattest_discovery.front.proof import prove
 from nodeattest_discovery.front.settings import Limits
 from nodeattest_discovery.jwt import mint, parse
-from nodeattest_kube.buckets import Buckets
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_providers.errors import Denied
 from nodeattest_serving.health import Health
 from nodeattest_serving.listener import Listener
@@ -95,7 +95,7 @@ async def test_a_client_far_over_its_rate_gets_no_handshake_and_others_do(
     known: KnownCluster, authority: Authority, tmp_path: Path
 ) -> None:
     tls = ServingCertificate(*authority.certify(tmp_path))
-    arrivals = Buckets(burst=2, per_second=1.0, clock=lambda: 0.0)
+    arrivals = RateLimiter(burst=2, per_second=1.0, clock=lambda: 0.0)
     listener = Listener(service(known).handle, Address(LOOPBACK, 0), tls.context, Limits(), arrivals=arrivals)
     await listener.start()
     try:

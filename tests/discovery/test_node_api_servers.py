@@ -22,8 +22,8 @@ from nodeattest_discovery.pins import pin_of
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.process import ControlPlane
-from nodeattest_sandbox.upstream import controller_manager
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
 AROUND: Final = Surroundings(limit=20.0)
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-public"

@@ -20,7 +20,7 @@ from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.process import AuditEntry, ControlPlane
+from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
 
 __all__ = [
     "BOTH",

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeattest_sandbox.child import LOOPBACK, Process, wait
-from nodeattest_sandbox.process import free_ports, listens
+from nodeattest_sandbox.child_process import LOOPBACK, Process, wait
+from nodeattest_sandbox.control_plane import free_ports, listens
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dashboard"
 USER, GROUP = "X-Authenticated-User", "X-Authenticated-Groups"

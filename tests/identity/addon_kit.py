@@ -28,9 +28,9 @@ from nodeattest_identity.addon.gateway.names import API_SERVICE, ROOT
 from nodeattest_identity.addon.gateway.settings import GatewaySettings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_sandbox.child import Process, wait
+from nodeattest_sandbox.child_process import Process, wait
+from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens, start_real
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_sandbox.process import ControlPlane, free_ports, listens, start_real
 from nodeattest_serving.settings import Address
 
 __all__ = ["EXAMPLE", "PATH", "USERS", "DashboardWorld", "built_world", "documents", "sidecar_arguments"]
@@ -57,8 +57,8 @@ class DashboardWorld:
         kubeconfig = self.plane.client_kubeconfig(user, groups)
         directory = self.directory / user
         directory.mkdir()
-        leash = [sys.executable, "-m", "nodeattest_sandbox.leash", str(directory / "pid")]
-        command = [*leash, str(self.kubectl), f"--kubeconfig={kubeconfig}", "proxy", "--port=0"]
+        wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(directory / "pid")]
+        command = [*wrapper, str(self.kubectl), f"--kubeconfig={kubeconfig}", "proxy", "--port=0"]
         process = Process("kubectl", [*command, f"--accept-paths=^{re.escape(PATH)}(/.*)?$"], directory)
         try:
             started = re.compile(r"Starting to serve on ([0-9.:]+)\n")

@@ -13,7 +13,7 @@ from nodeattest_controller import manifests
 from nodeattest_identity.addon.gateway.names import API_SERVICE, ROOT
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 __all__ = ["PLACES", "RBAC", "aggregate", "apply_rights", "is_available", "token_kubeconfig"]
 

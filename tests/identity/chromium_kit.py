@@ -20,7 +20,7 @@ from typing import Final, cast
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from nodeattest_sandbox.child import Process, wait
+from nodeattest_sandbox.child_process import Process, wait
 
 __all__ = ["Page", "browsing"]
 
@@ -110,8 +110,8 @@ def browsing(directory: Path) -> Generator[Page]:
     directory.mkdir(parents=True)
     profile = directory / "profile"
     home = {"HOME": str(directory), "XDG_CONFIG_HOME": str(directory), "XDG_CACHE_HOME": str(directory)}
-    leash = [sys.executable, "-m", "nodeattest_sandbox.leash", str(directory / "chromium.pid")]
-    command = [*leash, binary, *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
+    wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(directory / "chromium.pid")]
+    command = [*wrapper, binary, *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
     process = Process("chromium", command, directory, directory / "chromium.pid", environment=home)
     try:
         told = profile / "DevToolsActivePort"

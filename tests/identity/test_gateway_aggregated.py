@@ -41,8 +41,8 @@ from nodeattest_identity.addon.gateway.target import parse
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, maps_at
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import ControlPlane, start_real
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_sandbox.process import ControlPlane, start_real
 from nodeattest_serving.settings import Address
 
 pytestmark = pytest.mark.conformance

@@ -13,8 +13,8 @@ from nodeattest_identity.addon.gateway.target import Target, parse
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_sandbox.process import ControlPlane
 
 PORTS: list[JsonObject] = [
     {"name": "web", "port": 80, "protocol": "TCP", "targetPort": 8080},

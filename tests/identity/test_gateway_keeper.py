@@ -16,8 +16,8 @@ from nodeattest_identity.addon.gateway.ring import RingError, Schedule, generate
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import dig_text
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_sandbox.process import ControlPlane
 
 SCHEDULE = Schedule()
 
@@ -51,11 +51,11 @@ class Replicas:
         return keeper
 
     async def stored(self) -> bytes:
-        secret = await self.client.get(paths.core("secrets", SECRET_NAME, namespace=self.namespace))
+        secret = await self.client.get(paths.core_path("secrets", SECRET_NAME, namespace=self.namespace))
         return base64.b64decode(dig_text(secret, "data", "keys.json"))
 
     async def write(self, data: str) -> None:
-        path = paths.core("secrets", SECRET_NAME, namespace=self.namespace)
+        path = paths.core_path("secrets", SECRET_NAME, namespace=self.namespace)
         await self.client.merge_patch(path, {"data": {"keys.json": data}})
 
 
@@ -155,4 +155,4 @@ async def test_a_namespace_that_is_not_there_is_said(control_plane: ControlPlane
         with pytest.raises((ApiError, RingError)):
             await keeper.refresh()
         with pytest.raises(NotFound):
-            await client.get(paths.core("secrets", SECRET_NAME, namespace="gateway-nowhere"))
+            await client.get(paths.core_path("secrets", SECRET_NAME, namespace="gateway-nowhere"))

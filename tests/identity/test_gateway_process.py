@@ -20,8 +20,8 @@ from gateway_kit import ask, certify, until
 
 from nodeattest_cli.main import main
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.control_plane import ControlPlane, free_ports, start_sandbox
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_sandbox.process import ControlPlane, free_ports, start_sandbox
 
 NAMESPACE = "nodeattest-addon-auth"
 CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps"

@@ -22,7 +22,7 @@ from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.issuer.keys import of_public, read_jwks, read_pem
 from nodeattest_identity.issuer.urls import CONFIGURATION_PATH, JWKS_PATH, UrlError, issuer_url
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.process import ControlPlane, start_real
+from nodeattest_sandbox.control_plane import ControlPlane, start_real
 
 ISSUER: Final = "https://issuer.example/clusters/a&b"
 JWKS_URI: Final = "https://elsewhere.example/keys"

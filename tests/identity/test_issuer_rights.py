@@ -17,7 +17,7 @@ from nodeattest_identity.serve.sources import SourceError, read_api_server
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_serving.settings import Address
 
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"

@@ -15,7 +15,7 @@ from nodeattest_identity.serve.app import Ports
 from nodeattest_identity.serve.settings import FromClusters, ServeSettings
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_serving.settings import Address
 
 BASE = "https://issuer.example/fleet"

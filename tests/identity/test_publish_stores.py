@@ -30,7 +30,7 @@ from nodeattest_identity.publish.stores.directory import DirectoryStore, explain
 from nodeattest_identity.publish.stores.s3 import S3Store
 from nodeattest_identity.publish.targets import Access, open_store, parse_target
 from nodeattest_kube.client import ApiClient
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 JWKS = "openid/v1/jwks"
 HEADERS = {"content_type": "application/jwk-set+json", "cache_control": "public, max-age=60"}

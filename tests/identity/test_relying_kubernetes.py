@@ -19,7 +19,7 @@ from nodeattest_identity.tokens.fetching import Https
 from nodeattest_identity.tokens.jwt import Expected
 from nodeattest_identity.tokens.relying import RelyingParty
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_sandbox.process import ControlPlane, start_real
+from nodeattest_sandbox.control_plane import ControlPlane, start_real
 
 pytestmark = pytest.mark.conformance
 

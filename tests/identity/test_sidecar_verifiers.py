@@ -16,8 +16,8 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_sandbox.process import ControlPlane
 from nodeattest_serving.settings import SettingsError
 
 OURS = frozenset({"apps/dashboard", "apps/other"})

@@ -292,7 +292,7 @@ async def test_a_server_that_does_not_answer_is_unreachable_in_time(server: Serv
 
 async def test_a_name_with_a_backslash_arrives_as_it_is(server: Server, client: ApiClient) -> None:
     server.script = [answers(thing("a", 1))]
-    await client.replace(paths.core("things", "a\\b", subresource="approval"), thing("a\\b", 1))
+    await client.replace(paths.core_path("things", "a\\b", subresource="approval"), thing("a\\b", 1))
     assert server.requests[0].raw_path == "/api/v1/things/a%5Cb/approval"
 
 

@@ -21,9 +21,9 @@ from nodeattest_kube.client import (
 from nodeattest_kube.elector import LeaseElector
 from nodeattest_kube.jsontypes import JsonObject, dig_text
 from nodeattest_kube.paging import OBJECT
-from nodeattest_kube.paths import collection, core, named
+from nodeattest_kube.paths import collection_path, core_path, object_path
 from nodeattest_kube.reflector import Reflector
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 NAMESPACE = "default"
 
@@ -50,7 +50,7 @@ def config_map(name: str, **data: str) -> JsonObject:
 
 
 def maps(name: str | None = None) -> str:
-    return core("configmaps", name, namespace=NAMESPACE)
+    return core_path("configmaps", name, namespace=NAMESPACE)
 
 
 async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -148,10 +148,10 @@ async def test_a_name_with_a_backslash_can_be_asked_for(admin: ApiClient, contro
         "metadata": {"name": "back\\slash"},
     }
     group = ("rbac.authorization.k8s.io", "v1", "clusterroles")
-    await admin.create(collection(*group), role)
-    found = await admin.get(named(*group, "back\\slash"))
+    await admin.create(collection_path(*group), role)
+    found = await admin.get(object_path(*group, "back\\slash"))
     assert dig_text(found, "metadata", "name") == "back\\slash"
-    await admin.delete(named(*group, "back\\slash"))
+    await admin.delete(object_path(*group, "back\\slash"))
 
 
 def _items(page: JsonObject) -> list[JsonObject]:

@@ -15,9 +15,9 @@ from scripted import Handler, Server, answers, event, kubeconfig, listing, refus
 
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, Malformed, TooLarge, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, dig_text, parse_json
-from nodeattest_kube.lines import LineAssembler
+from nodeattest_kube.line_buffer import LineBuffer
+from nodeattest_kube.memory_budget import MemoryBudget, object_size
 from nodeattest_kube.paging import OBJECT, PAGE, PageSize
-from nodeattest_kube.ration import Ration, weigh
 from nodeattest_kube.reflector import Reflector
 
 BOMB = b'{"a":[' + b"{}," * 900_000 + b"{}]}"
@@ -193,7 +193,7 @@ async def test_a_watch_event_that_is_too_large_is_passed_over(server: Server, cl
 
 def test_a_line_that_never_ends_is_not_waited_for() -> None:
     told: list[int] = []
-    assembler = LineAssembler(10, lambda: told.append(1))
+    assembler = LineBuffer(10, lambda: told.append(1))
     assert assembler.feed(b"x" * 70 + b"\nok\n") == [b"ok"]
     assert told == [1]
     with pytest.raises(ValueError, match="10 bytes"):
@@ -340,7 +340,7 @@ async def test_fat_objects_leave_room_for_slim_ones(server: Server, client: ApiC
     follower = Follower(client, max_bytes=4 << 20)
     names = await follower.follow(server, answers(listing(999, *fat)), streams(*[event("ADDED", it) for it in slim]))
     assert [name for name in names if name.startswith("slim")] == [f"slim{number:03}" for number in range(100)]
-    kept = sum(weigh("", ("", ""), item) for item in follower.reflector.values())
+    kept = sum(object_size("", ("", ""), item) for item in follower.reflector.values())
     assert (1 << 20) < kept < (4 << 20)
     assert follower.reflector.passed_over == 400 - (len(names) - 100)
 
@@ -394,7 +394,7 @@ async def test_a_list_of_empty_pages_ends(server: Server, client: ApiClient) -> 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 2000)), max_size=50))
 def test_no_more_is_shared_out_than_there_is(steps: list[tuple[str, int]]) -> None:
-    ration = Ration(10_000)
+    ration = MemoryBudget(10_000)
     shares: dict[str, int] = {}
     for key, weight in steps:
         shares.pop(key, None)

@@ -10,29 +10,29 @@ from hypothesis import strategies as st
 
 from nodeattest_kube import paths
 from nodeattest_kube.jsontypes import parse_json
-from nodeattest_kube.lines import LineAssembler
+from nodeattest_kube.line_buffer import LineBuffer
 from nodeattest_kube.proxies import environment_proxy
 
 
 def test_paths_are_those_of_the_api() -> None:
-    assert paths.core("nodes") == "/api/v1/nodes"
-    assert paths.core("nodes", "n1", subresource="status") == "/api/v1/nodes/n1/status"
-    assert paths.core("secrets", "s", namespace="ns") == "/api/v1/namespaces/ns/secrets/s"
-    assert paths.collection("certificates.k8s.io", "v1", "certificatesigningrequests") == (
+    assert paths.core_path("nodes") == "/api/v1/nodes"
+    assert paths.core_path("nodes", "n1", subresource="status") == "/api/v1/nodes/n1/status"
+    assert paths.core_path("secrets", "s", namespace="ns") == "/api/v1/namespaces/ns/secrets/s"
+    assert paths.collection_path("certificates.k8s.io", "v1", "certificatesigningrequests") == (
         "/apis/certificates.k8s.io/v1/certificatesigningrequests"
     )
-    assert paths.named("g", "v1", "things", "t", namespace="ns", subresource="approval") == (
+    assert paths.object_path("g", "v1", "things", "t", namespace="ns", subresource="approval") == (
         "/apis/g/v1/namespaces/ns/things/t/approval"
     )
-    assert paths.named("rbac.authorization.k8s.io", "v1", "clusterroles", "system:node").endswith("system%3Anode")
+    assert paths.object_path("rbac.authorization.k8s.io", "v1", "clusterroles", "system:node").endswith("system%3Anode")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../secrets/x", "/" * 100_000])
 def test_a_name_cannot_leave_its_segment(name: str) -> None:
     for make in (
-        lambda: paths.core("secrets", name),
-        lambda: paths.core("secrets", namespace=name),
-        lambda: paths.named("g", "v1", "things", "t", subresource=name),
+        lambda: paths.core_path("secrets", name),
+        lambda: paths.core_path("secrets", namespace=name),
+        lambda: paths.object_path("g", "v1", "things", "t", subresource=name),
     ):
         with pytest.raises(ValueError, match="segment") as caught:
             make()
@@ -42,7 +42,7 @@ def test_a_name_cannot_leave_its_segment(name: str) -> None:
 @given(st.text(min_size=1))
 def test_any_name_stays_one_segment(name: str) -> None:
     try:
-        path = paths.core("secrets", name)
+        path = paths.core_path("secrets", name)
     except ValueError:
         return
     assert path.count("/") == 4
@@ -52,7 +52,7 @@ def test_any_name_stays_one_segment(name: str) -> None:
 
 
 def test_a_backslash_in_a_name_is_quoted() -> None:
-    assert paths.core("things", "a\\..\\b") == "/api/v1/things/a%5C..%5Cb"
+    assert paths.core_path("things", "a\\..\\b") == "/api/v1/things/a%5C..%5Cb"
 
 
 @given(st.lists(st.binary(max_size=12)), st.lists(st.integers(0, 40)))
@@ -60,14 +60,14 @@ def test_lines_come_out_as_they_went_in_however_they_are_cut(lines: list[bytes],
     lines = [line.replace(b"\n", b"") for line in lines]
     stream = b"".join(line + b"\n" for line in lines)
     edges = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
-    assembler = LineAssembler(12)
+    assembler = LineBuffer(12)
     out = [line for start, end in pairwise(edges) for line in assembler.feed(stream[start:end])]
     assert out == [line for line in lines if line.strip()]
     assert not assembler.incomplete
 
 
 def test_a_line_over_the_limit_is_refused_before_it_ends() -> None:
-    assembler = LineAssembler(10)
+    assembler = LineBuffer(10)
     assembler.feed(b"12345\n123456")
     assert assembler.incomplete
     with pytest.raises(ValueError, match="10"):

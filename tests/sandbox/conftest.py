@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 _NUMBERS = count(1)
 

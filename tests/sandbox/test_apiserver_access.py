@@ -9,8 +9,8 @@ from apiserver_kit import CSRS, RBAC, binding, csr_object, encoded, eventually, 
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_bootstrap_token
-from nodeattest_sandbox.process import ControlPlane
 
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 REVIEW = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

@@ -25,8 +25,8 @@ from apiserver_kit import (
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, map_at, maps_at, text_at, value_at
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_bootstrap_token
-from nodeattest_sandbox.process import ControlPlane
 
 
 def approved(admin: Client, name: str) -> JsonMap:

@@ -9,8 +9,8 @@ from apiserver_kit import DEFINITIONS, eventually, refusal
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, load, map_at, maps_at, text_at, value_at
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
-from nodeattest_sandbox.process import ControlPlane
 
 SCHEMA: JsonMap = {
     "type": "object",

@@ -7,8 +7,8 @@ from apiserver_kit import RBAC, binding, eventually, refusal, role, rule, user
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at, texts_at
 from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_bootstrap_token
-from nodeattest_sandbox.process import ControlPlane
 
 PUBLIC = "/api/v1/namespaces/kube-public/configmaps"
 SIGNER = "kubeadm:bootstrap-signer-clusterinfo"

@@ -9,7 +9,7 @@ from apiserver_kit import CSRS, csr_object
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, dump, load, map_at, text_at
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 
 class Kubectl:

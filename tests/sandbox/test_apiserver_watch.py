@@ -13,7 +13,7 @@ import pytest
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at, value_at
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 
 def config_maps(namespace: str) -> str:

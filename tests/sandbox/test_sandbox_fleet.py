@@ -9,6 +9,7 @@ import pytest
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, maps_at, text_at, value_at
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_cluster_api
 from nodeattest_sandbox.fleet import (
     Contract,
@@ -17,7 +18,6 @@ from nodeattest_sandbox.fleet import (
     create_machine,
     create_machine_pool,
 )
-from nodeattest_sandbox.process import ControlPlane
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,9 +15,9 @@ from typing import Final
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
-from nodeattest_sandbox.process import ControlPlane
-from nodeattest_sandbox.upstream import controller_manager, kubeadm
+from nodeattest_sandbox.kubernetes_binaries import controller_manager, kubeadm
 
 __all__ = ["ACCOUNT", "CLUSTER", "NAMESPACE", "Scene", "prepare_management", "prepare_workload"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from world import World, built_world
 
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 
 @pytest.fixture(scope="session")

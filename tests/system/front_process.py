@@ -25,7 +25,7 @@ from nodeattest_discovery.pins import CaPin, pin_of
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, Usage, encode, secret_name
 from nodeattest_discovery.token import BootstrapToken, generate
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
-from nodeattest_sandbox.process import ControlPlane, free_ports
+from nodeattest_sandbox.control_plane import ControlPlane, free_ports
 
 __all__ = ["SECRETS", "Cluster", "FrontProcess", "eventually", "quick", "write_certificate"]
 

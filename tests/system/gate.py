@@ -25,7 +25,7 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 __all__ = ["Call", "Gate"]
 

@@ -12,7 +12,7 @@ from nodeattest_controller.model.objects import items, strings, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.process import AuditEntry
+from nodeattest_sandbox.control_plane import AuditEntry
 
 __all__ = ["MANAGEMENT", "WORKLOAD", "Right", "apply", "groups_of", "rights_of", "unused", "workload_folders"]
 

@@ -11,7 +11,7 @@ from world import NAMESPACE, Controller, World, eventually
 
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
-from nodeattest_sandbox.process import start_sandbox
+from nodeattest_sandbox.control_plane import start_sandbox
 
 __all__ = ["LEASES", "SHARED", "Replicas", "many_clusters"]
 

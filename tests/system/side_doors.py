@@ -18,7 +18,7 @@ from world import CLUSTER, CSRS, NAMESPACE, World
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.upstream import kubeadm
+from nodeattest_sandbox.kubernetes_binaries import kubeadm
 
 __all__ = [
     "BINDINGS",

@@ -25,9 +25,9 @@ from side_doors import (
 from world import BIN, CSRS, NAMESPACE, Agent, World, built_world, eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at, text_at
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.kubernetes_binaries import controller_manager
 from nodeattest_sandbox.swtpm import SoftwareTpm
-from nodeattest_sandbox.upstream import controller_manager
 
 pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(240)]
 ALONE = ("--leader-elect", "false")

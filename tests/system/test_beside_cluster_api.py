@@ -30,9 +30,9 @@ from nodeattest_controller.configfile import API_VERSION, KIND
 from nodeattest_discovery.pins import pin_of
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at, texts_at
 from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.control_plane import free_ports, start_real
 from nodeattest_sandbox.definitions import keeps_custom_resources
 from nodeattest_sandbox.fleet import create_bootstrap_token
-from nodeattest_sandbox.process import free_ports, start_real
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 pytestmark = [

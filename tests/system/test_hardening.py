@@ -29,8 +29,8 @@ from world import CSRS, NAMESPACE, World, built_world, eventually
 from nodeattest_controller import manifests
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.process import ControlPlane
-from nodeattest_sandbox.upstream import controller_manager
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
 ALONE = ("--leader-elect", "false")
 FOREIGN = "kubespray:system:node-bootstrapper"

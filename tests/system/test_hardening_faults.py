@@ -12,7 +12,7 @@ from side_doors import BINDINGS, BOOTSTRAP, ROTATION, binding_names, condition, 
 from world import Controller, World, built_world, eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 ALONE = ("--leader-elect", "false")
 

@@ -16,7 +16,7 @@ from nodeattest_controller.settings import IMPLEMENTED
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.process import AuditEntry, ControlPlane
+from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
 
 RUN = tuple(name for name in IMPLEMENTED if not name.startswith("bootstrap-config"))
 """Every controller but the webhook, whose API server calls it and not the other way round."""

@@ -14,7 +14,7 @@ from nodeattest_controller.model.bound_tokens import bound_group
 from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
-from nodeattest_sandbox.upstream import controller_manager
+from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
 CLUSTER = "fleet/c1"
 pytestmark = pytest.mark.usefixtures("controller")

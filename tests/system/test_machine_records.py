@@ -16,7 +16,7 @@ from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 FLAGS = ("--inventory", "MachineRecords", "--leader-elect", "false")
 

@@ -17,7 +17,7 @@ from nodeattest_discovery.secret import Usage
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Unavailable
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from nodeattest_discovery.jwt import mint
 from nodeattest_discovery.node.by_front import by_front
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_sandbox.process import free_ports, start_real
+from nodeattest_sandbox.control_plane import free_ports, start_real
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 CSR = {

@@ -24,8 +24,8 @@ from nodeattest_controller import manifests
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions, keeps_custom_resources
-from nodeattest_sandbox.process import ControlPlane, start_sandbox
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 __all__ = ["Agent", "Controller", "World", "built_world", "eventually", "node_of"]

@@ -36,7 +36,7 @@ __all__ = ["publish"]
 
 _RBAC: Final = ("rbac.authorization.k8s.io", "v1")
 _DESCRIPTION: Final = "made with cluster-info by nodeattest cluster-info publish"
-_BINDING: Final = f"{paths.collection(*_RBAC, 'rolebindings', namespace=NAMESPACE)}/{quote(ROLE, safe='')}"
+_BINDING: Final = f"{paths.collection_path(*_RBAC, 'rolebindings', namespace=NAMESPACE)}/{quote(ROLE, safe='')}"
 _STILL_ANONYMOUS: Final = (
     f"the RoleBinding {ROLE} is there already and still lets everybody read cluster-info; if nobody is to: "
     f"kubectl delete rolebinding --namespace {NAMESPACE} {ROLE}"
@@ -146,15 +146,15 @@ async def _publish(client: ApiClient, order: _Order) -> None:
     # 3
     click.echo("[bootstrap-token] Configuring bootstrap tokens, cluster-info ConfigMap, RBAC Roles")
     with suppress(Forbidden):  # kube-apiserver makes it at its start; if it is not there, the next write tells
-        await _ensure(client, paths.core("namespaces"), namespace(), ())
+        await _ensure(client, paths.core_path("namespaces"), namespace(), ())
     # 4
     await publication.write()
     # 5
     if order.anonymous:
-        await _ensure(client, paths.collection(*_RBAC, "roles", namespace=NAMESPACE), role(), ("rules",))
+        await _ensure(client, paths.collection_path(*_RBAC, "roles", namespace=NAMESPACE), role(), ("rules",))
         await _ensure(
             client,
-            paths.collection(*_RBAC, "rolebindings", namespace=NAMESPACE),
+            paths.collection_path(*_RBAC, "rolebindings", namespace=NAMESPACE),
             role_binding(),
             ("subjects", "roleRef"),
         )

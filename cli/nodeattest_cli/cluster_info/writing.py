@@ -61,7 +61,7 @@ class Publication:
 
     async def _write(self) -> None:
         if self._found is None:
-            await self._client.create(paths.core("configmaps", namespace=NAMESPACE), config_map(self._kubeconfig))
+            await self._client.create(paths.core_path("configmaps", namespace=NAMESPACE), config_map(self._kubeconfig))
         elif not self._is_there(self._found):
             await self._client.merge_patch(PATH, replacement(self._found, self._kubeconfig))
 

@@ -34,7 +34,7 @@ from nodeattest_cli.demo.world import World
 from nodeattest_cli.errors import UserError
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.process import StartFailed
+from nodeattest_sandbox.control_plane import StartFailed
 from nodeattest_sandbox.swtpm import SoftwareTpmError
 
 __all__ = ["demo"]

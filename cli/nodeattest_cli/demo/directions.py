@@ -17,7 +17,7 @@ from nodeattest_cli.demo.manifests import create_all
 from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_controller import manifests
 from nodeattest_discovery import pins
-from nodeattest_sandbox.process import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane
 
 __all__ = ["DISCOVERIES", "SIGNING_CONTROLLERS", "Directions", "given", "publish", "to"]
 

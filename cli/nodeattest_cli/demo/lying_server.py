@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_sandbox.child import LOOPBACK
+from nodeattest_sandbox.child_process import LOOPBACK
 from nodeattest_sandbox.pki import ClusterPki
 
 __all__ = ["LyingServer"]

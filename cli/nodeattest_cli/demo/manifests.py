@@ -30,7 +30,7 @@ def create_all(client: Client, objects: Iterable[JsonObject], *, user: str) -> N
         plural = _PLURALS[text(body, "kind")]
         namespace = text(mapping(body, "metadata"), "namespace") or None
         try:
-            client.create(paths.collection(group, version, plural, namespace=namespace), body)
+            client.create(paths.collection_path(group, version, plural, namespace=namespace), body)
         except ApiRefusal as refusal:
             if refusal.reason != "AlreadyExists":
                 raise

@@ -30,11 +30,11 @@ from nodeattest_cli.demo.tools import Tools
 from nodeattest_controller import configfile, manifests
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_sandbox.child import Process, wait
+from nodeattest_sandbox.child_process import Process, wait
 from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_sandbox.fleet import create_cluster, create_namespace
-from nodeattest_sandbox.process import ControlPlane, start_real, start_sandbox
 
 __all__ = [
     "CLUSTER",
@@ -178,8 +178,8 @@ def start_controller(
     config = directory / "config.yaml"
     config.write_text(yaml.safe_dump(_controller_config(world, ground)), encoding="utf-8")
     pid_file = directory / "controller.pid"
-    leash = [sys.executable, "-m", "nodeattest_sandbox.leash", str(pid_file)]
-    command = [*leash, str(tools.controller), "run", "--config", str(config)]
+    wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file)]
+    command = [*wrapper, str(tools.controller), "run", "--config", str(config)]
     environment = ground.environment if ground else _NO_VARIABLES
     process = Process("controller", command, directory, pid_file, environment=environment)
     stack.callback(_stop, process, pid_file)
@@ -190,7 +190,7 @@ def start_controller(
 
 
 def _stop(process: Process, pid_file: Path) -> None:
-    """End the controller. Its leash passes signals on only from the moment in which it has written the pid file."""
+    """End the controller. Its wrapper passes signals on only from the moment in which it has written the pid file."""
     end = time.monotonic() + _LEASH_LIMIT
     while process.popen.poll() is None and not pid_file.exists() and time.monotonic() < end:
         time.sleep(_LEASH_POLL)

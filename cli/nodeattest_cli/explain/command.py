@@ -112,7 +112,7 @@ async def _fetch(client: ApiClient, name: str) -> tuple[JsonObject, JsonObject |
 
 async def _get(client: ApiClient, name: str) -> JsonObject | None:
     try:
-        found = await client.get(paths.named("certificates.k8s.io", "v1", "certificatesigningrequests", name))
+        found = await client.get(paths.object_path("certificates.k8s.io", "v1", "certificatesigningrequests", name))
     except NotFound:
         return None
     return {"kind": _KIND, **found}

@@ -58,7 +58,7 @@ async def token_secrets(client: ApiClient) -> list[JsonObject]:
     """Read every Secret that says it is a bootstrap token."""
     query = {"fieldSelector": f"type={SECRET_TYPE}"}
     found: list[JsonObject] = []
-    async for page in client.pages(paths.core("secrets", namespace=NAMESPACE), query):
+    async for page in client.pages(paths.core_path("secrets", namespace=NAMESPACE), query):
         found += items(page, "items")
     return found
 

@@ -32,7 +32,7 @@ from nodeattest_kube.jsontypes import JsonObject
 __all__ = ["DEFAULT_TTL", "Wish", "make", "secret_path", "store", "warning"]
 
 DEFAULT_TTL: Final = "24h0m0s"
-_COLLECTION: Final = paths.core("secrets", namespace=NAMESPACE)
+_COLLECTION: Final = paths.core_path("secrets", namespace=NAMESPACE)
 _DRY_RUN: Final = "?dryRun=All"
 _WARNING: Final = (
     "token {id} authenticates: whoever holds it may ask for certificates as a new node{until}; hand it to one machine "
@@ -94,7 +94,7 @@ async def store(client: ApiClient, made: TokenSecret, *, dry_run: bool = False) 
 
 def secret_path(token_id: str) -> str:
     """Return the path of a token's Secret."""
-    return paths.core("secrets", secret_name(token_id), namespace=NAMESPACE)
+    return paths.core_path("secrets", secret_name(token_id), namespace=NAMESPACE)
 
 
 def warning(made: TokenSecret) -> str | None:

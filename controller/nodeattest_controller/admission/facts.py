@@ -69,7 +69,7 @@ class Reader:
     async def has_machines(self, cluster: JsonObject) -> bool:
         """Tell whether the control plane of a cluster has a Machine; raises ``ApiError``."""
         namespace, name = text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
-        path = paths.collection(_CLUSTER_GROUP, await self._served(), "machines", namespace=namespace)
+        path = paths.collection_path(_CLUSTER_GROUP, await self._served(), "machines", namespace=namespace)
         return bool(items(await self._client.get(path, machines_of(name)), "items"))
 
     async def _cluster(self, subject: Subject) -> JsonObject | None:
@@ -80,7 +80,7 @@ class Reader:
         if not version:
             return None
         if subject.cluster:
-            path = paths.named(_CLUSTER_GROUP, version, "clusters", subject.cluster, namespace=subject.namespace)
+            path = paths.object_path(_CLUSTER_GROUP, version, "clusters", subject.cluster, namespace=subject.namespace)
             try:
                 return await self._client.get(path)
             except NotFound:
@@ -89,7 +89,7 @@ class Reader:
         return next((cluster for cluster in clusters if subject.is_control_plane_of(cluster)), None)
 
     async def _list(self, group: str, version: str, resource: str, namespace: str) -> list[JsonObject]:
-        path, found = paths.collection(group, version, resource, namespace=namespace), list[JsonObject]()
+        path, found = paths.collection_path(group, version, resource, namespace=namespace), list[JsonObject]()
         try:
             async for page in self._client.pages(path):
                 found += items(page, "items")

@@ -59,9 +59,9 @@ class Keeper:
         self._client = client
         self._certificate = certificate
         self._namespace = namespace
-        self._collection = paths.core("secrets", namespace=namespace)
-        self._secret = paths.core("secrets", SECRET_NAME, namespace=namespace)
-        self._configuration = paths.named(
+        self._collection = paths.core_path("secrets", namespace=namespace)
+        self._secret = paths.core_path("secrets", SECRET_NAME, namespace=namespace)
+        self._configuration = paths.object_path(
             "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", configuration
         )
         self._configuration_name = configuration

@@ -143,7 +143,7 @@ class Keeper:
         found: dict[str, Token] = {}
         others: set[str] = set()
         kept = Kept("bootstrap tokens", self._most)
-        async for page in self._client.pages(paths.core("secrets", namespace=NAMESPACE), _TOKENS):
+        async for page in self._client.pages(paths.core_path("secrets", namespace=NAMESPACE), _TOKENS):
             listed = page.get("items")
             for item in listed if isinstance(listed, list) else []:
                 token = token_of(item, now) if isinstance(item, dict) else None
@@ -248,7 +248,7 @@ class Keeper:
         group, _, version = text(cluster, "apiVersion").partition("/")
         cluster_name = text(cluster, "metadata", "name")
         try:
-            now = await client.get(paths.named(group, version, "clusters", cluster_name, namespace=namespace))
+            now = await client.get(paths.object_path(group, version, "clusters", cluster_name, namespace=namespace))
         except NotFound:
             return False
         same = text(now, "metadata", "uid") == text(cluster, "metadata", "uid")
@@ -302,4 +302,4 @@ def _named_id(config: JsonObject) -> str:
 
 
 def _path(token: Token) -> str:
-    return paths.core("secrets", token.name, namespace=NAMESPACE)
+    return paths.core_path("secrets", token.name, namespace=NAMESPACE)

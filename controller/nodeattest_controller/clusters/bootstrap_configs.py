@@ -89,7 +89,7 @@ class BootstrapConfigs:
             version = reference.version or await self._version(reference.group)
             if not paths.is_segment(version):
                 raise _unreadable(f"{what}: its API version is none", "correct the Machine's bootstrap.configRef")
-            path = paths.named(reference.group, version, _RESOURCE, reference.name, namespace=namespace)
+            path = paths.object_path(reference.group, version, _RESOURCE, reference.name, namespace=namespace)
             return await self._client.get(path)
         except NotFound as error:
             self._versions.pop(reference.group, None)

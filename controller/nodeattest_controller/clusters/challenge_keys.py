@@ -52,8 +52,8 @@ class ChallengeKeys:
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self._client = client
-        self._collection = paths.core("secrets", namespace=namespace)
-        self._path = paths.core("secrets", SECRET_NAME, namespace=namespace)
+        self._collection = paths.core_path("secrets", namespace=namespace)
+        self._path = paths.core_path("secrets", SECRET_NAME, namespace=namespace)
         self._namespace = namespace
         self._rotate_after = rotate_after
         self._now = now

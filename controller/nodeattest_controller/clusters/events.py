@@ -21,9 +21,9 @@ from uuid import uuid4
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.objects import rfc3339
 from nodeattest_kube import paths
-from nodeattest_kube.buckets import Buckets
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.rate_limiter import RateLimiter
 
 __all__ = ["EventRecorder", "Subject", "event_document"]
 
@@ -67,10 +67,10 @@ class EventRecorder:
         self._now = now
         self._instance = instance
         self._tasks: set[asyncio.Task[None]] = set()
-        self._sources = Buckets(burst=SOURCE_BURST, per_second=SOURCE_RATE, clock=clock)
-        self._clusters = Buckets(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=clock)
-        self._objects = Buckets(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=clock)
-        self._namespaces = Buckets(burst=NAMESPACE_BURST, per_second=NAMESPACE_RATE, clock=clock)
+        self._sources = RateLimiter(burst=SOURCE_BURST, per_second=SOURCE_RATE, clock=clock)
+        self._clusters = RateLimiter(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=clock)
+        self._objects = RateLimiter(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=clock)
+        self._namespaces = RateLimiter(burst=NAMESPACE_BURST, per_second=NAMESPACE_RATE, clock=clock)
 
     def record(
         self, subject: Subject, kind: str, reason: str, message: str, *, source: tuple[str, str] | None = None
@@ -106,7 +106,7 @@ class EventRecorder:
 
     async def _write(self, subject: Subject, document: JsonObject) -> None:
         try:
-            await self._client.create(paths.core("events", namespace=subject.namespace), document)
+            await self._client.create(paths.core_path("events", namespace=subject.namespace), document)
         except ApiError as error:
             _LOG.warning("could not write an event", extra=fields(subject=subject.name, error=error.reason))
 

@@ -94,7 +94,7 @@ class Management:
             start, kept = self._caches.start, self._reflectors
             kept["policies"] = start("policies", self._own("nodeattestationpolicies"), self._policy_changed)
             kept["ledgers"] = start("ledgers", self._own("machineattestations"), self._ledger_changed)
-            secrets = paths.core("secrets", namespace=self._namespace)
+            secrets = paths.core_path("secrets", namespace=self._namespace)
             query = {"labelSelector": CLUSTER_LABEL}
             kept["secrets"] = start("secrets", secrets, self._secret_changed, query=query, keep=_slim_secret)
             await self._caches.wait_synced()
@@ -161,7 +161,7 @@ class Management:
         For who takes a cluster over: what its last owner wrote a moment ago may still be on its way here.
         """
         namespace, _, name = cluster.partition("/")
-        path = paths.collection(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=namespace)
+        path = paths.collection_path(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=namespace)
         query, behind = {"labelSelector": f"{CLUSTER_LABEL}={name}"}, True
         while behind:
             behind = False
@@ -234,7 +234,7 @@ class Management:
         kept = self._kept(resource)
         if kept is None:
             raise KeyError(resource)
-        return paths.named(kept.group, kept.version, resource, name, namespace=namespace)
+        return paths.object_path(kept.group, kept.version, resource, name, namespace=namespace)
 
     def _kept(self, resource: MachineResource) -> Kept | None:
         found = (source.kept(resource) for source in self._sources)
@@ -245,7 +245,7 @@ class Management:
         group, _, version = member.api_version.partition("/")
         try:
             found = await self.client.get(
-                paths.named(group, version, member.resource, member.name, namespace=member.namespace)
+                paths.object_path(group, version, member.resource, member.name, namespace=member.namespace)
             )
         except NotFound:
             return None
@@ -275,7 +275,7 @@ class Management:
 
     async def attestation_secret(self, member: MachineView) -> SecretBytes | None:
         """Read the ``challenge`` provider's per-Machine secret: Secret ``<machine>-attestation``, key ``secret``."""
-        path = paths.core("secrets", member.name + SECRET_SUFFIX, namespace=member.namespace)
+        path = paths.core_path("secrets", member.name + SECRET_SUFFIX, namespace=member.namespace)
         try:
             secret = await self.client.get(path)
             value = base64.b64decode(text(secret, "data", "secret"), validate=True)
@@ -286,7 +286,7 @@ class Management:
     # Start and change
 
     def _own(self, resource: str) -> str:
-        return paths.collection(OWN_GROUP, OWN_VERSION, resource, namespace=self._namespace)
+        return paths.collection_path(OWN_GROUP, OWN_VERSION, resource, namespace=self._namespace)
 
     async def _preferred_version(self, group: str) -> str:
         found = await self.client.get(paths.api_group(group))
@@ -303,7 +303,7 @@ class Management:
         resource = next((name for name, kind in _resources(served) if kind == reference.kind), None)
         if resource is None:
             raise _no_platform(f"{reference.group}/{version} serves no {reference.kind}")
-        path = paths.collection(reference.group, version, resource, namespace=self._namespace)
+        path = paths.collection_path(reference.group, version, resource, namespace=self._namespace)
         return self._caches.start(reference.kind, path, _ignore, keep=_slim_infra, required=False)
 
     def _policy_changed(self, key: str, policy: JsonObject | None) -> None:

@@ -26,7 +26,9 @@ async def path_of_reference(client: ApiClient, reference: ContractReference, nam
     served = await client.get(paths.api_group(reference.group, version))
     for resource in items(served, "resources"):
         if text(resource, "kind") == reference.kind and "/" not in text(resource, "name"):
-            return paths.named(reference.group, version, text(resource, "name"), reference.name, namespace=namespace)
+            return paths.object_path(
+                reference.group, version, text(resource, "name"), reference.name, namespace=namespace
+            )
     raise _not_served(reference)
 
 

@@ -3,7 +3,7 @@
 Promises: a cluster is served only while its Lease is ours, and after the ledgers that its last owner wrote are in our
 cache; it is given up only when nothing of it is under way any more. So what is checked across machines in memory (a key
 or a name that another machine has) holds over a move.
-Leaves to others: the Leases (``nodeattest_kube.shards``), connecting and ending (``fleet``).
+Leaves to others: the Leases (``nodeattest_kube.shard_elector``), connecting and ending (``fleet``).
 Source: ADR 0027.
 """
 
@@ -22,8 +22,8 @@ from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.reflector import Reflector
-from nodeattest_kube.shardleases import Group
-from nodeattest_kube.shards import Shards
+from nodeattest_kube.shard_elector import ShardElector
+from nodeattest_kube.shard_leases import ShardGroup
 
 __all__ = ["GROUP_IDENTITY", "MANAGEMENT", "Sharing"]
 
@@ -62,9 +62,9 @@ class Sharing:
         self._begun, self._stop = begun, stop
         self._wanted: frozenset[str] | None = None
         self._joined = False
-        group = Group(settings.namespace, settings.lease_name)
+        group = ShardGroup(settings.namespace, settings.lease_name)
         self._leases = Reflector(leases, group.collection, query=group.query, on_change=self._told)
-        self._shards = Shards(
+        self._shards = ShardElector(
             leases,
             self._leases,
             self,
@@ -131,7 +131,7 @@ class Sharing:
             self._wanted = frozenset({MANAGEMENT, *self._management.opted_in_clusters()})
         return self._wanted
 
-    async def begin(self, shard: str) -> None:
+    async def acquire(self, shard: str) -> None:
         """Take over a shard once the cache holds what its last owner wrote."""
         while shard != MANAGEMENT:
             try:
@@ -142,14 +142,14 @@ class Sharing:
             else:
                 break
 
-    def begun(self, shard: str) -> None:
+    def on_acquired(self, shard: str) -> None:
         """Serve a shard from now on."""
         _LOG.info("owning", extra=fields(shard=shard))
         self._tell("gained", shard)
         if shard != MANAGEMENT:
             self._begun(ClusterKey(shard))
 
-    async def end(self, shard: str) -> None:
+    async def release(self, shard: str) -> None:
         """Give a shard up: afterwards nothing of it is under way."""
         if shard != MANAGEMENT:
             await self._stop(ClusterKey(shard))

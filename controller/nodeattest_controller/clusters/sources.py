@@ -112,7 +112,7 @@ class _Told:
         self._kept[resource] = Kept(objects, group, version)
 
     def _path(self, group: str, version: str, resource: str) -> str:
-        return paths.collection(group, version, resource, namespace=self._namespace)
+        return paths.collection_path(group, version, resource, namespace=self._namespace)
 
     def _cluster_changed(self, key: str, _cluster: JsonObject | None) -> None:
         self._on_change(ClusterKey(key), None)

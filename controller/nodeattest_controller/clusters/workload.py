@@ -70,7 +70,7 @@ class Workload:
         """Names of kubelet's own open requests: a change of the policy may make them our business."""
         self.requests = Reflector(
             client,
-            paths.collection(*_CSR),
+            paths.collection_path(*_CSR),
             on_change=self._changed,
             transform=_slim_request,
             max_bytes=MAX_REQUESTS,
@@ -84,12 +84,12 @@ class Workload:
         """Create the binding that lets bootstrap tokens file requests, where kubeadm did not."""
         for name in (KUBEADM_BINDING, BOOTSTRAP_BINDING):
             try:
-                await self.client.get(paths.named(*_RBAC, name))
+                await self.client.get(paths.object_path(*_RBAC, name))
             except NotFound:
                 continue
             return
         try:
-            await self.client.create(paths.collection(*_RBAC), _bootstrap_binding())
+            await self.client.create(paths.collection_path(*_RBAC), _bootstrap_binding())
         except AlreadyExists:
             return
         _LOG.info("let bootstrap tokens file requests", extra=fields(cluster=self.key, binding=BOOTSTRAP_BINDING))
@@ -99,14 +99,14 @@ class Workload:
     async def read_request(self, name: str) -> JsonObject | None:
         """Read a request now."""
         try:
-            return await self.client.get(paths.named(*_CSR, name))
+            return await self.client.get(paths.object_path(*_CSR, name))
         except NotFound:
             return None
 
     async def read_node(self, name: NodeName) -> JsonObject | None:
         """Read a Node now."""
         try:
-            return await self.client.get(paths.core("nodes", name))
+            return await self.client.get(paths.core_path("nodes", name))
         except NotFound:
             return None
 
@@ -123,7 +123,7 @@ class Workload:
             }
         }
         name = text(request, "metadata", "name")
-        await self._write(name, self.client.merge_patch(paths.named(*_CSR, name), patch))
+        await self._write(name, self.client.merge_patch(paths.object_path(*_CSR, name), patch))
 
     async def approve(self, request: JsonObject, reason: str, message: str) -> JsonObject:
         """Approve exactly the request that was judged."""
@@ -152,7 +152,9 @@ class Workload:
 
     async def _put(self, request: JsonObject, subresource: str) -> JsonObject:
         name = text(request, "metadata", "name")
-        return await self._write(name, self.client.replace(paths.named(*_CSR, name, subresource=subresource), request))
+        return await self._write(
+            name, self.client.replace(paths.object_path(*_CSR, name, subresource=subresource), request)
+        )
 
     def _with_condition(self, request: JsonObject, kind: str, reason: str, message: str) -> JsonObject:
         stamp = rfc3339(self._now())

@@ -80,4 +80,4 @@ def _path(cluster: JsonObject) -> str:
     group, _, version = text(cluster, "apiVersion").partition("/")
     name, namespace = text(cluster, "metadata", "name"), text(cluster, "metadata", "namespace")
     resource = "clusterrecords" if text(cluster, "kind") == CLUSTER_RECORD else "clusters"
-    return paths.named(group, version, resource, name, namespace=namespace)
+    return paths.object_path(group, version, resource, name, namespace=namespace)

@@ -40,10 +40,10 @@ from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP
 
 __all__ = ["Survey"]
 
-_REVIEWS: Final = paths.collection("authorization.k8s.io", "v1", "subjectaccessreviews")
-_ROLES: Final = paths.collection(RBAC_GROUP, "v1", "clusterroles")
+_REVIEWS: Final = paths.collection_path("authorization.k8s.io", "v1", "subjectaccessreviews")
+_ROLES: Final = paths.collection_path(RBAC_GROUP, "v1", "clusterroles")
 _BINDINGS: Final = (RBAC_GROUP, "v1", "clusterrolebindings")
-_TOKENS: Final = paths.core("secrets", namespace=NAMESPACE)
+_TOKENS: Final = paths.core_path("secrets", namespace=NAMESPACE)
 _NO_QUERY: Final[Mapping[str, str]] = {}
 _AUTHENTICATED: Final = "system:authenticated"
 _TOKEN_USER: Final = f"{BOOTSTRAP_USER_PREFIX}000000"
@@ -90,7 +90,7 @@ class Survey:
 
     async def remove(self, grant: Grant) -> None:
         """Delete exactly the binding that was judged; raises Conflict where it changed, NotFound where it is gone."""
-        path = paths.named(*_BINDINGS, grant.name)
+        path = paths.object_path(*_BINDINGS, grant.name)
         await self._client.delete(path, uid=grant.uid, resource_version=grant.resource_version)
 
     async def _grants(self) -> tuple[tuple[Grant, ...], set[str]]:
@@ -105,7 +105,7 @@ class Survey:
         kept = Kept("ClusterRoleBindings", self._most)
         grants: list[Grant] = []
         groups: set[str] = set()
-        async for binding in self._items(paths.collection(*_BINDINGS)):
+        async for binding in self._items(paths.collection_path(*_BINDINGS)):
             for group in bootstrap_groups_of(binding) - groups:
                 kept.take(group)
                 groups.add(group)
@@ -159,7 +159,7 @@ class Survey:
         if not anew and self._counted is not None and self._clock() - self._counted[0] < COUNT_PERIOD:
             return self._counted[1]
         census, now = Census(), self._now()
-        async for node in self._items(paths.core("nodes")):
+        async for node in self._items(paths.core_path("nodes")):
             name = text(node, "metadata", "name")
             census.count(name, attested=is_attested(node, self._key, self._inventory, now))
         self._counted = (self._clock(), census)

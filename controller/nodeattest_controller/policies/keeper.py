@@ -96,7 +96,7 @@ class PolicyKeeper:
         patch = status_patch(policy, finding, self._now())
         if patch is None:
             return None
-        path = paths.named(
+        path = paths.object_path(
             OWN_GROUP, OWN_VERSION, "nodeattestationpolicies", _name(policy),
             namespace=text(policy, "metadata", "namespace"), subresource="status",
         )  # fmt: skip

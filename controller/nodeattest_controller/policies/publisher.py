@@ -226,4 +226,6 @@ def _namespace(cluster: JsonObject) -> str:
 
 def _path(cluster: JsonObject) -> str:
     group, _, version = text(cluster, "apiVersion").partition("/")
-    return paths.named(group, version, "clusters", text(cluster, "metadata", "name"), namespace=_namespace(cluster))
+    return paths.object_path(
+        group, version, "clusters", text(cluster, "metadata", "name"), namespace=_namespace(cluster)
+    )

@@ -64,7 +64,7 @@ class Nodes:
     async def _own_node(self, member: MachineView, ledger: Attestation) -> JsonObject | None:
         """Read the Node of the ledger's name, unless it is not this machine's (identity rule 3)."""
         try:
-            node = await self._client.get(paths.core("nodes", ledger.node_name))
+            node = await self._client.get(paths.core_path("nodes", ledger.node_name))
         except NotFound:
             return None
         provider_id, uid = text(node, "spec", "providerID"), text(node, "metadata", "uid")
@@ -72,7 +72,7 @@ class Nodes:
         return node if is_own else None
 
     async def _do(self, node: JsonObject, action: FailureAction) -> bool:
-        path = paths.core("nodes", text(node, "metadata", "name"))
+        path = paths.core_path("nodes", text(node, "metadata", "name"))
         if action is FailureAction.DELETE_NODE:
             await self._client.delete(path, uid=text(node, "metadata", "uid"))
             return True

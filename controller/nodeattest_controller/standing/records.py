@@ -32,7 +32,7 @@ class Records:
         return await self._write(ledger, {"onFailure": treatment.render() if treatment is not None else None})
 
     async def _write(self, ledger: Attestation, spec: JsonObject) -> Attestation:
-        path = paths.named(OWN_GROUP, OWN_VERSION, "machineattestations", ledger.name, namespace=ledger.namespace)
+        path = paths.object_path(OWN_GROUP, OWN_VERSION, "machineattestations", ledger.name, namespace=ledger.namespace)
         patch: JsonObject = {"metadata": {"resourceVersion": ledger.resource_version}, "spec": spec}
         client, inventory = self._management.client, self._management.inventory
         key = f"{ledger.namespace}/{ledger.name}"

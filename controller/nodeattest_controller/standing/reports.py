@@ -15,8 +15,8 @@ from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import rfc3339
 from nodeattest_controller.model.policy import FailureAction
-from nodeattest_kube.buckets import Buckets
 from nodeattest_kube.client import ApiError
+from nodeattest_kube.rate_limiter import RateLimiter
 
 __all__ = ["NODES_REMEDY", "STATUS_REMEDY", "Reports"]
 
@@ -46,7 +46,7 @@ class Reports:
         self._key = key
         self._management = management
         self._events = events
-        self._told = Buckets(burst=1, per_second=1 / TELL_PERIOD, clock=clock)
+        self._told = RateLimiter(burst=1, per_second=1 / TELL_PERIOD, clock=clock)
 
     def treated(self, member: MachineView, ledger: Attestation, action: FailureAction) -> None:
         """Tell what was done to a Node."""

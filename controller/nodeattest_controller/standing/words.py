@@ -16,7 +16,7 @@ from nodeattest_controller.model.last_decision import APPROVED, DENIED, LastDeci
 from nodeattest_controller.standing.conditions import is_refused
 from nodeattest_controller.standing.treatments import is_failing
 from nodeattest_controller.standing.weights import WEIGHTS, Weight, weight_of
-from nodeattest_kube.buckets import Buckets
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_providers.errors import Reason
 
 __all__ = ["Words"]
@@ -40,9 +40,9 @@ class Words:
         self._refusals: dict[str, Refused] = {}
         self._grants: dict[str, Granted] = {}
         self._claims: dict[str, Reason] = {}
-        self._verdicts = Buckets(burst=VERDICT_BURST, per_second=VERDICT_RATE, clock=clock)
-        self._claim = Buckets(burst=CLAIM_BURST, per_second=CLAIM_RATE, clock=clock)
-        self._all_claims = Buckets(burst=CLAIMS_BURST, per_second=CLAIMS_RATE, clock=clock)
+        self._verdicts = RateLimiter(burst=VERDICT_BURST, per_second=VERDICT_RATE, clock=clock)
+        self._claim = RateLimiter(burst=CLAIM_BURST, per_second=CLAIM_RATE, clock=clock)
+        self._all_claims = RateLimiter(burst=CLAIMS_BURST, per_second=CLAIMS_RATE, clock=clock)
 
     def granted(self, verdict: Granted) -> None:
         """Take in a certificate; its ledger entry may be older, where the same key asked again."""

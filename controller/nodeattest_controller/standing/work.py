@@ -34,9 +34,9 @@ from nodeattest_controller.standing.records import Records
 from nodeattest_controller.standing.reports import Reports
 from nodeattest_controller.standing.treatments import Rest, Treat, Withhold, around_of, decide, is_failing
 from nodeattest_controller.standing.words import Words
-from nodeattest_kube.buckets import Buckets
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_providers.errors import Denied, Unavailable
 
@@ -94,8 +94,8 @@ class StandingWork:
         self._absent = Absent(key, ground.management, ground.clock)
         self._queue: WorkQueue[Key] = WorkQueue(clock=ground.clock)
         self._wake = asyncio.Event()
-        self._objects = Buckets(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=ground.clock)
-        self._all = Buckets(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=ground.clock)
+        self._objects = RateLimiter(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=ground.clock)
+        self._all = RateLimiter(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=ground.clock)
         self._looked: dict[str, float] = {}
         """When the Node of a treated machine was looked at, by provider ID."""
         self._rests: dict[Key, float] = {}

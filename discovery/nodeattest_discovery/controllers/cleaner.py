@@ -92,7 +92,7 @@ class TokenCleaner:
         """Delete exactly this version of a Secret."""
         name = dig_text(secret, "metadata", "name")
         uid, version = dig_text(secret, "metadata", "uid"), dig_text(secret, "metadata", "resourceVersion")
-        path = paths.core("secrets", name, namespace=NAMESPACE)
+        path = paths.core_path("secrets", name, namespace=NAMESPACE)
         try:
             await self._client.delete(path, uid=uid, resource_version=version)
         except (NotFound, Conflict):

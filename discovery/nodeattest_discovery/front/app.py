@@ -19,8 +19,8 @@ from nodeattest_discovery.front.service import DiscoveryService
 from nodeattest_discovery.front.settings import FrontSettings
 from nodeattest_discovery.front.view import ClusterView
 from nodeattest_discovery.front.webhook import TokenReviewService
-from nodeattest_kube.buckets import Buckets
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.health import Health
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.tls import ServingCertificate
@@ -58,7 +58,7 @@ async def run(
         tls = ServingCertificate(settings.certificate, settings.key, clock=clock)
         limits = settings.limits
         # Twice what is answered: whoever is a little over the limit is told so, and when to come again.
-        arrivals = Buckets(burst=2 * limits.client_burst, per_second=2 * limits.client_rate, clock=clock)
+        arrivals = RateLimiter(burst=2 * limits.client_burst, per_second=2 * limits.client_rate, clock=clock)
         listener = Listener(service.handle, settings.address, tls.context, limits, arrivals=arrivals)
         front = await _listen(stack, listener)
         metrics.watch_turned_away(lambda: front.turned_away)

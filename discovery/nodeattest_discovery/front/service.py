@@ -21,7 +21,7 @@ from nodeattest_discovery.front.proof import bearer, prove
 from nodeattest_discovery.front.settings import Limits
 from nodeattest_discovery.front.view import Known
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_kube.buckets import Buckets
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_providers.errors import Denied
 from nodeattest_serving.replies import Reply, refusal
 
@@ -51,8 +51,8 @@ class DiscoveryService:
         self._audience = audience
         self._metrics = metrics
         self._now = now
-        self._clients = Buckets(burst=limits.client_burst, per_second=limits.client_rate, clock=clock)
-        self._tokens = Buckets(burst=limits.token_burst, per_second=limits.token_rate, clock=clock)
+        self._clients = RateLimiter(burst=limits.client_burst, per_second=limits.client_rate, clock=clock)
+        self._tokens = RateLimiter(burst=limits.token_burst, per_second=limits.token_rate, clock=clock)
 
     async def handle(self, request: web.BaseRequest, client: str) -> Reply:
         """Answer a request of a client."""

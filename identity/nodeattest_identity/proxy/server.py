@@ -4,7 +4,7 @@ Promises: a header is whole within its time and its size, or is refused with 408
 aiohttp refuses every ambiguous framing; strangers, where they can be told, have few connections, and for seconds; a
 body is handed on as it came, also compressed; a client that goes away ends what is done for it; what is refused is
 answered in our own words; who asks and does not read what we answer is let go.
-Leaves to others: what is answered; who may connect (``Door``).
+Leaves to others: what is answered; who may connect (``BoundedServer``).
 Source: RFC 9112 §2.2, §6.1, §9.6; RFC 6585 §5; companions' raw-socket corpus.
 """
 
@@ -24,8 +24,8 @@ from aiohttp.streams import StreamReader
 
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_LINE, ProxyLimits
 from nodeattest_identity.proxy.refusals import STATUS, Refusal, Refused, answer, body
+from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits
 from nodeattest_serving.connection import CountedServer, quiet_log
-from nodeattest_serving.door import Door, Strangers
 from nodeattest_serving.settings import Address, ConnectionLimits
 
 __all__ = ["Handler", "ProxyServer"]
@@ -241,15 +241,15 @@ class ProxyServer:
         self._sweeper: asyncio.Task[None] | None = None
         # Who connects is a proxy, and all its users come from one address: no limit of one client below that of all.
         places = ConnectionLimits(connections=limits.connections, connections_of_client=limits.connections)
-        strangers = None
+        unauthenticated = None
         if is_stranger is not None:
-            strangers = Strangers(
-                is_one=is_stranger,
+            unauthenticated = UnauthenticatedLimits(
+                is_unauthenticated=is_stranger,
                 connections=limits.stranger_connections,
                 connections_of_client=limits.stranger_connections_of_client,
             )
         self._is_stranger = is_stranger or _is_none
-        self._door = Door(self._connection, address, tls, places, strangers=strangers)
+        self._door = BoundedServer(self._connection, address, tls, places, unauthenticated=unauthenticated)
 
     @property
     def port(self) -> int:

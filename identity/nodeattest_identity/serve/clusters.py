@@ -91,7 +91,7 @@ class Clusters:
         self._was_ready = False
         self._secrets = Reflector(
             management,
-            paths.core("secrets", namespace=settings.namespace),
+            paths.core_path("secrets", namespace=settings.namespace),
             on_change=self._changed,
             query=_SELECTOR,
             transform=partial(_slim, settings.secret_suffix),

@@ -10,9 +10,9 @@ from typing import Final
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, text_at
 from nodeattest_sandbox.apiserver.nodes import restrict_node
-from nodeattest_sandbox.apiserver.problems import forbidden
 from nodeattest_sandbox.apiserver.rbac import Attributes, Authorizer
 from nodeattest_sandbox.apiserver.requestinfo import RequestInfo
+from nodeattest_sandbox.apiserver.status_errors import forbidden
 from nodeattest_sandbox.apiserver.users import User
 
 __all__ = ["admit"]

@@ -21,7 +21,11 @@ from nodeattest_sandbox.apiserver.discovery import REVIEWS
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, load, map_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind
 from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch, strategic_merge_patch
-from nodeattest_sandbox.apiserver.problems import (
+from nodeattest_sandbox.apiserver.rbac import Attributes
+from nodeattest_sandbox.apiserver.reads import Pager, list_body, object_body, read_version
+from nodeattest_sandbox.apiserver.requestinfo import RequestInfo, read_request
+from nodeattest_sandbox.apiserver.selectors import Match, read_selectors
+from nodeattest_sandbox.apiserver.status_errors import (
     ApiError,
     bad_request,
     forbidden,
@@ -29,10 +33,6 @@ from nodeattest_sandbox.apiserver.problems import (
     unknown_path,
     unsupported_media_type,
 )
-from nodeattest_sandbox.apiserver.rbac import Attributes
-from nodeattest_sandbox.apiserver.reads import Pager, list_body, object_body, read_version
-from nodeattest_sandbox.apiserver.requestinfo import RequestInfo, read_request
-from nodeattest_sandbox.apiserver.selectors import Match, read_selectors
 from nodeattest_sandbox.apiserver.store import Key, Stored
 from nodeattest_sandbox.apiserver.tables import table, wants_table
 from nodeattest_sandbox.apiserver.users import User

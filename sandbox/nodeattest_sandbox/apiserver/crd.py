@@ -20,7 +20,7 @@ from nodeattest_sandbox.apiserver.jsonvalue import (
     value_at,
 )
 from nodeattest_sandbox.apiserver.kinds import Column, Kind, Kinds
-from nodeattest_sandbox.apiserver.problems import Cause, invalid_field, required
+from nodeattest_sandbox.apiserver.status_errors import Cause, invalid_field, required
 
 __all__ = ["COLLECTION", "collection_of", "establish", "register", "unregister", "validate"]
 

@@ -29,7 +29,7 @@ from nodeattest_sandbox.apiserver.jsonvalue import (
     texts_at,
     value_at,
 )
-from nodeattest_sandbox.apiserver.problems import (
+from nodeattest_sandbox.apiserver.status_errors import (
     Cause,
     duplicate,
     forbidden_field,

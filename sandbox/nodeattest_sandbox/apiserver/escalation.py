@@ -11,9 +11,9 @@ from itertools import product
 from typing import Final
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
-from nodeattest_sandbox.apiserver.problems import forbidden, not_found
 from nodeattest_sandbox.apiserver.rbac import Attributes, Rbac, Rule, read_rules
 from nodeattest_sandbox.apiserver.requestinfo import RequestInfo
+from nodeattest_sandbox.apiserver.status_errors import forbidden, not_found
 from nodeattest_sandbox.apiserver.users import User
 
 __all__ = ["refuse_escalation"]

@@ -15,9 +15,9 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at, value_at
-from nodeattest_sandbox.apiserver.problems import ApiError, forbidden
 from nodeattest_sandbox.apiserver.rbac import Attributes, Authorizer, Rule, rules_allow
 from nodeattest_sandbox.apiserver.requestinfo import RequestInfo
+from nodeattest_sandbox.apiserver.status_errors import ApiError, forbidden
 from nodeattest_sandbox.apiserver.users import User
 
 __all__ = ["NODE_RULES", "NodeAuthorizer", "node_name_of", "restrict_node"]

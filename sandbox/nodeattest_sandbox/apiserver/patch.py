@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, items_at, load, text_at
-from nodeattest_sandbox.apiserver.problems import ApiError, bad_request
+from nodeattest_sandbox.apiserver.status_errors import ApiError, bad_request
 
 __all__ = ["json_patch", "merge_patch", "strategic_merge_patch"]
 

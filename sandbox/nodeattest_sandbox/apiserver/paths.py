@@ -10,7 +10,7 @@ from typing import Final
 from nodeattest_sandbox.apiserver import discovery
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump
 from nodeattest_sandbox.apiserver.kinds import Kinds
-from nodeattest_sandbox.apiserver.problems import unknown_path
+from nodeattest_sandbox.apiserver.status_errors import unknown_path
 
 __all__ = ["COMPACT", "body"]
 

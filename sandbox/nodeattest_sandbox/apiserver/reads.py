@@ -15,9 +15,9 @@ from typing import Final
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, load, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind
-from nodeattest_sandbox.apiserver.problems import ApiError, bad_request, expired
 from nodeattest_sandbox.apiserver.requestinfo import RequestInfo
 from nodeattest_sandbox.apiserver.selectors import Match
+from nodeattest_sandbox.apiserver.status_errors import ApiError, bad_request, expired
 from nodeattest_sandbox.apiserver.store import Key, Store, Stored
 
 __all__ = ["Page", "Pager", "list_body", "object_body", "read_version"]

@@ -10,8 +10,8 @@ from typing import Final
 
 from nodeattest_sandbox.apiserver.cluster import Cluster
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, text_at, texts_at
-from nodeattest_sandbox.apiserver.problems import ApiError, bad_request, unauthorized
 from nodeattest_sandbox.apiserver.rbac import Attributes
+from nodeattest_sandbox.apiserver.status_errors import ApiError, bad_request, unauthorized
 from nodeattest_sandbox.apiserver.users import User
 
 __all__ = ["AUDIENCE", "review"]

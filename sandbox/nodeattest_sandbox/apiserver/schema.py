@@ -13,7 +13,7 @@ from typing import Final
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, items_at, load, map_at, text_at, texts_at
 from nodeattest_sandbox.apiserver.kinds import Kind
-from nodeattest_sandbox.apiserver.problems import Cause, invalid_field, required, unsupported_value
+from nodeattest_sandbox.apiserver.status_errors import Cause, invalid_field, required, unsupported_value
 
 __all__ = ["apply", "validate"]
 

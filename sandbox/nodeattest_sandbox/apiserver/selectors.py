@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at, value_at
 from nodeattest_sandbox.apiserver.kinds import Kind
-from nodeattest_sandbox.apiserver.problems import bad_request
+from nodeattest_sandbox.apiserver.status_errors import bad_request
 
 __all__ = ["Match", "read_selectors"]
 

@@ -14,7 +14,7 @@ from typing import Final
 from nodeattest_sandbox.apiserver import crd, csr
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, child, map_at, maps_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind
-from nodeattest_sandbox.apiserver.problems import Cause, bad_request, invalid_field
+from nodeattest_sandbox.apiserver.status_errors import Cause, bad_request, invalid_field
 from nodeattest_sandbox.apiserver.users import User
 
 __all__ = ["prepare_create", "prepare_update"]

@@ -17,7 +17,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from nodeattest_sandbox.apiserver.problems import unauthorized
+from nodeattest_sandbox.apiserver.status_errors import unauthorized
 from nodeattest_sandbox.apiserver.store import Store
 from nodeattest_sandbox.apiserver.tokens import bootstrap_user
 

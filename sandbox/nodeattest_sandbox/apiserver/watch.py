@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, dump
 from nodeattest_sandbox.apiserver.kinds import Kind
-from nodeattest_sandbox.apiserver.problems import expired
 from nodeattest_sandbox.apiserver.reads import object_body
 from nodeattest_sandbox.apiserver.selectors import Match
+from nodeattest_sandbox.apiserver.status_errors import expired
 from nodeattest_sandbox.apiserver.store import Change, ChangeKind, Key, Store, Stored, Subscription
 
 __all__ = ["WatchRequest", "watch_lines"]

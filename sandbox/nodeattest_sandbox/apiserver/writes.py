@@ -28,7 +28,8 @@ from nodeattest_sandbox.apiserver.jsonvalue import (
     value_at,
 )
 from nodeattest_sandbox.apiserver.kinds import Kind
-from nodeattest_sandbox.apiserver.problems import (
+from nodeattest_sandbox.apiserver.requestinfo import RequestInfo
+from nodeattest_sandbox.apiserver.status_errors import (
     ApiError,
     Cause,
     already_exists,
@@ -40,7 +41,6 @@ from nodeattest_sandbox.apiserver.problems import (
     not_found,
     required,
 )
-from nodeattest_sandbox.apiserver.requestinfo import RequestInfo
 from nodeattest_sandbox.apiserver.store import Key, Stored
 from nodeattest_sandbox.apiserver.users import User
 

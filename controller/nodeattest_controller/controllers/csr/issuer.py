@@ -156,7 +156,7 @@ class Issuer:
     async def _write_ledger(self, ledger: attestations.Attestation, proven: Approval) -> None:
         signer_name = signer_for(ledger.provider, Purpose.CLIENT)
         body = attestations.render_attestation(ledger, proven.member, signer_name)
-        collection = paths.collection(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=ledger.namespace)
+        collection = paths.collection_path(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=ledger.namespace)
         client = self._management.client
         if ledger.resource_version:
             written = await client.merge_patch(f"{collection}/{ledger.name}", body)

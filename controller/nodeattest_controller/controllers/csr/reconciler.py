@@ -358,7 +358,7 @@ class Reconciler:
     async def _refresh_ledger(self, cluster: ClusterKey, request: NodeRequest) -> None:
         namespace, _, cluster_name = cluster.partition("/")
         name = attestations.attestation_name(cluster_name, request.csr.provider_id)
-        path = paths.named(OWN_GROUP, OWN_VERSION, "machineattestations", name, namespace=namespace)
+        path = paths.object_path(OWN_GROUP, OWN_VERSION, "machineattestations", name, namespace=namespace)
         try:
             found = await self._management.client.get(path)
         except NotFound:

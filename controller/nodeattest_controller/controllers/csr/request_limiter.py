@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_kube.buckets import Buckets
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = ["REMEDY", "LimiterKey", "OverBudget", "RequestLimiter"]
@@ -74,7 +74,7 @@ class _Line:
     """One budget, and the turns of those who wait for it."""
 
     def __init__(self, burst: int, per_second: float, clock: Callable[[], float]) -> None:
-        self._buckets = Buckets(burst=burst, per_second=per_second, clock=clock)
+        self._buckets = RateLimiter(burst=burst, per_second=per_second, clock=clock)
         self._clock = clock
         self._turns: OrderedDict[str, float] = OrderedDict()
 
@@ -105,8 +105,8 @@ class RequestLimiter:
         """``clock`` is monotonic seconds."""
         self._nodes = _Line(NODE_BURST, NODE_RATE, clock)
         self._requesters = _Line(REQUESTER_BURST, REQUESTER_RATE, clock)
-        self._tell = Buckets(burst=TELL_BURST, per_second=TELL_RATE, clock=clock)
-        self._warn = Buckets(burst=WARN_BURST, per_second=WARN_RATE, clock=clock)
+        self._tell = RateLimiter(burst=TELL_BURST, per_second=TELL_RATE, clock=clock)
+        self._warn = RateLimiter(burst=WARN_BURST, per_second=WARN_RATE, clock=clock)
 
     def admit(self, payer: LimiterKey, patience: float) -> None:
         """Let one judgement be paid; raises OverBudget. ``patience``: seconds that the request may still wait.

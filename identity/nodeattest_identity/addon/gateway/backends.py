@@ -91,8 +91,8 @@ class EndpointReader:
 
     async def _read(self, namespace: str, name: str) -> tuple[JsonObject, JsonObject]:
         try:
-            service = await self._client.get(paths.core("services", name, namespace=namespace))
-            endpoints = await self._client.get(paths.core("endpoints", name, namespace=namespace))
+            service = await self._client.get(paths.core_path("services", name, namespace=namespace))
+            endpoints = await self._client.get(paths.core_path("endpoints", name, namespace=namespace))
         except NotFound:
             raise Refused(HTTPStatus.NOT_FOUND, "expected a service with endpoints, got none of this name") from None
         except ApiError as error:

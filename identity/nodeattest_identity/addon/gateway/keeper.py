@@ -52,8 +52,8 @@ class KeyKeeper:
         """``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
         self._client = client
         self._namespace = namespace
-        self._collection = paths.core("secrets", namespace=namespace)
-        self._path = paths.core("secrets", SECRET_NAME, namespace=namespace)
+        self._collection = paths.core_path("secrets", namespace=namespace)
+        self._path = paths.core_path("secrets", SECRET_NAME, namespace=namespace)
         self._schedule = schedule
         self._make = make
         self._now = now

@@ -36,7 +36,7 @@ from nodeattest_identity.proxy import refusals as proxy_refusals
 from nodeattest_identity.proxy.forward import Forwarder, Order, Upstream, sender_of
 from nodeattest_identity.proxy.paths import read_target
 from nodeattest_identity.proxy.sparing import Sparing
-from nodeattest_kube.buckets import Buckets
+from nodeattest_kube.rate_limiter import RateLimiter
 
 __all__ = ["Gateway", "Parts", "Reviews"]
 
@@ -77,7 +77,7 @@ class Gateway:
         self._parts = parts
         self._limits = limits
         self._request_seconds = request_seconds
-        self._buckets = Buckets(burst=limits.user_burst, per_second=limits.user_rate, clock=clock)
+        self._buckets = RateLimiter(burst=limits.user_burst, per_second=limits.user_rate, clock=clock)
         self._open: Counter[str] = Counter()
         self._sparing = Sparing(clock)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from nodeattest_identity.addon.gateway.frontproxy import Trust
-from nodeattest_serving.files import Stamp, no_password, said, stamp
+from nodeattest_serving.files import Stamp, describe_error, no_password, stamp
 from nodeattest_serving.settings import SettingsError
 
 __all__ = ["GatewayTls"]
@@ -52,7 +52,7 @@ class GatewayTls:
             self.context: Final = self._make()
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise SettingsError(
-                f"{certificate}, {key}: expected a certificate in PEM and its key, got {said(error)}"
+                f"{certificate}, {key}: expected a certificate in PEM and its key, got {describe_error(error)}"
             ) from None
         self.context.sni_callback = self._choose
 
@@ -93,7 +93,9 @@ class GatewayTls:
         try:
             self._current = self._make()
         except (OSError, ValueError) as error:
-            _log.warning("keeping the serving certificate: %s cannot be used: %s", self._files[0], said(error))
+            _log.warning(
+                "keeping the serving certificate: %s cannot be used: %s", self._files[0], describe_error(error)
+            )
             return False
         return True
 

@@ -43,7 +43,7 @@ class FrontProxyTrust:
         self._said = ""
         self._reflector = Reflector(
             client,
-            paths.core("configmaps", namespace=NAMESPACE),
+            paths.core_path("configmaps", namespace=NAMESPACE),
             on_change=self._changed,
             query={"fieldSelector": f"metadata.name={CONFIG_MAP}"},
             max_bytes=_MOST_BYTES,

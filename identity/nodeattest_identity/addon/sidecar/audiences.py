@@ -47,7 +47,7 @@ class ServiceAudiences:
         self._found: frozenset[str] | None = None
         self._services = Reflector(
             client,
-            paths.core("services", namespace=namespace),
+            paths.core_path("services", namespace=namespace),
             on_change=self._changed,
             transform=_slim,
             max_objects=_MOST_SERVICES,

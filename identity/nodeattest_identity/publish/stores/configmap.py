@@ -76,7 +76,7 @@ class ConfigMapStore:
         """Write one key into the object as it was read; False where somebody else wrote any key of it meanwhile."""
         try:
             if found is None:
-                await self._client.create(paths.core("configmaps", namespace=self._namespace), self._made(data))
+                await self._client.create(paths.core_path("configmaps", namespace=self._namespace), self._made(data))
             else:
                 resource_version = dig_text(found, "metadata", "resourceVersion")
                 patch: JsonObject = {"metadata": {"resourceVersion": resource_version}, "data": data}
@@ -110,7 +110,7 @@ class ConfigMapStore:
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
     def _path(self) -> str:
-        return paths.core("configmaps", self._object, namespace=self._namespace)
+        return paths.core_path("configmaps", self._object, namespace=self._namespace)
 
     def _refused(self, error: ApiError) -> PublishError:
         """Tell whose matter an answer is."""

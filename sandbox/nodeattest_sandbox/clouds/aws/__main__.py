@@ -20,11 +20,11 @@ from typing import Final
 from aiohttp import web
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from nodeattest_sandbox.child import LOOPBACK
+from nodeattest_sandbox.child_process import LOOPBACK
+from nodeattest_sandbox.clouds.aws.auth_proxy import AuthProxy
 from nodeattest_sandbox.clouds.aws.authority import make_front_keys
 from nodeattest_sandbox.clouds.aws.backend import Backend
 from nodeattest_sandbox.clouds.aws.control import Control
-from nodeattest_sandbox.clouds.aws.front import Front
 from nodeattest_sandbox.clouds.aws.state import REGIONS, Cloud, new_cloud
 
 __all__ = ["main"]
@@ -43,7 +43,7 @@ async def main(directory: Path) -> None:
         stack.callback(backend.stop)
         tls = _prepare(directory, cloud)
         secret = secrets.token_hex()
-        front = await _serve(Front(cloud, backend.url).app(), stack, tls)
+        front = await _serve(AuthProxy(cloud, backend.url).app(), stack, tls)
         control = await _serve(Control(cloud, backend, secret).app(), stack)
         ready = {"front": f"https://{LOOPBACK}:{front}", "control": f"http://{LOOPBACK}:{control}", "secret": secret}
         _write(directory / "ready", json.dumps(ready).encode())

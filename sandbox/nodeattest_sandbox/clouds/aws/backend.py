@@ -19,7 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
-from nodeattest_sandbox.child import LOOPBACK
+from nodeattest_sandbox.child_process import LOOPBACK
 
 __all__ = ["Backend", "Launched", "SessionKeys"]
 

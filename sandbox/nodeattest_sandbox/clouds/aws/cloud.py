@@ -15,7 +15,7 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Literal, Self, cast
 from urllib.request import ProxyHandler, Request, build_opener
 
-from nodeattest_sandbox.child import Process, wait
+from nodeattest_sandbox.child_process import Process, wait
 
 __all__ = ["ACCOUNT", "REGION", "Credentials", "Instance", "SandboxAws"]
 

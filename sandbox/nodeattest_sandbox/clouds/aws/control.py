@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from aiohttp import web
 
-from nodeattest_sandbox.child import LOOPBACK
+from nodeattest_sandbox.child_process import LOOPBACK
 from nodeattest_sandbox.clouds.aws.backend import Backend, SessionKeys
 from nodeattest_sandbox.clouds.aws.documents import Placement
 from nodeattest_sandbox.clouds.aws.metadata import MetadataApp

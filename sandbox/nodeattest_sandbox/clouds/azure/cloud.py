@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from nodeattest_sandbox.child import LOOPBACK
+from nodeattest_sandbox.child_process import LOOPBACK
 from nodeattest_sandbox.clouds.azure import manager, metadata
 from nodeattest_sandbox.clouds.azure.authority import Issuer, TokenKey, pem, server_context, signer_of
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine, State

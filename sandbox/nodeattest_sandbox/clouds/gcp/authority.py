@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from nodeattest_sandbox.certificates import builder, usage
-from nodeattest_sandbox.child import LOOPBACK
+from nodeattest_sandbox.child_process import LOOPBACK
 
 __all__ = ["make_authority", "serving_context"]
 

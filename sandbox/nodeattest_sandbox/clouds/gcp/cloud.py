@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from nodeattest_sandbox.child import LOOPBACK
+from nodeattest_sandbox.child_process import LOOPBACK
 from nodeattest_sandbox.clouds.gcp.authority import make_authority
 from nodeattest_sandbox.clouds.gcp.instances import CloudInstance, filtered, masked
 from nodeattest_sandbox.clouds.gcp.metadata import answer_metadata

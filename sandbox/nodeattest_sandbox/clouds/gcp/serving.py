@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-from nodeattest_sandbox.child import LOOPBACK
+from nodeattest_sandbox.child_process import LOOPBACK
 
 __all__ = ["Reply", "Request", "Serving", "as_json"]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_kube.turns import Turns
+from nodeattest_kube.fair_queue import FairQueue
 from nodeattest_kube.workqueue import WorkQueue
 
 Key = tuple[str, str, int]
@@ -20,16 +20,16 @@ def groups(key: Key) -> tuple[str, str]:
     return key[:2]
 
 
-def turns(per_cluster: int = 99, per_requester: int = 99) -> Turns[Key]:
-    return Turns(groups, (per_cluster, per_requester))
+def turns(per_cluster: int = 99, per_requester: int = 99) -> FairQueue[Key]:
+    return FairQueue(groups, (per_cluster, per_requester))
 
 
-def taken(made: Turns[Key], count: int) -> list[Key | None]:
+def taken(made: FairQueue[Key], count: int) -> list[Key | None]:
     return [made.take() for _ in range(count)]
 
 
 def test_without_groups_the_first_come_is_the_first_served() -> None:
-    made: Turns[int] = Turns(lambda _key: (), ())
+    made: FairQueue[int] = FairQueue(lambda _key: (), ())
     for key in (3, 1, 2, 1):
         made.add(key, 0.0)
     assert [made.take() for _ in range(4)] == [3, 1, 2, None]
@@ -84,7 +84,7 @@ def test_a_flood_of_requesters_delays_another_by_one_turn_each() -> None:
 
 def test_a_keys_groups_are_asked_when_it_comes_and_count_until_it_is_done() -> None:
     requester = "x"
-    made: Turns[int] = Turns(lambda _key: (requester,), (1,))
+    made: FairQueue[int] = FairQueue(lambda _key: (requester,), (1,))
     made.add(1, 0.0)
     requester = "y"
     assert made.take() == 1

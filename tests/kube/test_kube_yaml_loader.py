@@ -5,7 +5,7 @@ import time
 import pytest
 import yaml
 
-from nodeattest_kube.yamlloader import MAX_DEPTH, BoundedLoader
+from nodeattest_kube.yaml_loader import MAX_DEPTH, BoundedLoader
 
 
 def loaded(text: str) -> object:

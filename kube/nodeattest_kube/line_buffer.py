@@ -1,6 +1,6 @@
-"""Cuts a stream of chunks into lines in linear time, whatever the chunks' sizes.
+"""Splits a stream of chunks into lines in linear time, whatever the chunks' sizes.
 
-Promises: a line longer than the limit is refused, or passed over, before it is held.
+A line longer than the limit is refused, or skipped, before it is buffered.
 Source: the watch stream is newline-delimited JSON (Kubernetes API concepts, "Efficient detection of changes").
 """
 
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["LineAssembler"]
+__all__ = ["LineBuffer"]
 
 _ENDLESS: Final = 8
 """A line of more than so many times the limit is not waited for."""
 
 
-class LineAssembler:
+class LineBuffer:
     """Collects chunks until a newline comes; joins each line once."""
 
     def __init__(self, limit: int, skipped: Callable[[], None] | None = None) -> None:
-        """``skipped`` is called when a line was too long, in place of the error that ends all."""
+        """``skipped`` is called for a line that is too long, instead of raising an error."""
         self._limit = limit
         self._skipped = skipped
         self._pending: list[bytes] = []

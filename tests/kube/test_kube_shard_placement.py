@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_kube.placement import MemberState, Sight, decide, most_each, owners
+from nodeattest_kube.shard_placement import MemberState, Snapshot, decide, most_each, owners
 
 NAMES = st.sampled_from([f"member-{letter}" for letter in "abcdef"])
 SHARDS = st.frozensets(st.sampled_from([f"ns/c{number}" for number in range(30)]))
@@ -71,18 +71,18 @@ def test_no_shard_is_claimed_or_discarded_whose_holder_may_be_at_work(
     for holder in holders.values():
         if holder:
             members.setdefault(holder, MemberState.MISSING)
-    sight = Sight(me=me, wanted=wanted, members=members, holders=holders, held=held)
+    snapshot = Snapshot(me=me, wanted=wanted, members=members, holders=holders, held=held)
     live = [name for name, state in members.items() if state is MemberState.LIVE]
-    decision = decide(sight, owners(wanted, live))
-    may_work = {MemberState.LIVE, MemberState.MISSING, MemberState.SILENT}
+    decision = decide(snapshot, owners(wanted, live))
+    may_work = {MemberState.LIVE, MemberState.MISSING, MemberState.EXPIRED}
     for shard in decision.claim | decision.discard:
         holder = holders.get(shard, "")
         assert holder in {"", me} or members[holder] not in may_work
     assert decision.claim.isdisjoint(held)
     assert not decision.discard & wanted
-    assert all(members[name] is MemberState.SILENT for name in decision.end)
-    assert all(members[name] is MemberState.ENDED for name in decision.bury)
-    assert not decision.bury & set(holders.values())
+    assert all(members[name] is MemberState.EXPIRED for name in decision.end)
+    assert all(members[name] is MemberState.ENDED for name in decision.delete)
+    assert not decision.delete & set(holders.values())
     # What is held is kept, given up or lost, and what is another's is nothing that we could give up.
     assert all(holders.get(shard) == me for shard in decision.release)
     assert decision.lost == {shard for shard in held if holders.get(shard) != me}

@@ -17,7 +17,7 @@ from typing import Final
 from nodeattest_kube import paths
 from nodeattest_kube.jsontypes import JsonObject, dig, dig_text, version_of
 
-__all__ = ["Group", "Member", "Shard", "Version"]
+__all__ = ["MemberLease", "ResourceVersion", "ShardGroup", "ShardLease"]
 
 _API: Final = ("coordination.k8s.io", "v1", "leases")
 _GROUP_LABEL: Final = "nodeattest.x-k8s.io/shares"
@@ -29,15 +29,15 @@ _HASH: Final = 32
 _NOBODY: Final = "nobody"
 """Who holds the lease of a member that others have ended; a member itself leaves it to the empty name."""
 
-Version = tuple[str, str]
+ResourceVersion = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberLease:
     """The lease of one member."""
 
     identity: str
-    version: Version
+    version: ResourceVersion
     ended: bool
     """Whether it is held by anybody but the member: then it never will be the member's again."""
     duration: float | None
@@ -46,40 +46,40 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class ShardLease:
     """The lease of one shard."""
 
     shard: str
-    version: Version
+    version: ResourceVersion
     holder: str
     found: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ShardGroup:
     """Those that share: their namespace and the name that their leases begin with."""
 
     namespace: str
     name: str
 
-    def read(self, lease: JsonObject) -> Member | Shard | None:
+    def read(self, lease: JsonObject) -> MemberLease | ShardLease | None:
         """Read a lease; None for what is not one of the group's, whoever put its label on."""
         identity = dig_text(lease, "metadata", "annotations", _MEMBER)
         shard = dig_text(lease, "metadata", "annotations", _SHARD)
         name, version = dig_text(lease, "metadata", "name"), version_of(lease)
         holder = dig_text(lease, "spec", "holderIdentity")
         if shard and name == self.name_of_shard(shard):
-            return Shard(shard, version, holder, lease)
+            return ShardLease(shard, version, holder, lease)
         if not identity or name != self.name_of_member(identity):
             return None
         seconds = dig(lease, "spec", "leaseDurationSeconds")
         duration = float(seconds) if isinstance(seconds, int) and not isinstance(seconds, bool) else None
-        return Member(identity, version, holder != identity, duration, lease)
+        return MemberLease(identity, version, holder != identity, duration, lease)
 
     @property
     def collection(self) -> str:
         """The path of the leases."""
-        return paths.collection(*_API, namespace=self.namespace)
+        return paths.collection_path(*_API, namespace=self.namespace)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -110,7 +110,7 @@ class Group:
 
     def path(self, name: str) -> str:
         """Return the path of one lease."""
-        return paths.named(*_API, name, namespace=self.namespace)
+        return paths.object_path(*_API, name, namespace=self.namespace)
 
     def ended_member(self, identity: str, lease: JsonObject | None) -> JsonObject:
         """End a member's lease, or write one that is ended from the start."""

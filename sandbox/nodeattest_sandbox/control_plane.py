@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from nodeattest_sandbox.apiserver.jsonvalue import load, text_at, texts_at, value_at
-from nodeattest_sandbox.child import LOOPBACK, Process, StartFailed, wait
+from nodeattest_sandbox.child_process import LOOPBACK, Process, StartFailed, wait
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.flags import AUDIT_POLICY, apiserver_flags, etcd_flags
 from nodeattest_sandbox.pki import ClusterPki
@@ -242,7 +242,7 @@ class _Real(ControlPlane):
         if not binary.exists():
             raise StartFailed(f"{name} is not in {self._assets}; KUBEBUILDER_ASSETS must name a folder that holds it")
         pid_file = self.directory / f"{name}.pid"
-        command = [sys.executable, "-m", "nodeattest_sandbox.leash", str(pid_file), str(binary), *flags]
+        command = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file), str(binary), *flags]
         process = Process(name, command, self.directory, pid_file)
         self._processes.append(process)
         wait(process, lambda: pid_file.exists() and pid_file.stat().st_size > 0)

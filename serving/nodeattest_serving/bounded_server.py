@@ -1,9 +1,9 @@
-"""Who may connect: connections are counted before their handshake, of each client and in all.
+"""A TCP or TLS server with connection limits that hold before the handshake: per client and in total.
 
-Promises: at most so many connections, in all and of one client; where all are taken, a newcomer gets the place of
-whoever holds most. A handshake that takes too long ends. Where some can be told from strangers, strangers have few
-places of their own and take none of theirs.
-Leaves to others: what is spoken (``make``), for how long, and to tell when a connection has ended (``ended``).
+At the total limit, a new connection replaces the oldest one of the client that holds most. A handshake that takes too
+long is aborted. Where clients can be authenticated by their handshake, unauthenticated connections have limits of their
+own and take no slot of authenticated ones.
+Leaves to others: the protocol (``make``), its time limits, and the report of a connection's end (``ended``).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
-from nodeattest_kube.buckets import Buckets
-from nodeattest_serving.places import Places
+from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_serving.connection_slots import ConnectionSlots
 from nodeattest_serving.settings import Address, ConnectionLimits, SettingsError
 
-__all__ = ["Door", "Strangers", "client_of"]
+__all__ = ["BoundedServer", "UnauthenticatedLimits", "client_of"]
 
 _HANDSHAKE: Final = 5.0
 """Seconds for a TLS handshake."""
@@ -30,31 +30,31 @@ _IPV6_CLIENT: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strangers:
-    """Who is a stranger after his handshake, and how many of them there may be besides those who are known.
+class UnauthenticatedLimits:
+    """Limits of unauthenticated connections, in addition to those of authenticated ones.
 
-    Before its handshake everybody is one. A newcomer gets the place of the oldest, of his own first: so whoever shares
-    an address with many strangers still comes through his handshake.
+    Before its handshake every connection is unauthenticated. A new one replaces the oldest, of the same client first:
+    so a client that shares its address with many unauthenticated ones can still complete its handshake.
     """
 
-    is_one: Callable[[asyncio.BaseTransport], bool]
+    is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
     connections: int
     connections_of_client: int
 
 
-class _Arrival(asyncio.Protocol):
+class _PendingConnection(asyncio.Protocol):
     """A connection before its handshake."""
 
-    def __init__(self, arrived: Callable[[asyncio.Transport], None]) -> None:
-        self._arrived = arrived
+    def __init__(self, on_connect: Callable[[asyncio.Transport], None]) -> None:
+        self._on_connect = on_connect
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Hand the connection over."""
-        self._arrived(cast("asyncio.Transport", transport))
+        self._on_connect(cast("asyncio.Transport", transport))
 
 
-class Door:
-    """One address; ``make`` makes the protocol of a connection that got in."""
+class BoundedServer:
+    """A listener on one address; ``make`` makes the protocol of an accepted connection."""
 
     def __init__(
         self,
@@ -63,13 +63,14 @@ class Door:
         tls: ssl.SSLContext | None,
         limits: ConnectionLimits,
         *,
-        arrivals: Buckets | None = None,
-        strangers: Strangers | None = None,
+        arrivals: RateLimiter | None = None,
+        unauthenticated: UnauthenticatedLimits | None = None,
     ) -> None:
-        """``tls``: None for plain HTTP, behind something of ours or where the network is trusted.
+        """``tls``: None for plain HTTP, behind a proxy of ours or on a trusted network.
 
-        ``arrivals``: connections of a client in time. A handshake costs far more than closing a connection does, so
-        whoever is far over his limit gets none. ``strangers``: None where everybody is one, and ``limits`` are for all.
+        ``arrivals``: rate limit of a client's new connections. A handshake costs far more than closing a connection, so
+        a client over its limit gets none. ``unauthenticated``: None where no connection is authenticated by its
+        handshake; then ``limits`` hold for all.
         """
         self.port = 0
         """Where it listens; the chosen one where 0 was asked for."""
@@ -77,28 +78,33 @@ class Door:
         self._address = address
         self._tls = tls
         self._arrivals = arrivals
-        self._strangers = strangers
-        self._known = Places(limits.connections, limits.connections_of_client)
+        self._unauthenticated = unauthenticated
+        self._known = ConnectionSlots(limits.connections, limits.connections_of_client)
         self._arriving = self._known
-        if strangers is not None:
-            self._arriving = Places(strangers.connections, strangers.connections_of_client, renews=True)
+        if unauthenticated is not None:
+            self._arriving = ConnectionSlots(
+                unauthenticated.connections, unauthenticated.connections_of_client, replaces_oldest=True
+            )
         self._over = 0
-        """Connections that came too fast."""
-        self._inside: dict[asyncio.BaseProtocol, tuple[Places, str, asyncio.Transport]] = {}
+        """Connections over the rate limit."""
+        self._inside: dict[asyncio.BaseProtocol, tuple[ConnectionSlots, str, asyncio.Transport]] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Server | None = None
 
     @property
     def turned_away(self) -> int:
         """Connections that were closed because there were too many, for metrics."""
-        return self._over + sum(places.turned_away for places in {self._known, self._arriving})
+        return self._over + sum(slots.turned_away for slots in {self._known, self._arriving})
 
     async def open(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
         loop = asyncio.get_running_loop()
         try:
             self._listening = await loop.create_server(
-                lambda: _Arrival(self._arrived), self._address.host or None, self._address.port, backlog=_BACKLOG
+                lambda: _PendingConnection(self._on_connect),
+                self._address.host or None,
+                self._address.port,
+                backlog=_BACKLOG,
             )
         except OSError as error:
             why = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
@@ -106,7 +112,7 @@ class Door:
         self.port = int(self._listening.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Let nobody in any more; who is inside stays."""
+        """Accept no more connections; accepted ones stay."""
         if self._listening is not None:
             self._listening.close()
             self._listening = None
@@ -117,11 +123,11 @@ class Door:
         """Note that a connection has ended."""
         held = self._inside.pop(protocol, None)
         if held is not None:
-            places, client, transport = held
-            places.leave(client, transport)
+            slots, client, transport = held
+            slots.leave(client, transport)
 
-    def _arrived(self, transport: asyncio.Transport) -> None:
-        """Take a connection in, or turn it away."""
+    def _on_connect(self, transport: asyncio.Transport) -> None:
+        """Accept a connection, or abort it."""
         client = client_of(transport.get_extra_info("peername"))
         if not self._arriving.may_come(client):
             transport.abort()
@@ -136,15 +142,15 @@ class Door:
         if self._tls is None:
             protocol = self._make()
             transport.set_protocol(protocol)
-            self._let_in(protocol, transport, client, transport)
+            self._accept(protocol, transport, client, transport)
             return
         transport.pause_reading()
-        task = asyncio.get_running_loop().create_task(self._shake_hands(transport, client, self._tls))
+        task = asyncio.get_running_loop().create_task(self._handshake(transport, client, self._tls))
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
 
-    async def _shake_hands(self, transport: asyncio.Transport, client: str, tls: ssl.SSLContext) -> None:
-        """Put TLS on a connection and HTTP on that; whatever fails ends it."""
+    async def _handshake(self, transport: asyncio.Transport, client: str, tls: ssl.SSLContext) -> None:
+        """Do the TLS handshake; any failure ends the connection."""
         protocol = self._make()
         try:
             secured = await asyncio.get_running_loop().start_tls(
@@ -165,22 +171,22 @@ class Door:
         if secured is None:
             self._arriving.leave(client, transport)
             return
-        self._let_in(protocol, secured, client, transport)
+        self._accept(protocol, secured, client, transport)
 
-    def _let_in(
+    def _accept(
         self, protocol: asyncio.Protocol, spoken: asyncio.Transport, client: str, transport: asyncio.Transport
     ) -> None:
-        places = self._arriving
-        if transport.is_closing():  # it lost its place in this very moment
-            places.leave(client, transport)
+        slots = self._arriving
+        if transport.is_closing():  # its slot was given away meanwhile
+            slots.leave(client, transport)
             return
-        if self._strangers is not None and not self._strangers.is_one(spoken):
-            places.leave(client, transport)
-            places = self._known
-            if not places.may_come(client) or not places.take(client, transport):
+        if self._unauthenticated is not None and not self._unauthenticated.is_unauthenticated(spoken):
+            slots.leave(client, transport)
+            slots = self._known
+            if not slots.may_come(client) or not slots.take(client, transport):
                 transport.abort()
                 return
-        self._inside[protocol] = places, client, transport
+        self._inside[protocol] = slots, client, transport
         protocol.connection_made(spoken)
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_sandbox.child import LOOPBACK, Process, StartFailed, wait
-from nodeattest_sandbox.process import ControlPlane, free_ports, listens
+from nodeattest_sandbox.child_process import LOOPBACK, Process, StartFailed, wait
+from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens
 
 __all__ = ["controller_manager", "kubeadm"]
 
@@ -49,8 +49,8 @@ def controller_manager(plane: ControlPlane, assets: Path, controllers: Sequence[
     if _minor(binary) < _FIRST_WITHOUT_PLAIN_PORT:
         flags["port"] = 0  # else the second one on a machine finds 10252 taken
     pid_file = directory / "kube-controller-manager.pid"
-    leash = [sys.executable, "-m", "nodeattest_sandbox.leash", str(pid_file)]
-    command = [*leash, str(binary), *(f"--{name}={value}" for name, value in flags.items())]
+    wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file)]
+    command = [*wrapper, str(binary), *(f"--{name}={value}" for name, value in flags.items())]
     process = Process("kube-controller-manager", command, directory, pid_file)
     try:
         wait(process, lambda: listens(port))

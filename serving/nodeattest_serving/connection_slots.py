@@ -1,49 +1,48 @@
-"""How many connections there are, in all and of one client, and who gives way. Pure, but for ending who does.
+"""Connection slots, in total and per client. Pure, except that it aborts the connections that it replaces.
 
-Promises: never more than were allowed; where all are taken, a newcomer gets the place of whoever holds most, who loses
-his oldest.
-Leaves to others: who a client is, and to tell when a connection has ended.
+At the total limit, a new connection replaces the oldest one of the client that holds most.
+Leaves to others: what identifies a client, and the report of a connection's end.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-__all__ = ["Places"]
+__all__ = ["ConnectionSlots"]
 
 
-class Places:
-    """The places of one kind of connections."""
+class ConnectionSlots:
+    """The slots of one kind of connections."""
 
-    def __init__(self, most: int, most_of_client: int, *, renews: bool = False) -> None:
-        """``renews``: a client whose places are all taken gets a new one for his oldest; else he gets none."""
+    def __init__(self, most: int, most_of_client: int, *, replaces_oldest: bool = False) -> None:
+        """``replaces_oldest``: at its own limit, a client's new connection replaces its oldest; else it is refused."""
         self.turned_away = 0
-        """Connections that got no place, or lost theirs."""
+        """Connections that got no slot, or lost theirs."""
         self._most = most
         self._most_of_client = most_of_client
-        self._renews = renews
+        self._replaces_oldest = replaces_oldest
         self._count = 0
         self._clients: dict[str, dict[asyncio.Transport, None]] = {}
         """Connections of each client that has any, the oldest first."""
 
     def may_come(self, client: str) -> bool:
-        """Tell whether a client is below his own limit, or gives one of his up."""
-        if self._renews or len(self._clients.get(client, ())) < self._most_of_client:
+        """Whether a client is below its own limit, or may replace one of its connections."""
+        if self._replaces_oldest or len(self._clients.get(client, ())) < self._most_of_client:
             return True
         self.turned_away += 1
         return False
 
     def take(self, client: str, transport: asyncio.Transport) -> bool:
-        """Give a connection a place, if need be at the cost of whoever has most; tell whether there was one.
+        """Give a connection a slot, if need be that of the client that holds most; False if there is none.
 
-        So a few clients that hold all they may do not keep others out: they lose their oldest.
+        So a few clients at their limits do not keep others out.
         """
         own = len(self._clients.get(client, ()))
         if own >= self._most_of_client:
             self._end_oldest(client)
         elif self._count >= self._most:
             greediest = max(self._clients, key=lambda each: len(self._clients[each]))
-            if len(self._clients[greediest]) <= own and not self._renews:
+            if len(self._clients[greediest]) <= own and not self._replaces_oldest:
                 self.turned_away += 1
                 return False
             self._end_oldest(greediest)
@@ -52,7 +51,7 @@ class Places:
         return True
 
     def leave(self, client: str, transport: asyncio.Transport) -> None:
-        """Free a connection's place, if it has one."""
+        """Free a connection's slot, if it has one."""
         held = self._clients.get(client, {})
         if transport in held:
             del held[transport]

@@ -26,11 +26,11 @@ from typing import Final, NoReturn, Protocol
 from nodeattest_kube.elector import LeaseClient, LeaseElector, LostLease
 from nodeattest_kube.errors import ApiError, NotFound, Unreachable
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.placement import Decision, MemberState, Sight, decide, owners
-from nodeattest_kube.shardleases import Group, Member, Shard, Version
-from nodeattest_kube.shardview import LeaseView, Seen, ShardView
+from nodeattest_kube.shard_leases import MemberLease, ResourceVersion, ShardGroup, ShardLease
+from nodeattest_kube.shard_placement import Decision, MemberState, Snapshot, decide, owners
+from nodeattest_kube.shard_view import LeaseView, ObservedLeases, ShardView
 
-__all__ = ["ShardClient", "ShardHost", "Shards"]
+__all__ = ["ShardClient", "ShardElector", "ShardHost"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,15 +54,15 @@ class ShardHost(Protocol):
         """Name the shards that there are."""
         ...
 
-    async def begin(self, shard: str) -> None:
+    async def acquire(self, shard: str) -> None:
         """Prepare for a shard that is ours from now on; it is owned once this returns. Cancelled when it is lost."""
         ...
 
-    def begun(self, shard: str) -> None:
+    def on_acquired(self, shard: str) -> None:
         """Hear that a shard is owned. Must not block."""
         ...
 
-    async def end(self, shard: str) -> None:
+    async def release(self, shard: str) -> None:
         """End all work for a shard; when this returns somebody else may begin. May be called for one never begun."""
         ...
 
@@ -71,7 +71,7 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Shards:
+class ShardElector:
     """One member; ``identity`` must differ from every other member's, and from our own of before a restart."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Shards:
         view: LeaseView,
         host: ShardHost,
         *,
-        group: Group,
+        group: ShardGroup,
         identity: str,
         lease_duration: float = 15.0,
         renew_deadline: float = 10.0,
@@ -185,34 +185,34 @@ class Shards:
             if self._bug is not None:
                 raise self._bug
 
-    def _look(self) -> tuple[Seen, Sight]:
-        seen = self._view.look()
+    def _look(self) -> tuple[ObservedLeases, Snapshot]:
+        seen = self._view.observe()
         if seen.states.get(self._identity) is MemberState.ENDED:
             raise LostLease(f"{self._group.name_of_member(self._identity)} was ended by another member")
         self._next_change = max(seen.next_change, 0.0)
         states = {**seen.states, self._identity: MemberState.LIVE}
         holders = {shard.shard: shard.holder for shard in seen.shards.values()}
         held = frozenset(self._held)
-        return seen, Sight(me=self._identity, wanted=self._host.wanted(), members=states, holders=holders, held=held)
+        return seen, Snapshot(me=self._identity, wanted=self._host.wanted(), members=states, holders=holders, held=held)
 
-    def _act(self, seen: Seen, sight: Sight) -> None:
+    def _act(self, seen: ObservedLeases, snapshot: Snapshot) -> None:
         """Start what is to be done and is not being done yet."""
-        decision = decide(sight, self._owners(sight))
+        decision = decide(snapshot, self._owners(snapshot))
         for shard in decision.lost:
             self._start(self._group.name_of_shard(shard), self._lose(shard))
         for shard in decision.release:
-            self._start(self._group.name_of_shard(shard), self._give_up(shard, seen, keep=shard in sight.wanted))
+            self._start(self._group.name_of_shard(shard), self._give_up(shard, seen, keep=shard in snapshot.wanted))
         for shard in decision.claim:
             self._start(self._group.name_of_shard(shard), self._claim(shard, seen.shards.get(shard)))
         self._tidy(decision, seen)
 
-    def _owners(self, sight: Sight) -> dict[str, str]:
-        live = frozenset(name for name, state in sight.members.items() if state is MemberState.LIVE)
-        if self._placed[:2] != (sight.wanted, live):
-            self._placed = (sight.wanted, live, owners(sight.wanted, live))
+    def _owners(self, snapshot: Snapshot) -> dict[str, str]:
+        live = frozenset(name for name, state in snapshot.members.items() if state is MemberState.LIVE)
+        if self._placed[:2] != (snapshot.wanted, live):
+            self._placed = (snapshot.wanted, live, owners(snapshot.wanted, live))
         return self._placed[2]
 
-    def _tidy(self, decision: Decision, seen: Seen) -> None:
+    def _tidy(self, decision: Decision, seen: ObservedLeases) -> None:
         """End those who are silent, and remove what nobody needs any more."""
         for identity in decision.end:
             name = self._group.name_of_member(identity)
@@ -220,7 +220,7 @@ class Shards:
         for shard in decision.discard:
             name = self._group.name_of_shard(shard)
             self._start(name, self._delete(name, seen.shards[shard].version))
-        for identity in decision.bury:
+        for identity in decision.delete:
             name = self._group.name_of_member(identity)
             self._start(name, self._delete(name, seen.members[identity].version))
 
@@ -249,7 +249,7 @@ class Shards:
         finally:
             del self._moves[name]
 
-    async def _claim(self, shard: str, lease: Shard | None) -> None:
+    async def _claim(self, shard: str, lease: ShardLease | None) -> None:
         """Take a free shard; it is ours once the answer is there."""
         name = self._group.name_of_shard(shard)
         body = self._group.held_shard(shard, lease.found if lease else None, self._identity, self._now())
@@ -261,16 +261,16 @@ class Shards:
     async def _begin(self, shard: str) -> None:
         while True:
             try:
-                await self._host.begin(shard)
+                await self._host.acquire(shard)
             except Exception:  # noqa: BLE001 - one shard's bug must not stop the others
                 _log.exception("a bug keeps a shard from being begun; trying again")
                 await asyncio.sleep(self._period)
             else:
                 self._owned.add(shard)
-                self._host.begun(shard)
+                self._host.on_acquired(shard)
                 return
 
-    async def _give_up(self, shard: str, seen: Seen, *, keep: bool) -> None:
+    async def _give_up(self, shard: str, seen: ObservedLeases, *, keep: bool) -> None:
         """Stop, then tell that the shard is free; ``keep`` its lease for whoever comes."""
         await self._stop(shard)
         name, lease = self._group.name_of_shard(shard), seen.shards[shard]
@@ -293,18 +293,18 @@ class Shards:
                     begun.cancel()
                     await asyncio.gather(begun, return_exceptions=True)
                     self._owned.discard(shard)  # a host may have swallowed the cancellation
-                await self._host.end(shard)
+                await self._host.release(shard)
         except TimeoutError:
             raise LostLease(f"the work for {shard} did not end within {self._duration:g} s") from None
         self._held.discard(shard)
 
-    async def _end_member(self, name: str, identity: str, member: Member | None) -> None:
+    async def _end_member(self, name: str, identity: str, member: MemberLease | None) -> None:
         """Make sure that a silent member's lease can never be renewed; a conflict says that it is not silent."""
         body = self._group.ended_member(identity, member.found if member else None)
         await self._write(name, member.version if member else None, body)
         _log.info("a member was silent for its lease's duration and counts as ended: %s", identity)
 
-    async def _write(self, name: str, before: Version | None, body: JsonObject) -> None:
+    async def _write(self, name: str, before: ResourceVersion | None, body: JsonObject) -> None:
         async with self._writes, asyncio.timeout(self._deadline / 2):
             if before is None:
                 answer = await self._client.create(self._group.collection, body)
@@ -312,7 +312,7 @@ class Shards:
                 answer = await self._client.replace(self._group.path(name), body)
         self._view.wrote(name, before, answer)
 
-    async def _delete(self, name: str, before: Version) -> None:
+    async def _delete(self, name: str, before: ResourceVersion) -> None:
         uid, version = before
         async with self._writes, asyncio.timeout(self._deadline / 2):
             with suppress(NotFound):

@@ -12,10 +12,10 @@ from enum import StrEnum
 
 from nodeattest_kube.errors import Malformed, TooLarge, error_from_status
 from nodeattest_kube.jsontypes import JsonObject, TooManyValues, dig, dig_text, parse_json
-from nodeattest_kube.lines import LineAssembler
+from nodeattest_kube.line_buffer import LineBuffer
 from nodeattest_kube.paging import OBJECT
 
-__all__ = ["WatchEvent", "WatchType", "event_of", "lines_of"]
+__all__ = ["WatchEvent", "WatchType", "parse_event", "split_events"]
 
 
 class WatchType(StrEnum):
@@ -36,7 +36,7 @@ class WatchEvent:
     object: JsonObject = field(repr=False)
 
 
-def lines_of(assembler: LineAssembler, chunk: bytes, path: str) -> list[bytes]:
+def split_events(assembler: LineBuffer, chunk: bytes, path: str) -> list[bytes]:
     """Cut a chunk into lines."""
     try:
         return assembler.feed(chunk)
@@ -44,7 +44,7 @@ def lines_of(assembler: LineAssembler, chunk: bytes, path: str) -> list[bytes]:
         raise TooLarge(200, f"GET {path}: {error} in a watch") from None
 
 
-def event_of(line: bytes, path: str, skipped: Callable[[], None] | None) -> WatchEvent | None:
+def parse_event(line: bytes, path: str, skipped: Callable[[], None] | None) -> WatchEvent | None:
     """Parse one watch event (metav1.WatchEvent), None if it is skipped; raise what an ERROR event says."""
     try:
         event = parse_json(line, OBJECT.values)

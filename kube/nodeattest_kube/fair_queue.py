@@ -1,9 +1,8 @@
-"""Whose turn it is: ready keys in groups, groups in groups, each with a bounded share of the workers.
+"""A nested fair queue with a concurrency limit per group: keys in groups, groups in groups.
 
-Promises: on every level the next is the group that waited longest for its turn, and in the innermost group the key
-that came first; no group ever has more keys in hand than its level's limit, so one whose work hangs delays no other.
-However many keys one group has waiting, another's next key is taken after at most one of each group beside it. Every
-step costs the same however many keys and groups wait; memory is that of the keys and of the groups that have any.
+On every level groups are served round robin, and in the innermost group keys are served first in, first out. A group
+never has more keys in flight than its level's limit, so a group whose work hangs delays no other. Every operation takes
+constant time; memory grows with the keys and with the groups that have any.
 Source: deficit round robin with equal quanta, nested (Shreedhar and Varghese, 1995).
 """
 
@@ -14,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["Path", "Turns"]
+__all__ = ["FairQueue", "Path"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -23,31 +22,31 @@ Path = tuple[Hashable, ...]
 
 
 class _Group(Generic[K]):
-    """A group: keys in a line, or groups that take turns."""
+    """A group: a queue of keys, or inner groups served round robin."""
 
-    __slots__ = ("in_hand", "inner", "limit", "line", "rotation")
+    __slots__ = ("in_flight", "inner", "limit", "queue", "rotation")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.in_hand = 0
-        self.line: OrderedDict[K, float] = OrderedDict()
-        """Keys, and since when each waits; of an innermost group only."""
+        self.in_flight = 0
+        self.queue: OrderedDict[K, float] = OrderedDict()
+        """Keys with the time since which each waits; of an innermost group only."""
         self.inner: dict[Hashable, _Group[K]] = {}
         self.rotation: OrderedDict[Hashable, None] = OrderedDict()
-        """Inner groups that have a key ready and a share left, the next first."""
+        """Inner groups with a ready key and below their limit, the next first."""
 
     @property
     def ready(self) -> bool:
         """Whether a key can be taken."""
-        return self.in_hand < self.limit and bool(self.line or self.rotation)
+        return self.in_flight < self.limit and bool(self.queue or self.rotation)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits or is in hand."""
-        return not (self.line or self.inner or self.in_hand)
+        """Whether nothing waits or is in flight."""
+        return not (self.queue or self.inner or self.in_flight)
 
-    def invite(self, name: Hashable) -> None:
-        """Give an inner group its place among the others, or take it away."""
+    def update_rotation(self, name: Hashable) -> None:
+        """Add an inner group to the rotation, or remove it."""
         group = self.inner[name]
         if group.ready:
             self.rotation.setdefault(name, None)
@@ -56,19 +55,19 @@ class _Group(Generic[K]):
         if group.empty:
             del self.inner[name]
 
-    def lines(self) -> Iterator[OrderedDict[K, float]]:
-        """Go through all lines that are not empty."""
-        if self.line:
-            yield self.line
+    def queues(self) -> Iterator[OrderedDict[K, float]]:
+        """Iterate over all non-empty queues of keys."""
+        if self.queue:
+            yield self.queue
         for group in self.inner.values():
-            yield from group.lines()
+            yield from group.queues()
 
 
-class Turns(Generic[K]):
-    """Keys that are ready, by group."""
+class FairQueue(Generic[K]):
+    """Ready keys, by group."""
 
     def __init__(self, groups: Callable[[K], Path], limits: tuple[int, ...]) -> None:
-        """Begin empty; ``groups`` names as many groups as there are ``limits``, and is asked only when a key comes."""
+        """Take ``groups``, which returns one group for each of ``limits``; it is called only when a key is added."""
         self._groups = groups
         self._limits = limits
         self._all: _Group[K] = _Group(sys.maxsize)
@@ -82,7 +81,7 @@ class Turns(Generic[K]):
         return key in self._waiting
 
     def add(self, key: K, since: float) -> None:
-        """Put a key at the end of its group's line."""
+        """Append a key to its group's queue."""
         if key in self._waiting:
             return
         path = self._groups(key)
@@ -93,37 +92,37 @@ class Turns(Generic[K]):
             if group is None:
                 group = way[-1].inner[name] = _Group(limit)
             way.append(group)
-        way[-1].line[key] = since
-        _invite(way, path)
+        way[-1].queue[key] = since
+        _update_rotations(way, path)
 
     def take(self) -> K | None:
-        """Hand out the next key; None when every group that has one has its share in hand."""
+        """Return the next key; None if every group that has one is at its limit."""
         if not self._all.ready:
             return None
         way = [self._all]
         while way[-1].rotation:
             name, _ = way[-1].rotation.popitem(last=False)
             way.append(way[-1].inner[name])
-        key, _since = way[-1].line.popitem(last=False)
+        key, _since = way[-1].queue.popitem(last=False)
         path = self._waiting.pop(key)
         self._held[key] = path
         for group in way:
-            group.in_hand += 1
-        _invite(way, path)
+            group.in_flight += 1
+        _update_rotations(way, path)
         return key
 
     def done(self, key: K) -> None:
-        """Give a key's share back."""
+        """Mark a key as done, which frees its place in its groups' limits."""
         path = self._held.pop(key)
         way = [self._all]
         for name in path:
             way.append(way[-1].inner[name])
         for group in way:
-            group.in_hand -= 1
-        _invite(way, path)
+            group.in_flight -= 1
+        _update_rotations(way, path)
 
     def clear(self) -> None:
-        """Drop what waits; what is in hand still has its share to give back."""
+        """Drop waiting keys; keys in flight still count until they are done."""
         self._waiting.clear()
         held, self._held = self._held, {}
         self._all = _Group(sys.maxsize)
@@ -131,19 +130,19 @@ class Turns(Generic[K]):
             self._hold(key, path)
 
     def oldest(self) -> float | None:
-        """Tell since when the first key waits; None when none does."""
-        return min((next(iter(line.values())) for line in self._all.lines()), default=None)
+        """Return since when the oldest key waits; None if none does."""
+        return min((next(iter(queue.values())) for queue in self._all.queues()), default=None)
 
     def _hold(self, key: K, path: Path) -> None:
         self._held[key] = path
         group = self._all
-        group.in_hand += 1
+        group.in_flight += 1
         for name, limit in zip(path, self._limits, strict=True):
             group = group.inner.setdefault(name, _Group(limit))
-            group.in_hand += 1
+            group.in_flight += 1
 
 
-def _invite(way: list[_Group[K]], path: Path) -> None:
-    """Bring every level's rotation up to date, innermost first."""
+def _update_rotations(way: list[_Group[K]], path: Path) -> None:
+    """Update every level's rotation, innermost first."""
     for group, name in zip(reversed(way[:-1]), reversed(path), strict=True):
-        group.invite(name)
+        group.update_rotation(name)

@@ -21,7 +21,7 @@ from aiohttp import web
 from nodeattest_sandbox.clouds.aws.sigv4 import Received, Refused, Scope, scope_of, verify
 from nodeattest_sandbox.clouds.aws.state import Answering, Cloud, Mode
 
-__all__ = ["Front"]
+__all__ = ["AuthProxy"]
 
 _FREE: Final = frozenset({"GetCallerIdentity"})
 _HOSTS: Final = ("localhost", "127.0.0.1")
@@ -39,7 +39,7 @@ _EC2_ERROR: Final = (
 )
 
 
-class Front:
+class AuthProxy:
     """Handles what comes in by HTTPS."""
 
     def __init__(self, cloud: Cloud, moto: str) -> None:

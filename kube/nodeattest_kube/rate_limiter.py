@@ -1,7 +1,7 @@
-"""Token buckets by key: so much at once, so much a second afterwards.
+"""Token-bucket rate limiters by key.
 
-Promises: every step costs the same however many keys there are, a bucket takes one number, and no more buckets are
-kept than ``remembered``; the one that was used least lately is forgotten first, which fills it.
+Every operation takes constant time. At most ``remembered`` buckets are kept; the least recently used one is dropped
+first, which refills it.
 Source: the generic cell rate algorithm (ITU-T I.371): a bucket is the time at which its next token is there.
 """
 
@@ -11,12 +11,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final
 
-__all__ = ["Buckets"]
+__all__ = ["RateLimiter"]
 
 _REMEMBERED: Final = 20_000
 
 
-class Buckets:
+class RateLimiter:
     """Buckets of one size; ``clock`` is monotonic seconds."""
 
     def __init__(
@@ -30,19 +30,19 @@ class Buckets:
         """When a bucket's next token is there, if none was ever saved up."""
 
     def take(self, key: Hashable) -> bool:
-        """Take a token; False, and none, where the bucket is empty."""
+        """Take a token; False if the bucket is empty."""
         return self.reserve(key, 0.0) is not None
 
-    def reserve(self, key: Hashable, patience: float) -> float | None:
+    def reserve(self, key: Hashable, max_wait: float) -> float | None:
         """Take a token, now or of those to come; returns the seconds until it is there.
 
-        None, and nothing is taken, where that would be longer than ``patience``.
+        None, and nothing is taken, where that would be longer than ``max_wait``.
         """
         now = self._clock()
         if key in self._next:
             self._next.move_to_end(key)
         ready = max(self._next.get(key, now - self._depth), now - self._depth)
-        if ready - now > patience:
+        if ready - now > max_wait:
             return None
         self._next[key] = ready + self._pause
         if len(self._next) > self._remembered:

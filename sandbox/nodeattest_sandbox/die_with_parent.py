@@ -1,7 +1,7 @@
-"""``python -m nodeattest_sandbox.leash PIDFILE COMMAND...``: run a command no longer than the one who started it lives.
+"""``python -m nodeattest_sandbox.die_with_parent PIDFILE COMMAND...``: run a command that ends with its parent.
 
-Promises: the command gets SIGTERM when standard input ends (its starter is gone, however it went) or when this process
-is asked to stop, and SIGKILL when it does not heed; the exit code is the command's.
+The command gets SIGTERM when standard input ends (the parent is gone, however it ended) or when this process gets a
+signal to stop, and SIGKILL if it does not stop in time; the exit code is the command's.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _watch_input(stopping: threading.Event) -> None:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    child.send_signal(signal.SIGCONT)  # A frozen process cannot heed.
+    child.send_signal(signal.SIGCONT)  # a stopped process cannot handle SIGTERM
     child.terminate()
     try:
         child.wait(_GRACE)

@@ -14,7 +14,7 @@ import pytest
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.process import ControlPlane, StartFailed, start_real, start_sandbox
+from nodeattest_sandbox.control_plane import ControlPlane, StartFailed, start_real, start_sandbox
 
 
 def alive(pid: int) -> bool:
@@ -91,7 +91,7 @@ def test_absent_binary_is_named(tmp_path: Path) -> None:
 
 def test_control_plane_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from nodeattest_sandbox.process import start_sandbox\n"
+        "import sys, time; from pathlib import Path; from nodeattest_sandbox.control_plane import start_sandbox\n"
         "plane = start_sandbox(Path(sys.argv[1]), name='orphan')\n"
         "print(plane.pids['apiserver'], flush=True)\n"
         "time.sleep(60)\n"
@@ -104,14 +104,14 @@ def test_control_plane_dies_with_the_process_that_started_it(tmp_path: Path) -> 
     assert until(lambda: not alive(pid))
 
 
-def test_leash_ends_what_does_not_heed_its_starter(tmp_path: Path) -> None:
+def test_a_command_that_ignores_sigterm_ends_with_its_parent(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    command = [sys.executable, "-m", "nodeattest_sandbox.leash", str(pid_file), "sleep", "60"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as leash:
+    command = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file), "sleep", "60"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as wrapper:
         assert until(lambda: pid_file.exists() and pid_file.read_text(encoding="ascii") != "")
         pid = int(pid_file.read_text(encoding="ascii"))
         os.kill(pid, signal.SIGSTOP)
-        assert leash.stdin is not None
-        leash.stdin.close()
+        assert wrapper.stdin is not None
+        wrapper.stdin.close()
         assert until(lambda: not alive(pid))
-        assert leash.wait(10) != 0
+        assert wrapper.wait(10) != 0

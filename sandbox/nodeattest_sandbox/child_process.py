@@ -1,4 +1,4 @@
-"""Child processes of the sandbox: started with a log, watched until ready, ended with their starter.
+"""Child processes of the sandbox: started with a log, awaited until ready, ended with their parent.
 
 Promises: a child's standard input ends with this process, and a child ends with its standard input; a start that fails
 shows the end of the log.
@@ -57,7 +57,7 @@ class Process:
             )
 
     def pid(self) -> int:
-        """Return the pid of the server itself, not of its leash."""
+        """Return the pid of the server itself, not of ``die_with_parent``."""
         return int(self._pid_file.read_text(encoding="ascii")) if self._pid_file else self.popen.pid
 
     def stop(self) -> None:

@@ -15,12 +15,12 @@ from virtual import now, run_virtually
 
 from nodeattest_kube.elector import LostLease
 from nodeattest_kube.jsontypes import dig, dig_text
-from nodeattest_kube.placement import most_each
-from nodeattest_kube.shardleases import Group
-from nodeattest_kube.shards import Shards
+from nodeattest_kube.shard_elector import ShardElector
+from nodeattest_kube.shard_leases import ShardGroup
+from nodeattest_kube.shard_placement import most_each
 
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-GROUP = Group("nodeattest-system", "controller")
+GROUP = ShardGroup("nodeattest-system", "controller")
 DURATION, DEADLINE, PERIOD = 15.0, 10.0, 2.0
 
 
@@ -56,10 +56,10 @@ class Replica:
     def _wake(self) -> None:
         self.shards.wake()  # of the life that it is by then
 
-    def renew(self) -> Shards:
+    def renew(self) -> ShardElector:
         self.lives += 1
         self.working = set()
-        return Shards(
+        return ShardElector(
             self.wire,
             self.view,
             self,
@@ -76,14 +76,14 @@ class Replica:
     def wanted(self) -> frozenset[str]:
         return self._wanted()
 
-    async def begin(self, shard: str) -> None:
+    async def acquire(self, shard: str) -> None:
         self.working.add(shard)
         await asyncio.sleep(0.05)
 
-    def begun(self, shard: str) -> None:
+    def on_acquired(self, shard: str) -> None:
         assert self.shards.owns(shard)
 
-    async def end(self, shard: str) -> None:
+    async def release(self, shard: str) -> None:
         await asyncio.sleep(self.end_takes)
         self.working.discard(shard)
 
