@@ -8,8 +8,8 @@ from typing import Final
 from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
-from nodeattest_controller.admission import differences, review
-from nodeattest_controller.admission.subject import subject_of
+from nodeattest_controller.controllers.bootstrap_config import admission_review, json_patch
+from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = ["TARGETS"]
@@ -17,20 +17,20 @@ __all__ = ["TARGETS"]
 
 def _review(data: bytes) -> bool:
     try:
-        asked = review.parse(data)
+        asked = admission_review.parse(data)
     except Denied as denied:
         return refused(denied, Reason.ADMISSION_REVIEW_MALFORMED)
-    require(asked.operation is not review.Operation.UPDATE or bool(asked.kind), "an update has a kind")
-    answer = json.loads(review.allowed(asked.uid))
+    require(asked.operation is not admission_review.Operation.UPDATE or bool(asked.kind), "an update has a kind")
+    answer = json.loads(admission_review.allowed(asked.uid))
     require(answer["response"]["uid"] == asked.uid, "an answer bears the question's UID")
     whole = subject_of(asked.target, group=asked.group, kind=asked.kind, namespace=asked.namespace, name=asked.name)
     if whole is not None:
         before = subject_of(asked.before, group=asked.group, kind=asked.kind, namespace="", name="")
         require(before is not None, "both are of one kind")
         _ = whole.cluster, whole.settled, whole.made_by_control_plane, whole.paused, whole.deleting
-        patch = differences.patch(asked.before, asked.target, ())
+        patch = json_patch.patch(asked.before, asked.target, ())
         require(
-            bool(patch) == bool(differences.paths(asked.before, asked.target)), "a patch where there is a difference"
+            bool(patch) == bool(json_patch.paths(asked.before, asked.target)), "a patch where there is a difference"
         )
     return True
 

@@ -13,8 +13,7 @@ from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from fuzz.wire import ENVELOPE
 from nodeattest_controller import configfile
-from nodeattest_controller.bootstrap_token import decide
-from nodeattest_controller.clusters.inventory import Inventory
+from nodeattest_controller.controllers.bootstrap_token import decide
 from nodeattest_controller.durations import format_duration, parse_duration
 from nodeattest_controller.model import (
     attestation,
@@ -26,6 +25,7 @@ from nodeattest_controller.model import (
     serving_names,
     token_binding,
 )
+from nodeattest_controller.runtime.indexes import Inventory
 from nodeattest_controller.settings import SettingsError
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_providers.errors import Denied, Unavailable

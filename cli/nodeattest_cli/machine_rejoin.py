@@ -24,13 +24,13 @@ from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machine_ledgers import find_ledger, title
 from nodeattest_cli.token.making import store
-from nodeattest_controller.clusters.workload import BOOTSTRAP_BINDING
 from nodeattest_controller.durations import parse_duration
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
 from nodeattest_controller.model.bound_tokens import bound_group
 from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.machine_view import RESOURCES
 from nodeattest_controller.model.objects import rfc3339, text
+from nodeattest_controller.runtime.workload_client import BOOTSTRAP_BINDING
 from nodeattest_discovery.secret import DEFAULT_GROUP, TokenSecret, Usage
 from nodeattest_discovery.token import generate
 from nodeattest_kube import paths

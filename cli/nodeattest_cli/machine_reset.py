@@ -15,10 +15,10 @@ import click
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machine_ledgers import find_ledger, ledger_path, title
-from nodeattest_controller.clusters.events import Subject, event_document
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
 from nodeattest_controller.model.attestation_reset import MAX_REASON, Operator, reset
 from nodeattest_controller.model.objects import rfc3339, text
+from nodeattest_controller.runtime.events import ObjectRef, event_document
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Conflict
 from nodeattest_kube.jsontypes import JsonObject
@@ -155,7 +155,7 @@ async def tell(client: ApiClient, ledger: JsonObject, message: str, now: datetim
     owner, namespace = owner_of(ledger), text(ledger, "metadata", "namespace")
     if not owner:
         return False
-    subject = Subject(
+    subject = ObjectRef(
         api_version=text(owner, "apiVersion"),
         kind=text(owner, "kind"),
         namespace=namespace,

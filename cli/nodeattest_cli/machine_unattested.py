@@ -14,11 +14,11 @@ from typing import Final
 
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machine_rejoin import workload_client
-from nodeattest_controller.clusters.inventory import ClusterKey, Inventory
 from nodeattest_controller.hardening.standing import is_attested
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import condition, items, key_of, text
 from nodeattest_controller.model.policy import policy_for
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject

@@ -21,9 +21,14 @@ import click
 from nodeattest_cli.documents import read_objects, read_text
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.grafting import grafted
-from nodeattest_controller.bootstrap.plan import Plan, Rendered, RenderingRefused, Serving
-from nodeattest_controller.bootstrap.render import is_rendered_kind
-from nodeattest_controller.bootstrap.render import render as rendered
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
+    Rendered,
+    RenderingRefused,
+    RenderOptions,
+    Serving,
+)
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered_kind
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render as rendered
 from nodeattest_controller.model.objects import key_of, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_kube.jsontypes import JsonObject
@@ -106,7 +111,7 @@ def _documents(source: str) -> Iterator[str]:
         yield source[begin:end]
 
 
-def _rendered(part: str, path: str, plan: Plan, exec_api_version: object) -> _Part:
+def _rendered(part: str, path: str, plan: RenderOptions, exec_api_version: object) -> _Part:
     """Render one document; raises ``RenderingRefused``."""
     head, body = _head(part)
     if not any(line.strip() and not line.lstrip().startswith("#") for line in body.splitlines()):
@@ -132,7 +137,7 @@ def _rendered(part: str, path: str, plan: Plan, exec_api_version: object) -> _Pa
     return _Part(part, (head or "") + "---\n".join(written), tuple(said))
 
 
-def _one(document: JsonObject, plan: Plan, name: str) -> Rendered:
+def _one(document: JsonObject, plan: RenderOptions, name: str) -> Rendered:
     try:
         return rendered(document, plan)
     except RenderingRefused as refused:
@@ -151,7 +156,7 @@ def _head(part: str) -> tuple[str, str]:
     return (f"{line}\n", body) if not line[3:].split("#")[0].strip() else ("---\n", f"{line[3:].lstrip()}\n{body}")
 
 
-def _for_version(document: JsonObject, plan: Plan, given: object) -> Plan:
+def _for_version(document: JsonObject, plan: RenderOptions, given: object) -> RenderOptions:
     """Let a control plane's own version decide how kubelet speaks to the agent, unless a flag does."""
     if given is None and _OLD_KUBELET.match(text(document, "spec", "version")):
         return replace(plan, exec_api_version="v1beta1")
@@ -168,7 +173,7 @@ def _policy(path: str) -> Policy:
         raise UserError(f"{path}: expected {denied.expected}, got {denied.got}; {denied.remedy}") from None
 
 
-def _plan(flags: dict[str, object], policy: Policy | None) -> Plan:
+def _plan(flags: dict[str, object], policy: Policy | None) -> RenderOptions:
     provider = cast("str | None", flags["provider"])
     attestors = sorted(policy.attestors) if policy else []
     if policy and provider and provider not in attestors:
@@ -184,7 +189,7 @@ def _plan(flags: dict[str, object], policy: Policy | None) -> Plan:
     given = {name: cast("str | None", flags[name]) for name in _SOURCES}
     if sum(value is not None for value in given.values()) > 1:
         raise UserError("give one of --provider-id, --provider-id-file and --provider-id-command")
-    return Plan(
+    return RenderOptions(
         provider=ProviderName(provider),
         settings=_settings(cast("tuple[str, ...]", flags["words"])),
         serving=Serving(serving),

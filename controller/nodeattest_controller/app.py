@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller.admission.server import WebhookServer
-from nodeattest_controller.clusters.sharing import GROUP_IDENTITY
+from nodeattest_controller.controllers.bootstrap_config.server import WebhookServer
 from nodeattest_controller.health import HealthServer
 from nodeattest_controller.logs import fields
+from nodeattest_controller.manager import Manager, build_manager
 from nodeattest_controller.metrics import PROVIDERS, Metrics
+from nodeattest_controller.runtime.shard_manager import GROUP_IDENTITY
 from nodeattest_controller.settings import Settings
-from nodeattest_controller.term import Term, compose
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
 from nodeattest_providers.names import ProviderName
@@ -48,7 +48,7 @@ class _Controller:
         self._metrics = metrics
         self._leases = leases
         self._signers = signers
-        self._term: Term | None = None
+        self._term: Manager | None = None
         self.elector: LeaseElector | None = None
 
     def health(self) -> str | None:
@@ -61,7 +61,7 @@ class _Controller:
     async def lead(self) -> None:
         """Run all controllers until cancelled."""
         shares = self._settings.shard_clusters
-        term = compose(
+        term = build_manager(
             self._settings,
             self._client,
             self._metrics,

@@ -8,11 +8,16 @@ import pytest
 
 from nodeattest_authenticator.commands.cli import parser
 from nodeattest_authenticator.commands.cli_args import provider_settings
-from nodeattest_controller.bootstrap.content import ADOPT_SCRIPT, MARK, adopt_files, join_command
-from nodeattest_controller.bootstrap.plan import Plan
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import (
+    ADOPT_SCRIPT,
+    MARK,
+    adopt_files,
+    join_command,
+)
 from nodeattest_providers.names import ProviderName
 
-PLAN = Plan(
+PLAN = RenderOptions(
     provider=ProviderName("composite"),
     settings={"tpm": {"tcti": "swtpm:host=127.0.0.1,port=7"}, "name": "it's", "number": 7},
     provider_id_command="dmi 'product uuid'",

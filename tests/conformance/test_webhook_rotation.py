@@ -12,13 +12,13 @@ from typing import cast
 import pytest
 from webhook_world import SECRET, WebhookWorld
 
-from nodeattest_controller.admission.certificates import Lifetimes
-from nodeattest_controller.admission.facts import Reader
-from nodeattest_controller.admission.keeper import Keeper
-from nodeattest_controller.admission.rendering import PolicyRenderer
-from nodeattest_controller.admission.review import MAX_BODY
-from nodeattest_controller.admission.service import AdmissionService
-from nodeattest_controller.admission.tls import HeldCertificate
+from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY
+from nodeattest_controller.controllers.bootstrap_config.cert_rotator import CertRotator
+from nodeattest_controller.controllers.bootstrap_config.certificates import Lifetimes
+from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
+from nodeattest_controller.controllers.bootstrap_config.handler import AdmissionHandler
+from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
+from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import items
 from nodeattest_discovery.front.settings import Limits
@@ -50,11 +50,13 @@ def world(assets: Path, capi_definitions: Path, tmp_path_factory: pytest.TempPat
 
 
 async def test_no_call_fails_while_certificates_and_cas_are_replaced(world: WebhookWorld) -> None:
-    held = HeldCertificate()
+    held = DynamicCertificate()
     bundles: set[str] = set()
     async with ApiClient.from_kubeconfig_file(world.plane.admin_kubeconfig) as client:
-        keepers = [_keeper(client, held), _keeper(client, HeldCertificate())]
-        service = AdmissionService(Reader(client, namespace=None), PolicyRenderer(), Metrics(), clock=time.monotonic)
+        keepers = [_keeper(client, held), _keeper(client, DynamicCertificate())]
+        service = AdmissionHandler(
+            FactReader(client, namespace=None), PolicyRenderer(), Metrics(), clock=time.monotonic
+        )
         listener = Listener(
             service.handle, Address("127.0.0.1", world.port), held.context, Limits(), most_body=MAX_BODY
         )
@@ -76,8 +78,8 @@ async def test_no_call_fails_while_certificates_and_cas_are_replaced(world: Webh
     assert calls > 50
 
 
-def _keeper(client: ApiClient, certificate: HeldCertificate) -> Keeper:
-    return Keeper(
+def _keeper(client: ApiClient, certificate: DynamicCertificate) -> CertRotator:
+    return CertRotator(
         client,
         certificate,
         namespace="nodeattest-system",

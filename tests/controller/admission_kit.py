@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Final, cast
 
-from nodeattest_controller.admission.subject import Subject, subject_of
+from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
 from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_kube.jsontypes import JsonObject, JsonValue

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from nodeattest_controller.clusters.events import EventRecorder
-from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.management import Management
-from nodeattest_controller.clusters.ownership import Everything, Ownership
+from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
+from nodeattest_controller.controllers.signer_names.reconciler import SignerNamesReconciler
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.policies.keeper import PolicyKeeper
-from nodeattest_controller.policies.publisher import SignerPublisher
+from nodeattest_controller.runtime.events import EventRecorder
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.ownership import LeaderOwnsAll, Ownership
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import Client
@@ -33,9 +33,9 @@ INFRASTRUCTURE = "/apis/infrastructure.cluster.x-k8s.io/{}/namespaces/" + NAMESP
 class Office:
     """The two parts at work."""
 
-    management: Management
-    keeper: PolicyKeeper
-    publisher: SignerPublisher
+    management: ManagementCache
+    keeper: PolicyStatusReconciler
+    publisher: SignerNamesReconciler
     metrics: Metrics
 
 
@@ -45,7 +45,7 @@ async def working(
 ) -> AsyncGenerator[Office]:
     """Run both as a term does, on the administrator's client."""
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        metrics, owner = Metrics(), ownership or Everything(lambda: True)
+        metrics, owner = Metrics(), ownership or LeaderOwnsAll(lambda: True)
         events = EventRecorder(client, now=lambda: NOW, instance="here")
 
         def changed(cluster: ClusterKey, provider_ids: frozenset[str] | None) -> None:
@@ -53,14 +53,14 @@ async def working(
                 keeper.changed(cluster.partition("/")[0])
                 publisher.changed(cluster)
 
-        management = Management(
+        management = ManagementCache(
             client,
             namespace=None,
             on_change=changed,
             on_policies=lambda namespace: keeper.changed(namespace),  # noqa: PLW0108
         )
-        keeper = PolicyKeeper(management, ownership=owner, events=events, metrics=metrics, now=lambda: NOW)
-        publisher = SignerPublisher(management, ownership=owner, serves=serves, now=lambda: NOW)
+        keeper = PolicyStatusReconciler(management, ownership=owner, events=events, metrics=metrics, now=lambda: NOW)
+        publisher = SignerNamesReconciler(management, ownership=owner, serves=serves, now=lambda: NOW)
         ready = asyncio.Event()
         running = [asyncio.create_task(management.run(ready))]
         await asyncio.wait_for(ready.wait(), 20)

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 from builders import make_member
 
-from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.verdicts import Granted, Refused
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
 from nodeattest_controller.model.last_decision import DENIED, LastDecision, Remediation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction, OnFailure, Policy
+from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 
@@ -74,9 +74,9 @@ def policy(action: FailureAction = FailureAction.TAINT, share: int = 10, *, enfo
     return Policy(name="p", attestors=attestors, lifetime=None, enforce=enforce, on_failure=OnFailure(action, share))
 
 
-def refusal(reason: Reason, **changes: object) -> Refused:
+def refusal(reason: Reason, **changes: object) -> CSRDenied:
     """Make the refusal of node-0's own request."""
-    verdict = Refused(
+    verdict = CSRDenied(
         cluster=KEY,
         provider_id=ProviderID("sandbox://node-0"),
         node_name=NodeName("node-0"),
@@ -91,8 +91,8 @@ def refusal(reason: Reason, **changes: object) -> Refused:
     return replace(verdict, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields
 
 
-def grant(member: MachineView, at: datetime = NOW) -> Granted:
-    return Granted(
+def grant(member: MachineView, at: datetime = NOW) -> CSRIssued:
+    return CSRIssued(
         cluster=KEY,
         member=member,
         node_name=NodeName(member.name),

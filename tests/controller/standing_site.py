@@ -11,16 +11,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal, cast
 
-from nodeattest_controller.clusters.events import EventRecorder
-from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.management import Management
-from nodeattest_controller.clusters.ownership import Everything
+from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
+from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps, NodeAttestedReconciler
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import IssuedCertificate, new_attestation, render_attestation
 from nodeattest_controller.model.machine_view import views_of_machine
-from nodeattest_controller.standing.desk import Standing
-from nodeattest_controller.standing.work import Ground, StandingWork
+from nodeattest_controller.runtime.events import EventRecorder
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.ownership import LeaderOwnsAll
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
@@ -115,24 +115,29 @@ class Site:
 
 
 @asynccontextmanager
-async def at_work(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncGenerator[Standing]:
+async def at_work(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncGenerator[NodeAttestedController]:
     """Run the controller ``standing`` on the management cluster's caches, as an administrator or as another user."""
     async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client:
-        works: list[StandingWork] = []
+        works: list[NodeAttestedReconciler] = []
 
         def changed(_cluster: ClusterKey, _ids: frozenset[str] | None) -> None:
             for work in works:
                 work.changed()
 
-        management = Management(client, namespace=None, on_change=changed)
+        management = ManagementCache(client, namespace=None, on_change=changed)
         ready = asyncio.Event()
         tasks = [asyncio.create_task(management.run(ready))]
         await asyncio.wait_for(ready.wait(), 30)
-        ground = Ground(
-            management=management, ownership=Everything(lambda: True), metrics=Metrics(), now=lambda: datetime.now(UTC),
+        ground = NodeAttestedDeps(
+            management=management,
+            ownership=LeaderOwnsAll(lambda: True),
+            metrics=Metrics(),
+            now=lambda: datetime.now(UTC),
             clock=time.monotonic,
-        )  # fmt: skip
-        desk = Standing(ground, events=EventRecorder(client, now=lambda: datetime.now(UTC), instance="test"))
+        )
+        desk = NodeAttestedController(
+            ground, events=EventRecorder(client, now=lambda: datetime.now(UTC), instance="test")
+        )
         works.append(desk.of(KEY, client))
         tasks.append(asyncio.create_task(works[0].run()))
         try:

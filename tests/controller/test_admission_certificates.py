@@ -11,8 +11,14 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from nodeattest_controller.admission.certificates import Held, Lifetimes, advance, decode, encode
-from nodeattest_controller.admission.tls import HeldCertificate
+from nodeattest_controller.controllers.bootstrap_config.certificates import (
+    CertificateSet,
+    Lifetimes,
+    advance,
+    decode,
+    encode,
+)
+from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = ("nodeattest-webhook.nodeattest-system.svc", "127.0.0.1")
@@ -20,12 +26,12 @@ LIFETIMES = Lifetimes()
 
 
 def step(
-    held: Held | None, now: datetime = NOW, *, announced: bool = True, names: tuple[str, ...] = NAMES
-) -> Held | None:
+    held: CertificateSet | None, now: datetime = NOW, *, announced: bool = True, names: tuple[str, ...] = NAMES
+) -> CertificateSet | None:
     return advance(held, now=now, names=names, lifetimes=LIFETIMES, announced=announced)
 
 
-def fresh() -> Held:
+def fresh() -> CertificateSet:
     made = step(None)
     assert made is not None
     return made
@@ -133,7 +139,7 @@ def test_nothing_shows_a_key() -> None:
 
 
 def test_without_a_certificate_no_handshake_succeeds_and_the_same_one_is_taken_once() -> None:
-    certificate, held = HeldCertificate(), fresh()
+    certificate, held = DynamicCertificate(), fresh()
     assert certificate.context.minimum_version is ssl.TLSVersion.TLSv1_2
     assert not certificate.is_there
     assert certificate.take(held.serving.pem, held.serving.key_pem)

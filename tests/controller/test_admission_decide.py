@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from admission_kit import CLUSTER, Versioned, agent, audit, config, control_plane, enforce, made_of, subject
 
-from nodeattest_controller.admission.decide import (
+from nodeattest_controller.controllers.bootstrap_config.decide import (
     Allow,
     Change,
     Outcome,

@@ -14,11 +14,17 @@ import hypothesis.strategies as st
 import pytest
 from admission_kit import answer_of, config, review
 
-from nodeattest_controller.admission import differences
-from nodeattest_controller.admission.review import MAX_BODY, Operation, allowed, parse, refused
+from nodeattest_controller.controllers.bootstrap_config import json_patch
+from nodeattest_controller.controllers.bootstrap_config.admission_review import (
+    MAX_BODY,
+    Operation,
+    allowed,
+    parse,
+    refused,
+)
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_sandbox.apiserver.patch import json_patch
+from nodeattest_sandbox.apiserver.patch import json_patch as apply_json_patch
 
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b"])
 KEYS = st.sampled_from(["a", "b/c", "d~e", "~1", ""])
@@ -103,15 +109,15 @@ def test_a_refusal_is_what_its_creator_reads() -> None:
 
 @hypothesis.given(OBJECTS, OBJECTS)
 def test_a_patch_makes_one_object_of_the_other(before: JsonObject, after: JsonObject) -> None:
-    operations = differences.patch(before, after, ())
-    made = json_patch(copy.deepcopy(before), list[JsonValue](copy.deepcopy(operations)))
-    assert not differences.paths(made, after)
+    operations = json_patch.patch(before, after, ())
+    made = apply_json_patch(copy.deepcopy(before), list[JsonValue](copy.deepcopy(operations)))
+    assert not json_patch.paths(made, after)
     assert json.dumps(made, sort_keys=True) == json.dumps(after, sort_keys=True)
-    assert bool(operations) == bool(differences.paths(before, after))
+    assert bool(operations) == bool(json_patch.paths(before, after))
 
 
 def test_paths_touch_where_one_leads_to_the_other() -> None:
     discovery, join = frozenset({("join", "discovery", "token")}), frozenset({("join",)})
-    assert differences.touch_each_other(discovery, join)
-    assert differences.touch_each_other(join, discovery)
-    assert not differences.touch_each_other(discovery, frozenset({("join", "nodeRegistration"), ("files",)}))
+    assert json_patch.touch_each_other(discovery, join)
+    assert json_patch.touch_each_other(join, discovery)
+    assert not json_patch.touch_each_other(discovery, frozenset({("join", "nodeRegistration"), ("files",)}))

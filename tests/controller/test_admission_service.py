@@ -15,10 +15,10 @@ from admission_kit import Versioned, agent, answer_of, config, control_plane, pa
 from front_kit import LOOPBACK, Answer, Authority, ask
 
 from nodeattest_controller import manifests
-from nodeattest_controller.admission.facts import Reader
-from nodeattest_controller.admission.review import MAX_BODY
-from nodeattest_controller.admission.service import PATH, AdmissionService
-from nodeattest_controller.admission.tls import FileCertificate
+from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY
+from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
+from nodeattest_controller.controllers.bootstrap_config.handler import PATH, AdmissionHandler
+from nodeattest_controller.controllers.bootstrap_config.tls import FileCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_discovery.front.settings import Limits
@@ -96,8 +96,8 @@ async def webhook(plane: ControlPlane, authority: Authority, tmp_path: Path) -> 
     tls = FileCertificate(tmp_path, now=now)
     metrics = Metrics()
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        service = AdmissionService(
-            Reader(client, namespace=None), Versioned(), metrics, clock=lambda: 0.0, patience=0.5
+        service = AdmissionHandler(
+            FactReader(client, namespace=None), Versioned(), metrics, clock=lambda: 0.0, patience=0.5
         )
         limits = Limits(connection_seconds=3.0)
         listener = Listener(service.handle, Address(LOOPBACK, 0), tls.context, limits, most_body=MAX_BODY)

@@ -9,7 +9,6 @@ import pytest
 from builders import CREATED, make_member, make_request
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_controller.clusters.inventory import Inventory, cluster_key
 from nodeattest_controller.model.attestation import (
     KEEP_ISSUED,
     Attestation,
@@ -22,6 +21,7 @@ from nodeattest_controller.model.attestation import (
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.objects import items, mapping, rfc3339, text
 from nodeattest_controller.model.retired_keys import MAX_LIVE, RetiredKey
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.checks import Check
 from nodeattest_providers.errors import Denied, Reason

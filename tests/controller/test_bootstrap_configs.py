@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from builders import make_member, make_request
 
-from nodeattest_controller.clusters.bootstrap_configs import REMEMBERED, BootstrapConfigs
-from nodeattest_controller.clusters.inventory import Inventory, cluster_key
 from nodeattest_controller.model.machine_view import ContractReference, MachineView, views_of_machine
 from nodeattest_controller.model.policy import TokenBinding
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
+from nodeattest_controller.runtime.kubeadm_configs import REMEMBERED, KubeadmConfigReader
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -82,7 +82,7 @@ async def judge(
     binding: TokenBinding = REQUIRED,
 ) -> None:
     async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client:
-        configs = BootstrapConfigs(client, clock=lambda: 0.0)
+        configs = KubeadmConfigReader(client, clock=lambda: 0.0)
         await configs.check(make_request(username=f"system:bootstrap:{asks}"), member, binding)
 
 
@@ -143,7 +143,7 @@ async def test_a_machine_of_a_pool_asks_with_the_token_of_the_pool_that_lists_it
     [machine] = views_of_machine(pools_machine())
 
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        configs = BootstrapConfigs(client, clock=lambda: 0.0)
+        configs = KubeadmConfigReader(client, clock=lambda: 0.0)
         for binding in (REQUIRED, TokenBinding.PREFERRED):  # the pool does not list it yet
             with pytest.raises(Unavailable) as waits:
                 await configs.check(mine, inventory.configured_by(cluster, machine), binding)
@@ -177,7 +177,7 @@ async def test_a_pass_without_a_named_token_is_not_remembered(plane: ControlPlan
     plane.client().create(PATH, body)
     member, mine = member_of("unnamed"), make_request(username="system:bootstrap:abcdef")
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        configs = BootstrapConfigs(client, clock=lambda: 0.0)
+        configs = KubeadmConfigReader(client, clock=lambda: 0.0)
         await configs.check(mine, member, TokenBinding.PREFERRED)
         with pytest.raises(Unavailable):
             await configs.check(mine, member, REQUIRED)
@@ -204,7 +204,7 @@ async def test_a_pass_is_remembered_for_a_minute_and_a_refusal_never(plane: Cont
         return len([one for one in plane.requests() if one.resource == "kubeadmconfigs"])
 
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        configs, before = BootstrapConfigs(client, clock=lambda: now[0]), reads()
+        configs, before = KubeadmConfigReader(client, clock=lambda: now[0]), reads()
         for _ in range(3):
             await configs.check(mine, member, REQUIRED)
         assert reads() == before + 1

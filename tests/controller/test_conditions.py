@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from nodeattest_controller.clusters.conditions import (
+from nodeattest_controller.runtime.conditions import (
     ATTEMPTS,
     MAX_MESSAGE,
     Condition,
+    ConditionStatus,
     Severity,
-    Truth,
     remove_condition,
     set_condition,
     with_condition,
@@ -28,8 +28,8 @@ from nodeattest_sandbox.definitions import install_cluster_api, install_definiti
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = datetime(2026, 1, 2, 4, 0, 0, tzinfo=UTC)
 STAMP, LATER_STAMP = "2026-01-02T03:04:05Z", "2026-01-02T04:00:00Z"
-ATTESTED = Condition("NodeAttested", Truth.TRUE, "Attested", "by tpm")
-REFUSED = Condition("NodeAttested", Truth.FALSE, "EvidenceInvalid", "the quote is stale", Severity.ERROR)
+ATTESTED = Condition("NodeAttested", ConditionStatus.TRUE, "Attested", "by tpm")
+REFUSED = Condition("NodeAttested", ConditionStatus.FALSE, "EvidenceInvalid", "the quote is stale", Severity.ERROR)
 OTHERS: JsonMap = {"type": "InfrastructureReady", "status": "True", "reason": "Ready", "message": "",
                    "lastTransitionTime": "2025-01-01T00:00:00Z", "unknown": "field"}  # fmt: skip
 MACHINES = "/apis/cluster.x-k8s.io/{}/namespaces/default/machines"
@@ -72,7 +72,7 @@ def test_a_v1beta1_condition_has_a_severity_where_it_is_false_and_no_generation(
 
 
 def test_a_v1beta1_condition_without_a_message_has_no_empty_one() -> None:
-    said = Condition("NodeAttested", Truth.TRUE, "Attested")
+    said = Condition("NodeAttested", ConditionStatus.TRUE, "Attested")
     assert "message" not in patched(with_condition(machine("v1beta1"), said, NOW), "conditions")[0]
     assert patched(with_condition(machine("v1beta2"), said, NOW), "conditions")[0]["message"] == ""
 
@@ -107,7 +107,7 @@ def test_what_says_the_same_already_is_not_written(version: str, condition: Cond
 
 
 def test_a_new_message_moves_the_time_in_v1beta1_only() -> None:
-    reworded = Condition("NodeAttested", Truth.FALSE, "EvidenceInvalid", "other words")
+    reworded = Condition("NodeAttested", ConditionStatus.FALSE, "EvidenceInvalid", "other words")
     for version, expected in (("v1beta1", LATER_STAMP), ("v1beta2", STAMP)):
         once = applied(machine(version), with_condition(machine(version), REFUSED, NOW))
         assert patched(with_condition(once, reworded, LATER), "conditions")[0]["lastTransitionTime"] == expected
@@ -125,7 +125,7 @@ def test_our_own_kinds_have_conditions_of_the_new_form_whatever_their_version() 
 
 
 def test_a_message_without_end_is_cut() -> None:
-    long = Condition("NodeAttested", Truth.FALSE, "EvidenceInvalid", "x" * 100_000)
+    long = Condition("NodeAttested", ConditionStatus.FALSE, "EvidenceInvalid", "x" * 100_000)
     message = patched(with_condition(machine("v1beta1"), long, NOW), "conditions")[0]["message"]
     assert message == "x" * MAX_MESSAGE
 
@@ -233,7 +233,7 @@ async def test_a_condition_is_removed_where_it_stands(plane: ControlPlane) -> No
 
 
 async def test_cluster_apis_own_schema_takes_it(tmp_path: Path, capi_definitions: Path) -> None:
-    unknown = Condition("NodeAttested", Truth.UNKNOWN, "NoRequestYet")
+    unknown = Condition("NodeAttested", ConditionStatus.UNKNOWN, "NoRequestYet")
     with start_sandbox(tmp_path, name="management") as real:
         install_definitions(real.client(), capi_definitions)
         path, made = create(real, "m")

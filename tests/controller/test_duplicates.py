@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 from builders import CREATED, make_request
 
-from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.controllers.csr.duplicates import Duplicates
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.verifier_interface import NodeRequest
 

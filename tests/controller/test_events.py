@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nodeattest_controller.clusters.events import (
+from nodeattest_controller.runtime.events import (
     CLUSTER_BURST,
     NAMESPACE_BURST,
     OBJECT_BURST,
     SOURCE_BURST,
     EventRecorder,
-    Subject,
+    ObjectRef,
 )
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
@@ -34,8 +34,8 @@ async def recorder(plane: ControlPlane) -> AsyncGenerator[EventRecorder]:
         yield EventRecorder(client, now=lambda: datetime(2026, 1, 1, tzinfo=UTC), instance="here", clock=lambda: 1000.0)
 
 
-def machine(name: str) -> Subject:
-    return Subject(
+def machine(name: str) -> ObjectRef:
+    return ObjectRef(
         api_version="cluster.x-k8s.io/v1beta1", kind="Machine", namespace="default", name=name, uid=f"uid-{name}"
     )
 

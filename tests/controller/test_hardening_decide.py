@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from nodeattest_controller.clusters.conditions import Truth
 from nodeattest_controller.hardening.decide import Facts, Passes, Why, decide, is_initialized
 from nodeattest_controller.hardening.doors import KUBEADM_BOOTSTRAP, KUBEADM_ROTATION, Door, Grant, Who
 from nodeattest_controller.hardening.standing import NAMED, Census
+from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_kube.jsontypes import JsonObject
 
 TOKENS, NODES = Who.BOOTSTRAPPERS, Who.NODES
@@ -45,29 +45,34 @@ def facts(*grants: Grant, passes: Passes | None = None, census: Census = ALL, en
 @pytest.mark.parametrize(
     ("given", "removes", "status", "reason"),
     [
-        (facts(), (), Truth.TRUE, Why.CLOSED),
-        (facts(BOOTSTRAP, ROTATION), (BOOTSTRAP,), Truth.FALSE, Why.OPEN),
-        (facts(BOOTSTRAP, census=LATE), (BOOTSTRAP,), Truth.FALSE, Why.OPEN),
-        (facts(ROTATION), (ROTATION,), Truth.FALSE, Why.CLOSED_FOR_BOOTSTRAP),
-        (facts(ROTATION, census=LATE), (), Truth.FALSE, Why.CLOSED_FOR_BOOTSTRAP),
-        (facts(ROTATION, census=Census()), (), Truth.FALSE, Why.CLOSED_FOR_BOOTSTRAP),
-        (facts(FOREIGN), (), Truth.FALSE, Why.FOREIGN_BINDING),
-        (facts(FOREIGN, BOOTSTRAP), (BOOTSTRAP,), Truth.FALSE, Why.FOREIGN_BINDING),
-        (facts(FOREIGN, ROTATION), (), Truth.FALSE, Why.FOREIGN_BINDING),
-        (facts(FOREIGN, passes=NOBODY), (), Truth.FALSE, Why.FOREIGN_BINDING),
-        (facts(FOREIGN_ROTATION, ROTATION), (ROTATION,), Truth.FALSE, Why.FOREIGN_BINDING),
-        (facts(passes=frozenset({(TOKENS, NODE)})), (), Truth.FALSE, Why.FOREIGN_AUTHORIZER),
-        (facts(ROTATION, passes=frozenset({(TOKENS, NODE), (NODES, SELF)})), (), Truth.FALSE, Why.FOREIGN_AUTHORIZER),
-        (facts(BOOTSTRAP, enforce=False), (), Truth.FALSE, Why.AUDIT),
-        (facts(ROTATION, enforce=False), (), Truth.FALSE, Why.AUDIT),
-        (facts(FOREIGN, enforce=False), (), Truth.FALSE, Why.AUDIT),
-        (facts(passes=frozenset({(NODES, NODE)}), enforce=False), (), Truth.FALSE, Why.AUDIT),
-        (facts(enforce=False), (), Truth.TRUE, Why.CLOSED),
-        (facts(census=LATE), (), Truth.TRUE, Why.CLOSED),
+        (facts(), (), ConditionStatus.TRUE, Why.CLOSED),
+        (facts(BOOTSTRAP, ROTATION), (BOOTSTRAP,), ConditionStatus.FALSE, Why.OPEN),
+        (facts(BOOTSTRAP, census=LATE), (BOOTSTRAP,), ConditionStatus.FALSE, Why.OPEN),
+        (facts(ROTATION), (ROTATION,), ConditionStatus.FALSE, Why.CLOSED_FOR_BOOTSTRAP),
+        (facts(ROTATION, census=LATE), (), ConditionStatus.FALSE, Why.CLOSED_FOR_BOOTSTRAP),
+        (facts(ROTATION, census=Census()), (), ConditionStatus.FALSE, Why.CLOSED_FOR_BOOTSTRAP),
+        (facts(FOREIGN), (), ConditionStatus.FALSE, Why.FOREIGN_BINDING),
+        (facts(FOREIGN, BOOTSTRAP), (BOOTSTRAP,), ConditionStatus.FALSE, Why.FOREIGN_BINDING),
+        (facts(FOREIGN, ROTATION), (), ConditionStatus.FALSE, Why.FOREIGN_BINDING),
+        (facts(FOREIGN, passes=NOBODY), (), ConditionStatus.FALSE, Why.FOREIGN_BINDING),
+        (facts(FOREIGN_ROTATION, ROTATION), (ROTATION,), ConditionStatus.FALSE, Why.FOREIGN_BINDING),
+        (facts(passes=frozenset({(TOKENS, NODE)})), (), ConditionStatus.FALSE, Why.FOREIGN_AUTHORIZER),
+        (
+            facts(ROTATION, passes=frozenset({(TOKENS, NODE), (NODES, SELF)})),
+            (),
+            ConditionStatus.FALSE,
+            Why.FOREIGN_AUTHORIZER,
+        ),
+        (facts(BOOTSTRAP, enforce=False), (), ConditionStatus.FALSE, Why.AUDIT),
+        (facts(ROTATION, enforce=False), (), ConditionStatus.FALSE, Why.AUDIT),
+        (facts(FOREIGN, enforce=False), (), ConditionStatus.FALSE, Why.AUDIT),
+        (facts(passes=frozenset({(NODES, NODE)}), enforce=False), (), ConditionStatus.FALSE, Why.AUDIT),
+        (facts(enforce=False), (), ConditionStatus.TRUE, Why.CLOSED),
+        (facts(census=LATE), (), ConditionStatus.TRUE, Why.CLOSED),
     ],
 )
 def test_each_finding_has_its_act_and_its_words(
-    given: Facts, removes: tuple[Grant, ...], status: Truth, reason: Why
+    given: Facts, removes: tuple[Grant, ...], status: ConditionStatus, reason: Why
 ) -> None:
     decision = decide(given)
     assert decision.remove == removes

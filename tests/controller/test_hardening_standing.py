@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nodeattest_controller.clusters.inventory import Inventory, cluster_key
 from nodeattest_controller.hardening.standing import Census, is_attested
 from nodeattest_controller.model.objects import rfc3339
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)

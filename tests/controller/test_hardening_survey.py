@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from nodeattest_controller.clusters.inventory import Inventory, cluster_key
-from nodeattest_controller.clusters.kept import Kept
 from nodeattest_controller.hardening.decide import Facts, Why, decide
 from nodeattest_controller.hardening.doors import Door, Who
 from nodeattest_controller.hardening.survey import Survey
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
+from nodeattest_controller.runtime.list_limit import ListLimit
 from nodeattest_kube.client import ApiClient, TooLarge
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.client import ApiRefusal
@@ -78,7 +78,7 @@ async def test_a_list_that_does_not_end_is_an_error_and_not_the_controllers_end(
 
 @pytest.mark.parametrize(("things", "length"), [(3, 1), (1, 1000)])
 def test_what_is_kept_of_a_list_is_bounded_in_number_and_in_length(things: int, length: int) -> None:
-    kept = Kept("x", 2)
+    kept = ListLimit("x", 2)
     for _ in range(things - 1):
         kept.take("n" * length)
     with pytest.raises(TooLarge):

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 
-from nodeattest_controller.clusters.looks import Looks, Pace
-from nodeattest_controller.clusters.tellings import Tellings
+from nodeattest_controller.runtime.event_limiter import EventLimiter
+from nodeattest_controller.runtime.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.client import ApiError
 
 REFUSED = ApiError(500, "InternalError", "broken")
-QUICK = Pace(spread=0, period=30, gap=0.001, retry=0.02, longest=0.08)
+QUICK = ResyncConfig(spread=0, period=30, gap=0.001, retry=0.02, longest=0.08)
 
 
 class Seen:
@@ -41,7 +41,7 @@ class Seen:
         self.failures.append((failures, pause))
 
 
-async def go(looks: Looks, until: asyncio.Event) -> None:
+async def go(looks: PeriodicReconciler, until: asyncio.Event) -> None:
     task = asyncio.create_task(looks.run())
     await asyncio.wait_for(until.wait(), 20)
     task.cancel()
@@ -49,8 +49,8 @@ async def go(looks: Looks, until: asyncio.Event) -> None:
         await task
 
 
-def looks_of(looker: Seen) -> Looks:
-    return Looks(looker, QUICK, clock=asyncio.get_running_loop().time, chance=lambda: 0.5)
+def looks_of(looker: Seen) -> PeriodicReconciler:
+    return PeriodicReconciler(looker, QUICK, clock=asyncio.get_running_loop().time, chance=lambda: 0.5)
 
 
 async def test_failures_double_the_wait_up_to_the_longest_and_a_success_forgets_them() -> None:
@@ -85,7 +85,7 @@ async def test_a_change_does_not_cut_short_what_follows_a_failure() -> None:
             looks.changed()
             await looker.failed(error, failures, pause)
 
-    looks = Looks(Timed(), QUICK, clock=clock, chance=lambda: 0.5)
+    looks = PeriodicReconciler(Timed(), QUICK, clock=clock, chance=lambda: 0.5)
     await go(looks, looker.done)
     [waited] = [later - earlier for earlier, later in pairwise(times[:2])]
     assert waited >= looker.failures[0][1]
@@ -93,7 +93,7 @@ async def test_a_change_does_not_cut_short_what_follows_a_failure() -> None:
 
 def test_a_thing_is_told_once_in_its_period_and_others_are_told_besides() -> None:
     now = [0.0]
-    tellings = Tellings(lambda: now[0])
+    tellings = EventLimiter(lambda: now[0])
     assert tellings.may_tell("a", 60)
     assert not tellings.may_tell("a", 60)
     assert tellings.may_tell("b", 60)

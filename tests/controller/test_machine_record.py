@@ -10,8 +10,6 @@ import pytest
 from builders import make_member, make_request
 
 from nodeattest_cli.explain.surroundings import pick
-from nodeattest_controller.clusters.inventory import Inventory, cluster_key
-from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.model.attestation import new_attestation, owner_of, render_attestation
 from nodeattest_controller.model.identity_rules import (
@@ -24,6 +22,8 @@ from nodeattest_controller.model.identity_rules import (
 from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.machine_record import MAX_ADDRESSES, cluster_flaw, views_of_record
 from nodeattest_controller.model.objects import text
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
+from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -242,7 +242,7 @@ async def test_without_cluster_api_the_records_are_enough(tmp_path: Path) -> Non
         plane.client().create(path, body)  # pyright: ignore[reportArgumentType] - JSON either way
         changes: list[str] = []
         async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-            management = Management(
+            management = ManagementCache(
                 client,
                 namespace=None,
                 on_change=lambda cluster, _machines: changes.append(cluster),
@@ -283,7 +283,9 @@ async def test_where_both_know_a_cluster_cluster_api_s_counts_and_nothing_starts
         cluster_record(plane, "recorded")
         async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
             both = ["MachineRecords", "ClusterAPI"]
-            management = Management(client, namespace=None, on_change=lambda _cluster, _machines: None, inventory=both)
+            management = ManagementCache(
+                client, namespace=None, on_change=lambda _cluster, _machines: None, inventory=both
+            )
             ready = asyncio.Event()
             running = asyncio.create_task(management.run(ready))
             with pytest.raises(TimeoutError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nodeattest_controller.clusters.inventory import Inventory, cluster_key
 from nodeattest_controller.model.machine_view import ContractReference, views_of_machine, views_of_pool
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 CLUSTER = cluster_key("fleet", "c")

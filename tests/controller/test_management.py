@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
+from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.names import ProviderID
@@ -36,7 +36,7 @@ async def test_a_burst_of_joins_watches_an_infrastructure_kind_once(tmp_path: Pa
         install_definitions(plane.client(), crds())
         before = len(plane.requests())
         async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-            management = Management(client, namespace=None, on_change=lambda _cluster, _machines: None)
+            management = ManagementCache(client, namespace=None, on_change=lambda _cluster, _machines: None)
             ready = asyncio.Event()
             running = asyncio.create_task(management.run(ready))
             await asyncio.wait_for(ready.wait(), 20)

@@ -10,14 +10,14 @@ import yaml
 
 from nodeattest_cli.discovery import serve
 from nodeattest_controller import configfile, manifests
-from nodeattest_controller.admission import keeper
-from nodeattest_controller.admission import service as admission
-from nodeattest_controller.clusters import challenge_keys, workload
 from nodeattest_controller.configfile import KIND
+from nodeattest_controller.controllers.bootstrap_config import cert_rotator
+from nodeattest_controller.controllers.bootstrap_config import handler as admission
 from nodeattest_controller.hardening import doors
 from nodeattest_controller.main import run
 from nodeattest_controller.model import attestation, policy
 from nodeattest_controller.model.objects import items, mapping, strings, text
+from nodeattest_controller.runtime import challenge_keys, workload_client
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.front import tokenreview
 from nodeattest_kube.jsontypes import JsonObject
@@ -134,7 +134,7 @@ def test_rbac_names_the_lease_and_the_secret_that_the_controller_uses() -> None:
     named = {name for rule in rules_of("rbac", "Role") for name in strings(rule, "resourceNames")}
     assert named == {Settings(identity="replica-a").lease_name, challenge_keys.SECRET_NAME}
     bindings = {name for rule in rules_of("workload-rbac", "ClusterRole") for name in strings(rule, "resourceNames")}
-    assert {workload.KUBEADM_BINDING, workload.BOOTSTRAP_BINDING} <= bindings
+    assert {workload_client.KUBEADM_BINDING, workload_client.BOOTSTRAP_BINDING} <= bindings
 
 
 def test_in_tree_signers_are_approved_for_kubelets_serving_only_and_never_signed_for() -> None:
@@ -329,7 +329,7 @@ def test_the_webhook_writes_one_secret_and_one_configuration_by_name() -> None:
     }
     assert written == {
         ("secrets", (), ("create",)),
-        ("secrets", (keeper.SECRET_NAME,), ("get", "update")),
+        ("secrets", (cert_rotator.SECRET_NAME,), ("get", "update")),
         ("mutatingwebhookconfigurations", (settings.webhook_configuration_name,), ("get", "patch")),
     }
 

@@ -9,14 +9,20 @@ from datetime import UTC, datetime
 import pytest
 from policy_kit import NAMESPACE, condition_of, create_cluster, create_policy, settled, working
 
-from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.ownership import Everything
+from nodeattest_controller.controllers.policy_status.decide import (
+    MAX_CONFLICTS,
+    PolicyFinding,
+    PolicyReason,
+    evaluate,
+    status_patch,
+)
+from nodeattest_controller.controllers.policy_status.validate import first_flaw
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import POLICY_REASONS
 from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.model.policy import parse_attestation_policy
-from nodeattest_controller.policies.checked import first_flaw
-from nodeattest_controller.policies.status import MAX_CONFLICTS, Finding, Why, status_patch, survey
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.ownership import LeaderOwnsAll
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
@@ -45,13 +51,13 @@ def flaw_of(obj: JsonObject) -> Denied | None:
         return denied
 
 
-def finding(*policies: JsonObject, clusters: tuple[JsonObject, ...] = (), of: str = "p") -> Finding:
-    return survey(policies, clusters, flaw_of)[of]
+def finding(*policies: JsonObject, clusters: tuple[JsonObject, ...] = (), of: str = "p") -> PolicyFinding:
+    return evaluate(policies, clusters, flaw_of)[of]
 
 
 def test_a_good_policy_says_whom_it_admits_and_how_many_clusters_it_rules() -> None:
     found = finding(policy(), clusters=(cluster("a"), cluster("b")))
-    assert (found.why, found.clusters, found.conflicts) == (Why.VALID, 2, ())
+    assert (found.why, found.clusters, found.conflicts) == (PolicyReason.VALID, 2, ())
     assert found.message == "admits tpm"
     assert found.condition.status == "True"
 
@@ -66,15 +72,15 @@ def test_a_policy_that_admits_nobody_says_so() -> None:
 
 def test_a_policy_that_selects_nothing_is_ready_and_says_so() -> None:
     found = finding(policy(labels={"tier": "gold"}), clusters=(cluster("a", tier="silver"),))
-    assert (found.why, found.clusters, found.condition.status) == (Why.SELECTS_NOTHING, 0, "True")
+    assert (found.why, found.clusters, found.condition.status) == (PolicyReason.SELECTS_NOTHING, 0, "True")
 
 
 def test_two_policies_that_select_one_cluster_name_each_other_and_the_cluster() -> None:
     pair = policy("p"), policy("q", labels={"tier": "gold"})
     there = cluster("a"), cluster("b", tier="gold")
     first, second = finding(*pair, clusters=there), finding(*pair, clusters=there, of="q")
-    assert (first.why, first.clusters, first.conflicts) == (Why.CONFLICT, 1, (("b", ("q",)),))
-    assert (second.why, second.clusters, second.conflicts) == (Why.CONFLICT, 0, (("b", ("p",)),))
+    assert (first.why, first.clusters, first.conflicts) == (PolicyReason.CONFLICT, 1, (("b", ("q",)),))
+    assert (second.why, second.clusters, second.conflicts) == (PolicyReason.CONFLICT, 0, (("b", ("p",)),))
     assert "b (also q)" in first.message
 
 
@@ -93,16 +99,18 @@ def test_an_invalid_policy_says_what_the_parser_says(spec: JsonObject, said: str
     invalid = policy()
     invalid["spec"] = {**mapping(invalid, "spec"), **spec}
     found = finding(invalid, policy("q"), clusters=(cluster("a"),))
-    assert (found.why, found.condition.status) == (Why.INVALID, "False")
+    assert (found.why, found.condition.status) == (PolicyReason.INVALID, "False")
     assert said in found.message
 
 
 def test_others_providers_are_not_judged_because_they_are_installed_here_and_not_there() -> None:
-    assert finding(policy(authorizedAttestors=["acme"], providers={"acme": {"x": 1}})).why is Why.SELECTS_NOTHING
+    assert (
+        finding(policy(authorizedAttestors=["acme"], providers={"acme": {"x": 1}})).why is PolicyReason.SELECTS_NOTHING
+    )
 
 
 def test_the_metric_knows_every_reason() -> None:
-    assert set(POLICY_REASONS) == {str(why) for why in Why}
+    assert set(POLICY_REASONS) == {str(why) for why in PolicyReason}
 
 
 def test_what_says_so_already_is_not_written_again() -> None:
@@ -210,7 +218,7 @@ async def test_two_replicas_agree_after_one_write(plane: ControlPlane) -> None:
         assert text_at(client.get(path), "metadata", "resourceVersion") == version
 
 
-class _Nothing(Everything):
+class _Nothing(LeaderOwnsAll):
     """A replica that does what is of one cluster only."""
 
     def owns_management(self) -> bool:

@@ -11,7 +11,12 @@ from typing import Final
 import pytest
 import yaml
 
-from nodeattest_controller.bootstrap.content import (
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
+    RenderingRefused,
+    RenderOptions,
+    Serving,
+)
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import (
     ADOPT_SCRIPT,
     ADOPT_UNIT,
     DROP_IN,
@@ -19,8 +24,7 @@ from nodeattest_controller.bootstrap.content import (
     MARK,
     PROVIDER_ID_SCRIPT,
 )
-from nodeattest_controller.bootstrap.plan import Plan, RenderingRefused, Serving
-from nodeattest_controller.bootstrap.render import render
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.names import ProviderName
@@ -29,7 +33,7 @@ from nodeattest_sandbox.apiserver.kinds import Kind
 
 VERSIONS: Final = ("v1beta1", "v1beta2")
 FORMATS: Final = ("cloud-config", "ignition")
-PLAN: Final = Plan(provider=ProviderName("tpm"), provider_id="metal://{{ ds.meta_data.uuid }}")
+PLAN: Final = RenderOptions(provider=ProviderName("tpm"), provider_id="metal://{{ ds.meta_data.uuid }}")
 
 
 def args(version: str, **values: str) -> JsonValue:
@@ -97,7 +101,7 @@ def spec_of(document: JsonObject) -> JsonObject:
     return mapping(spec, "kubeadmConfigSpec") or mapping(spec, "template", "spec") or spec
 
 
-def refused(document: JsonObject, plan: Plan = PLAN) -> str:
+def refused(document: JsonObject, plan: RenderOptions = PLAN) -> str:
     with pytest.raises(RenderingRefused) as caught:
         render(document, plan)
     return str(caught.value)
@@ -177,7 +181,7 @@ def test_configs_that_cluster_api_makes_of_a_rendered_control_plane_are_left_alo
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_without_a_proof_the_node_of_init_is_left_as_kubeadm_made_it(version: str) -> None:
-    plan = Plan(provider=ProviderName("insecure"), provider_id="metal://1")
+    plan = RenderOptions(provider=ProviderName("insecure"), provider_id="metal://1")
     document = render(control_plane(version), plan).document
     made = spec_of(document)
     assert "initConfiguration" not in made
@@ -199,7 +203,7 @@ def test_the_provider_id_that_kubeadm_told_kubelet_is_found_again(tmp_path: Path
 
 
 def test_one_source_of_the_provider_id_is_enough() -> None:
-    plan = Plan(provider=ProviderName("tpm"), provider_id_command="dmi-id")
+    plan = RenderOptions(provider=ProviderName("tpm"), provider_id_command="dmi-id")
     assert "one source" in refused(worker(joinConfiguration=registration("v1beta2", provider_id="metal://1")), plan)
 
 
@@ -211,7 +215,7 @@ def test_with_ignition_the_agent_reads_its_file_and_needs_no_guard() -> None:
 
 
 def test_nothing_rendered_is_taken_for_a_template_by_clusterctl_or_cloud_init() -> None:
-    plan = Plan(provider=ProviderName("tpm"), provider_id="metal://1", settings={"tcti": "device:/dev/tpmrm0"})
+    plan = RenderOptions(provider=ProviderName("tpm"), provider_id="metal://1", settings={"tcti": "device:/dev/tpmrm0"})
     made = json.dumps(render(control_plane(), plan).document)
     assert not {"$", "{%", "{#"} & set(made)
     assert "{{" not in json.dumps(list(strings(spec_of(render(control_plane(), plan).document), "preKubeadmCommands")))
@@ -358,20 +362,20 @@ def test_everything_that_contradicts_is_said_at_once() -> None:
 
 @pytest.mark.parametrize("provider", ["tpm", "challenge", "insecure"])
 def test_a_provider_that_cannot_find_the_provider_id_must_be_told(provider: str) -> None:
-    plan = Plan(provider=ProviderName(provider))
+    plan = RenderOptions(provider=ProviderName(provider))
     assert "provider ID" in refused(worker(), plan)
     render(worker(joinConfiguration=registration("v1beta2", provider_id="metal://{{ v1.instance_id }}")), plan)
-    render(worker(), Plan(provider=ProviderName(provider), provider_id_command="dmi-id"))
-    render(worker(), Plan(provider=ProviderName("aws")))
+    render(worker(), RenderOptions(provider=ProviderName(provider), provider_id_command="dmi-id"))
+    render(worker(), RenderOptions(provider=ProviderName("aws")))
 
 
 def test_settings_that_cloud_init_would_take_for_a_template_are_refused() -> None:
-    plan = Plan(provider=ProviderName("aws"), settings={"endpoint": "http://{{ host }}"})
+    plan = RenderOptions(provider=ProviderName("aws"), settings={"endpoint": "http://{{ host }}"})
     assert "template" in refused(worker(), plan)
 
 
 def test_serving_none_leaves_the_users_own_certificates() -> None:
-    plan = Plan(provider=ProviderName("aws"), serving=Serving.NONE)
+    plan = RenderOptions(provider=ProviderName("aws"), serving=Serving.NONE)
     document = worker(joinConfiguration=registration("v1beta2", tls_cert_file="/c", tls_private_key_file="/k"))
     assert "rotate-server-certificates" not in json.dumps(render(document, plan).document)
 

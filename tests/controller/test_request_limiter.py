@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from nodeattest_controller.clusters.inventory import ClusterKey
 from nodeattest_controller.controllers.csr.request_limiter import (
     NODE_BURST,
     NODE_RATE,
@@ -16,6 +15,7 @@ from nodeattest_controller.controllers.csr.request_limiter import (
     OverBudget,
     RequestLimiter,
 )
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_providers.errors import Reason
 
 CLUSTER = ClusterKey("fleet/c")

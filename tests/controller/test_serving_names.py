@@ -10,7 +10,6 @@ import pytest
 from builders import CREATED, make_member, make_request
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_controller.clusters.inventory import Inventory, cluster_key
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
@@ -25,6 +24,7 @@ from nodeattest_controller.model.serving_names import (
     network_of,
     normalize_host,
 )
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose

@@ -9,10 +9,16 @@ from pathlib import Path
 import pytest
 from policy_kit import condition_of, create_cluster, create_policy, infra_path, settled, working
 
+from nodeattest_controller.controllers.signer_names.decide import (
+    NONE,
+    Signers,
+    annotations_patch,
+    fields_patch,
+    signers_of,
+)
+from nodeattest_controller.controllers.signer_names.reconciler import PUBLISHED
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.model.policy import parse_attestation_policy
-from nodeattest_controller.policies.publisher import PUBLISHED
-from nodeattest_controller.policies.signers import NONE, Signers, annotations_patch, fields_patch, signers_of
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox

@@ -8,9 +8,9 @@ from pathlib import Path
 from standing_kit import ledger, machine
 from standing_site import KEY, Site, prepared
 
-from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.controllers.node_attested.missing_machines import HELD, MissingMachines
 from nodeattest_controller.model.policy import FailureAction
-from nodeattest_controller.standing.absent import HELD, Absent
+from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.errors import Reason
 from nodeattest_sandbox.control_plane import start_sandbox
@@ -31,10 +31,13 @@ async def test_what_cluster_api_has_yet_to_bring_up_and_what_was_deleted_is_coun
         site.pool("pool", "sandbox://pool-0")
         site.client.patch(f"{site.root}/machinepools/pool", {"spec": {"replicas": 3}})
         async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-            management, ready = Management(client, namespace=None, on_change=lambda _key, _ids: None), asyncio.Event()
+            management, ready = (
+                ManagementCache(client, namespace=None, on_change=lambda _key, _ids: None),
+                asyncio.Event(),
+            )
             task = asyncio.create_task(management.run(ready))
             await asyncio.wait_for(ready.wait(), 30)
-            absent = Absent(KEY, management, lambda: now)
+            absent = MissingMachines(KEY, management, lambda: now)
             assert absent.count([(ME, ledger(ME, treated=FailureAction.TAINT))]) == 3
             assert absent.count([]) == 3  # a tainted one that is gone holds no place
             assert absent.count([(ME, DELETED)]) == 3

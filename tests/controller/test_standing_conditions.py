@@ -8,44 +8,48 @@ from datetime import timedelta
 import pytest
 from standing_kit import NOW, ledger, machine
 
-from nodeattest_controller.clusters.conditions import Condition, Severity, Truth
+from nodeattest_controller.controllers.node_attested.conditions import (
+    condition_of_machine,
+    condition_of_pool,
+    refused_claim,
+)
 from nodeattest_controller.model.attestation import new_attestation
 from nodeattest_controller.model.last_decision import RESET, LastDecision
 from nodeattest_controller.model.policy import FailureAction
-from nodeattest_controller.standing.conditions import condition_of_machine, condition_of_pool, refused_claim
+from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity
 from nodeattest_providers.errors import Reason
 
 NEW, JOINED = machine(node=False), machine()
 PAST = NOW - timedelta(seconds=1)
 
 
-def told(condition: Condition | None) -> tuple[Truth, str]:
+def told(condition: Condition | None) -> tuple[ConditionStatus, str]:
     assert condition is not None
     return condition.status, condition.reason
 
 
 def test_before_anything_is_known_it_is_unknown() -> None:
-    assert told(condition_of_machine(NEW, None, NOW)) == (Truth.UNKNOWN, "NotYetAttested")
+    assert told(condition_of_machine(NEW, None, NOW)) == (ConditionStatus.UNKNOWN, "NotYetAttested")
 
 
 def test_an_attested_machine_says_by_what_and_until_when() -> None:
     condition = condition_of_machine(JOINED, ledger(JOINED), NOW)
-    assert told(condition) == (Truth.TRUE, "Attested")
+    assert told(condition) == (ConditionStatus.TRUE, "Attested")
     assert condition is not None
     assert condition.message == "by tpm, until 2026-01-14T03:04:05Z"
 
 
 def test_a_node_that_joined_without_attestation_is_told_of() -> None:
-    assert told(condition_of_machine(JOINED, None, NOW)) == (Truth.FALSE, "NotAttested")
+    assert told(condition_of_machine(JOINED, None, NOW)) == (ConditionStatus.FALSE, "NotAttested")
 
 
 @pytest.mark.parametrize("refused", [None, Reason.PCR_VALUE_NOT_ALLOWED])
 def test_a_certificate_that_ended_is_told_before_anything_else(refused: Reason | None) -> None:
     condition = condition_of_machine(JOINED, ledger(JOINED, refused=refused, ends=NOW), NOW)
-    assert told(condition) == (Truth.FALSE, "CertificateExpired")
+    assert told(condition) == (ConditionStatus.FALSE, "CertificateExpired")
     assert condition is not None
     assert (str(refused) in condition.message) is (refused is not None)
-    assert told(condition_of_machine(JOINED, ledger(JOINED, ends=NOW), PAST)) == (Truth.TRUE, "Attested")
+    assert told(condition_of_machine(JOINED, ledger(JOINED, ends=NOW), PAST)) == (ConditionStatus.TRUE, "Attested")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +58,7 @@ def test_a_certificate_that_ended_is_told_before_anything_else(refused: Reason |
 )
 def test_a_refused_renewal_has_its_reason(reason: Reason, severity: Severity) -> None:
     condition = condition_of_machine(JOINED, ledger(JOINED, refused=reason), NOW)
-    assert told(condition) == (Truth.FALSE, reason)
+    assert told(condition) == (ConditionStatus.FALSE, reason)
     assert condition is not None
     assert condition.severity is severity
     assert "good until 2026-01-14" in condition.message
@@ -69,20 +73,20 @@ def test_what_was_done_to_the_node_is_said() -> None:
 
 def test_a_reset_is_told() -> None:
     reset = replace(new_attestation(JOINED), resource_version="1", verdict=LastDecision(RESET, "AttestationReset", NOW))
-    assert told(condition_of_machine(JOINED, reset, NOW)) == (Truth.UNKNOWN, "AttestationReset")
+    assert told(condition_of_machine(JOINED, reset, NOW)) == (ConditionStatus.UNKNOWN, "AttestationReset")
 
 
 def test_a_refused_claim_stays_until_there_is_better_news() -> None:
     reason = told(refused_claim(Reason.ENDORSEMENT_KEY_UNTRUSTED))[1]
     assert condition_of_machine(NEW, None, NOW, shown=reason) is None
-    assert told(condition_of_machine(JOINED, ledger(JOINED), NOW, shown=reason)) == (Truth.TRUE, "Attested")
+    assert told(condition_of_machine(JOINED, ledger(JOINED), NOW, shown=reason)) == (ConditionStatus.TRUE, "Attested")
 
 
 def test_a_pool_counts_its_instances() -> None:
     good, ended = ledger(JOINED), ledger(JOINED, ends=NOW)
     failed = ledger(JOINED, refused=Reason.PCR_VALUE_NOT_ALLOWED)
-    assert told(condition_of_pool([], NOW)) == (Truth.UNKNOWN, "NoInstances")
-    assert told(condition_of_pool([good, good], NOW)) == (Truth.TRUE, "Attested")
+    assert told(condition_of_pool([], NOW)) == (ConditionStatus.UNKNOWN, "NoInstances")
+    assert told(condition_of_pool([good, good], NOW)) == (ConditionStatus.TRUE, "Attested")
     some = condition_of_pool([good, None, ended, failed], NOW)
-    assert told(some) == (Truth.FALSE, "InstancesNotAttested")
+    assert told(some) == (ConditionStatus.FALSE, "InstancesNotAttested")
     assert some.message == "1 of 4 instances attested"

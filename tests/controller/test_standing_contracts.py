@@ -13,7 +13,7 @@ import pytest
 import yaml
 from standing_site import KEY, Site, Version, at_work, prepared, until
 
-from nodeattest_controller.clusters.verdicts import Refused
+from nodeattest_controller.runtime.csr_observer import CSRDenied
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
@@ -98,7 +98,7 @@ async def test_a_refusal_reaches_ledger_and_condition(plane: ControlPlane, site:
     async with at_work(plane) as desk:
         await until(lambda: site.said("machines", "refused") == ("True", "Attested"), "the certificate")
         desk.refused(
-            Refused(
+            CSRDenied(
                 cluster=KEY, provider_id=ProviderID("sandbox://refused"), node_name=NodeName("refused"),
                 username="system:node:refused", by_node=True, provider=ProviderName("tpm"), purpose=Purpose.CLIENT,
                 reason=Reason.PCR_VALUE_NOT_ALLOWED, message="", at=datetime.now(UTC),

@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standing_kit import ledger, machine, policy
 
-from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.last_decision import RESET, LastDecision
-from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import flag, items, mapping, text
-from nodeattest_controller.model.policy import FailureAction
-from nodeattest_controller.standing.treatments import (
+from nodeattest_controller.controllers.node_attested.remediation import (
     TAINT_KEY,
     Around,
-    Rest,
-    Treat,
+    NoAction,
+    Remediate,
     Withhold,
     around_of,
     decide,
     node_patch,
 )
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.last_decision import RESET, LastDecision
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import flag, items, mapping, text
+from nodeattest_controller.model.policy import FailureAction
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 
@@ -37,12 +37,12 @@ ACTIONS = [action for action in FailureAction if action is not FailureAction.NON
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_failing_node_is_treated_as_the_policy_says(action: FailureAction) -> None:
-    assert decide(ME, FAILING, policy(action), ROOM) == Treat(action)
+    assert decide(ME, FAILING, policy(action), ROOM) == Remediate(action)
 
 
 def test_nothing_is_done_by_default_nor_in_audit() -> None:
-    assert decide(ME, FAILING, policy(FailureAction.NONE), ROOM) is Rest.LEAVE
-    assert decide(ME, FAILING, policy(enforce=False), ROOM) is Rest.LEAVE
+    assert decide(ME, FAILING, policy(FailureAction.NONE), ROOM) is NoAction.LEAVE
+    assert decide(ME, FAILING, policy(enforce=False), ROOM) is NoAction.LEAVE
 
 
 @pytest.mark.parametrize(
@@ -60,28 +60,28 @@ def test_nothing_is_done_by_default_nor_in_audit() -> None:
     ],
 )
 def test_what_says_nothing_of_the_machine_leads_to_nothing(reason: Reason) -> None:
-    assert decide(ME, ledger(ME, refused=reason), policy(), ROOM) is Rest.LEAVE
+    assert decide(ME, ledger(ME, refused=reason), policy(), ROOM) is NoAction.LEAVE
 
 
 def test_a_certificate_no_action_and_audit_undo_what_was_done() -> None:
     done = ledger(ME, refused=BAD, treated=FailureAction.CORDON)
     granted = ledger(ME, treated=FailureAction.CORDON)
-    assert decide(ME, granted, policy(), ROOM) is Rest.RELEASE
-    assert decide(ME, done, policy(FailureAction.NONE), ROOM) is Rest.RELEASE
-    assert decide(ME, done, policy(enforce=False), ROOM) is Rest.RELEASE
+    assert decide(ME, granted, policy(), ROOM) is NoAction.RELEASE
+    assert decide(ME, done, policy(FailureAction.NONE), ROOM) is NoAction.RELEASE
+    assert decide(ME, done, policy(enforce=False), ROOM) is NoAction.RELEASE
 
 
 def test_a_reset_undoes_nothing_before_the_machine_proves_itself() -> None:
     word = LastDecision(RESET, "AttestationReset")
     done = replace(ledger(ME, treated=FailureAction.TAINT), verdict=word, issued=())
-    assert decide(ME, done, policy(), ROOM) == Treat(FailureAction.TAINT)
-    assert decide(ME, replace(done, treatment=None), policy(), ROOM) is Rest.LEAVE
+    assert decide(ME, done, policy(), ROOM) == Remediate(FailureAction.TAINT)
+    assert decide(ME, replace(done, treatment=None), policy(), ROOM) is NoAction.LEAVE
 
 
 def test_what_is_treated_follows_the_policy_and_needs_no_more_room() -> None:
     done = ledger(ME, refused=BAD, treated=FailureAction.TAINT)
     full = Around(nodes=10, treated=1)
-    assert decide(ME, done, policy(FailureAction.CORDON), full) == Treat(FailureAction.CORDON)
+    assert decide(ME, done, policy(FailureAction.CORDON), full) == Remediate(FailureAction.CORDON)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_is_treated_follows_the_policy_and_needs_no_more_room() -> None:
 )
 def test_the_share_bounds_how_many_and_one_is_always_allowed(nodes: int, share: int, most: int) -> None:
     rule = policy(share=share)
-    assert isinstance(decide(ME, FAILING, rule, Around(nodes=nodes, treated=most - 1)), Treat)
+    assert isinstance(decide(ME, FAILING, rule, Around(nodes=nodes, treated=most - 1)), Remediate)
     assert isinstance(decide(ME, FAILING, rule, Around(nodes=nodes, treated=most)), Withhold)
 
 
@@ -106,7 +106,7 @@ def test_however_they_come_the_share_and_the_control_plane_hold(
     for member in members:
         around = around_of((one, known[one.name]) for one in members)
         decided = decide(member, known[member.name], rule, around)
-        if isinstance(decided, Treat):
+        if isinstance(decided, Remediate):
             assert not (member.is_control_plane and decided.action is FailureAction.DELETE_NODE)
             known[member.name] = ledger(member, refused=BAD, treated=decided.action)
             treated.append(member)
@@ -117,7 +117,9 @@ def test_however_they_come_the_share_and_the_control_plane_hold(
 
 def test_a_control_planes_node_is_cordoned_where_others_are_deleted() -> None:
     me, around = machine(control_plane=True), Around(nodes=30, control_planes=3)
-    assert decide(me, ledger(me, refused=BAD), policy(FailureAction.DELETE_NODE), around) == Treat(FailureAction.CORDON)
+    assert decide(me, ledger(me, refused=BAD), policy(FailureAction.DELETE_NODE), around) == Remediate(
+        FailureAction.CORDON
+    )
 
 
 # What is written
@@ -181,7 +183,9 @@ def test_new_machines_that_cannot_join_make_no_room_to_delete_more(nodes: int, s
     deleted = 0
     for _round in range(2 * nodes):
         for number, (member, known) in enumerate(fleet):
-            if known is not None and isinstance(decide(member, known, rule, around_of(fleet, absent=absent)), Treat):
+            if known is not None and isinstance(
+                decide(member, known, rule, around_of(fleet, absent=absent)), Remediate
+            ):
                 deleted += 1  # the Machine is replaced by one that the same policy refuses
                 fleet[number] = (machine(100 + deleted, node=False), None)
     assert deleted <= max(1, (nodes + absent) * share // 100)
@@ -190,7 +194,7 @@ def test_new_machines_that_cannot_join_make_no_room_to_delete_more(nodes: int, s
 
 def test_new_machines_hold_a_place_only_where_nodes_are_deleted() -> None:
     around = Around(nodes=10, awaited=1)
-    assert decide(ME, FAILING, policy(FailureAction.CORDON), around) == Treat(FailureAction.CORDON)
+    assert decide(ME, FAILING, policy(FailureAction.CORDON), around) == Remediate(FailureAction.CORDON)
     held = decide(ME, FAILING, policy(FailureAction.DELETE_NODE), around)
     assert isinstance(held, Withhold)
     assert "1 of 11 Nodes stand treated, 1 yet to join among them" in held.why

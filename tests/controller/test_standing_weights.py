@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from standing_kit import refusal
 
-from nodeattest_controller.standing import weights
-from nodeattest_controller.standing.weights import WEIGHTS, Weight, weight_of
+from nodeattest_controller.controllers.node_attested import severity
+from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity, severity_of
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import Purpose
 
@@ -19,8 +19,8 @@ LATE = re.compile(r"Unavailable\(\s*Reason\.([A-Z_]+)")
 
 
 def test_every_reason_has_one_weight() -> None:
-    assert set(WEIGHTS) == set(Reason)
-    listed = [*weights._NOTHING, *weights._RENEWAL, *weights._MACHINE]  # pyright: ignore[reportPrivateUsage] - a dict would hide one that stands in two lists
+    assert set(DENIAL_SEVERITIES) == set(Reason)
+    listed = [*severity._NOTHING, *severity._RENEWAL, *severity._MACHINE]  # pyright: ignore[reportPrivateUsage] - a dict would hide one that stands in two lists
     assert len(listed) == len(set(listed))
 
 
@@ -28,31 +28,31 @@ def test_what_a_wait_can_end_with_weighs_nothing() -> None:
     sources = [path.read_text(encoding="utf-8") for room in ROOMS for path in (TREE / room).rglob("*.py")]
     late = {Reason[name] for source in sources for name in LATE.findall(source)}
     assert Reason.PLATFORM_UNAVAILABLE in late
-    assert {reason for reason in late if WEIGHTS[reason] is not Weight.NOTHING} == set()
+    assert {reason for reason in late if DENIAL_SEVERITIES[reason] is not DenialSeverity.NOTHING} == set()
 
 
 @pytest.mark.parametrize("reason", [Reason.PCR_VALUE_NOT_ALLOWED, Reason.ENDORSEMENT_KEY_CHANGED, Reason.PROOF_INVALID])
 def test_what_the_machine_shows_of_itself_weighs(reason: Reason) -> None:
-    assert weight_of(refusal(reason)) is Weight.MACHINE
+    assert severity_of(refusal(reason)) is DenialSeverity.MACHINE
 
 
 @pytest.mark.parametrize(
     "reason", [Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED, Reason.REQUESTER_OVER_BUDGET, Reason.CSR_MALFORMED]
 )
 def test_a_request_that_was_wrong_late_or_one_too_many_weighs_nothing(reason: Reason) -> None:
-    assert weight_of(refusal(reason)) is Weight.NOTHING
+    assert severity_of(refusal(reason)) is DenialSeverity.NOTHING
 
 
 def test_nobody_but_the_node_speaks_for_its_machine() -> None:
     for reason in Reason:
-        assert weight_of(refusal(reason, by_node=False, username="system:bootstrap:abcdef")) is Weight.NOTHING
+        assert severity_of(refusal(reason, by_node=False, username="system:bootstrap:abcdef")) is DenialSeverity.NOTHING
 
 
 def test_what_nobody_judged_weighs_nothing() -> None:
     for reason in Reason:
-        assert weight_of(refusal(reason, judged=False)) is Weight.NOTHING
+        assert severity_of(refusal(reason, judged=False)) is DenialSeverity.NOTHING
 
 
 def test_a_refused_serving_certificate_says_something_of_the_machine_or_nothing() -> None:
-    found = {weight_of(refusal(reason, purpose=Purpose.SERVING)) for reason in Reason}
-    assert found == {Weight.MACHINE, Weight.NOTHING}
+    found = {severity_of(refusal(reason, purpose=Purpose.SERVING)) for reason in Reason}
+    assert found == {DenialSeverity.MACHINE, DenialSeverity.NOTHING}

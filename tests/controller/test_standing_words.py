@@ -7,11 +7,16 @@ from datetime import timedelta
 import pytest
 from standing_kit import ISSUED, KEY, NOW, grant, ledger, machine, refusal
 
-from nodeattest_controller.clusters.inventory import Inventory
+from nodeattest_controller.controllers.node_attested.pending import (
+    CLAIM_BURST,
+    CLAIMS_BURST,
+    VERDICT_BURST,
+    PendingOutcomes,
+)
 from nodeattest_controller.model.attestation import Attestation, render_attestation
 from nodeattest_controller.model.last_decision import DENIED, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.standing.words import CLAIM_BURST, CLAIMS_BURST, VERDICT_BURST, Words
+from nodeattest_controller.runtime.indexes import Inventory
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import NodeName, ProviderID
@@ -31,7 +36,7 @@ class Desk:
             self.inventory.put_machine(f"fleet/{member.name}", document(member))
         for member in (ME, OTHER):
             self.put(member, ledger(member))
-        self.words = Words(KEY, self.inventory, lambda: self.seconds)
+        self.words = PendingOutcomes(KEY, self.inventory, lambda: self.seconds)
 
     def put(self, member: MachineView, known: Attestation) -> None:
         self.inventory.put_ledger(f"fleet/{known.name}", render_attestation(known, member, "signer"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from standing_site import KEY, Site, at_work, prepared, until
 
-from nodeattest_controller.standing.work import REFUSED_IN_A_ROW
+from nodeattest_controller.controllers.node_attested.reconciler import REFUSED_IN_A_ROW
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import start_sandbox

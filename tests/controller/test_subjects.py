@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from builders import MEMBER
 
-from nodeattest_controller.clusters.subjects import cluster_subject, member_subject
+from nodeattest_controller.runtime.objectref import cluster_ref, member_ref
 
 
 def test_a_machines_and_a_clusters_events_name_them() -> None:
-    assert (member_subject(MEMBER).kind, member_subject(MEMBER).uid) == ("Machine", "m-0")
-    cluster = cluster_subject(
+    assert (member_ref(MEMBER).kind, member_ref(MEMBER).uid) == ("Machine", "m-0")
+    cluster = cluster_ref(
         {"apiVersion": "cluster.x-k8s.io/v1beta1", "metadata": {"name": "c", "namespace": "fleet", "uid": "c-0"}}
     )
     assert (cluster.kind, cluster.namespace, cluster.name, cluster.uid) == ("Cluster", "fleet", "c", "c-0")
 
 
 def test_a_cluster_records_events_name_the_record() -> None:
-    record = cluster_subject(
+    record = cluster_ref(
         {
             "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
             "kind": "ClusterRecord",

@@ -9,12 +9,19 @@ from typing import cast
 
 import pytest
 
-from nodeattest_controller.clusters.events import EventRecorder, Subject
-from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.management import Management
-from nodeattest_controller.fleet.tokens import EVENT_PERIOD, LOG_PERIOD, REASON, REMEDY, Reporter, enabled_controllers
+from nodeattest_controller.controllers.bootstrap_signer.controller import (
+    EVENT_PERIOD,
+    LOG_PERIOD,
+    REASON,
+    REMEDY,
+    Reporter,
+    enabled_controllers,
+)
 from nodeattest_controller.logs import JsonFormatter
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.runtime.events import EventRecorder, ObjectRef
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.controllers.ground import Controller
 from nodeattest_kube.client import ApiError, Conflict, Forbidden, Unreachable
@@ -41,7 +48,7 @@ class Recorded:
 
     events: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
 
-    def record(self, subject: Subject, kind: str, reason: str, message: str) -> None:
+    def record(self, subject: ObjectRef, kind: str, reason: str, message: str) -> None:
         assert subject.name == "blue"
         self.events.append((kind, reason, message))
 
@@ -55,7 +62,7 @@ class Desk:
         self.metrics = Metrics()
         self.reporter = Reporter(
             KEY,
-            cast("Management", Inventory()),
+            cast("ManagementCache", Inventory()),
             events=cast("EventRecorder", self.recorded),
             metrics=self.metrics,
             clock=lambda: self.seconds,

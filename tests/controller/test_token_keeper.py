@@ -14,12 +14,18 @@ from typing import Final, cast
 
 import pytest
 
-from nodeattest_controller.bootstrap_token.decide import DESCRIPTION, GRACE, LIFETIME, OWNER_ANNOTATION, Owner
-from nodeattest_controller.bootstrap_token.keeper import LOOK_PIECE, Keeper, in_pieces
-from nodeattest_controller.clusters.bootstrap_configs import BootstrapConfigs
-from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.management import Management
+from nodeattest_controller.controllers.bootstrap_token.decide import (
+    DESCRIPTION,
+    GRACE,
+    LIFETIME,
+    OWNER_ANNOTATION,
+    Owner,
+)
+from nodeattest_controller.controllers.bootstrap_token.reconciler import LOOK_PIECE, BootstrapTokenReconciler, in_pieces
 from nodeattest_controller.manifests import crds
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
+from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_discovery.gotime import parse_rfc3339
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, TooLarge
 from nodeattest_sandbox import fleet
@@ -72,7 +78,7 @@ class Scene:
 
     admin: Client
     client: ApiClient
-    management: Management
+    management: ManagementCache
     cluster: JsonMap
     told: Told = field(default_factory=Told)
 
@@ -84,11 +90,13 @@ class Scene:
     def key(self) -> ClusterKey:
         return ClusterKey(f"{self.namespace}/blue")
 
-    def keeper(self, may_write: Callable[[], bool] = lambda: True) -> Keeper:
-        configs = BootstrapConfigs(self.management.client, clock=lambda: 0.0)
-        return Keeper(self.key, self.client, self.management, configs, self.told, may_write=may_write)
+    def keeper(self, may_write: Callable[[], bool] = lambda: True) -> BootstrapTokenReconciler:
+        configs = KubeadmConfigReader(self.management.client, clock=lambda: 0.0)
+        return BootstrapTokenReconciler(self.key, self.client, self.management, configs, self.told, may_write=may_write)
 
-    async def look(self, keeper: Keeper | None = None, now: datetime | None = None, times: int = 1) -> None:
+    async def look(
+        self, keeper: BootstrapTokenReconciler | None = None, now: datetime | None = None, times: int = 1
+    ) -> None:
         keeper = keeper or self.keeper()
         for _ in range(times):
             cluster = self.management.cluster(self.key)
@@ -162,7 +170,7 @@ async def staged(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncGe
         ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as here,
         ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as there,
     ):
-        management = Management(here, namespace=namespace, on_change=lambda _cluster, _machines: None)
+        management = ManagementCache(here, namespace=namespace, on_change=lambda _cluster, _machines: None)
         ready = asyncio.Event()
         running = asyncio.create_task(management.run(ready))
         try:
@@ -269,8 +277,10 @@ async def test_more_tokens_than_can_be_kept_are_an_error_and_none_is_written(pla
         scene.token()
         scene.machine("m", token)
         await scene.sees(lambda: scene.names("machines") == {"m"})
-        configs = BootstrapConfigs(scene.management.client, clock=lambda: 0.0)
-        keeper = Keeper(scene.key, scene.client, scene.management, configs, scene.told, may_write=lambda: True, most=1)
+        configs = KubeadmConfigReader(scene.management.client, clock=lambda: 0.0)
+        keeper = BootstrapTokenReconciler(
+            scene.key, scene.client, scene.management, configs, scene.told, may_write=lambda: True, most=1
+        )
         with pytest.raises(TooLarge):
             await scene.look(keeper)
         assert scene.told.writes == []

@@ -7,18 +7,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nodeattest_controller.bootstrap_token.decide import (
+from nodeattest_controller.controllers.bootstrap_token.decide import (
     DESCRIPTION,
     GRACE,
     LIFETIME,
     OWNER_UID_ANNOTATION,
     Record,
     Token,
+    expire_at,
     is_named,
     owner_of,
     patch_of,
     renewal,
-    settling,
     token_of,
 )
 from nodeattest_controller.model.objects import mapping, text
@@ -113,9 +113,9 @@ def test_a_pools_token_never_falls_to_where_cluster_api_makes_another() -> None:
 
 
 def test_a_settled_machines_token_runs_out_within_the_grace() -> None:
-    assert settling(read(secret(left=LIFETIME)), NOW) == NOW + GRACE
-    assert settling(read(secret(left=GRACE)), NOW) is None
-    assert settling(read(secret(left=timedelta(seconds=-1))), NOW) is None
+    assert expire_at(read(secret(left=LIFETIME)), NOW) == NOW + GRACE
+    assert expire_at(read(secret(left=GRACE)), NOW) is None
+    assert expire_at(read(secret(left=timedelta(seconds=-1))), NOW) is None
 
 
 def test_the_patch_is_for_one_version_of_one_secret_and_holds_no_token() -> None:

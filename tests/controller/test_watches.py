@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nodeattest_controller.fleet.watches import Watches
+from nodeattest_controller.runtime.task_supervisor import TaskSupervisor
 
 
 async def for_ever() -> None:
@@ -33,7 +33,7 @@ async def turns() -> None:
 
 async def test_a_bug_that_ends_a_task_is_told_once_and_the_others_go_on() -> None:
     told: list[BaseException] = []
-    watches = Watches([for_ever(), bug("first"), bug("second")], died=told.append)
+    watches = TaskSupervisor([for_ever(), bug("first"), bug("second")], died=told.append)
     await turns()
     assert [str(error) for error in told] == ["first"]
     assert watches.died is told[0]
@@ -43,7 +43,7 @@ async def test_a_bug_that_ends_a_task_is_told_once_and_the_others_go_on() -> Non
 
 async def test_tasks_that_end_by_themselves_or_are_closed_are_told_of_by_nobody() -> None:
     told: list[BaseException] = []
-    watches = Watches([for_ever(), at_once()], died=told.append)
+    watches = TaskSupervisor([for_ever(), at_once()], died=told.append)
     await turns()
     await watches.close()
     assert told == []
@@ -51,6 +51,6 @@ async def test_tasks_that_end_by_themselves_or_are_closed_are_told_of_by_nobody(
 
 
 async def test_closing_raises_nothing_whatever_the_tasks_die_of() -> None:
-    watches = Watches([bug_at_the_end(), bug()], died=lambda _: None)
+    watches = TaskSupervisor([bug_at_the_end(), bug()], died=lambda _: None)
     await turns()
     await watches.close()

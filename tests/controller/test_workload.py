@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.workload import MAX_METADATA, Workload
 from nodeattest_controller.model.csr_request import RequestState, summarize
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.workload_client import MAX_METADATA, WorkloadClient
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers import csr, envelope
 from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
@@ -52,7 +52,7 @@ async def test_fat_metadata_is_not_kept_and_the_request_can_still_be_ended(
     }
     control_plane.client().create(CSRS, body)
     async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
-        workload = Workload(
+        workload = WorkloadClient(
             ClusterKey("ns/c"), client, on_request=lambda _name: None, now=lambda: datetime(2026, 1, 1, tzinfo=UTC)
         )
         running = asyncio.create_task(workload.run())

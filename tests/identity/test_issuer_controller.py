@@ -18,15 +18,15 @@ from front_kit import Authority
 from issuer_kit import LOOPBACK, Upstream, eventually, new_key, upstream
 from store_kit import BUCKET, moto
 
-from nodeattest_controller.clusters.events import EventRecorder, Subject
-from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.looks import Pace
-from nodeattest_controller.clusters.management import Management
-from nodeattest_controller.clusters.ownership import Ownership
-from nodeattest_controller.issuers.duty import IssuerDuty
-from nodeattest_controller.issuers.report import NOT_PUBLISHED, PUBLISHED, Report
-from nodeattest_controller.issuers.site import Sites, sites_of
+from nodeattest_controller.controllers.issuer.controller import IssuerController
+from nodeattest_controller.controllers.issuer.events import NOT_PUBLISHED, PUBLISHED, Report
+from nodeattest_controller.controllers.issuer.publish_target import PublishTargets, publish_targets
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.runtime.events import EventRecorder, ObjectRef
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.ownership import Ownership
+from nodeattest_controller.runtime.periodic import ResyncConfig
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, documents
 from nodeattest_identity.publish.publisher import publish
@@ -39,7 +39,7 @@ from nodeattest_kube.jsontypes import JsonObject
 
 KEY, OTHER = ClusterKey("fleet/blue"), ClusterKey("fleet/green")
 JWKS, CONFIGURATION = "openid/v1/jwks", ".well-known/openid-configuration"
-QUICK = Pace(spread=0.0, period=0.05, gap=0.01, retry=0.05, longest=0.1)
+QUICK = ResyncConfig(spread=0.0, period=0.05, gap=0.01, retry=0.05, longest=0.1)
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Fleet:
     def owns(self, _key: ClusterKey) -> bool:
         return self.owned
 
-    def record(self, subject: Subject, kind: str, reason: str, message: str) -> None:
+    def record(self, subject: ObjectRef, kind: str, reason: str, message: str) -> None:
         self.events.append((f"{kind} {subject.name}", reason, message))
 
 
@@ -90,12 +90,12 @@ class Bench:
 
     @asynccontextmanager
     async def following(self, key: ClusterKey, kubeconfig: bytes) -> AsyncGenerator[None]:
-        management, events = cast("Management", self.fleet), cast("EventRecorder", self.fleet)
-        duty = IssuerDuty(
+        management, events = cast("ManagementCache", self.fleet), cast("EventRecorder", self.fleet)
+        duty = IssuerController(
             management,
             Report(management, events=events, metrics=self.metrics, clock=lambda: 0.0),
             ownership=cast("Ownership", self.fleet),
-            sites=Sites(self.base, self.place or f"dir:{self.folder}", 3600),
+            sites=PublishTargets(self.base, self.place or f"dir:{self.folder}", 3600),
             pace=QUICK,
             reader=lambda: PublicReader(ca_file=self.ca),
             clock=lambda: 0.0,  # looks take no time, and no place is compared again for its age
@@ -169,10 +169,10 @@ async def test_a_key_that_stays_though_the_cluster_does_not_name_it_is_told_of_o
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet, now = Fleet(), [0.0]
-    management, events = cast("Management", fleet), cast("EventRecorder", fleet)
+    management, events = cast("ManagementCache", fleet), cast("EventRecorder", fleet)
     report = Report(management, events=events, metrics=Metrics(), clock=lambda: now[0])
     base, store = "https://tokens.example/fleet", DirectoryStore(tmp_path)
-    site = Sites(base, f"dir:{tmp_path}", 3600).of(KEY)
+    site = PublishTargets(base, f"dir:{tmp_path}", 3600).of(KEY)
     old, new = new_key(), new_key()
     want = Wanted(issuer=site.issuer, jwks_uri=site.jwks_uri, keys=(old, new))
     await publish(store, want, clock=time.time)
@@ -284,8 +284,8 @@ async def test_a_bucket_holds_each_clusters_documents_in_a_folder_of_its_own(
 
 def test_it_runs_only_where_it_is_named_and_each_cluster_has_its_own_place() -> None:
     named = {"issuer_base": "https://tokens.example/", "issuer_place": "s3://bucket/fleet/"}
-    assert sites_of(Settings(identity="a", **named)) is None  # pyright: ignore[reportArgumentType] - by name
-    sites = sites_of(Settings(identity="a", controllers=("issuer",), **named))  # pyright: ignore[reportArgumentType] - by name
+    assert publish_targets(Settings(identity="a", **named)) is None  # pyright: ignore[reportArgumentType] - by name
+    sites = publish_targets(Settings(identity="a", controllers=("issuer",), **named))  # pyright: ignore[reportArgumentType] - by name
     assert sites is not None
     one, other = sites.of(KEY), sites.of(OTHER)
     assert (one.issuer, one.place) == ("https://tokens.example/fleet/blue", "s3://bucket/fleet/fleet/blue")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import Server, answers, event, listing, streams, thing
 
-from nodeattest_controller.clusters.caches import Caches, without_managed_fields
+from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.reflector import Reflector
@@ -34,7 +34,7 @@ async def test_no_cache_keeps_who_wrote_which_field(server: Server, client: ApiC
 
     async def follow() -> None:
         async with asyncio.TaskGroup() as tasks:
-            started = Caches(client, tasks).start("things", "/x", lambda _key, item: seen.put_nowait(item or {}))
+            started = InformerSet(client, tasks).start("things", "/x", lambda _key, item: seen.put_nowait(item or {}))
             caches.put_nowait(started)
 
     following = asyncio.create_task(follow())

@@ -18,9 +18,9 @@ from test_discovery_real_kubelet import QUIET
 from test_discovery_system import new_token, operate
 from world import BIN, World
 
-from nodeattest_controller.bootstrap.content import IGNORED_PREFLIGHT
-from nodeattest_controller.bootstrap.plan import Plan
-from nodeattest_controller.bootstrap.render import render
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import IGNORED_PREFLIGHT
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.pins import pin_of
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -127,7 +127,7 @@ def template(
         "metadata": {"name": "md-0"},
         "spec": {"template": {"spec": own}},
     }
-    plan = Plan(
+    plan = RenderOptions(
         provider=ProviderName("tpm"),
         provider_id="sandbox://@NAME@",
         settings={"tcti": tcti},

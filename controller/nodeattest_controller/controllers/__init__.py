@@ -1,1 +1,1 @@
-"""One package for each controller: reads, decides, acts."""
+"""The controllers, a folder each; the docstring of a folder gives its name in --controllers."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.clusters.conditions import Truth
 from nodeattest_controller.hardening.doors import KUBEADM_BOOTSTRAP, KUBEADM_ROTATION, Door, Grant, Who
 from nodeattest_controller.hardening.standing import Census
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD
 from nodeattest_controller.model.objects import condition, flag, items, mapping, text
+from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = [
@@ -70,7 +70,7 @@ class Facts:
 class Finding:
     """What is said of a cluster."""
 
-    status: Truth
+    status: ConditionStatus
     reason: Why
     message: str
 
@@ -91,17 +91,17 @@ def decide(facts: Facts) -> Decision:
     foreign = [grant for grant in facts.grants if not grant.is_kubeadms]
     unexplained = _unexplained(facts)
     if foreign:
-        finding = Finding(Truth.FALSE, Why.FOREIGN_BINDING, _foreign(foreign, facts.census))
+        finding = Finding(ConditionStatus.FALSE, Why.FOREIGN_BINDING, _foreign(foreign, facts.census))
     elif any(Who.BOOTSTRAPPERS in grant.to for grant in facts.grants):
         finding = Finding(
-            Truth.FALSE, Why.OPEN, f"bootstrap tokens get the in-tree signer's approval by {_listed(wanted)}"
+            ConditionStatus.FALSE, Why.OPEN, f"bootstrap tokens get the in-tree signer's approval by {_listed(wanted)}"
         )
     elif unexplained:
-        finding = Finding(Truth.FALSE, Why.FOREIGN_AUTHORIZER, _authorizer(unexplained))
+        finding = Finding(ConditionStatus.FALSE, Why.FOREIGN_AUTHORIZER, _authorizer(unexplained))
     elif facts.grants:
-        finding = Finding(Truth.FALSE, Why.CLOSED_FOR_BOOTSTRAP, _rotation(facts.census))
+        finding = Finding(ConditionStatus.FALSE, Why.CLOSED_FOR_BOOTSTRAP, _rotation(facts.census))
     else:
-        finding = Finding(Truth.TRUE, Why.CLOSED, _closed(facts.census))
+        finding = Finding(ConditionStatus.TRUE, Why.CLOSED, _closed(facts.census))
     return Decision(wanted, finding)
 
 
@@ -124,12 +124,12 @@ def is_initialized(cluster: JsonObject) -> bool:
 
 def not_initialized() -> Finding:
     """Say that there is nothing to close yet."""
-    return Finding(Truth.UNKNOWN, Why.NOT_INITIALIZED, "the control plane is not initialized yet")
+    return Finding(ConditionStatus.UNKNOWN, Why.NOT_INITIALIZED, "the control plane is not initialized yet")
 
 
 def unverified(what: str) -> Finding:
     """Say that nobody knows."""
-    return Finding(Truth.UNKNOWN, Why.CANNOT_VERIFY, what)
+    return Finding(ConditionStatus.UNKNOWN, Why.CANNOT_VERIFY, what)
 
 
 def _removable(facts: Facts) -> tuple[Grant, ...]:
@@ -156,7 +156,7 @@ def _audit(facts: Facts, wanted: tuple[Grant, ...]) -> Finding:
     )
     open_by = _listed(facts.grants) if facts.grants else _authorizer(_unexplained(facts))
     counted = "" if facts.census.is_complete else f"; {facts.census}"
-    return Finding(Truth.FALSE, Why.AUDIT, f"the policy says Audit; {would}; open by {open_by}{counted}")
+    return Finding(ConditionStatus.FALSE, Why.AUDIT, f"the policy says Audit; {would}; open by {open_by}{counted}")
 
 
 def _foreign(foreign: list[Grant], census: Census) -> str:

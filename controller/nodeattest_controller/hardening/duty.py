@@ -18,17 +18,17 @@ from datetime import datetime
 from typing import Final
 from weakref import WeakValueDictionary
 
-from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.looks import Looks, Pace
-from nodeattest_controller.clusters.management import Management
-from nodeattest_controller.clusters.ownership import Ownership
-from nodeattest_controller.clusters.verdicts import Granted, Refused
 from nodeattest_controller.hardening.decide import Finding, Why, decide, is_initialized, not_initialized, unverified
 from nodeattest_controller.hardening.doors import Grant
 from nodeattest_controller.hardening.report import MANAGEMENT_REMEDY, REMEDY, Report
 from nodeattest_controller.hardening.survey import Survey
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.objects import mapping
+from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.ownership import Ownership
+from nodeattest_controller.runtime.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
@@ -42,7 +42,7 @@ _TELLS_AFTER: Final = 3
 """Failures in a row after which the condition says that nobody knows; a short outage is no news."""
 
 
-_PACE: Final = Pace(period=300.0)
+_PACE: Final = ResyncConfig(period=300.0)
 """kubeadm makes its bindings again at each upgrade (cmd/kubeadm/app/phases/upgrade/postupgrade.go)."""
 _SETTLE: Final = 1.0
 """Seconds after a removal: API servers authorize from caches."""
@@ -57,13 +57,13 @@ class HardeningDuty:
 
     def __init__(
         self,
-        management: Management,
+        management: ManagementCache,
         report: Report,
         *,
         ownership: Ownership,
         enabled: bool,
         now: Callable[[], datetime],
-        pace: Pace = _PACE,
+        pace: ResyncConfig = _PACE,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -75,25 +75,25 @@ class HardeningDuty:
         self._pace = pace
         self._clock = clock
         self._chance = chance
-        self._works: WeakValueDictionary[ClusterKey, Looks] = WeakValueDictionary()
+        self._works: WeakValueDictionary[ClusterKey, PeriodicReconciler] = WeakValueDictionary()
 
-    def of(self, key: ClusterKey, client: ApiClient) -> Looks | None:
+    def of(self, key: ClusterKey, client: ApiClient) -> PeriodicReconciler | None:
         """Make the work of one connection; None where the controller does not run."""
         if not self._enabled:
             return None
         survey = Survey(key, client, self._management.inventory, now=self._now, clock=self._clock)
         looker = _Looker(key, survey, self._management, self._report, ownership=self._ownership)
-        work = Looks(looker, self._pace, clock=self._clock, chance=self._chance)
+        work = PeriodicReconciler(looker, self._pace, clock=self._clock, chance=self._chance)
         self._works[key] = work
         return work
 
-    def granted(self, verdict: Granted) -> None:
+    def granted(self, verdict: CSRIssued) -> None:
         """Look again: this may have been the last Node that was not in the ledger."""
         work = self._works.get(verdict.cluster)
         if work is not None:
             work.changed()
 
-    def refused(self, verdict: Refused) -> None:
+    def refused(self, verdict: CSRDenied) -> None:
         """Take no notice: a refusal opens and closes nothing."""
 
 
@@ -101,7 +101,7 @@ class _Looker:
     """One cluster's doors (``looks.Looker``)."""
 
     def __init__(
-        self, key: ClusterKey, survey: Survey, management: Management, report: Report, *, ownership: Ownership
+        self, key: ClusterKey, survey: Survey, management: ManagementCache, report: Report, *, ownership: Ownership
     ) -> None:
         self._key = key
         self._survey = survey

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.clusters.conditions import Condition, Severity, Truth, set_condition
-from nodeattest_controller.clusters.events import EventRecorder
-from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.management import Management
-from nodeattest_controller.clusters.subjects import cluster_subject
 from nodeattest_controller.hardening.decide import CONDITION, Finding, Why
 from nodeattest_controller.hardening.doors import Grant
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD
 from nodeattest_controller.model.objects import condition, items, text
+from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, set_condition
+from nodeattest_controller.runtime.events import EventRecorder
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.objectref import cluster_ref
 from nodeattest_kube import paths
 from nodeattest_kube.jsontypes import JsonObject
 
@@ -42,7 +42,7 @@ class Report:
     """Tells of all clusters."""
 
     def __init__(
-        self, management: Management, *, events: EventRecorder, metrics: Metrics, now: Callable[[], datetime]
+        self, management: ManagementCache, *, events: EventRecorder, metrics: Metrics, now: Callable[[], datetime]
     ) -> None:
         self._management = management
         self._events = events
@@ -54,7 +54,7 @@ class Report:
         cluster = self._management.cluster(key)
         if cluster is None:
             return
-        self._metrics.side_doors(key, closed=finding.status is Truth.TRUE)
+        self._metrics.side_doors(key, closed=finding.status is ConditionStatus.TRUE)
         before = condition(items(cluster, "status", "conditions"), CONDITION)
         severity = Severity.INFO if finding.reason is Why.AUDIT else Severity.WARNING
         made = Condition(CONDITION, finding.status, finding.reason, finding.message, severity)
@@ -63,7 +63,7 @@ class Report:
             return
         kind = "Normal" if finding.reason in _QUIET else "Warning"
         said = f"{CONDITION} is {finding.status}: {finding.message}"
-        self._events.record(cluster_subject(cluster), kind, f"SideDoors{finding.reason}", said)
+        self._events.record(cluster_ref(cluster), kind, f"SideDoors{finding.reason}", said)
         _LOG.info("side doors", extra=fields(cluster=key, reason=finding.reason, message_=finding.message))
 
     def removed(self, key: ClusterKey, grant: Grant) -> None:
@@ -73,7 +73,7 @@ class Report:
         cluster = self._management.cluster(key)
         if cluster is not None:
             said = f"deleted ClusterRoleBinding {grant} in the workload cluster"
-            self._events.record(cluster_subject(cluster), "Normal", REMOVED, said)
+            self._events.record(cluster_ref(cluster), "Normal", REMOVED, said)
 
 
 def _path(cluster: JsonObject) -> str:

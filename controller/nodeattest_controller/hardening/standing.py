@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.clusters.inventory import ClusterKey, Inventory
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.objects import text
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import NodeName
 

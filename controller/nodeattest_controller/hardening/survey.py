@@ -13,8 +13,6 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.clusters.inventory import ClusterKey, Inventory
-from nodeattest_controller.clusters.kept import MOST, Kept
 from nodeattest_controller.hardening.decide import Facts, Passes
 from nodeattest_controller.hardening.doors import (
     BOOTSTRAP_GROUP,
@@ -32,6 +30,8 @@ from nodeattest_controller.hardening.doors import (
 )
 from nodeattest_controller.hardening.standing import Census, is_attested
 from nodeattest_controller.model.objects import flag, items, text
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_controller.runtime.list_limit import MOST, ListLimit
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, authenticating_groups
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, Forbidden
@@ -96,13 +96,13 @@ class Survey:
     async def _grants(self) -> tuple[tuple[Grant, ...], set[str]]:
         """Resolve every ClusterRoleBinding; also returns the groups of bootstrap tokens that any of them names."""
         doors_of: dict[str, frozenset[Door]] = {}
-        kept = Kept("ClusterRoles", self._most)
+        kept = ListLimit("ClusterRoles", self._most)
         async for role in self._items(_ROLES):
             doors, name = doors_of_role(role), text(role, "metadata", "name")
             if doors:
                 kept.take(name)
                 doors_of[name] = doors
-        kept = Kept("ClusterRoleBindings", self._most)
+        kept = ListLimit("ClusterRoleBindings", self._most)
         grants: list[Grant] = []
         groups: set[str] = set()
         async for binding in self._items(paths.collection_path(*_BINDINGS)):
@@ -118,7 +118,7 @@ class Survey:
     async def _groups_of_tokens(self) -> set[str]:
         """Read the groups that living tokens give; without the right to, none, and it is not tried again."""
         groups: set[str] = set()
-        kept = Kept("bootstrap tokens", self._most)
+        kept = ListLimit("bootstrap tokens", self._most)
         if not self._may_read_tokens:
             return groups
         try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import NodeName, SignerName
 from nodeattest_providers.verifier_interface import NodeRequest

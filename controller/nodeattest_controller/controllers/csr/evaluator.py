@@ -11,10 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
-from nodeattest_controller.clusters.bootstrap_configs import BootstrapConfigs
-from nodeattest_controller.clusters.challenge_keys import ChallengeKeys
-from nodeattest_controller.clusters.management import Management
-from nodeattest_controller.clusters.workload import Workload
 from nodeattest_controller.controllers.kubelet_serving.sans import SANEvaluator, SANRequest
 from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.bound_tokens import check_bound_token
@@ -34,6 +30,10 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import key_of
 from nodeattest_controller.model.policy import Policy, check_authorized
 from nodeattest_controller.model.serving_names import check_client_certificate, check_serving_allowed
+from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verifiers.runner import VerificationRunner
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import evidence_versions, signers
@@ -74,7 +74,7 @@ class _Case:
     """What is known before anything is verified."""
 
     cluster: JsonObject
-    workload: Workload
+    workload: WorkloadClient
     request: NodeRequest
     signer: ClusterAPISigner
     policy: Policy
@@ -86,10 +86,10 @@ class Evaluator:
 
     def __init__(
         self,
-        management: Management,
+        management: ManagementCache,
         challenge_keys: ChallengeKeys,
         *,
-        configs: BootstrapConfigs,
+        configs: KubeadmConfigReader,
         addresses: SANEvaluator,
         signer: Callable[[ProviderName], ClusterAPISigner],
         provider_id_oid: str,
@@ -105,7 +105,7 @@ class Evaluator:
         self._verifications = verifications
         self._now = now
 
-    async def judge(self, workload: Workload, request: NodeRequest) -> Approval:
+    async def judge(self, workload: WorkloadClient, request: NodeRequest) -> Approval:
         """Prove a request; raises Denied, Unavailable or ChallengeRequired.
 
         1. Hold a bound token to its machine; 2. policy; 3. one live Machine; 4. rules that memory can
@@ -161,12 +161,12 @@ class Evaluator:
         """Read a request; raises Denied."""
         return parse_request(csr, provider_id_oid=self._oid)
 
-    def _holders_of(self, workload: Workload, attested: AttestedNode) -> list[Attestation]:
+    def _holders_of(self, workload: WorkloadClient, attested: AttestedNode) -> list[Attestation]:
         inventory = self._management.inventory
         found = [inventory.fingerprint_holders(workload.key, *pair) for pair in attested.fingerprints.items()]
         return [ledger for holders in found for ledger in holders]
 
-    def _open(self, workload: Workload, request: NodeRequest) -> _Case:
+    def _open(self, workload: WorkloadClient, request: NodeRequest) -> _Case:
         cluster = self._management.active_cluster(workload.key)
         policy = self._management.policy_of(cluster)
         check_authorized(policy, request.evidence.provider)

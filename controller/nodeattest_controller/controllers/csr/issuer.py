@@ -13,12 +13,6 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
-from nodeattest_controller.clusters.events import EventRecorder
-from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.management import OWN_GROUP, OWN_VERSION, Management
-from nodeattest_controller.clusters.subjects import member_subject
-from nodeattest_controller.clusters.verdicts import Granted, VerdictObserver
-from nodeattest_controller.clusters.workload import Workload
 from nodeattest_controller.controllers.csr.evaluator import Approval
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
@@ -27,6 +21,12 @@ from nodeattest_controller.model.certificate_authority import SubjectAltNames, n
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
 from nodeattest_controller.model.objects import key_of
 from nodeattest_controller.model.policy import MIN_LIFETIME
+from nodeattest_controller.runtime.csr_observer import CSRIssued, CSRObserver
+from nodeattest_controller.runtime.events import EventRecorder
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
+from nodeattest_controller.runtime.objectref import member_ref
+from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiError, Conflict
 from nodeattest_kube.jsontypes import JsonObject
@@ -48,11 +48,11 @@ class Issuer:
 
     def __init__(
         self,
-        management: Management,
+        management: ManagementCache,
         *,
         events: EventRecorder,
         metrics: Metrics,
-        observers: Sequence[VerdictObserver],
+        observers: Sequence[CSRObserver],
         certificate_lifetime: int,
         now: Callable[[], datetime],
     ) -> None:
@@ -64,7 +64,7 @@ class Issuer:
         self._now = now
         self._reserved: dict[tuple[ClusterKey, str], ProviderID] = {}
 
-    async def issue(self, workload: Workload, csr: JsonObject, stored: CSRSummary, proven: Approval) -> None:
+    async def issue(self, workload: WorkloadClient, csr: JsonObject, stored: CSRSummary, proven: Approval) -> None:
         """Approve and sign exactly the request that was judged; raises Denied, Conflict or ApiError."""
         known = proven.ledger.entry_for(proven.request.csr.spki_sha256, proven.request.purpose)
         if stored.state is RequestState.APPROVED and known is None:
@@ -82,7 +82,7 @@ class Issuer:
         self._tell(workload, proven, entry)
         await self._close_first(workload, proven)
 
-    async def _entry(self, workload: Workload, proven: Approval) -> attestations.IssuedCertificate:
+    async def _entry(self, workload: WorkloadClient, proven: Approval) -> attestations.IssuedCertificate:
         """Find the key's certificate in the ledger, or sign one and write it down first."""
         now, request, ledger = self._now(), proven.request, proven.ledger
         known = ledger.entry_for(request.csr.spki_sha256, request.purpose)
@@ -164,7 +164,7 @@ class Issuer:
             written = await client.create(collection, body)
         self._management.inventory.put_ledger(key_of(written), written)
 
-    def _tell(self, workload: Workload, proven: Approval, entry: attestations.IssuedCertificate) -> None:
+    def _tell(self, workload: WorkloadClient, proven: Approval, entry: attestations.IssuedCertificate) -> None:
         request, provider = proven.request, proven.attested.provider
         self._metrics.verdict(provider, "approve", "")
         self._metrics.issued(provider)
@@ -183,13 +183,13 @@ class Issuer:
             ),
         )
         self._events.record(
-            member_subject(proven.member),
+            member_ref(proven.member),
             "Normal",
             "NodeAttested",
             f"{provider} attestation of node {request.csr.node_name} verified; "
             f"{request.purpose} certificate {entry.serial}",
         )
-        verdict = Granted(
+        verdict = CSRIssued(
             cluster=workload.key,
             member=proven.member,
             node_name=request.csr.node_name,
@@ -202,7 +202,7 @@ class Issuer:
         for observer in self._observers:
             observer.granted(verdict)
 
-    async def _close_first(self, workload: Workload, proven: Approval) -> None:
+    async def _close_first(self, workload: WorkloadClient, proven: Approval) -> None:
         """Deny the answered first request, so that the in-tree cleaner removes it."""
         if proven.first is None:
             return

@@ -14,12 +14,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from nodeattest_controller.clusters.events import EventRecorder
-from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.management import OWN_GROUP, OWN_VERSION, Management, node_change
-from nodeattest_controller.clusters.subjects import claimed_subject
-from nodeattest_controller.clusters.verdicts import Refused, VerdictObserver
-from nodeattest_controller.clusters.workload import Workload
 from nodeattest_controller.controllers.csr.duplicates import Duplicates
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.csr.issuer import Issuer
@@ -32,6 +26,12 @@ from nodeattest_controller.model import attestation as attestations
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
 from nodeattest_controller.model.kubelet_csr import requesting_node
 from nodeattest_controller.model.objects import moment, text
+from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRObserver
+from nodeattest_controller.runtime.events import EventRecorder
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache, node_key
+from nodeattest_controller.runtime.objectref import claimed_ref
+from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from nodeattest_kube.jsontypes import JsonObject, parse_json
@@ -82,7 +82,7 @@ RETRY: Final = Result(retry=True)
 class _Task:
     """One look at one request: read and parsed once."""
 
-    workload: Workload
+    workload: WorkloadClient
     csr: JsonObject
     stored: CSRSummary
     request: NodeRequest | None = None
@@ -106,7 +106,7 @@ class Reconciler:
 
     def __init__(
         self,
-        management: Management,
+        management: ManagementCache,
         judge: Evaluator,
         issuer: Issuer,
         *,
@@ -114,7 +114,7 @@ class Reconciler:
         purposes: frozenset[Purpose],
         events: EventRecorder,
         metrics: Metrics,
-        observers: Sequence[VerdictObserver],
+        observers: Sequence[CSRObserver],
         wait_limit: float,
         ages: PendingAges,
         budgets: RequestLimiter,
@@ -137,7 +137,7 @@ class Reconciler:
         self._chance = chance
         self._now = now
 
-    async def reconcile(self, workload: Workload, name: str) -> Result:
+    async def reconcile(self, workload: WorkloadClient, name: str) -> Result:
         """Judge the request as the cache has it and act; raises ApiError for the queue's back-off."""
         csr = workload.requests.get(name)
         stored = summarize(csr) if csr else None
@@ -155,7 +155,7 @@ class Reconciler:
             self._warn(task, Reason.API_UNAVAILABLE, f"CSR {printable(stored.name)}: {_REFUSED.format(refused)}")
             raise
 
-    def _parsed(self, workload: Workload, csr: JsonObject, stored: CSRSummary) -> _Task:
+    def _parsed(self, workload: WorkloadClient, csr: JsonObject, stored: CSRSummary) -> _Task:
         try:
             return _Task(workload, csr, stored, request=self._judge.parse_request(csr))
         except Denied as malformed:
@@ -340,7 +340,7 @@ class Reconciler:
         """Tell operators, on the Machine that the request names, or else on the Cluster."""
         cluster, request = task.workload.key, task.request
         named = request.csr.provider_id if request else self._kubelet_serving.provider_id_of(cluster, task.csr)
-        subject = claimed_subject(self._management, cluster, named)
+        subject = claimed_ref(self._management, cluster, named)
         if subject is not None:
             self._events.record(subject, "Warning", reason, message, source=(cluster, task.username))
 
@@ -367,8 +367,8 @@ class Reconciler:
         self._management.inventory.put_ledger(f"{namespace}/{name}", found)
 
 
-def _refused(cluster: ClusterKey, request: NodeRequest, denied: Denied, now: datetime) -> Refused:
-    return Refused(
+def _refused(cluster: ClusterKey, request: NodeRequest, denied: Denied, now: datetime) -> CSRDenied:
+    return CSRDenied(
         cluster=cluster,
         provider_id=request.csr.provider_id,
         node_name=request.csr.node_name,
@@ -385,7 +385,7 @@ def _refused(cluster: ClusterKey, request: NodeRequest, denied: Denied, now: dat
 def _waits_for(task: _Task) -> str:
     """Name whose change wakes the request."""
     if task.stored.is_kubelets:
-        return node_change(requesting_node(task.csr))
+        return node_key(requesting_node(task.csr))
     return task.request.csr.provider_id if task.request else ""
 
 

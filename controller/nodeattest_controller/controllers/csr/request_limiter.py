@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_controller.clusters.inventory import ClusterKey
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_providers.errors import Denied, Reason
 

@@ -11,11 +11,6 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from nodeattest_controller.clusters.events import EventRecorder
-from nodeattest_controller.clusters.inventory import ClusterKey, cluster_key
-from nodeattest_controller.clusters.management import Management
-from nodeattest_controller.clusters.subjects import member_subject
-from nodeattest_controller.clusters.workload import Workload
 from nodeattest_controller.controllers.kubelet_serving.sans import SANEvaluator, SANRequest
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
@@ -29,6 +24,11 @@ from nodeattest_controller.model.identity_rules import (
 from nodeattest_controller.model.kubelet_csr import KubeletServingRequest, parse_kubelet_request, requesting_node
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import text
+from nodeattest_controller.runtime.events import EventRecorder
+from nodeattest_controller.runtime.indexes import ClusterKey, cluster_key
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.objectref import member_ref
+from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderName
@@ -44,20 +44,20 @@ class KubeletServingEvaluator:
     """Decides on kubelet's own serving requests."""
 
     def __init__(
-        self, management: Management, *, addresses: SANEvaluator, events: EventRecorder, metrics: Metrics
+        self, management: ManagementCache, *, addresses: SANEvaluator, events: EventRecorder, metrics: Metrics
     ) -> None:
         self._management = management
         self._addresses = addresses
         self._events = events
         self._metrics = metrics
 
-    async def read(self, workload: Workload, stored: CSRSummary) -> JsonObject | None:
+    async def read(self, workload: WorkloadClient, stored: CSRSummary) -> JsonObject | None:
         """Read a request whole; None when somebody else decided it meanwhile."""
         found = await workload.read_request(stored.name)
         now = summarize(found) if found is not None else None
         return found if now is not None and now.uid == stored.uid and now.is_open else None
 
-    async def approve(self, workload: Workload, csr: JsonObject) -> None:
+    async def approve(self, workload: WorkloadClient, csr: JsonObject) -> None:
         """Approve exactly this request; raises Denied, Unavailable, Conflict or ApiError."""
         request = parse_kubelet_request(csr)
         member = await self._judge(workload, request)
@@ -69,7 +69,7 @@ class KubeletServingEvaluator:
             extra=fields(cluster=workload.key, csr=request.name, node=request.node_name, machine=member.name),
         )
         self._events.record(
-            member_subject(member), "Normal", "ServingApproved", f"kubelet of node {request.node_name} serves {names}"
+            member_ref(member), "Normal", "ServingApproved", f"kubelet of node {request.node_name} serves {names}"
         )
 
     def provider_id_of(self, cluster: ClusterKey, csr: JsonObject) -> str:
@@ -96,7 +96,7 @@ class KubeletServingEvaluator:
         except (Denied, Unavailable):
             return False
 
-    async def _judge(self, workload: Workload, request: KubeletServingRequest) -> MachineView:
+    async def _judge(self, workload: WorkloadClient, request: KubeletServingRequest) -> MachineView:
         """Find the Machine that may have this certificate.
 
         1. One live Machine has this node name; 2. its names, from memory; 3. Machine and Node read now; 4. nobody else

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from nodeattest_controller.clusters.inventory import ClusterKey
-from nodeattest_controller.clusters.management import Management
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
@@ -26,6 +24,8 @@ from nodeattest_controller.model.serving_names import (
     for_machine,
     network_of,
 )
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.verifiers.runner import VerificationRunner
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import signers
@@ -66,7 +66,7 @@ class PlatformAddressSource:
 
     def __init__(
         self,
-        management: Management,
+        management: ManagementCache,
         *,
         signer: Callable[[ProviderName], ClusterAPISigner],
         verifications: VerificationRunner,
@@ -111,7 +111,7 @@ def _pins(ledger: Attestation | None, provider: ProviderName) -> LedgerFacts:
 class SANEvaluator:
     """Checks the names of a serving request against the inventory and the machine's own addresses."""
 
-    def __init__(self, management: Management, source: AddressSource) -> None:
+    def __init__(self, management: ManagementCache, source: AddressSource) -> None:
         self._management = management
         self._source = source
 

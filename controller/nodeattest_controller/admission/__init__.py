@@ -1,1 +1,0 @@
-"""The mutating admission webhook of controller ``bootstrap-config``: review, decide, serve, and its certificates."""

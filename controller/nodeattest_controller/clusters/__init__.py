@@ -1,1 +1,0 @@
-"""The management cluster's caches, and the connection to one workload cluster."""

@@ -1,0 +1,1 @@
+"""Controller ``bootstrap-config``: the mutating admission webhook for kubeadm bootstrap configuration."""

@@ -1,0 +1,229 @@
+"""What becomes of a bootstrap configuration on its way into the API server. Pure.
+
+Promises: machines that exist are never touched, which means: a control plane's spec changes only when it has no machine
+yet, or when the update asks for new machines anyway; the configuration of a control plane's machine never changes,
+because its control plane would replace a machine whose configuration differs from its own spec, for ever. What was
+rendered stays so: an update that takes our parts out (a tool that applies what it has in git) gets them put back as
+they were. Nothing that others update is refused for what they did not change.
+Leaves to others: the rendering (``Renderer``), and reading the cluster (``facts``).
+Source: cluster-api controlplane/kubeadm/internal/filters.go; ADR 24.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from nodeattest_controller.controllers.bootstrap_config import json_patch
+from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
+from nodeattest_controller.model.policy import Policy
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied
+
+__all__ = ["Allow", "Change", "Outcome", "Refuse", "Renderer", "Verdict", "decide", "needs_machines", "needs_no_facts"]
+
+
+class Outcome(StrEnum):
+    """What became of an object; a metric's label."""
+
+    UNCONCERNED = "unconcerned"
+    """Not of a cluster, of one that no policy selects, of a paused one; or nothing about it changes."""
+    RENDERED = "rendered"
+    UNCHANGED = "unchanged"
+    """It is rendered already."""
+    LEFT = "left"
+    """It is not rendered, and machines of it exist."""
+    AUDITED = "audited"
+    DENIED = "denied"
+    UNAVAILABLE = "unavailable"
+    MALFORMED = "malformed"
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """Let it pass as it is."""
+
+    outcome: Outcome
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Let it pass, rendered."""
+
+    patch: list[JsonObject] = field(repr=False)
+    outcome: Outcome = Outcome.RENDERED
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Do not let it pass."""
+
+    denied: Denied
+    outcome: Outcome = Outcome.DENIED
+
+
+Verdict = Allow | Change | Refuse
+
+
+class Renderer(Protocol):
+    """What puts the agent into a bootstrap configuration."""
+
+    def render(self, subject: Subject, policy: Policy, cluster: JsonObject) -> JsonObject:
+        """Return the bootstrap configuration with our parts in it; again for what has them. Raises ``Denied``."""
+        ...
+
+    def is_rendered(self, spec: JsonObject) -> bool:
+        """Tell whether a bootstrap configuration has our parts, of this version or of another."""
+        ...
+
+
+def needs_no_facts(subject: Subject, before: Subject | None, renderer: Renderer) -> Allow | None:
+    """Let pass what need not be asked about, so that most updates cost the API server nothing and hang on nothing.
+
+    1. It is going away. 2. It was not rendered and it is too late for that: machines are made of it. 3. It is rendered,
+    and the update changes nothing of the configuration, or only what the bootstrap provider writes there.
+    """
+    # 1
+    if subject.deleting:
+        return Allow(Outcome.UNCONCERNED)
+    if before is None:
+        return None
+    changes = subject.changes(before)
+    # 2
+    if not renderer.is_rendered(before.spec):
+        own = subject.is_providers_own(changes) and not subject.asks_for_machines(before)
+        return Allow(Outcome.UNCONCERNED) if subject.settled and own else None
+    # 3
+    own = subject.is_providers_own(changes) and renderer.is_rendered(subject.spec)
+    return Allow(Outcome.UNCHANGED) if own and not subject.asks_for_machines(before) else None
+
+
+def needs_machines(subject: Subject, before: Subject | None, renderer: Renderer) -> bool:
+    """Tell whether it matters if the control plane has machines: where nothing else allows to change its spec."""
+    if subject.kind is not Kind.CONTROL_PLANE or before is None or renderer.is_rendered(before.spec):
+        return False
+    return not _wanted(subject, before)
+
+
+def decide(
+    subject: Subject,
+    before: Subject | None,
+    *,
+    policy: Policy,
+    cluster: JsonObject,
+    has_machines: bool,
+    renderer: Renderer,
+) -> Verdict:
+    """Decide on an object of a cluster that a policy selects.
+
+    ``before``: the object as it is; None at a creation. ``has_machines``: the control plane's, if ``needs_machines``.
+    """
+    try:
+        rendered = renderer.render(subject, policy, cluster)
+    except Denied as denied:
+        return _not_renderable(subject, before, policy, denied)
+    if not json_patch.paths(subject.spec, rendered):
+        return Allow(Outcome.UNCHANGED)
+    if subject.made_by_control_plane or not policy.enforce:
+        return _untouched(subject, policy, renderer)
+    if before is not None and renderer.is_rendered(before.spec):
+        return _kept(subject, before, rendered, policy=policy, cluster=cluster, renderer=renderer)
+    if before is not None and _has_machines(subject, before, has_machines=has_machines):
+        return Allow(Outcome.LEFT, (_too_late(subject),))
+    return _change(subject, rendered)
+
+
+def _untouched(subject: Subject, policy: Policy, renderer: Renderer) -> Verdict:
+    """Say what it means that it is not rendered."""
+    if renderer.is_rendered(subject.spec):  # by another version of us
+        return Allow(Outcome.UNCHANGED)
+    if not policy.enforce:
+        return Allow(Outcome.AUDITED, (_would(subject, policy),))
+    return Allow(Outcome.LEFT, (_by_control_plane(subject),))
+
+
+def _has_machines(subject: Subject, before: Subject, *, has_machines: bool) -> bool:
+    """Tell whether there are machines that a change would come too late for, or replace."""
+    return subject.settled if subject.kind is Kind.CONFIG else has_machines and not _wanted(subject, before)
+
+
+def _wanted(subject: Subject, before: Subject) -> bool:
+    """Tell whether an update of a control plane makes new machines by itself."""
+    return subject.asks_for_machines(before) or bool(subject.changes(before))
+
+
+def _kept(
+    subject: Subject,
+    before: Subject,
+    rendered: JsonObject,
+    *,
+    policy: Policy,
+    cluster: JsonObject,
+    renderer: Renderer,
+) -> Verdict:
+    """Keep rendered what was, by whatever version of us.
+
+    1. New machines are wanted: they get what is rendered now. 2. The update leaves our parts alone: so do we. 3. It
+    differs from what stands there in our parts only: these are put back as they were. 4. It changes more.
+    """
+    # 1
+    if subject.asks_for_machines(before):
+        return _change(subject, rendered)
+    # 2
+    ours = json_patch.paths(subject.spec, rendered)
+    if renderer.is_rendered(subject.spec) and not json_patch.touch_each_other(ours, subject.changes(before)):
+        return Allow(Outcome.UNCHANGED)
+    # 3
+    try:
+        earlier = renderer.render(before, policy, cluster)
+    except Denied:
+        earlier = before.spec  # what was rendered once is not to be refused for it now
+    if not json_patch.paths(earlier, rendered):
+        return _change(subject, before.spec)
+    # 4
+    return _change(subject, rendered)
+
+
+def _change(subject: Subject, spec: JsonObject) -> Verdict:
+    return Change(json_patch.patch(subject.whole, subject.with_spec(spec), ()))
+
+
+def _not_renderable(subject: Subject, before: Subject | None, policy: Policy, denied: Denied) -> Verdict:
+    """Refuse a configuration in which the agent has no place, unless whoever updates it has nothing to do with that."""
+    said = f"{denied.reason}: expected {denied.expected}, got {denied.got}; {denied.remedy}"
+    if not policy.enforce:
+        return Allow(Outcome.AUDITED, (f"policy {policy.name} would refuse this if it enforced: {said}",))
+    if subject.made_by_control_plane:
+        return Allow(Outcome.LEFT, (_by_control_plane(subject),))
+    innocent = before is not None and subject.is_providers_own(subject.changes(before))
+    return Allow(Outcome.LEFT, (f"left without attestation: {said}",)) if innocent else Refuse(denied)
+
+
+def _would(subject: Subject, policy: Policy) -> str:
+    return (
+        f"policy {policy.name} is Audit: {subject.kind} {subject.name} is not rendered, its machines join without "
+        "attestation; set enforcement to Enforce"
+    )
+
+
+def _by_control_plane(subject: Subject) -> str:
+    return (
+        f"{subject.kind} {subject.name} is a control plane's and its KubeadmControlPlane is not rendered, so this "
+        "machine joins without attestation, or not at all once hardening closed kubeadm's auto-approval; roll the "
+        "control plane out: clusterctl alpha rollout restart"
+    )
+
+
+def _too_late(subject: Subject) -> str:
+    if subject.kind is Kind.CONTROL_PLANE:
+        return (
+            f"{subject.kind} {subject.name} has machines from before its policy and stays as it is; "
+            "clusterctl alpha rollout restart renders it and replaces them"
+        )
+    return (
+        f"{subject.kind} {subject.name} has bootstrap data from before its policy and stays as it is; "
+        "give its owner a new one to have it rendered"
+    )

@@ -1,0 +1,106 @@
+"""What a decision needs to know of the management cluster, read when it is asked for.
+
+Promises: nothing is remembered, so an object that follows its Cluster and policy by a millisecond meets both; at most
+four small reads an object, and one where a namespace has no policy. Any replica can tell, whether it leads or not.
+Leaves to others: deciding (``decide``), the time that it may take (``service``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject, machines_of
+from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION
+from nodeattest_controller.model.objects import flag, items, mapping, text
+from nodeattest_controller.model.policy import Policy, policy_for
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+
+__all__ = ["FactReader", "Facts"]
+
+_CLUSTER_GROUP: Final = "cluster.x-k8s.io"
+_OWN_GROUP: Final = "attestation.cluster.x-k8s.io"
+_OWN_VERSION: Final = "v1alpha1"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A Cluster, and what selects it."""
+
+    cluster: JsonObject = field(repr=False)
+    policy: Policy | Denied
+    """Denied: what selects it cannot be used."""
+    paused: bool
+
+
+class FactReader:
+    """Reads them."""
+
+    def __init__(self, client: ApiClient, *, namespace: str | None) -> None:
+        """``namespace``: the only one whose Clusters are served; None: all."""
+        self._client = client
+        self._namespace = namespace
+
+    async def of(self, subject: Subject) -> Facts | None:
+        """Return what is known of the subject's cluster; None where it has none, or one that no policy selects.
+
+        Raises ``ApiError``.
+        """
+        if self._namespace is not None and subject.namespace != self._namespace:
+            return None
+        policies = await self._list(_OWN_GROUP, _OWN_VERSION, "nodeattestationpolicies", subject.namespace)
+        cluster = await self._cluster(subject) if policies else None
+        if cluster is None:
+            return None
+        try:
+            policy: Policy | Denied = policy_for(cluster, policies)
+        except Denied as denied:
+            policy = denied
+        except Unavailable as unavailable:
+            if unavailable.reason is not Reason.POLICY_MISSING:
+                raise
+            return None
+        paused = flag(cluster, "spec", "paused") or PAUSED_ANNOTATION in mapping(cluster, "metadata", "annotations")
+        return Facts(cluster, policy, paused or subject.paused)
+
+    async def has_machines(self, cluster: JsonObject) -> bool:
+        """Tell whether the control plane of a cluster has a Machine; raises ``ApiError``."""
+        namespace, name = text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
+        path = paths.collection_path(_CLUSTER_GROUP, await self._served(), "machines", namespace=namespace)
+        return bool(items(await self._client.get(path, machines_of(name)), "items"))
+
+    async def _cluster(self, subject: Subject) -> JsonObject | None:
+        """Find the Cluster: by what the object says; that of a control plane without an owner by who refers to it."""
+        if not subject.cluster and subject.kind is Kind.CONFIG:
+            return None  # nobody uses it yet; whoever will labels it first, by an update
+        version = await self._served()
+        if not version:
+            return None
+        if subject.cluster:
+            path = paths.object_path(_CLUSTER_GROUP, version, "clusters", subject.cluster, namespace=subject.namespace)
+            try:
+                return await self._client.get(path)
+            except NotFound:
+                return None
+        clusters = await self._list(_CLUSTER_GROUP, version, "clusters", subject.namespace)
+        return next((cluster for cluster in clusters if subject.is_control_plane_of(cluster)), None)
+
+    async def _list(self, group: str, version: str, resource: str, namespace: str) -> list[JsonObject]:
+        path, found = paths.collection_path(group, version, resource, namespace=namespace), list[JsonObject]()
+        try:
+            async for page in self._client.pages(path):
+                found += items(page, "items")
+        except NotFound:  # the kind is not installed, hence not used
+            return []
+        return found
+
+    async def _served(self) -> str:
+        """Learn which version of Cluster API is served; anew each time, because an upgrade changes it."""
+        try:
+            found = await self._client.get(f"/apis/{_CLUSTER_GROUP}")
+        except NotFound:
+            return ""
+        return text(found, "preferredVersion", "version")

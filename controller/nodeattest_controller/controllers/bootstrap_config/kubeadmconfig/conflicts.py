@@ -1,0 +1,192 @@
+"""What a user's own bootstrap configuration says that contradicts attestation: found and named, never overwritten.
+
+Promises: reads, changes nothing; whatever is not a contradiction stays as it is. Files of ours are known by their path
+and replaced, whatever stands in them: no content, annotation or mark makes a check unnecessary.
+Leaves to others: what commands do when they run. They are programs, and not read here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import arguments, objects, section, words
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
+    NEEDS_PROVIDER_ID,
+    RenderOptions,
+    Serving,
+    refusal,
+)
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import (
+    ADOPT_SCRIPT,
+    ADOPT_UNIT,
+    DROP_IN,
+    KUBELET_CONF,
+    MARK,
+    PROVIDER_ID_SCRIPT,
+    kubelet_arguments,
+)
+from nodeattest_controller.model.objects import text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied
+
+__all__ = ["find"]
+
+_OWN: Final = frozenset({DROP_IN, ADOPT_UNIT, ADOPT_SCRIPT, PROVIDER_ID_SCRIPT})
+_CREDENTIALS: Final = frozenset({KUBELET_CONF, "/etc/kubernetes/bootstrap-kubelet.conf"})
+_UNIT_FOLDERS: Final = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+_ENVIRONMENT_FILES: Final = frozenset({"/etc/default/kubelet", "/etc/sysconfig/kubelet"})
+"""``KUBELET_EXTRA_ARGS`` of kubeadm's packages, which stands last on kubelet's command line."""
+_ROTATES: Final = re.compile(r"rotate-certificates(?!=false\b)")
+_VARIABLE: Final = "KUBELET_KUBECONFIG_ARGS"
+_BOOTSTRAP_FLAG: Final = "bootstrap-kubeconfig"
+_ROTATION_SET: Final = re.compile(r"""["']?rotateCertificates["']?\s*:\s*["']?true""", re.IGNORECASE)
+_SERVING_UNSET: Final = re.compile(r"""["']?serverTLSBootstrap["']?\s*:\s*["']?false""", re.IGNORECASE)
+_PHASE: Final = "kubelet-start"
+_TEMPLATE: Final = re.compile(r"\{[{%#]|\$\{")
+
+
+def find(spec: JsonObject, plan: RenderOptions, roles: tuple[str, ...]) -> Iterator[Denied]:
+    """Yield every contradiction; ``roles`` are the configurations that count: join, and init where it may run."""
+    yield from _plan(plan, spec, roles)
+    for role in roles:
+        yield from _role(section(spec, role), plan, role)
+    for file in objects(spec, "files"):
+        yield from _file(file, plan)
+    for command in words(spec, "preKubeadmCommands"):
+        if "kubelet-authenticator join" in command and not command.endswith(MARK):
+            yield refusal(
+                "one kubelet-authenticator join, the rendered one",
+                "preKubeadmCommands run another",
+                "remove it: what is rendered reads kubeadm's configuration by itself",
+            )
+
+
+def _plan(plan: RenderOptions, spec: JsonObject, roles: tuple[str, ...]) -> Iterator[Denied]:
+    for name, value in (("program", plan.program), *((name, str(plan.settings[name])) for name in plan.settings)):
+        if _TEMPLATE.search(f"{name}{value}"):
+            yield refusal(
+                f"{name} without braces that cloud-init or clusterctl would fill in",
+                "a template",
+                "give the value itself; only the provider ID may be a template",
+            )
+    finds = bool(plan.provider_id_file or plan.provider_id_command)
+    for role in roles:
+        named = dict(arguments(section(section(spec, role), "nodeRegistration"))).get("provider-id")
+        if named and finds:
+            yield refusal(
+                "one source of the provider ID",
+                f"{role} kubeletExtraArgs provider-id, and a file or command in the plan",
+                "remove one of both: the agent takes what kubelet is told",
+            )
+        if plan.provider in NEEDS_PROVIDER_ID and not (finds or plan.provider_id or named):
+            yield refusal(
+                f"a provider ID, which {plan.provider} cannot find by itself",
+                f"{role} gives kubelet no provider-id",
+                "set kubeletExtraArgs provider-id (a template, where the machines differ), or give --provider-id, "
+                "--provider-id-file or --provider-id-command",
+            )
+
+
+def _role(configuration: JsonObject, plan: RenderOptions, role: str) -> Iterator[Denied]:
+    given = list(arguments(section(configuration, "nodeRegistration")))
+    wanted = kubelet_arguments(plan) | {"kubeconfig": KUBELET_CONF}
+    for name, value in given:
+        if name in wanted and not _same(name, value, wanted[name]):
+            yield _argument(role, name, f"{wanted[name]!r}", repr(value))
+        elif plan.serving is Serving.KUBELET and name in {"tls-cert-file", "tls-private-key-file"}:
+            yield _argument(role, name, "none, with serving certificates from the cluster", "one")
+        elif plan.serving is Serving.KUBELET and "RotateKubeletServerCertificate=false" in value:
+            yield _argument(role, name, "without RotateKubeletServerCertificate=false", "it")
+    if any(phase == _PHASE or phase.startswith(f"{_PHASE}/") for phase in words(configuration, "skipPhases")):
+        yield refusal(
+            f"{role} that runs kubeadm's phase {_PHASE}",
+            "skipPhases names it",
+            "take it out: it writes kubelet's arguments, and finds its kubeconfig in place",
+        )
+
+
+def _same(name: str, value: str, wanted: str) -> bool:
+    """Compare as kubelet does: Go's strconv.ParseBool for truth values."""
+    if name.startswith("rotate"):
+        return value.lower() in ({"false", "f", "0"} if wanted == "false" else {"true", "t", "1"})
+    return value == wanted
+
+
+def _argument(role: str, name: str, expected: str, got: str) -> Denied:
+    remedy = "remove it" if name != "provider-id" else "remove one of both, so that kubelet and agent are told the same"
+    return refusal(f"{role} kubeletExtraArgs {name}: {expected}", got, remedy)
+
+
+def _file(file: JsonObject, plan: RenderOptions) -> Iterator[Denied]:
+    path = posixpath.normpath("/" + text(file, "path").lstrip("/"))
+    if path in _OWN:
+        return
+    if path in _CREDENTIALS:
+        yield refusal(f"no {path} in files: kubelet-authenticator or kubeadm writes it", "one", "remove it from files")
+        return
+    if posixpath.basename(path).startswith("kubeletconfiguration"):
+        yield from _settings(path, _content(file) or "", plan)
+    rule = _rule(path)
+    if rule is None:
+        return
+    content = _content(file)
+    if content is None:
+        yield refusal(
+            f"{path} with its content in plain sight, since it decides how kubelet starts",
+            "content of a Secret, or compressed",
+            "put it into content, or into the machine's image",
+        )
+        return
+    for line in content.splitlines():
+        if not line.lstrip().startswith(("#", ";")) and rule(line):
+            yield refusal(
+                f"{path} that starts kubelet without --{_BOOTSTRAP_FLAG} and rotation of its own",
+                "a line that says otherwise",
+                f"take {_BOOTSTRAP_FLAG}, rotate-certificates and {_VARIABLE} out of it; {DROP_IN} sets them",
+            )
+            return
+
+
+def _rule(path: str) -> Callable[[str], bool] | None:
+    """Say which lines of a file would undo ours; None: the file has nothing to do with it."""
+    folder, _, name = path.rpartition("/")
+    if path in _ENVIRONMENT_FILES:
+        return lambda line: _BOOTSTRAP_FLAG in line or _VARIABLE in line or _ROTATES.search(line) is not None
+    if name == "kubelet.service" and folder in _UNIT_FOLDERS:
+        return _starts_wrongly
+    if not (folder.removesuffix("/kubelet.service.d") in _UNIT_FOLDERS and folder.endswith("/kubelet.service.d")):
+        return None
+    if name < posixpath.basename(DROP_IN):  # ours comes later and sets the variable anew
+        return _starts_wrongly
+    return lambda line: _starts_wrongly(line) or f"{_VARIABLE}=" in line
+
+
+def _starts_wrongly(line: str) -> bool:
+    overridden = line.lstrip().startswith("Environment=") and _VARIABLE + "=" in line
+    return not overridden and (_BOOTSTRAP_FLAG in line or _ROTATES.search(line) is not None)
+
+
+def _settings(path: str, content: str, plan: RenderOptions) -> Iterator[Denied]:
+    """Look at a patch of KubeletConfiguration: flags win over it, but its author meant something else."""
+    if _ROTATION_SET.search(content):
+        yield refusal(f"{path} without rotateCertificates: true", "it", "remove it: the agent renews the certificate")
+    if plan.serving is Serving.KUBELET and _SERVING_UNSET.search(content):
+        yield refusal(f"{path} without serverTLSBootstrap: false", "it", "remove it, or render with --serving none")
+
+
+def _content(file: JsonObject) -> str | None:
+    """Return a file's text; None where it is not in plain sight."""
+    content, encoding = text(file, "content"), text(file, "encoding")
+    if "contentFrom" in file or encoding.startswith("gzip"):
+        return None
+    if encoding != "base64":
+        return content
+    try:
+        return base64.b64decode(content, validate=False).decode("utf-8", "replace")
+    except (binascii.Error, ValueError):
+        return None

@@ -1,0 +1,156 @@
+"""Where things stand in the four kinds that hold a KubeadmConfigSpec, in both API versions.
+
+Promises: reads anything; what has another type than its CRD says is refused by its path, never passed over.
+Source: the CRDs of Cluster API (bootstrap.cluster.x-k8s.io, controlplane.cluster.x-k8s.io; v1beta1, v1beta2).
+kubeletExtraArgs is a map in v1beta1, a list of name and value in v1beta2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderingRefused, refusal
+from nodeattest_controller.model.objects import text
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+
+__all__ = [
+    "LIMITS",
+    "arguments",
+    "is_control_plane",
+    "is_rendered_kind",
+    "objects",
+    "section",
+    "set_argument",
+    "spec_path",
+    "words",
+]
+
+_BOOTSTRAP: Final = "bootstrap.cluster.x-k8s.io"
+_CONTROL_PLANE: Final = "controlplane.cluster.x-k8s.io"
+_PATHS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+    (_BOOTSTRAP, "KubeadmConfig"): ("spec",),
+    (_BOOTSTRAP, "KubeadmConfigTemplate"): ("spec", "template", "spec"),
+    (_CONTROL_PLANE, "KubeadmControlPlane"): ("spec", "kubeadmConfigSpec"),
+    (_CONTROL_PLANE, "KubeadmControlPlaneTemplate"): ("spec", "template", "spec", "kubeadmConfigSpec"),
+}
+_VERSIONS: Final = ("v1beta1", "v1beta2")
+_CONTROL_PLANE_LABEL: Final = "cluster.x-k8s.io/control-plane"
+"""On every KubeadmConfig that a KubeadmControlPlane makes (cluster-api api/core ``MachineControlPlaneLabel``)."""
+LIMITS: Final = {
+    "files": 200,
+    "preKubeadmCommands": 1000,
+    "postKubeadmCommands": 1000,
+    "kubeletExtraArgs": 100,
+    "ignorePreflightErrors": 50,
+}
+"""maxItems of the CRDs."""
+
+
+def is_rendered_kind(document: JsonObject) -> bool:
+    """Tell whether an object is one of the four, in whichever version."""
+    return _key(document) in _PATHS
+
+
+def spec_path(document: JsonObject) -> tuple[str, ...]:
+    """Say where the KubeadmConfigSpec stands; raises ``RenderingRefused``."""
+    path = _PATHS.get(_key(document))
+    version = text(document, "apiVersion").rpartition("/")[2]
+    if path is None or version not in _VERSIONS:
+        kinds = ", ".join(kind for _, kind in _PATHS)
+        got = f"{text(document, 'kind') or 'no kind'} of {text(document, 'apiVersion') or 'no apiVersion'}"
+        remedy = "render the objects that hold a kubeadm configuration, in a version that Cluster API serves"
+        raise RenderingRefused((refusal(f"{kinds} of {' or '.join(_VERSIONS)}", got, remedy),))
+    return path
+
+
+def is_control_plane(document: JsonObject, spec: JsonObject) -> bool:
+    """Tell whether ``kubeadm init`` may run with it, or whether it was made of one with which it may.
+
+    A KubeadmConfig that joins keeps nothing of its control plane but the label: it must be rendered as its control
+    plane was, or Cluster API sees a difference and replaces the machine (controlplane/kubeadm/internal/filters.go).
+    """
+    labels = section(section(document, "metadata"), "labels")
+    join = section(spec, "joinConfiguration")
+    return (
+        _key(document)[0] == _CONTROL_PLANE
+        or _CONTROL_PLANE_LABEL in labels
+        or "initConfiguration" in spec
+        or "clusterConfiguration" in spec
+        or "controlPlane" in join
+    )
+
+
+def section(parent: JsonObject, name: str) -> JsonObject:
+    """Return the object of that name; absent or null: an empty one. Raises ``RenderingRefused``."""
+    value = parent.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _shape(name, "an object", value)
+    return value
+
+
+def objects(parent: JsonObject, name: str) -> list[JsonObject]:
+    """Return the list of objects of that name; raises ``RenderingRefused``."""
+    found: list[JsonObject] = []
+    for entry in _list(parent, name):
+        if not isinstance(entry, dict):
+            raise _shape(name, "a list of objects", entry)
+        found.append(entry)
+    return found
+
+
+def words(parent: JsonObject, name: str) -> list[str]:
+    """Return the list of texts of that name; raises ``RenderingRefused``."""
+    found: list[str] = []
+    for entry in _list(parent, name):
+        if not isinstance(entry, str):
+            raise _shape(name, "a list of texts", entry)
+        found.append(entry)
+    return found
+
+
+def arguments(registration: JsonObject) -> Iterator[tuple[str, str]]:
+    """Yield kubelet's arguments in either shape, leading dashes aside; raises ``RenderingRefused``."""
+    given = registration.get("kubeletExtraArgs")
+    if isinstance(given, dict):
+        pairs: list[tuple[JsonValue, JsonValue]] = list(given.items())
+    else:
+        pairs = [(entry.get("name"), entry.get("value", "")) for entry in objects(registration, "kubeletExtraArgs")]
+    for name, value in pairs:
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise _shape("kubeletExtraArgs", "names and values that are texts", value)
+        yield name.lstrip("-"), value
+
+
+def set_argument(registration: JsonObject, version: str, name: str, value: str) -> bool:
+    """Give kubelet an argument, unless it has it; tells whether it was missing."""
+    if any(there == name for there, _ in arguments(registration)):
+        return False
+    given = registration.get("kubeletExtraArgs")
+    if given is None:
+        given = registration["kubeletExtraArgs"] = {} if version == "v1beta1" else []
+    if isinstance(given, dict):
+        given[name] = value
+    elif isinstance(given, list):
+        given.append({"name": name, "value": value})
+    return True
+
+
+def _list(parent: JsonObject, name: str) -> list[JsonValue]:
+    value = parent.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _shape(name, "a list", value)
+    return value
+
+
+def _key(document: JsonObject) -> tuple[str, str]:
+    return text(document, "apiVersion").rpartition("/")[0], text(document, "kind")
+
+
+def _shape(name: str, expected: str, value: JsonValue) -> RenderingRefused:
+    got = f"{type(value).__name__} there"
+    return RenderingRefused((refusal(f"{name}: {expected}", got, "correct it; its CRD would refuse it, too"),))

@@ -1,0 +1,74 @@
+"""What a rendered node shall do: by which provider it attests, and how it finds what that needs.
+
+Promises: values only. Leaves to others where they come from (a policy, flags) and what they turn into (``content``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import JsonValue
+
+__all__ = ["NEEDS_PROVIDER_ID", "RenderOptions", "Rendered", "RenderingRefused", "Serving", "refusal"]
+
+NEEDS_PROVIDER_ID: Final = frozenset({"tpm", "challenge", "insecure"})
+"""Providers that cannot tell which machine this is; clouds can, and third parties speak for themselves."""
+
+
+class Serving(StrEnum):
+    """Where kubelet's serving certificate comes from."""
+
+    KUBELET = "kubelet"
+    """kubelet asks the in-tree signer (``serverTLSBootstrap``), and the policy's ``serving.kubelet`` decides."""
+    NONE = "none"
+    """Left to the user: self-signed, or files of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderOptions:
+    """What to render into a bootstrap configuration."""
+
+    provider: ProviderName
+    settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """The provider's settings on the node (``--set``)."""
+    provider_id: str | None = None
+    """Given to kubelet and, by way of kubeadm's configuration, to the agent; may hold cloud-init's templates."""
+    provider_id_file: str | None = None
+    provider_id_command: str | None = None
+    serving: Serving = Serving.KUBELET
+    exec_api_version: str = "v1"
+    """``v1beta1`` for kubelets before 1.22 (client-go plugin/pkg/client/auth/exec)."""
+    program: str = "kubelet-authenticator"
+    """The agent, on the node's PATH or by an absolute path."""
+
+    @property
+    def adopts(self) -> bool:
+        """Whether the node of ``kubeadm init`` is taken over: a provider that proves nothing renews nothing."""
+        return self.provider != "insecure"
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A rendered object and what was changed, one line each; no lines: it was so already."""
+
+    document: JsonObject
+    changes: tuple[str, ...]
+
+
+class RenderingRefused(Exception):  # noqa: N818 - it is the outcome's name, as Denied is
+    """A configuration that cannot be rendered without breaking what its author wrote; every reason, not the first."""
+
+    def __init__(self, refusals: tuple[Denied, ...]) -> None:
+        super().__init__("; ".join(str(refusal) for refusal in refusals))
+        self.refusals = refusals
+
+
+def refusal(expected: str, got: str, remedy: str) -> Denied:
+    """Say why a configuration is not rendered."""
+    return Denied(Reason.BOOTSTRAP_CONFIG_REFUSED, expected=expected, got=got, remedy=remedy)

@@ -1,0 +1,156 @@
+"""The files, commands and kubelet arguments of an attested node; the same for cloud-init and Ignition.
+
+Facts this rests on, each with its source:
+
+* kubeadm waits for ``/etc/kubernetes/kubelet.conf`` and uses whatever kubeconfig it finds there, so no phase is skipped
+  (kubernetes cmd/kubeadm/app/cmd/phases/join/kubelet.go ``waitForTLSBootstrappedClient``, 1.20 to 1.34, and
+  ``kubelet-wait-bootstrap`` of control planes in local mode).
+* Its preflight refuses that very file, and no other one of ours (app/preflight/checks.go ``addCommonChecks``).
+* kubeadm's drop-in takes ``--bootstrap-kubeconfig`` from ``KUBELET_KUBECONFIG_ARGS``; systemd merges drop-ins of all
+  directories by name, and a later ``Environment=`` wins (kubernetes/release cmd/krel/templates; systemd.unit(5)).
+* kubelet's last flag wins, and flags win over its configuration file (cmd/kubelet/app/server.go
+  ``kubeletConfigFlagPrecedence``). ``$KUBELET_KUBEADM_ARGS`` stands after ``$KUBELET_KUBECONFIG_ARGS``. So arguments do
+  what a patch of KubeletConfiguration would, but from 1.20 on and not from 1.25.
+* cloud-init runs commands as one ``sh`` script that goes on after a failure (cloud-init cc_runcmd, util.shellify),
+  hence ``exit 1``: kubeadm without a credential would wait five minutes and blame kubelet. Ignition's script ends by
+  itself (``set -e``).
+* Where Cluster API puts kubeadm's configuration: cluster-api bootstrap/kubeadm/internal/cloudinit and ignition/clc.
+
+No text here holds ``$`` or ``{{``: clusterctl substitutes the one, cloud-init's jinja the other.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from typing import Final
+
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
+    NEEDS_PROVIDER_ID,
+    RenderOptions,
+    Serving,
+)
+
+__all__ = [
+    "ADOPT_SCRIPT",
+    "ADOPT_UNIT",
+    "DROP_IN",
+    "IGNORED_PREFLIGHT",
+    "KUBELET_CONF",
+    "MARK",
+    "PROVIDER_ID_SCRIPT",
+    "File",
+    "adopt_command",
+    "adopt_files",
+    "agent_words",
+    "join_command",
+    "join_files",
+    "kubelet_arguments",
+]
+
+KUBELET_CONF: Final = "/etc/kubernetes/kubelet.conf"
+IGNORED_PREFLIGHT: Final = "FileAvailable--etc-kubernetes-kubelet.conf"
+MARK: Final = "# nodeattest"
+"""Ends a command of ours, so that another rendering replaces it; a comment to sh and bash."""
+DROP_IN: Final = "/etc/systemd/system/kubelet.service.d/90-nodeattest.conf"
+ADOPT_UNIT: Final = "/etc/systemd/system/nodeattest-adopt.service"
+ADOPT_SCRIPT: Final = "/etc/kubernetes/nodeattest-adopt.sh"
+PROVIDER_ID_SCRIPT: Final = "/etc/kubernetes/nodeattest-provider-id.sh"
+_JOIN_CONFIG: Final = {"cloud-config": "/run/kubeadm/kubeadm-join-config.yaml", "ignition": "/etc/kubeadm.yml"}
+_INIT_CONFIG: Final = "/run/kubeadm/kubeadm.yaml"
+"""cloud-init's; with Ignition both are one file, and the agent sees by its kinds what kubeadm is going to do."""
+_DROP_IN_TEXT: Final = f"""\
+# Written by nodeattest: kubelet gets its credential from kubelet-authenticator and bootstraps none by itself.
+[Service]
+Environment="KUBELET_KUBECONFIG_ARGS=--kubeconfig={KUBELET_CONF}"
+"""
+_PROVIDER_ID_TEXT: Final = r"""# Written by nodeattest: tells what kubeadm told kubelet.
+exec sed -n 's/^.*--provider-id=\([^ "]*\).*/\1/p' /var/lib/kubelet/kubeadm-flags.env
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of ours."""
+
+    path: str
+    content: str
+
+
+def kubelet_arguments(plan: RenderOptions) -> dict[str, str]:
+    """Name kubelet's arguments, by their flags."""
+    arguments = {"bootstrap-kubeconfig": "", "rotate-certificates": "false"}
+    if plan.serving is Serving.KUBELET:
+        arguments["rotate-server-certificates"] = "true"
+    if plan.provider_id is not None:
+        arguments["provider-id"] = plan.provider_id
+    return arguments
+
+
+def join_files() -> tuple[File, ...]:
+    """List what each node gets."""
+    return (File(DROP_IN, _DROP_IN_TEXT),)
+
+
+def join_command(plan: RenderOptions, *, file_format: str, may_init: bool) -> str:
+    """Write the command that comes last before kubeadm."""
+    words = [plan.program, "join", "--kubeadm-config", _JOIN_CONFIG[file_format], *agent_words(plan)]
+    words += ["--exec-api-version", plan.exec_api_version]
+    guard = f"[ -e {_INIT_CONFIG} ] || " if may_init and file_format == "cloud-config" else ""
+    return f"{guard}{shlex.join(words)} || exit 1 {MARK}"
+
+
+def agent_words(plan: RenderOptions) -> list[str]:
+    """Tell the agent how it attests."""
+    words = ["--provider", str(plan.provider)]
+    for name in sorted(plan.settings):
+        words += ["--set", f"{name}={json.dumps(plan.settings[name], separators=(',', ':'), sort_keys=True)}"]
+    if plan.provider_id_file is not None:
+        words += ["--provider-id-file", plan.provider_id_file]
+    if plan.provider_id_command is not None:
+        words += ["--provider-id-command", plan.provider_id_command]
+    return words
+
+
+def adopt_files(plan: RenderOptions) -> tuple[File, ...]:
+    """List what a node gets besides that ``kubeadm init`` may make.
+
+    What is here depends on the plan alone, so that init and join of one control plane are rendered alike. kubelet is
+    told its provider ID in kubeadm's file of flags, with every template filled in, and the agent takes it from there.
+    """
+    words = [plan.program, "adopt", *agent_words(plan), "--exec-api-version", plan.exec_api_version]
+    asks = plan.provider in NEEDS_PROVIDER_ID and not (plan.provider_id_file or plan.provider_id_command)
+    if asks:
+        words += ["--provider-id-command", f"/bin/sh {PROVIDER_ID_SCRIPT}"]
+    # Not oneshot: systemd before 244 restarts none. The management controller reaches the cluster minutes later at
+    # best, so nothing waits for this unit, and it never gives up.
+    unit = f"""\
+# Written by nodeattest: takes over the node that kubeadm init made, as soon as the cluster's controller answers.
+[Unit]
+Description=Attest this node and replace its kubelet credential
+Wants=network-online.target
+After=network-online.target kubelet.service
+StartLimitIntervalSec=0
+[Service]
+ExecStart=/bin/sh {ADOPT_SCRIPT}
+Restart=on-failure
+RestartSec=30
+[Install]
+WantedBy=multi-user.target
+"""
+    # A node that joined is adopted already. kubelet reads its kubeconfig when it starts, and only then.
+    script = f"""\
+# Written by nodeattest. Killed at any point, it is run again from the start.
+set -e
+{shlex.join(words)}
+systemctl restart kubelet.service
+systemctl disable {ADOPT_UNIT.rpartition("/")[2]}
+"""
+    files = (File(ADOPT_UNIT, unit), File(ADOPT_SCRIPT, script))
+    return (*files, File(PROVIDER_ID_SCRIPT, _PROVIDER_ID_TEXT)) if asks else files
+
+
+def adopt_command() -> str:
+    """Write the command that comes after kubeadm and returns at once."""
+    return f"systemctl enable --now --no-block {ADOPT_UNIT.rpartition('/')[2]} {MARK}"

@@ -1,0 +1,105 @@
+"""The renderer of ``bootstrap.render``, told by a policy what to render. Pure.
+
+Promises: what is rendered depends on the object, its policy and its Cluster only, so that every replica renders alike.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
+    RenderingRefused,
+    RenderOptions,
+    Serving,
+)
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
+from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
+from nodeattest_controller.model.objects import items, mapping, strings, text
+from nodeattest_controller.model.policy import Policy
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.names import ProviderName
+
+__all__ = ["ATTESTOR_ANNOTATION", "PolicyRenderer", "plan_for"]
+
+ATTESTOR_ANNOTATION: Final = "attestation.cluster.x-k8s.io/attestor"
+"""On the object, or on its Cluster: which of the policy's attestors these machines use, where it names several."""
+_EXEC_V1: Final = (1, 22)
+"""The first Kubernetes whose kubelet knows client.authentication.k8s.io/v1."""
+_VERSION: Final = re.compile(r"v?(\d{1,3})\.(\d{1,4})\.", re.ASCII)
+
+
+class PolicyRenderer:
+    """Renders by what a policy says."""
+
+    def render(self, subject: Subject, policy: Policy, cluster: JsonObject) -> JsonObject:
+        """Return the bootstrap configuration with the agent in it; raises ``Denied``."""
+        plan = plan_for(subject, policy, cluster)
+        try:
+            made = render(subject.whole, plan).document
+        except RenderingRefused as refused:
+            raise _as_one(refused.refusals) from None
+        return mapping(made, *subject.place)
+
+    def is_rendered(self, spec: JsonObject) -> bool:
+        """Know it by our files and commands."""
+        commands = strings(spec, "preKubeadmCommands")
+        return any(command.endswith(MARK) for command in commands) or any(
+            text(file, "path") == DROP_IN for file in items(spec, "files")
+        )
+
+
+def plan_for(subject: Subject, policy: Policy, cluster: JsonObject) -> RenderOptions:
+    """Say what to render for an object of a cluster; raises ``Denied``."""
+    return RenderOptions(
+        provider=_provider(subject, policy, cluster),
+        serving=Serving.KUBELET if policy.serving.approves_kubelet else Serving.NONE,
+        exec_api_version="v1" if _version(subject, cluster) >= _EXEC_V1 else "v1beta1",
+    )
+
+
+def _provider(subject: Subject, policy: Policy, cluster: JsonObject) -> ProviderName:
+    chosen = next(
+        (
+            named
+            for whole in (subject.whole, cluster)
+            if (named := text(whole, "metadata", "annotations", ATTESTOR_ANNOTATION))
+        ),
+        "",
+    )
+    if chosen and chosen not in policy.attestors:
+        raise Denied(
+            Reason.ATTESTOR_NOT_AUTHORIZED,
+            expected=f"{ATTESTOR_ANNOTATION}: one of {', '.join(sorted(policy.attestors)) or 'none'}",
+            got=chosen,
+            remedy=f"correct the annotation, or name the attestor in policy {policy.name}",
+        )
+    if not chosen and len(policy.attestors) != 1:
+        raise Denied(
+            Reason.POLICY_INVALID,
+            expected="one attestor to render for",
+            got=", ".join(sorted(policy.attestors)) or "none (an empty authorizedAttestors means none)",
+            remedy=f"name one in policy {policy.name}, or choose it by annotation {ATTESTOR_ANNOTATION} on the Cluster",
+        )
+    return ProviderName(chosen) if chosen else next(iter(policy.attestors))
+
+
+def _version(subject: Subject, cluster: JsonObject) -> tuple[int, int]:
+    """Return the Kubernetes version of these machines as far as it is told; else a current one."""
+    own = text(subject.whole, "spec", "version") if subject.kind is Kind.CONTROL_PLANE else ""
+    found = _VERSION.match(own or text(cluster, "spec", "topology", "version"))
+    return (int(found[1]), int(found[2])) if found else _EXEC_V1
+
+
+def _as_one(refusals: tuple[Denied, ...]) -> Denied:
+    """Say everything that stands in the way at once."""
+    if len(refusals) == 1:
+        return refusals[0]
+    return Denied(
+        refusals[0].reason,
+        expected="; ".join(refusal.expected for refusal in refusals),
+        got="; ".join(refusal.got for refusal in refusals),
+        remedy="; ".join(refusal.remedy for refusal in refusals),
+    )

@@ -1,0 +1,110 @@
+"""The webhook of one replica: listens whether it leads or not, because API servers call any.
+
+Promises: it listens before its replica is called ready, and ends with the process; a certificate that cannot be had is
+told in ``unhealthy`` and never ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Self
+
+from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY
+from nodeattest_controller.controllers.bootstrap_config.cert_rotator import CertRotator
+from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
+from nodeattest_controller.controllers.bootstrap_config.handler import AdmissionHandler
+from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
+from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate, FileCertificate
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.settings import Settings, SettingsError
+from nodeattest_kube.client import ApiClient
+from nodeattest_serving import settings as serving
+from nodeattest_serving.listener import Listener
+
+__all__ = ["WebhookServer"]
+
+_LIMITS: Final = serving.ConnectionLimits(connections=128, connections_of_client=128, connection_seconds=10.0)
+"""All API servers may come from one address (kube-proxy), and each review is a connection; API servers wait for five
+seconds."""
+
+
+class WebhookServer:
+    """Serves controller ``bootstrap-config``; does nothing where that is off."""
+
+    def __init__(self, settings: Settings, client: ApiClient, metrics: Metrics) -> None:
+        self._address = settings.webhook_address if settings.enabled("bootstrap-config") else None
+        self._settings = settings
+        self._client = client
+        self._metrics = metrics
+        self._listener: Listener | None = None
+        self._files: FileCertificate | None = None
+        self._keeper: CertRotator | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a webhook at all."""
+        return self._address is not None
+
+    @property
+    def port(self) -> int:
+        """Where it listens; the chosen one where 0 was asked for."""
+        return self._listener.port if self._listener else 0
+
+    def unhealthy(self) -> str | None:
+        """Say what keeps API servers from calling it; None where nothing does."""
+        if self._files is not None:
+            return self._files.trouble()
+        return self._keeper.trouble if self._keeper else None
+
+    async def __aenter__(self) -> Self:
+        """Listen; raises ``SettingsError`` where address or files cannot be had."""
+        if self._address is None:
+            return self
+        host, port = self._address
+        service = AdmissionHandler(
+            FactReader(self._client, namespace=self._settings.watch_namespace),
+            PolicyRenderer(),
+            self._metrics,
+            clock=time.monotonic,
+        )
+        try:
+            context = self._own().context if self._settings.webhook_cert_dir is None else self._given().context
+            self._listener = Listener(service.handle, serving.Address(host, port), context, _LIMITS, most_body=MAX_BODY)
+            await self._listener.start()
+        except serving.SettingsError as error:
+            raise SettingsError(f"webhook: {error}") from None
+        if self._keeper is not None:
+            self._keeping = asyncio.create_task(self._keeper.run(), name="webhook certificates")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop listening; what is being answered is answered."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        if self._listener is not None:
+            await self._listener.stop()
+
+    def _own(self) -> DynamicCertificate:
+        held, settings = DynamicCertificate(), self._settings
+        service = f"{settings.webhook_service_name}.{settings.namespace}.svc"
+        self._keeper = CertRotator(
+            self._client,
+            held,
+            namespace=settings.namespace,
+            configuration=settings.webhook_configuration_name,
+            names=(service, *settings.webhook_hosts),
+            now=_now,
+        )
+        return held
+
+    def _given(self) -> FileCertificate:
+        self._files = FileCertificate(Path(self._settings.webhook_cert_dir or ""), now=_now)
+        return self._files
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

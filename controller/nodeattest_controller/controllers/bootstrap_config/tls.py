@@ -1,0 +1,91 @@
+"""The serving certificate in force, for every handshake from the moment that it is taken.
+
+Promises: a connection that stands keeps what it began with; the key touches no disk; files that cert-manager renews are
+taken when they change (``ServingCertificate``), and their expiry is told.
+Source: Python ``ssl``; OpenSSL SSL_set_SSL_CTX.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from nodeattest_providers.x509_errors import X509_ERRORS
+from nodeattest_serving.files import no_password
+from nodeattest_serving.tls import ServingCertificate
+
+__all__ = ["DynamicCertificate", "FileCertificate"]
+
+
+class DynamicCertificate:
+    """A certificate out of a Secret."""
+
+    def __init__(self) -> None:
+        self._current: ssl.SSLContext | None = None
+        self._taken = b""
+        self.context: Final = _context()
+        """What to listen with; without a certificate every handshake fails."""
+        self.context.sni_callback = self._choose
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a handshake can succeed."""
+        return self._current is not None
+
+    def take(self, chain: bytes, key: bytes) -> bool:
+        """Show this certificate from now on; tells whether it is another one."""
+        if chain == self._taken:
+            return False
+        context = _context()
+        # OpenSSL takes a path only; an anonymous file has one and leaves no key on any disk.
+        with os.fdopen(os.memfd_create("webhook-certificate", os.MFD_CLOEXEC), "wb") as memory:
+            memory.write(chain + b"\n" + key)
+            memory.flush()
+            context.load_cert_chain(f"/proc/self/fd/{memory.fileno()}", password=no_password)
+        self._current, self._taken = context, chain
+        return True
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> int | None:
+        """Give a handshake the certificate in force; called for every one, with a name or without."""
+        if self._current is None:
+            return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
+        connection.context = self._current
+        return None
+
+
+class FileCertificate:
+    """A certificate in a folder, as a mounted Secret of cert-manager (type kubernetes.io/tls) shows it."""
+
+    def __init__(self, folder: Path, *, now: Callable[[], datetime]) -> None:
+        """Read it; raises the front's ``SettingsError``."""
+        self._certificate = folder / "tls.crt"
+        self._now = now
+        self.context: Final = ServingCertificate(self._certificate, folder / "tls.key").context
+
+    def trouble(self) -> str | None:
+        """Say what is wrong with it; None where nothing is."""
+        try:
+            certificate = x509.load_pem_x509_certificate(self._certificate.read_bytes())
+        except OSError as error:
+            return f"{self._certificate} cannot be read: {error.strerror}"
+        except X509_ERRORS:
+            return f"{self._certificate} holds no certificate in PEM"
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        if begin <= self._now() < end:
+            return None
+        times = f"from {begin:%Y-%m-%dT%H:%MZ} to {end:%Y-%m-%dT%H:%MZ}"
+        return f"{self._certificate} is good {times}: see why its issuer does not renew it"
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET
+    return context

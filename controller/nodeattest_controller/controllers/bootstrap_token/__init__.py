@@ -1,0 +1,1 @@
+"""Controller ``bootstrap-token``: lifetime of the bootstrap tokens of Machines and MachinePools."""

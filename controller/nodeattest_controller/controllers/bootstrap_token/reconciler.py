@@ -1,0 +1,307 @@
+"""Looks after the bootstrap tokens of one cluster: what is there, what it is for, and the one write that this asks for.
+
+Promises: every write is a compare-and-swap on what was read in this look; a token of a Machine that is gone is deleted
+only when the management cluster itself says just now that the Machine is gone and the Cluster stands, is the same and
+is not paused, so that objects which disappear while ``clusterctl move`` runs cost no token its life. No secret is
+logged.
+Leaves to others: when to look (``duty``), every decision (``decide``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+from nodeattest_controller.controllers.bootstrap_token.decide import (
+    Owner,
+    Record,
+    Token,
+    expire_at,
+    is_named,
+    owner_of,
+    patch_of,
+    renewal,
+    token_of,
+)
+from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION
+from nodeattest_controller.model.objects import mapping, text
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
+from nodeattest_controller.runtime.list_limit import MOST, ListLimit
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, stored
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, ApiError, Conflict, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Unavailable
+
+__all__ = ["LOOK_PIECE", "BootstrapTokenReconciler", "Recorder", "in_pieces"]
+
+_TOKENS: Final = {"fieldSelector": f"type={SECRET_TYPE}"}
+_CLOCKS_DIFFER: Final = timedelta(seconds=30)
+"""A token that has run out is removed so much later: clocks differ."""
+LOOK_PIECE: Final = 200
+"""Owners that are looked at before others get their turn."""
+
+
+class Recorder(Protocol):
+    """Hears what was done."""
+
+    def written(self, what: str, token_id: str, owner: str) -> None:
+        """Note a write: ``renewed``, ``let run out`` or ``deleted``."""
+        ...
+
+    def failed(self, error: ApiError, token_id: str) -> None:
+        """Note a write that failed; the next look makes it again where it is still wanted."""
+        ...
+
+    def lost(self, owner: Owner) -> None:
+        """Note that the token which a machine needs has run out or is gone."""
+        ...
+
+    def unreadable(self, owner: Owner, detail: str) -> None:
+        """Note that a bootstrap configuration could not be read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSnapshot:
+    """What one look sees."""
+
+    cluster: JsonObject
+    now: datetime
+    tokens: Mapping[str, Token]
+    """Those that the bootstrap provider made, by id."""
+    others: frozenset[str]
+    """Ids of all other bootstrap tokens."""
+    owners: Mapping[str, Owner]
+    held: Mapping[tuple[str, str], Sequence[Token]]
+    """The same tokens by the cluster and owner that they are recorded for."""
+
+    def of(self, cluster: str, owner: str) -> Sequence[Token]:
+        """Return the tokens that are recorded for an owner."""
+        return self.held.get((cluster, owner), ())
+
+
+async def in_pieces(owners: Iterable[Owner]) -> AsyncGenerator[Owner]:
+    """Yield every owner, and let others work before each piece of them: most are settled, and wait for nothing."""
+    for number, owner in enumerate(owners):
+        if number % LOOK_PIECE == 0:
+            await asyncio.sleep(0)
+        yield owner
+
+
+class BootstrapTokenReconciler:
+    """One cluster's."""
+
+    def __init__(
+        self,
+        key: ClusterKey,
+        client: ApiClient,
+        management: ManagementCache,
+        configs: KubeadmConfigReader,
+        teller: Recorder,
+        *,
+        may_write: Callable[[], bool],
+        most: int = MOST,
+    ) -> None:
+        """``client`` is the workload cluster's; ``may_write`` is asked before each write, for a look takes its time.
+
+        ``most`` is how many tokens are kept in a look; where there are more, none is looked after.
+        """
+        self._key = key
+        self._client = client
+        self._management = management
+        self._configs = configs
+        self._teller = teller
+        self._may_write = may_write
+        self._most = most
+        self._gone: set[str] = set()
+        """Tokens whose owners the last look missed: one is not enough, a management cluster may be filled just now."""
+        self._missed: set[str] = set()
+        """UIDs of machines whose tokens the last look missed: the provider names a token before it makes it."""
+        self._missing: set[str] = set()
+
+    async def look(self, cluster: JsonObject, now: datetime) -> bool:
+        """Do what is due; tells whether to look again soon. Raises ApiError where the tokens cannot be listed."""
+        tokens, others = await self._listed(now)
+        view = TokenSnapshot(
+            cluster, now, tokens, others, {owner.key: owner for owner in self._owners()}, _by_owner(tokens)
+        )
+        self._missed, self._missing = self._missing, set()
+        async for owner in in_pieces(view.owners.values()):
+            if owner.paused:
+                continue
+            if owner.settled:
+                await self._settle(owner, view)
+            elif owner.config is not None:
+                await self._renew(owner, view)
+        return await self._collect(view)
+
+    async def _listed(self, now: datetime) -> tuple[dict[str, Token], frozenset[str]]:
+        found: dict[str, Token] = {}
+        others: set[str] = set()
+        kept = ListLimit("bootstrap tokens", self._most)
+        async for page in self._client.pages(paths.core_path("secrets", namespace=NAMESPACE), _TOKENS):
+            listed = page.get("items")
+            for item in listed if isinstance(listed, list) else []:
+                token = token_of(item, now) if isinstance(item, dict) else None
+                if token is not None:
+                    kept.take(token.name, token.uid, token.resource_version, token.value, str(token.record))
+                    found[token.id] = token
+                elif isinstance(item, dict) and (other := stored(item)) is not None:
+                    kept.take(other.id)
+                    others.add(other.id)
+        return found, frozenset(others)
+
+    def _owners(self) -> Sequence[Owner]:
+        machines = [owner_of(one, "Machine") for one in self._management.objects_of(self._key, "machines")]
+        pools = [owner_of(one, "MachinePool") for one in self._management.objects_of(self._key, "machinepools")]
+        return [*machines, *pools]
+
+    # Needed
+
+    async def _renew(self, owner: Owner, view: TokenSnapshot) -> None:
+        """Renew the token that the owner's configuration names; what was recorded for it before runs out by itself."""
+        record = self._record(owner)
+        held = view.of(self._key, owner.key)
+        own = next((one for one in held if _is(one, record)), None)
+        if owner.kind == "Machine" and own is not None and renewal(own, record, view.now) is None:
+            if own.is_past(view.now):
+                self._lost(owner)
+            return  # a Machine's token does not change, and this one is good for long enough
+        config = await self._config(owner)
+        if config is None:
+            return
+        named = next((one for one in view.tokens.values() if is_named(one, config)), None)
+        for former in held if owner.kind == "Machine" else ():
+            if former is not named and not _is(former, record):
+                await self._delete(former, owner.key)  # of a Machine that had the name before
+        if named is None or named.is_past(view.now):
+            if _named_id(config) not in {"", *view.others}:
+                self._lost(owner)
+            return
+        until = renewal(named, record, view.now)
+        if until is not None:
+            await self._write(named, record, until, "renewed")
+
+    def _lost(self, owner: Owner) -> None:
+        """Tell of a token that two looks missed. None is made: whoever deleted it may have meant it."""
+        self._missing.add(owner.uid)
+        if owner.uid in self._missed:
+            self._teller.lost(owner)
+
+    async def _config(self, owner: Owner) -> JsonObject | None:
+        """Read the owner's configuration now; None where it cannot be read, or is paused."""
+        if owner.config is None:
+            return None
+        try:
+            config = await self._configs.read(owner.config, owner.namespace)
+        except Unavailable as unavailable:
+            self._teller.unreadable(owner, unavailable.detail)
+            return None
+        return None if PAUSED_ANNOTATION in mapping(config, "metadata", "annotations") else config
+
+    # Needed no more
+
+    async def _settle(self, owner: Owner, view: TokenSnapshot) -> None:
+        """Let the owner's tokens run out, and remove what has."""
+        for token in view.of(self._key, owner.key):
+            until = expire_at(token, view.now)
+            if until is not None and token.record is not None:
+                await self._write(token, token.record, until, "let run out")
+            elif token.expires + _CLOCKS_DIFFER <= view.now:
+                await self._delete(token, owner.key)
+
+    async def _collect(self, view: TokenSnapshot) -> bool:
+        """Delete the tokens of owners that are gone; tells whether another look is to confirm that some are."""
+        missing = {
+            token.id: token
+            for token in view.tokens.values()
+            if token.record and token.record.cluster == self._key and token.record.owner not in view.owners
+        }
+        fresh = missing.keys() - self._gone
+        for token_id, token in missing.items():
+            if token_id not in fresh and token.record and await self._is_gone(token.record.owner, view.cluster):
+                await self._delete(token, token.record.owner)
+        self._gone = set(missing)
+        return bool(fresh)
+
+    async def _is_gone(self, owner: str, cluster: JsonObject) -> bool:
+        """Ask the management cluster whether an owner is gone while its Cluster stands.
+
+        The Cluster is read after the owner: ``clusterctl move`` pauses it first of all, and deletes it last.
+        """
+        kind, _, name = owner.partition("/")
+        resource = "machinepools" if kind == "MachinePool" else "machines"
+        namespace = text(cluster, "metadata", "namespace")
+        client = self._management.client
+        try:
+            await client.get(self._management.path_of(resource, namespace, name))
+        except NotFound:
+            pass
+        except (KeyError, ValueError):  # no such kind is read here, or a record that somebody else wrote
+            return False
+        else:
+            return False
+        group, _, version = text(cluster, "apiVersion").partition("/")
+        cluster_name = text(cluster, "metadata", "name")
+        try:
+            now = await client.get(paths.object_path(group, version, "clusters", cluster_name, namespace=namespace))
+        except NotFound:
+            return False
+        same = text(now, "metadata", "uid") == text(cluster, "metadata", "uid")
+        return same and not self._management.is_paused(now) and not text(now, "metadata", "deletionTimestamp")
+
+    # Writes
+
+    async def _write(self, token: Token, record: Record, until: datetime, what: str) -> None:
+        if not self._may_write():
+            return
+        try:
+            await self._client.merge_patch(_path(token), patch_of(token, record, until))
+        except ApiError as error:
+            self._failed(error, token)
+        else:
+            self._teller.written(what, token.id, record.owner)
+
+    async def _delete(self, token: Token, owner: str) -> None:
+        if not self._may_write():
+            return
+        try:
+            await self._client.delete(_path(token), uid=token.uid, resource_version=token.resource_version)
+        except ApiError as error:
+            self._failed(error, token)
+        else:
+            self._teller.written("deleted", token.id, owner)
+
+    def _failed(self, error: ApiError, token: Token) -> None:
+        if not isinstance(error, (NotFound, Conflict)):  # somebody was faster: the next look sees what there is
+            self._teller.failed(error, token.id)
+
+    def _record(self, owner: Owner) -> Record:
+        return Record(self._key, owner.key, owner.uid)
+
+
+def _by_owner(tokens: Mapping[str, Token]) -> dict[tuple[str, str], list[Token]]:
+    held: dict[tuple[str, str], list[Token]] = {}
+    for token in tokens.values():
+        if token.record is not None:
+            held.setdefault((token.record.cluster, token.record.owner), []).append(token)
+    return held
+
+
+def _is(token: Token, record: Record) -> bool:
+    return token.record == record
+
+
+def _named_id(config: JsonObject) -> str:
+    """Read the id of the token that a configuration names; empty where that is the provider's business yet."""
+    return text(config, "spec", "joinConfiguration", "discovery", "bootstrapToken", "token").partition(".")[0]
+
+
+def _path(token: Token) -> str:
+    return paths.core_path("secrets", token.name, namespace=NAMESPACE)

@@ -1,0 +1,1 @@
+"""Controller ``issuer``: publishes the OIDC documents of workload clusters."""

@@ -1,0 +1,81 @@
+"""Which issuer a cluster is, and where its documents go: by the controller's settings and the cluster's name. Pure.
+
+Promises: nothing that a cluster says or carries decides where something is written; two clusters never share a place.
+Leaves to others: reading keys, writing documents (``duty``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.settings import Settings
+from nodeattest_identity.publish.store import Store, Stored
+from nodeattest_identity.publish.targets import Target, parse_target
+from nodeattest_identity.serve.places import own_jwks_uri
+
+__all__ = ["PrefixedStore", "PublishTarget", "PublishTargets", "publish_targets"]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTarget:
+    """One cluster's."""
+
+    issuer: str
+    jwks_uri: str
+    target: Target
+    """The place of all clusters."""
+    folder: str
+    """This cluster's in it, ``namespace/name``, which also marks its documents as this cluster's."""
+    place: str
+    """Both, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTargets:
+    """All clusters'."""
+
+    base: str
+    """Without a slash at the end."""
+    place: str
+    """Without a slash at the end."""
+    max_age: int
+
+    def of(self, key: ClusterKey) -> PublishTarget:
+        """Tell one cluster's; ``key`` is two Kubernetes names, so it needs no quoting anywhere."""
+        issuer = f"{self.base}/{key}"
+        return PublishTarget(issuer, own_jwks_uri(issuer), parse_target(self.place), key, f"{self.place}/{key}")
+
+
+class PrefixedStore:
+    """A folder of a place, as a place (``publish.store.Store``)."""
+
+    def __init__(self, store: Store, folder: str) -> None:
+        self.name = f"{store.name}/{folder}"
+        self._store, self._folder = store, folder
+
+    async def read(self, path: str) -> Stored | None:
+        """Read an object of the folder."""
+        return await self._store.read(f"{self._folder}/{path}")
+
+    async def write(
+        self, path: str, body: bytes, *, content_type: str, cache_control: str, version: str | None
+    ) -> None:
+        """Write one."""
+        path = f"{self._folder}/{path}"
+        await self._store.write(path, body, content_type=content_type, cache_control=cache_control, version=version)
+
+    async def aclose(self) -> None:
+        """Close the place."""
+        await self._store.aclose()
+
+
+def publish_targets(settings: Settings) -> PublishTargets | None:
+    """Read the settings; None where nothing is to be published."""
+    if not settings.enabled("issuer") or settings.issuer_base is None or settings.issuer_place is None:
+        return None
+    return PublishTargets(
+        base=settings.issuer_base.removesuffix("/"),
+        place=settings.issuer_place.removesuffix("/"),
+        max_age=round(settings.issuer_max_age),
+    )

@@ -1,0 +1,94 @@
+"""Acting on Nodes: what ``treatments`` decided is written down, then done; what is undone is undone first.
+
+Promises: only the machine's own Node is touched, as it was read just now (resourceVersion, and the UID for a delete);
+every step may run twice; a replica that dies between the two writes leaves a record of what it would have done, which
+the next one does. Leaves to others: when to look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from nodeattest_controller.controllers.node_attested.attestation_patcher import AttestationPatcher
+from nodeattest_controller.controllers.node_attested.events import NodeAttestedEvents
+from nodeattest_controller.controllers.node_attested.remediation import node_patch
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.last_decision import Remediation
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.policy import FailureAction
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, Forbidden, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["NodeActions"]
+
+
+class NodeActions:
+    """The hands in one workload cluster."""
+
+    def __init__(
+        self, client: ApiClient, records: AttestationPatcher, reports: NodeAttestedEvents, now: Callable[[], datetime]
+    ) -> None:
+        self._client = client
+        self._records = records
+        self._reports = reports
+        self._now = now
+
+    async def treat(self, member: MachineView, ledger: Attestation, action: FailureAction) -> Attestation:
+        """Do it to the machine's Node, where it has one; raises ApiError. Returns the ledger as it is then."""
+        node = await self._own_node(member, ledger)
+        if node is None:
+            return ledger
+        before, uid = ledger.treatment, text(node, "metadata", "uid")
+        if before is None or (before.action, before.node_uid) != (action, uid):
+            ledger = await self._records.treat(ledger, self._treatment(ledger, action, uid))
+        try:
+            done = await self._do(node, action)
+        except Forbidden:
+            if before is None:  # nothing was done, so it must not count against the share
+                await self._records.treat(ledger, None)
+            raise
+        if done:
+            self._reports.treated(member, ledger, action)
+        return ledger
+
+    async def release(self, member: MachineView, ledger: Attestation) -> Attestation:
+        """Undo what was done to the machine's Node, and forget it; raises ApiError."""
+        node = await self._own_node(member, ledger)
+        if node is not None:
+            await self._do(node, FailureAction.NONE)
+        ledger = await self._records.treat(ledger, None)
+        self._reports.released(member, ledger)
+        return ledger
+
+    async def _own_node(self, member: MachineView, ledger: Attestation) -> JsonObject | None:
+        """Read the Node of the ledger's name, unless it is not this machine's (identity rule 3)."""
+        try:
+            node = await self._client.get(paths.core_path("nodes", ledger.node_name))
+        except NotFound:
+            return None
+        provider_id, uid = text(node, "spec", "providerID"), text(node, "metadata", "uid")
+        is_own = provider_id == member.provider_id if provider_id else uid == member.node_ref_uid
+        return node if is_own else None
+
+    async def _do(self, node: JsonObject, action: FailureAction) -> bool:
+        path = paths.core_path("nodes", text(node, "metadata", "name"))
+        if action is FailureAction.DELETE_NODE:
+            await self._client.delete(path, uid=text(node, "metadata", "uid"))
+            return True
+        patch = node_patch(node, action)
+        if patch is None:
+            return False
+        await self._client.merge_patch(path, patch)
+        return True
+
+    def _treatment(self, ledger: Attestation, action: FailureAction, uid: str) -> Remediation:
+        return Remediation(
+            action=action,
+            node_name=ledger.node_name,
+            node_uid=uid,
+            reason=ledger.verdict.reason if ledger.verdict else "",
+            time=self._now(),
+        )

@@ -1,0 +1,124 @@
+"""Words on a cluster's machines that are not written down yet: refusals of their nodes, late certificates, claims.
+
+Promises: bounded by the cluster's machines; losing them costs nothing that lasts, for a node asks again. Pure but for
+the clock. Leaves to others: writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from nodeattest_controller.controllers.node_attested.conditions import is_refused
+from nodeattest_controller.controllers.node_attested.remediation import is_failing
+from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity, severity_of
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.last_decision import APPROVED, DENIED, LastDecision
+from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_providers.errors import Reason
+
+__all__ = ["PendingOutcomes"]
+
+CLAIM_BURST, CLAIM_RATE = 2, 1 / 300
+"""Refused claims on one machine that are told of at once, and a second after that: any token can cause them."""
+CLAIMS_BURST, CLAIMS_RATE = 50, 1 / 10
+"""The same on all machines of a cluster."""
+VERDICT_BURST, VERDICT_RATE = 6, 1 / 300
+"""Refusals of one node that are written down after its first one."""
+_SILENT: Final = frozenset({Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED})
+"""How first requests end."""
+
+
+class PendingOutcomes:
+    """What was said of one cluster's machines, by provider ID."""
+
+    def __init__(self, key: ClusterKey, inventory: Inventory, clock: Callable[[], float]) -> None:
+        self._key = key
+        self._inventory = inventory
+        self._refusals: dict[str, CSRDenied] = {}
+        self._grants: dict[str, CSRIssued] = {}
+        self._claims: dict[str, Reason] = {}
+        self._verdicts = RateLimiter(burst=VERDICT_BURST, per_second=VERDICT_RATE, clock=clock)
+        self._claim = RateLimiter(burst=CLAIM_BURST, per_second=CLAIM_RATE, clock=clock)
+        self._all_claims = RateLimiter(burst=CLAIMS_BURST, per_second=CLAIMS_RATE, clock=clock)
+
+    def granted(self, verdict: CSRIssued) -> None:
+        """Take in a certificate; its ledger entry may be older, where the same key asked again."""
+        self._refusals.pop(verdict.member.provider_id, None)
+        self._grants[verdict.member.provider_id] = verdict
+
+    def refused(self, verdict: CSRDenied) -> bool:
+        """Take in a refusal; tells whether it says anything of a machine.
+
+        1. The provider ID is a claim, so it must be one machine's of this cluster. 2. A node speaks for the machine
+        that the ledger bound to its name, and for no other: naming another's provider ID is not listened to. 3. Anybody
+        else is listened to about machines that have not joined, and rarely.
+        """
+        provider_id = verdict.provider_id
+        members = self._inventory.members(self._key, provider_id)
+        if len(members) != 1:  # 1
+            return False
+        ledger = self._inventory.ledger(self._key, provider_id)
+        if ledger is not None and ledger.issued:  # 2
+            if ledger.node_name != verdict.node_name or severity_of(verdict) is DenialSeverity.NOTHING:
+                return False
+            known = self._refusals.get(provider_id)
+            if known is None or severity_of(known) <= severity_of(verdict):
+                self._refusals[provider_id] = verdict
+            return True
+        if verdict.by_node or verdict.reason in _SILENT or members[0].is_pool_instance or members[0].node_ref_name:
+            return False
+        if not (self._claim.take(provider_id) and self._all_claims.take("")):  # 3
+            return False
+        self._claims[provider_id] = verdict.reason
+        return True
+
+    def verdict(self, provider_id: str, ledger: Attestation) -> LastDecision | None:
+        """Return what has to be written down of a machine; None where nothing is news.
+
+        A refusal before the newest certificate is history, one that says the same again no news, and one that says
+        less than the ledger does hides nothing.
+        """
+        refusal, grant = self._refusals.get(provider_id), self._grants.get(provider_id)
+        known = ledger.verdict
+        if refusal is not None:
+            newest = max((entry.issued_at for entry in ledger.issued), default=None)
+            if newest is None or newest > refusal.at:  # what this replica granted since has taken the word back
+                return None
+            if known is not None and is_refused(ledger):
+                less = is_failing(ledger) and DENIAL_SEVERITIES.get(refusal.reason) is not DenialSeverity.MACHINE
+                if known.reason == refusal.reason or less or not self._verdicts.take(provider_id):
+                    return None
+            return LastDecision(DENIED, refusal.reason, refusal.at)
+        if (
+            grant is not None
+            and known is not None
+            and is_refused(ledger)
+            and (known.time is None or known.time <= grant.at)
+        ):
+            return LastDecision(APPROVED, "Attested", grant.at)
+        return None
+
+    def pending(self) -> set[str]:
+        """Return the machines on which there is a word that nobody wrote down or told of yet."""
+        return {*self._refusals, *self._grants, *self._claims}
+
+    def remembered(self, provider_id: str) -> None:
+        """Hear that the ledger has it."""
+        self._refusals.pop(provider_id, None)
+        self._grants.pop(provider_id, None)
+
+    def claim(self, provider_id: str) -> Reason | None:
+        """Return why the last claim on a machine was refused."""
+        return self._claims.get(provider_id)
+
+    def told(self, provider_id: str) -> None:
+        """Hear that the claim was told of."""
+        self._claims.pop(provider_id, None)
+
+    def forget(self, provider_id: str) -> None:
+        """Hear that the machine is gone."""
+        self.remembered(provider_id)
+        self.told(provider_id)

@@ -1,0 +1,166 @@
+"""What is done to the Node of a machine that fails its attestation: which Nodes, how many at a time, and how. Pure.
+
+Promises: no more of a cluster's Nodes than the policy's share stand treated at one time, never two of its control plane
+and never its only one; where Nodes are deleted, a machine that has yet to join holds a place of the share as if it were
+treated, because a MachineHealthCheck replaces those whose Nodes are gone by machines that a wrong policy keeps from
+joining; a control plane's Node is not deleted, because Cluster API's control plane takes members out of
+etcd whose Nodes are gone. What was done is undone by a certificate, by ``onFailure: None`` and by ``Audit``, and only
+what was done: an administrator's cordon stays. The mark is a taint, because a kubelet cannot change its own taints.
+Leaves to others: reading and writing.
+Source: kubernetes plugin/pkg/admission/noderestriction/admission.go (admitNode: taints), pkg/apis/core (taints are
+unique by key and effect); cluster-api controlplane/kubeadm/internal/workload_cluster_etcd.go (ReconcileEtcdMembers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from nodeattest_controller.controllers.node_attested.conditions import is_refused
+from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.last_decision import APPROVED
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import flag, items, text
+from nodeattest_controller.model.policy import FailureAction, Policy
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Reason
+
+__all__ = [
+    "TAINT_KEY",
+    "Around",
+    "NoAction",
+    "Remediate",
+    "Withhold",
+    "around_of",
+    "decide",
+    "is_failing",
+    "node_patch",
+]
+
+TAINT_KEY: Final = "attestation.cluster.x-k8s.io/failed"
+EFFECT: Final = "NoSchedule"
+"""New pods stay away, and what runs there goes on: evicting it is a decision for people (docs/adr/0026)."""
+_FEWEST_CONTROL_PLANES: Final = 2
+"""Of which one may be treated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """How the cluster's other machines stand."""
+
+    nodes: int = 0
+    """Machines that have joined."""
+    treated: int = 0
+    control_planes: int = 0
+    treated_control_planes: int = 0
+    awaited: int = 0
+    """Machines that have yet to join."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remediate:
+    """Do this to the Node, again if need be."""
+
+    action: FailureAction
+
+
+@dataclass(frozen=True, slots=True)
+class Withhold:
+    """Leave the Node alone although it fails, and say why."""
+
+    why: str
+
+
+class NoAction(Enum):
+    """What needs no word."""
+
+    RELEASE = "release"
+    """Undo what was done."""
+    LEAVE = "leave"
+    """Nothing to do."""
+
+
+def is_failing(ledger: Attestation) -> bool:
+    """Tell whether the last word on a machine is a refusal that says something of the machine."""
+    if ledger.verdict is None or not is_refused(ledger) or ledger.verdict.reason not in set(Reason):
+        return False
+    return DENIAL_SEVERITIES.get(Reason(ledger.verdict.reason)) is DenialSeverity.MACHINE
+
+
+def decide(member: MachineView, ledger: Attestation, policy: Policy, around: Around) -> Remediate | Withhold | NoAction:
+    """Decide what happens to a machine's Node.
+
+    1. A certificate, a policy that wants nothing and ``Audit`` undo; 2. a reset undoes nothing and begins nothing;
+    3. what is treated stays so, in the way that the policy says now; 4. else there must be room for it.
+    """
+    wanted = policy.on_failure.action if policy.enforce else FailureAction.NONE
+    cleared = ledger.verdict is not None and ledger.verdict.verdict == APPROVED
+    if cleared or wanted is FailureAction.NONE:  # 1
+        return NoAction.RELEASE if ledger.treatment is not None else NoAction.LEAVE
+    if ledger.treatment is None and not is_failing(ledger):  # 2
+        return NoAction.LEAVE
+    if member.is_control_plane and wanted is FailureAction.DELETE_NODE:
+        wanted = FailureAction.CORDON
+    if ledger.treatment is not None:  # 3
+        return Remediate(wanted)
+    return _room(member, policy, around) or Remediate(wanted)  # 4
+
+
+def around_of(pairs: Iterable[tuple[MachineView, Attestation | None]], *, absent: int = 0) -> Around:
+    """Count a cluster's machines; one has joined that has a node, or a certificate in its ledger.
+
+    ``absent`` are machines that are not among the pairs and have yet to join.
+    """
+    known = list(pairs)
+    joined = [(member, ledger) for member, ledger in known if member.node_ref_name or (ledger and ledger.issued)]
+    treated = [member for member, ledger in joined if ledger is not None and ledger.treatment is not None]
+    return Around(
+        nodes=len(joined),
+        treated=len(treated),
+        control_planes=sum(member.is_control_plane for member, _ledger in joined),
+        treated_control_planes=sum(member.is_control_plane for member in treated),
+        awaited=len(known) - len(joined) + absent,
+    )
+
+
+def node_patch(node: JsonObject, action: FailureAction) -> JsonObject | None:
+    """Make the merge patch that treats a Node, or with ``NONE`` releases it; None where it stands so already.
+
+    Cordon and mark are one write, so that a cordon is ours exactly where the mark says so.
+    """
+    taints = items(node, "spec", "taints")
+    marks = [taint for taint in taints if text(taint, "key") == TAINT_KEY]
+    cordoned_by_us = any(text(mark, "value") == FailureAction.CORDON for mark in marks)
+    unschedulable = flag(node, "spec", "unschedulable")
+    cordon = action is FailureAction.CORDON and (cordoned_by_us or not unschedulable)
+    value = FailureAction.CORDON if cordon else FailureAction.TAINT
+    mark: JsonObject = {"key": TAINT_KEY, "value": str(value), "effect": EFFECT}
+    wanted = [] if action is FailureAction.NONE else [mark]
+    spec: JsonObject = {}
+    if marks != wanted:
+        kept: list[JsonValue] = [taint for taint in taints if text(taint, "key") != TAINT_KEY]
+        spec["taints"] = [*kept, *wanted] or None
+    if cordon and not unschedulable:
+        spec["unschedulable"] = True
+    elif cordoned_by_us and not cordon and unschedulable:
+        spec["unschedulable"] = None
+    if not spec:
+        return None
+    meta: JsonObject = {"resourceVersion": text(node, "metadata", "resourceVersion")}
+    return {"metadata": meta, "spec": spec}
+
+
+def _room(member: MachineView, policy: Policy, around: Around) -> Withhold | None:
+    share = policy.on_failure.max_share
+    awaited = around.awaited if policy.on_failure.action is FailureAction.DELETE_NODE else 0
+    machines, gone = around.nodes + awaited, around.treated + awaited
+    most = max(1, machines * share // 100)
+    if gone >= most:
+        stand = f"{gone} of {machines} Nodes stand treated" + (f", {awaited} yet to join among them" if awaited else "")
+        return Withhold(f"{stand}, and maxFailedShare, {share} %, allows {most}")
+    if member.is_control_plane and (around.treated_control_planes or around.control_planes < _FEWEST_CONTROL_PLANES):
+        return Withhold("it is of the control plane, of which one Node at a time is treated, and never the only one")
+    return None

@@ -1,0 +1,1 @@
+"""Status of NodeAttestationPolicies; runs with ``attestation`` and with ``serving``."""

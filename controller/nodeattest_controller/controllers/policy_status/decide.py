@@ -1,0 +1,134 @@
+"""What a policy's status says: whether it lets anybody in, which Clusters it rules, and which it shares. Pure.
+
+Promises: the same objects give the same status, whichever replica looks; what says so already is not written again.
+Leaves to others: reading policies (``core.policy``, ``checked``), writing (``keeper``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from nodeattest_controller.model.objects import mapping, number, strings, text
+from nodeattest_controller.model.policy import selects
+from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, with_condition
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Denied
+
+__all__ = ["READY", "PolicyFinding", "PolicyReason", "evaluate", "status_patch"]
+
+READY: Final = "Ready"
+MAX_CONFLICTS: Final = 32
+"""Clusters that a status names; the CRD's maxItems."""
+MAX_RIVALS: Final = 8
+"""Policies that it names beside each."""
+SHOWN: Final = 4
+"""Of both, in a message."""
+
+
+class PolicyReason(StrEnum):
+    """The condition's reason."""
+
+    VALID = "Valid"
+    SELECTS_NOTHING = "SelectsNothing"
+    INVALID = "Invalid"
+    CONFLICT = "Conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFinding:
+    """What is to be said of one policy."""
+
+    why: PolicyReason
+    message: str
+    clusters: int
+    """How many Clusters it rules alone."""
+    conflicts: tuple[tuple[str, tuple[str, ...]], ...]
+    """Clusters that others select, too, and these others; by name."""
+
+    @property
+    def condition(self) -> Condition:
+        """Whether the policy lets anybody in where it selects a Cluster."""
+        good = self.why in {PolicyReason.VALID, PolicyReason.SELECTS_NOTHING}
+        return Condition(
+            READY, ConditionStatus.TRUE if good else ConditionStatus.FALSE, self.why, self.message, Severity.ERROR
+        )
+
+
+def evaluate(
+    policies: Sequence[JsonObject], clusters: Sequence[JsonObject], flaw_of: Callable[[JsonObject], Denied | None]
+) -> Mapping[str, PolicyFinding]:
+    """Judge the policies of one namespace, beside its Clusters; by name."""
+    ruled: dict[str, int] = {text(policy, "metadata", "name"): 0 for policy in policies}
+    shared: dict[str, list[tuple[str, tuple[str, ...]]]] = {name: [] for name in ruled}
+    for cluster in sorted(clusters, key=lambda one: text(one, "metadata", "name")):
+        chosen = sorted(text(policy, "metadata", "name") for policy in policies if selects(policy, cluster))
+        if len(chosen) == 1:
+            ruled[chosen[0]] += 1
+            continue
+        for name in chosen:
+            rivals = tuple(other for other in chosen if other != name)
+            shared[name].append((text(cluster, "metadata", "name"), rivals))
+    return {
+        name: _finding(policy, flaw_of(policy), ruled[name], tuple(shared[name]))
+        for policy in policies
+        for name in [text(policy, "metadata", "name")]
+    }
+
+
+def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> JsonObject | None:
+    """Make the merge patch of ``/status`` after which the policy says so; None when it does already."""
+    conflicts: list[JsonValue] = [
+        {"cluster": cluster, "policies": [*rivals[:MAX_RIVALS]]}
+        for cluster, rivals in finding.conflicts[:MAX_CONFLICTS]
+    ]
+    wanted: JsonObject = {
+        "observedGeneration": number(policy, "metadata", "generation") or 0,
+        "clusters": finding.clusters,
+        "conflicts": conflicts,
+    }
+    known = mapping(policy, "status")
+    status: JsonObject = {name: value for name, value in wanted.items() if known.get(name) != value}
+    told = with_condition(policy, finding.condition, now)
+    status.update(mapping(told or {}, "status"))
+    if not status:
+        return None
+    return {"metadata": {"resourceVersion": text(policy, "metadata", "resourceVersion")}, "status": status}
+
+
+def _finding(
+    policy: JsonObject, flaw: Denied | None, clusters: int, conflicts: tuple[tuple[str, tuple[str, ...]], ...]
+) -> PolicyFinding:
+    why, message = PolicyReason.VALID, _admits(policy)
+    if not clusters:
+        why, message = (
+            PolicyReason.SELECTS_NOTHING,
+            f"no Cluster of this namespace has the labels of clusterSelector; {message}",
+        )
+    if conflicts:
+        why, message = PolicyReason.CONFLICT, _quarrel(conflicts)
+    if flaw is not None:
+        why, message = PolicyReason.INVALID, f"nobody gets in: expected {flaw.expected}, got {flaw.got}; {flaw.remedy}"
+    return PolicyFinding(why, message, clusters, conflicts)
+
+
+def _admits(policy: JsonObject) -> str:
+    named = ", ".join(strings(policy, "spec", "authorizedAttestors")) or "nobody: authorizedAttestors is empty"
+    audit = text(policy, "spec", "enforcement") == "Audit"
+    return f"admits {named}" + ("; Audit: what hardening would change is reported and left" if audit else "")
+
+
+def _quarrel(conflicts: Sequence[tuple[str, tuple[str, ...]]]) -> str:
+    shown = "; ".join(f"{cluster} (also {_some(rivals)})" for cluster, rivals in conflicts[:SHOWN])
+    more = f" and {len(conflicts) - SHOWN} more" if len(conflicts) > SHOWN else ""
+    return (
+        f"another policy selects the same Clusters, and nobody gets in there: {shown}{more}; "
+        "narrow the clusterSelectors so that one policy remains"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")

@@ -1,0 +1,1 @@
+"""Publishes signer names on InfraClusters; runs with ``attestation``."""

@@ -1,0 +1,239 @@
+"""Publishes the names of a cluster's signers on its infrastructure object, and says on the Cluster where they stand.
+
+Promises: nothing is written that stands there already; only fields and annotations of these names are touched. A policy
+that is invalid, or in conflict, changes nothing: a mistake must not tell infrastructure that a cluster is unprotected.
+The condition on the Cluster is also the memory of having published: what it says was published is taken back when no
+policy selects the Cluster any more, by whichever replica is there then.
+Leaves which names to ``signers``, paused and foreign clusters to their owners.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from nodeattest_controller.controllers.signer_names.decide import (
+    NONE,
+    Signers,
+    annotations_patch,
+    fields_patch,
+    has_fields,
+    signers_of,
+)
+from nodeattest_controller.logs import fields
+from nodeattest_controller.model.machine_view import ContractReference, infrastructure_ref
+from nodeattest_controller.model.objects import condition, items, mapping, text
+from nodeattest_controller.runtime.conditions import (
+    Condition,
+    ConditionStatus,
+    Severity,
+    remove_condition,
+    set_condition,
+)
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.ownership import Ownership
+from nodeattest_controller.runtime.restmapper import path_of_reference
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_providers.errors import Denied, Unavailable
+
+__all__ = ["PUBLISHED", "SignerNamesReconciler", "SignerReason"]
+
+_LOG: Final = logging.getLogger(__name__)
+PUBLISHED: Final = "KubeletSignersPublished"
+"""The condition's type."""
+SETTLE: Final = 1.0
+"""Seconds from a change to the look."""
+LOOK_AGAIN: Final = 600.0
+"""Seconds until what was published is looked at again: others write these objects, and their CRDs change."""
+WORKERS: Final = 4
+_GROUP: Final = "cluster.x-k8s.io"
+_RIGHTS: Final = "let the controller get this kind and patch its status, as manifests/rbac does for known providers"
+_ANNOTATE: Final = "to have them as annotations, apply manifests/infrastructure-annotations"
+
+
+class SignerReason(StrEnum):
+    """The condition's reason."""
+
+    STATUS = "InStatus"
+    ANNOTATIONS = "InAnnotations"
+    PRUNED = "PrunedByDefinition"
+    NO_OBJECT = "InfrastructureNotFound"
+    FORBIDDEN = "Forbidden"
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What was published of a cluster, and until when that is believed."""
+
+    uid: str
+    reference: ContractReference
+    signers: Signers
+    told: Condition
+    until: float
+
+
+class SignerNamesReconciler:
+    """Publishes the signers of every cluster that this replica serves."""
+
+    def __init__(
+        self,
+        management: ManagementCache,
+        *,
+        ownership: Ownership,
+        serves: bool,
+        now: Callable[[], datetime],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take part; ``serves`` says whether attested serving requests are handled here at all."""
+        self._management = management
+        self._ownership = ownership
+        self._serves = serves
+        self._now = now
+        self._clock = clock
+        self._queue: WorkQueue[ClusterKey] = WorkQueue()
+        self._done: dict[ClusterKey, _Done] = {}
+
+    def changed(self, cluster: ClusterKey) -> None:
+        """Hear that a Cluster or a policy beside it changed."""
+        self._queue.add_after(cluster, SETTLE)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        try:
+            await self._queue.run(self._look, WORKERS)
+        finally:
+            self._queue.shut_down()
+
+    async def _look(self, key: ClusterKey) -> None:
+        cluster = self._management.cluster(key)
+        if cluster is None:
+            self._done.pop(key, None)
+            self._queue.forget(key)
+            return
+        wanted = self._wanted(key, cluster)
+        reference = infrastructure_ref(cluster)
+        if wanted is None or reference is None:
+            return
+        step = self._publish if wanted.client else self._take_back
+        try:
+            settled = await step(key, cluster, reference, wanted)
+        except ApiError as error:
+            settled = False
+            _LOG.warning("cannot publish the names of a cluster's signers", extra=fields(cluster=key, error=str(error)))
+        if settled:
+            self._queue.forget(key)
+        else:
+            self._queue.retry(key)
+
+    def _wanted(self, key: ClusterKey, cluster: JsonObject) -> Signers | None:
+        """Decide what is to be published; None: whatever stands there is left as it is."""
+        is_ours = text(cluster, "apiVersion").startswith(f"{_GROUP}/") and self._ownership.owns(key)
+        leaving = "deletionTimestamp" in mapping(cluster, "metadata") or self._management.is_paused(cluster)
+        if not is_ours or leaving:
+            return None
+        try:
+            wanted = signers_of(self._management.policy_of(cluster), serves=self._serves)
+        except Unavailable:  # no policy selects it
+            wanted = NONE
+        except Denied:
+            return None
+        published = condition(items(cluster, "status", "conditions"), PUBLISHED) is not None
+        return wanted if wanted.client or published else None
+
+    async def _publish(
+        self, key: ClusterKey, cluster: JsonObject, reference: ContractReference, wanted: Signers
+    ) -> bool:
+        """Publish, unless that was done; tells whether there is nothing to be tried again."""
+        uid, done = text(cluster, "metadata", "uid"), self._done.get(key)
+        known = done is not None and (done.uid, done.reference, done.signers) == (uid, reference, wanted)
+        if done is None or not known or self._clock() >= done.until:
+            told = await _put(self._management.client, _namespace(cluster), reference, wanted)
+            done = _Done(uid, reference, wanted, told, self._clock() + LOOK_AGAIN)
+        if await set_condition(self._management.client, _path(cluster), cluster, done.told, self._now):
+            _LOG.info("signers", extra=fields(cluster=key, reason=done.told.reason, signer=wanted.client))
+        if done.told.reason == SignerReason.NO_OBJECT:
+            self._done.pop(key, None)
+            return False
+        self._done[key] = done
+        self._queue.add_after(key, LOOK_AGAIN)
+        return True
+
+    async def _take_back(
+        self, key: ClusterKey, cluster: JsonObject, reference: ContractReference, wanted: Signers
+    ) -> bool:
+        """Remove the names first and the condition, which remembers them, last."""
+        self._done.pop(key, None)
+        told = await _put(self._management.client, _namespace(cluster), reference, wanted)
+        if told.reason in {SignerReason.FORBIDDEN, SignerReason.PRUNED}:
+            await set_condition(self._management.client, _path(cluster), cluster, told, self._now)
+            return False
+        await remove_condition(self._management.client, _path(cluster), cluster, PUBLISHED)
+        _LOG.info("signers taken back", extra=fields(cluster=key))
+        return True
+
+
+async def _put(client: ApiClient, namespace: str, reference: ContractReference, wanted: Signers) -> Condition:
+    """Bring the infrastructure object up to date and say where the names stand; raises ApiError."""
+    what = f"{reference.kind} {reference.name}"
+    try:
+        path = await path_of_reference(client, reference, namespace)
+        infra = await client.get(path)
+        held, infra = await _put_fields(client, path, infra, wanted)
+    except NotFound:
+        return _condition(SignerReason.NO_OBJECT, f"{what} is not there, or nobody serves its kind", wanted)
+    except Forbidden as error:
+        return _condition(SignerReason.FORBIDDEN, f"{what}: {error.message}; {_RIGHTS}", wanted)
+    try:
+        patch = annotations_patch(infra, NONE if held else wanted)
+        if patch is not None:
+            await client.merge_patch(path, patch)
+    except Forbidden:
+        if held:
+            return _condition(SignerReason.STATUS, f"in the status of {what}", wanted)
+        return _condition(SignerReason.PRUNED, f"the status of {what} has no fields for them; {_ANNOTATE}", wanted)
+    if held:
+        return _condition(SignerReason.STATUS, f"in the status of {what}", wanted)
+    return _condition(
+        SignerReason.ANNOTATIONS, f"in annotations of {what}, whose status has no fields for them", wanted
+    )
+
+
+async def _put_fields(client: ApiClient, path: str, infra: JsonObject, wanted: Signers) -> tuple[bool, JsonObject]:
+    """Write the fields and read back whether they were kept; a kind may have no ``/status`` at all."""
+    patch = fields_patch(infra, wanted)
+    if patch is None:
+        return bool(wanted.client), infra
+    try:
+        answer = await client.merge_patch(f"{path}/status", patch)
+    except NotFound:
+        return False, infra
+    return has_fields(answer, wanted), answer
+
+
+def _condition(where: SignerReason, message: str, wanted: Signers) -> Condition:
+    good = where in {SignerReason.STATUS, SignerReason.ANNOTATIONS}
+    named = f"{wanted.client}; {message}" if wanted.client else message
+    if wanted.others:
+        named += f"; the policy admits also {', '.join(wanted.others)}"
+    severity = Severity.INFO if where is SignerReason.PRUNED else Severity.WARNING
+    return Condition(PUBLISHED, ConditionStatus.TRUE if good else ConditionStatus.FALSE, where, named, severity)
+
+
+def _namespace(cluster: JsonObject) -> str:
+    return text(cluster, "metadata", "namespace")
+
+
+def _path(cluster: JsonObject) -> str:
+    group, _, version = text(cluster, "apiVersion").partition("/")
+    return paths.object_path(
+        group, version, "clusters", text(cluster, "metadata", "name"), namespace=_namespace(cluster)
+    )

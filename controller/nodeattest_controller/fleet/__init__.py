@@ -1,1 +1,0 @@
-"""Many workload clusters: their connections, one queue, and what runs beside it in each."""

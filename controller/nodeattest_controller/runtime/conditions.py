@@ -1,0 +1,179 @@
+"""One condition of ours on an object whose other conditions are somebody else's, in both contracts of Cluster API.
+
+Promises: a condition that says the same already is not written again; others' conditions stay, word for word, and a
+write that would undo what somebody wrote meanwhile is a Conflict, after which the object is read and judged anew.
+Leaves to others: what a condition says, and when.
+Source: cluster-api util/conditions/setter.go and util/conditions/deprecated/v1beta1/setter.go (what moves
+lastTransitionTime), util/conditions/patch.go (its controllers merge three ways, so that ours stay, too),
+api/core/v1beta1/v1beta2_condition_consts.go; apimachinery pkg/api/meta/conditions.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from nodeattest_controller.model.objects import condition as find
+from nodeattest_controller.model.objects import items, mapping, number, rfc3339, text
+from nodeattest_kube.client import ApiClient, Conflict
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+
+__all__ = [
+    "Condition",
+    "ConditionStatus",
+    "Severity",
+    "remove_condition",
+    "set_condition",
+    "with_condition",
+    "without_condition",
+]
+
+MAX_MESSAGE: Final = 10240
+"""Characters; v1beta1's limit, the lower of the two (the CRDs' maxLength)."""
+ATTEMPTS: Final = 3
+"""How often one write is tried against somebody who writes the same object."""
+_OWN_GROUP: Final = "attestation.cluster.x-k8s.io"
+_OLD: Final = ("conditions",)
+_NEW_IN_OLD: Final = ("v1beta2", "conditions")
+"""Where a v1beta1 object keeps metav1 conditions, since Cluster API 1.9."""
+
+
+class ConditionStatus(StrEnum):
+    """A condition's status."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Severity(StrEnum):
+    """How bad a false condition of v1beta1 is; v1beta2 knows none."""
+
+    ERROR = "Error"
+    WARNING = "Warning"
+    INFO = "Info"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What is said of an object; positive polarity, so that ``False`` is the bad news."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    """CamelCase; required in v1beta2."""
+    message: str = ""
+    severity: Severity = Severity.WARNING
+
+
+async def set_condition(
+    client: ApiClient, path: str, obj: JsonObject, condition: Condition, now: Callable[[], datetime]
+) -> bool:
+    """Write one condition to the status of the object at ``path``; tells whether a write was needed.
+
+    ``obj`` may come from a cache: one that is out of date is read again. Raises ApiError: NotFound also when another
+    object has taken the name, Conflict when somebody writes faster than this does.
+    """
+    return await _write(client, path, obj, lambda current: with_condition(current, condition, now()))
+
+
+async def remove_condition(client: ApiClient, path: str, obj: JsonObject, kind: str) -> bool:
+    """Take a condition of ours away; as ``set_condition``."""
+    return await _write(client, path, obj, lambda current: without_condition(current, kind))
+
+
+def with_condition(obj: JsonObject, condition: Condition, now: datetime) -> JsonObject | None:
+    """Make the merge patch of ``/status`` after which the object has this condition; None when it has it already."""
+    return _patch(obj, lambda known, is_old: _put(known, condition, now, None if is_old else _generation(obj)))
+
+
+def without_condition(obj: JsonObject, kind: str) -> JsonObject | None:
+    """Make the merge patch of ``/status`` after which the object has no such condition; None when it has none."""
+    return _patch(obj, lambda known, _is_old: [entry for entry in known if entry.get("type") != kind])
+
+
+async def _write(
+    client: ApiClient, path: str, obj: JsonObject, patch_of: Callable[[JsonObject], JsonObject | None]
+) -> bool:
+    uid = text(obj, "metadata", "uid")
+    for attempt in range(ATTEMPTS):
+        patch = patch_of(obj)
+        if patch is None:
+            return False
+        try:
+            await client.merge_patch(f"{path}/status", patch)
+        except Conflict:
+            if attempt == ATTEMPTS - 1:
+                raise
+            obj = await client.get(path)
+            if text(obj, "metadata", "uid") != uid:
+                return False  # who was to be told of is gone
+        else:
+            return True
+    return False
+
+
+def _patch(obj: JsonObject, change: Callable[[list[JsonObject], bool], list[JsonObject]]) -> JsonObject | None:
+    """Change each list of conditions that the object's version has; the patch holds for what was read only."""
+    status: JsonObject = {}
+    for place in _places(obj):
+        known = items(obj, "status", *place)
+        changed = change(known, _is_old(obj) and place == _OLD)
+        if changed == known:
+            continue
+        value: JsonValue = [*changed]
+        for step in reversed(place[1:]):
+            value = {step: value}
+        status[place[0]] = value
+    if not status:
+        return None
+    return {"metadata": {"resourceVersion": text(obj, "metadata", "resourceVersion")}, "status": status}
+
+
+def _is_old(obj: JsonObject) -> bool:
+    """Tell whether the object is of Cluster API's v1beta1, whose conditions have a severity."""
+    group, _, version = text(obj, "apiVersion").rpartition("/")
+    return group != _OWN_GROUP and version == "v1beta1"
+
+
+def _places(obj: JsonObject) -> list[tuple[str, ...]]:
+    """List where conditions stand; v1beta1 objects of Cluster API 1.9 and later have both kinds, and both are read."""
+    both = _is_old(obj) and "v1beta2" in mapping(obj, "status")
+    return [_OLD, _NEW_IN_OLD] if both else [_OLD]
+
+
+def _generation(obj: JsonObject) -> int:
+    return number(obj, "metadata", "generation") or 0
+
+
+def _put(known: list[JsonObject], condition: Condition, now: datetime, generation: int | None) -> list[JsonObject]:
+    """Replace the condition where it stands, or append it; ``generation`` None: in v1beta1's form."""
+    before = find(known, condition.type)
+    entry = _document(condition, generation)
+    since = text(dict(before), "lastTransitionTime") if before is not None else ""
+    moved = before is None or not since or _has_moved(dict(before), entry, is_old=generation is None)
+    entry["lastTransitionTime"] = rfc3339(now) if moved else since
+    if before is None:
+        return [*known, entry]
+    return [entry if one.get("type") == condition.type else one for one in known]
+
+
+def _has_moved(before: JsonObject, entry: JsonObject, *, is_old: bool) -> bool:
+    """Tell whether lastTransitionTime moves: in v1beta1 with any change, in v1beta2 with the status only."""
+    told = ("status", "reason", "severity", "message") if is_old else ("status",)
+    return any(before.get(name) != entry.get(name) for name in told)
+
+
+def _document(condition: Condition, generation: int | None) -> JsonObject:
+    message = condition.message[:MAX_MESSAGE]
+    entry: JsonObject = {"type": condition.type, "status": str(condition.status), "reason": condition.reason}
+    if generation is not None:
+        return {**entry, "message": message, "observedGeneration": generation}
+    if message:
+        entry["message"] = message
+    if condition.status is ConditionStatus.FALSE:
+        entry["severity"] = str(condition.severity)
+    return entry

@@ -1,0 +1,65 @@
+"""What became of a request, for those who tell of it or act on it: conditions of Machines, a policy's onFailure.
+
+Values only, and the seam that ``requests`` tells them through; telling must neither block nor raise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+
+__all__ = ["CSRDenied", "CSRIssued", "CSRObserver"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CSRIssued:
+    """A certificate was published."""
+
+    cluster: ClusterKey
+    member: MachineView
+    node_name: NodeName
+    provider: ProviderName
+    purpose: Purpose
+    serial: str
+    not_after: datetime
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CSRDenied:
+    """A request was denied for good."""
+
+    cluster: ClusterKey
+    provider_id: ProviderID
+    """As the request claims it: proven by nothing."""
+    node_name: NodeName
+    """As the request claims it; proven where ``by_node``."""
+    username: str
+    by_node: bool
+    """Whether the API server authenticated the requester as that very node (``system:node:<node_name>``)."""
+    provider: ProviderName
+    purpose: Purpose
+    reason: Reason
+    message: str = field(repr=False)
+    """Expected, got and remedy: for the management cluster only."""
+    at: datetime
+    judged: bool = True
+    """Whether somebody found the request wanting; False where its time ran out before it could be judged."""
+
+
+class CSRObserver(Protocol):
+    """Hears of verdicts; both methods return at once."""
+
+    def granted(self, verdict: CSRIssued) -> None:
+        """Hear of a certificate."""
+        ...
+
+    def refused(self, verdict: CSRDenied) -> None:
+        """Hear of a denial."""
+        ...

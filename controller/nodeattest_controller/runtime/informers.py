@@ -1,0 +1,89 @@
+"""The reflectors of one API server by name, and what keeps them from being complete.
+
+Promises: nothing cached has ``metadata.managedFields``, half of what a Machine weighs: nobody reads it here, and a
+write that does not have it leaves it as it is (apimachinery pkg/util/managedfields).
+Leaves to others: what is cached, and what a change means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from nodeattest_controller.logs import fields
+from nodeattest_kube.client import ApiClient, ApiError, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.reflector import Reflector
+
+__all__ = ["InformerSet", "without_managed_fields"]
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class InformerSet:
+    """Starts caches and knows how they are; the tasks are its owner's."""
+
+    def __init__(self, client: ApiClient, tasks: asyncio.TaskGroup) -> None:
+        self.client = client
+        self.waits_for = ""
+        """What is waited for before anything can be cached; empty when nothing is."""
+        self._tasks = tasks
+        self._required: dict[str, Reflector] = {}
+
+    def start(
+        self,
+        name: str,
+        path: str,
+        on_change: Callable[[str, JsonObject | None], None],
+        *,
+        query: Mapping[str, str] | None = None,
+        keep: Callable[[JsonObject], JsonObject] | None = None,
+        required: bool = True,
+        may_be_absent: bool = False,
+    ) -> Reflector:
+        """Start a cache. ``required``: nothing is complete without it; ``may_be_absent``: maybe nobody serves it."""
+
+        def kept(obj: JsonObject) -> JsonObject:
+            return without_managed_fields(keep(obj) if keep is not None else obj)
+
+        reflector = Reflector(self.client, path, query=query, on_change=on_change, transform=kept)
+        if required:
+            self._required[name] = reflector
+        self._tasks.create_task(_if_served(reflector, self.client, path) if may_be_absent else reflector.run())
+        return reflector
+
+    async def wait_synced(self) -> None:
+        """Wait until all that is required has been read once."""
+        for reflector in list(self._required.values()):
+            await reflector.wait_synced(math.inf)
+
+    def unhealthy(self) -> str | None:
+        """Say what keeps the caches from being complete; None when nothing does."""
+        if self.waits_for:
+            return f"waiting for {self.waits_for}"
+        if not self._required:
+            return "not started"
+        late = sorted(name for name, reflector in self._required.items() if not reflector.synced)
+        return f"waiting for {', '.join(late)}" if late else None
+
+
+def without_managed_fields(obj: JsonObject) -> JsonObject:
+    """Leave out the API server's record of who wrote which field; an object without it comes back as it is."""
+    meta = obj.get("metadata")
+    if not isinstance(meta, dict) or "managedFields" not in meta:
+        return obj
+    return {**obj, "metadata": {name: value for name, value in meta.items() if name != "managedFields"}}
+
+
+async def _if_served(reflector: Reflector, client: ApiClient, path: str) -> None:
+    """Run a reflector for a resource that a management cluster may not serve (MachinePool is a feature gate)."""
+    try:
+        await client.get(path, {"limit": "1"})
+    except NotFound:
+        return
+    except ApiError:
+        _LOG.info("cannot tell yet whether a resource is served", extra=fields(path=path))
+    await reflector.run()

@@ -1,0 +1,363 @@
+"""The management cluster as the controller sees it: caches of the objects that verdicts depend on.
+
+Clusters and machines come from ``sources``; beside them policies, ledgers and the clusters' Secrets are kept, and
+infrastructure objects a kind at a time, from the first Machine that refers to one. Reads are from memory;
+``live_member`` and the ledger's compare-and-swap are the two places that ask the API server again, where staleness
+would matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
+from nodeattest_controller.model.machine_kinds import machine_views
+from nodeattest_controller.model.machine_record import cluster_flaw
+from nodeattest_controller.model.machine_view import (
+    CLUSTER_LABEL,
+    PAUSED_ANNOTATION,
+    ContractReference,
+    MachineResource,
+    MachineView,
+)
+from nodeattest_controller.model.objects import flag, items, key_of, mapping, text, text_map
+from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_controller.runtime.informers import InformerSet
+from nodeattest_controller.runtime.sources import (
+    OWN_GROUP,
+    OWN_VERSION,
+    Changed,
+    InformerRef,
+    node_key,
+    sources_of,
+)
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, ApiError, NotFound
+from nodeattest_kube.jsontypes import JsonObject, version_of
+from nodeattest_kube.paging import PageSize
+from nodeattest_kube.reflector import Reflector
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.node_interface import SecretBytes
+from nodeattest_providers.verifier_interface import ClusterFacts
+
+__all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "MachineResource", "ManagementCache", "node_key"]
+
+_KEPT_SECRETS: Final = ("-kubeconfig", "-ca")
+LEDGER_RETRY: Final = 0.2
+"""Seconds between two comparisons of the cache with the API server; a watch lags by milliseconds."""
+SYNC_TIMEOUT: Final = 1.0
+"""Seconds to wait for a new infrastructure kind's first list; after that the request waits, not its worker."""
+CLUSTER_API_ONLY: Final = ("ClusterAPI",)
+SECRET_SUFFIX: Final = "-attestation"  # noqa: S105 - a Secret's name, not a secret
+
+
+class ManagementCache:
+    """Caches and the few live reads of the management cluster."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        namespace: str | None,
+        on_change: Changed,
+        inventory: Collection[str] = CLUSTER_API_ONLY,
+        on_policies: Callable[[str], None] | None = None,
+    ) -> None:
+        """``inventory`` names the sources (``Settings.inventory``).
+
+        ``on_policies`` is told the namespace of a policy that changed, where no Cluster stands beside it, too.
+        """
+        self.client = client
+        self.inventory = Inventory()
+        self._namespace = namespace
+        self._on_change = on_change
+        self._sources = sources_of(inventory, self.inventory, namespace=namespace, on_change=on_change)
+        self._on_policies = on_policies or _nobody_asks
+        self._reflectors: dict[str, Reflector] = {}
+        self._infra: dict[tuple[str, str], Reflector] = {}
+        self._infra_locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._policies: dict[str, tuple[str, Policy]] = {}
+        self._authorities: dict[ClusterKey, tuple[str, CertificateAuthority]] = {}
+        self._tasks = asyncio.TaskGroup()
+        self._caches = InformerSet(client, self._tasks)
+
+    async def run(self, ready: asyncio.Event) -> None:
+        """Fill the caches, set ``ready``, and keep them fresh until cancelled."""
+        async with self._tasks:
+            for source in self._sources:
+                await source.start(self._caches)
+            start, kept = self._caches.start, self._reflectors
+            kept["policies"] = start("policies", self._own("nodeattestationpolicies"), self._policy_changed)
+            kept["ledgers"] = start("ledgers", self._own("machineattestations"), self._ledger_changed)
+            secrets = paths.core_path("secrets", namespace=self._namespace)
+            query = {"labelSelector": CLUSTER_LABEL}
+            kept["secrets"] = start("secrets", secrets, self._secret_changed, query=query, keep=_slim_secret)
+            await self._caches.wait_synced()
+            ready.set()
+
+    def unhealthy(self) -> str | None:
+        """Say what keeps the caches from being complete; None when nothing does."""
+        return self._caches.unhealthy()
+
+    # Clusters and what belongs to them
+
+    def cluster(self, key: ClusterKey) -> JsonObject | None:
+        """Return one cluster's object: a Cluster, or a ClusterRecord where no Cluster has that name."""
+        found = (source.cluster(key) for source in self._sources)
+        return next((cluster for cluster in found if cluster is not None), None)
+
+    def clusters(self) -> list[JsonObject]:
+        """Return every cluster's object, each name once."""
+        found = {key_of(cluster): cluster for source in reversed(self._sources) for cluster in source.clusters()}
+        return list(found.values())
+
+    def active_cluster(self, key: ClusterKey) -> JsonObject:
+        """Return a Cluster that may be acted for; raises Unavailable while it is paused or going away."""
+        cluster = self.cluster(key)
+        flaw = cluster_flaw(cluster) if cluster is not None else ""
+        if flaw:
+            raise Unavailable(Reason.RECORD_INVALID, f"ClusterRecord {key}: {flaw}", remedy="correct the ClusterRecord")
+        if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata") or self.is_paused(cluster):
+            raise Unavailable(
+                Reason.MACHINE_NOT_READY, "the Cluster is paused or going away", remedy="resume the Cluster"
+            )
+        return cluster
+
+    def clusters_in(self, namespace: str) -> list[JsonObject]:
+        """Return the Clusters of a namespace."""
+        return [cluster for cluster in self.clusters() if text(cluster, "metadata", "namespace") == namespace]
+
+    def policies(self, namespace: str) -> list[JsonObject]:
+        """Return the policies beside a namespace's clusters."""
+        found = self._reflectors["policies"].values()
+        return [policy for policy in found if text(policy, "metadata", "namespace") == namespace]
+
+    def policy_of(self, cluster: JsonObject) -> Policy:
+        """Return the one policy of a cluster; raises Denied or Unavailable."""
+        return policy_for(cluster, self.policies(text(cluster, "metadata", "namespace")), self.parsed_policy)
+
+    def opts_in(self, cluster: JsonObject) -> bool:
+        """Tell whether a cluster is served; an invalid policy opts in too, so that its requests get the reason."""
+        try:
+            self.policy_of(cluster)
+        except Unavailable:
+            return False
+        except Denied:
+            return True
+        return True
+
+    def opted_in_clusters(self) -> frozenset[ClusterKey]:
+        """Name the clusters that are served, those on their way out included."""
+        return frozenset(ClusterKey(key_of(cluster)) for cluster in self.clusters() if self.opts_in(cluster))
+
+    async def await_ledgers(self, cluster: ClusterKey) -> None:
+        """Wait until the cache holds each ledger of a cluster as the API server has it; raises ApiError.
+
+        For who takes a cluster over: what its last owner wrote a moment ago may still be on its way here.
+        """
+        namespace, _, name = cluster.partition("/")
+        path = paths.collection_path(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=namespace)
+        query, behind = {"labelSelector": f"{CLUSTER_LABEL}={name}"}, True
+        while behind:
+            behind = False
+            async for page in self.client.pages(path, query, PageSize()):
+                for ledger in items(page, "items"):
+                    known = self._reflectors["ledgers"].get(key_of(ledger))
+                    behind = behind or known is None or version_of(known) != version_of(ledger)
+            if behind:
+                await asyncio.sleep(LEDGER_RETRY)
+
+    def parsed_policy(self, policy: JsonObject) -> Policy:
+        """Parse a policy once a version: its settings keep their identity, by which providers keep what they read.
+
+        Raises Denied.
+        """
+        key, version = key_of(policy), text(policy, "metadata", "uid") + text(policy, "metadata", "resourceVersion")
+        known = self._policies.get(key)
+        if known is None or known[0] != version:
+            known = (version, parse_attestation_policy(policy))
+            self._policies[key] = known
+        return known[1]
+
+    def kubeconfig(self, key: ClusterKey) -> bytes | None:
+        """Return the workload cluster's kubeconfig, or None while its Secret is absent or unreadable."""
+        secret = self._reflectors["secrets"].get(f"{key}-kubeconfig")
+        if secret is None:
+            return None
+        try:
+            return base64.b64decode(text(secret, "data", "value"), validate=True) or None
+        except (binascii.Error, ValueError):
+            return None
+
+    def authority(self, key: ClusterKey) -> CertificateAuthority:
+        """Return the cluster's CA; raises Unavailable that says what is missing."""
+        secret = self._reflectors["secrets"].get(f"{key}-ca")
+        version = text(secret, "metadata", "resourceVersion") if secret else ""
+        known = self._authorities.get(key)
+        if known is None or known[0] != version or not version:
+            known = (version, load_authority(secret, key.partition("/")[2]))
+            self._authorities[key] = known
+        return known[1]
+
+    def facts_of(self, cluster: JsonObject) -> ClusterFacts:
+        """Make the value that providers see."""
+        key = ClusterKey(key_of(cluster))
+        namespace, _, name = key.partition("/")
+        return ClusterFacts(
+            name=name, namespace=namespace, uid=text(cluster, "metadata", "uid"), pins=self.authority(key).pins
+        )
+
+    def is_paused(self, cluster: JsonObject) -> bool:
+        """Tell whether a Cluster is paused, as it is while clusterctl moves it; one that cannot be read whole is."""
+        asked = flag(cluster, "spec", "paused") or PAUSED_ANNOTATION in mapping(cluster, "metadata", "annotations")
+        return asked or bool(cluster_flaw(cluster))
+
+    # Members
+
+    def objects_of(self, cluster: ClusterKey, resource: MachineResource) -> list[JsonObject]:
+        """Return the Machines, MachinePools or MachineRecords of a cluster as they are, with their status."""
+        kept = self._kept(resource)
+        return kept.objects.by_index("cluster", cluster) if kept is not None else []
+
+    def object_at(self, resource: MachineResource, namespace: str, name: str) -> JsonObject | None:
+        """Return one of these as it is."""
+        kept = self._kept(resource)
+        return kept.objects.get(f"{namespace}/{name}") if kept is not None else None
+
+    def path_of(self, resource: MachineResource, namespace: str, name: str) -> str:
+        """Return the path of one of these in the version that is served; raises KeyError where none of them is read."""
+        kept = self._kept(resource)
+        if kept is None:
+            raise KeyError(resource)
+        return paths.object_path(kept.group, kept.version, resource, name, namespace=namespace)
+
+    def _kept(self, resource: MachineResource) -> InformerRef | None:
+        found = (source.kept(resource) for source in self._sources)
+        return next((kept for kept in found if kept is not None), None)
+
+    async def live_member(self, member: MachineView) -> MachineView | None:
+        """Read a Machine again, now; None when it is gone, is another by now, or no longer has the provider ID."""
+        group, _, version = member.api_version.partition("/")
+        try:
+            found = await self.client.get(
+                paths.object_path(group, version, member.resource, member.name, namespace=member.namespace)
+            )
+        except NotFound:
+            return None
+        members = machine_views(found, member.kind)
+        return next((m for m in members if m.uid == member.uid and m.provider_id == member.provider_id), None)
+
+    async def infra_of(self, member: MachineView) -> JsonObject | None:
+        """Return the infrastructure object of a Machine, from a cache that starts with its kind.
+
+        None only where the Machine names none: what the platform says must be known before anything else is believed,
+        so an object that cannot be read raises Unavailable. Nobody waits here for longer than a moment.
+        """
+        if member.infra is None:
+            return None
+        reference = member.infra
+        kind = (reference.group, reference.kind)
+        async with self._infra_locks.setdefault(kind, asyncio.Lock()):
+            reflector = self._infra.get(kind)
+            if reflector is None:
+                reflector = self._infra[kind] = await self._watch_infra(reference)
+        if not await reflector.wait_synced(SYNC_TIMEOUT):
+            raise _no_platform(f"cannot list {reference.kind} in {reference.group}")
+        found = reflector.get(f"{member.namespace}/{reference.name}")
+        if found is None:
+            raise _no_platform(f"{reference.kind} {reference.name} is not there")
+        return found
+
+    async def attestation_secret(self, member: MachineView) -> SecretBytes | None:
+        """Read the ``challenge`` provider's per-Machine secret: Secret ``<machine>-attestation``, key ``secret``."""
+        path = paths.core_path("secrets", member.name + SECRET_SUFFIX, namespace=member.namespace)
+        try:
+            secret = await self.client.get(path)
+            value = base64.b64decode(text(secret, "data", "secret"), validate=True)
+        except (NotFound, binascii.Error, ValueError):
+            return None
+        return SecretBytes(value) if value else None
+
+    # Start and change
+
+    def _own(self, resource: str) -> str:
+        return paths.collection_path(OWN_GROUP, OWN_VERSION, resource, namespace=self._namespace)
+
+    async def _preferred_version(self, group: str) -> str:
+        found = await self.client.get(paths.api_group(group))
+        return text(found, "preferredVersion", "version")
+
+    async def _watch_infra(self, reference: ContractReference) -> Reflector:
+        try:
+            version = reference.version or await self._preferred_version(reference.group)
+            served = await self.client.get(paths.api_group(reference.group, version))
+        except ValueError as error:
+            raise _no_platform("its reference names a group or version that is none") from error
+        except ApiError as error:
+            raise _no_platform(f"cannot tell what {reference.group} serves: {error.reason}") from error
+        resource = next((name for name, kind in _resources(served) if kind == reference.kind), None)
+        if resource is None:
+            raise _no_platform(f"{reference.group}/{version} serves no {reference.kind}")
+        path = paths.collection_path(reference.group, version, resource, namespace=self._namespace)
+        return self._caches.start(reference.kind, path, _ignore, keep=_slim_infra, required=False)
+
+    def _policy_changed(self, key: str, policy: JsonObject | None) -> None:
+        if policy is None:
+            self._policies.pop(key, None)
+        namespace = key.partition("/")[0]
+        for cluster in self.clusters():
+            if text(cluster, "metadata", "namespace") == namespace:
+                self._on_change(ClusterKey(key_of(cluster)), None)
+        self._on_policies(namespace)
+
+    def _ledger_changed(self, key: str, ledger: JsonObject | None) -> None:
+        self.inventory.put_ledger(key, ledger)
+
+    def _secret_changed(self, key: str, secret: JsonObject | None) -> None:
+        for suffix in _KEPT_SECRETS:
+            if key.endswith(suffix):
+                self._on_change(ClusterKey(key.removesuffix(suffix)), None)
+        if secret is None:
+            self._authorities.pop(ClusterKey(key.removesuffix("-ca")), None)
+
+
+def _nobody_asks(_namespace: str) -> None:
+    """Nobody waits for policies."""
+
+
+def _no_platform(detail: str) -> Unavailable:
+    return Unavailable(
+        Reason.PLATFORM_UNAVAILABLE,
+        detail,
+        remedy="let the controller get, list and watch the cluster's infrastructure objects, and see that they exist",
+    )
+
+
+def _resources(served: JsonObject) -> Iterable[tuple[str, str]]:
+    found = served.get("resources")
+    for resource in found if isinstance(found, list) else []:
+        if isinstance(resource, dict) and "/" not in text(resource, "name"):
+            yield text(resource, "name"), text(resource, "kind")
+
+
+def _slim_secret(secret: JsonObject) -> JsonObject:
+    """Keep the kubeconfigs and CAs only; bootstrap data has no business in this process."""
+    wanted = text(secret, "metadata", "name").endswith(_KEPT_SECRETS)
+    return {"metadata": mapping(secret, "metadata"), "data": mapping(secret, "data") if wanted else {}}
+
+
+def _slim_infra(infra: JsonObject) -> JsonObject:
+    """Keep what providers look at."""
+    meta = mapping(infra, "metadata")
+    kept: JsonObject = {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
+    kept["annotations"] = dict(text_map(meta, "annotations"))
+    return {"metadata": kept}
+
+
+def _ignore(_key: str, _object: JsonObject | None) -> None:
+    """Nothing waits for an infrastructure object's change: a refused node files anew."""

@@ -1,0 +1,45 @@
+"""Which object an Event is about: the Machine that a request names, or else its Cluster.
+
+A provider ID in a request is a claim, so the object is looked up in the inventory and never made up: a claim that
+names no Machine of this cluster, or several, tells of the Cluster. Whoever reads the Event sees that it was refused.
+"""
+
+from __future__ import annotations
+
+from nodeattest_controller.model.machine_record import CLUSTER_RECORD
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import mapping, text
+from nodeattest_controller.runtime.events import ObjectRef
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["claimed_ref", "cluster_ref", "member_ref"]
+
+
+def member_ref(member: MachineView) -> ObjectRef:
+    """Name a Machine, or the MachinePool of an instance."""
+    return ObjectRef(
+        api_version=member.api_version, kind=member.kind, namespace=member.namespace, name=member.name, uid=member.uid
+    )
+
+
+def cluster_ref(cluster: JsonObject) -> ObjectRef:
+    """Name a Cluster, or the ClusterRecord that stands for one."""
+    meta = mapping(cluster, "metadata")
+    return ObjectRef(
+        api_version=text(cluster, "apiVersion"),
+        kind=CLUSTER_RECORD if text(cluster, "kind") == CLUSTER_RECORD else "Cluster",
+        namespace=text(meta, "namespace"),
+        name=text(meta, "name"),
+        uid=text(meta, "uid"),
+    )
+
+
+def claimed_ref(management: ManagementCache, cluster: ClusterKey, provider_id: str) -> ObjectRef | None:
+    """Find the one Machine with this provider ID, else the Cluster; None where that is gone, too."""
+    members = management.inventory.members(cluster, provider_id) if provider_id else []
+    if len(members) == 1:
+        return member_ref(members[0])
+    found = management.cluster(cluster)
+    return cluster_ref(found) if found is not None else None

@@ -1,0 +1,209 @@
+"""Where clusters and their machines come from: Cluster API's objects, and records that operators write.
+
+Promises: nothing is judged before every source that was asked for has been read whole, because a machine that one of
+them does not know another may claim. Which sources there are is a setting, never guessed: a second way in is opened by
+a decision. Leaves to others: what a member may do (``core.review``).
+Source: docs/adr/0028.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from nodeattest_controller.logs import fields
+from nodeattest_controller.model.identity_rules import allowed_node_names
+from nodeattest_controller.model.machine_kinds import machine_views
+from nodeattest_controller.model.machine_view import MachineResource, MachineView
+from nodeattest_controller.model.objects import text
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
+from nodeattest_controller.runtime.informers import InformerSet
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiError, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.reflector import Reflector
+
+__all__ = ["CLUSTER_GROUP", "OWN_GROUP", "OWN_VERSION", "Changed", "InformerRef", "Source", "node_key", "sources_of"]
+
+Changed = Callable[[ClusterKey, frozenset[str] | None], None]
+"""Told what changed: a cluster, and the provider IDs and names (``node_key``) of the machines concerned; None where
+all may be."""
+
+_LOG: Final = logging.getLogger(__name__)
+CLUSTER_GROUP: Final = "cluster.x-k8s.io"
+OWN_GROUP: Final = "attestation.cluster.x-k8s.io"
+OWN_VERSION: Final = "v1alpha1"
+START_RETRY: Final = 2.0
+"""Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class InformerRef:
+    """The objects that machines of one kind are read from."""
+
+    objects: Reflector
+    """With an index ``cluster`` by the cluster's key."""
+    group: str
+    version: str
+
+
+class Source(Protocol):
+    """One place that clusters and machines are kept in; its machines go to the inventory it was made with."""
+
+    async def start(self, caches: InformerSet) -> None:
+        """Start the caches, when their kinds are served; waits for that as long as it takes, and says for what."""
+        ...
+
+    def cluster(self, key: ClusterKey) -> JsonObject | None:
+        """Return one cluster's object: a Cluster, or what stands for it."""
+        ...
+
+    def clusters(self) -> Iterable[JsonObject]:
+        """Return every cluster's object."""
+        ...
+
+    def kept(self, resource: MachineResource) -> InformerRef | None:
+        """Return the objects of one kind of machines; None where this source has none of that kind."""
+        ...
+
+
+def sources_of(
+    names: Collection[str], inventory: Inventory, *, namespace: str | None, on_change: Changed
+) -> tuple[Source, ...]:
+    """Make the sources of these names, in one order whatever theirs: the first that has a cluster is believed."""
+    return tuple(
+        make(inventory, namespace=namespace, on_change=on_change) for name, make in _SOURCES.items() if name in names
+    )
+
+
+def node_key(node_name: str) -> str:
+    """Spell a node's name among provider IDs, for requests that name a node only."""
+    return f"node:{node_name}"
+
+
+class BaseSource:
+    """What both sources do with a change: the inventory first, then whoever waits for it."""
+
+    def __init__(self, inventory: Inventory, *, namespace: str | None, on_change: Changed) -> None:
+        self._inventory = inventory
+        self._namespace = namespace
+        self._on_change = on_change
+        self._clusters: Reflector | None = None
+        self._kept: dict[MachineResource, InformerRef] = {}
+
+    def cluster(self, key: ClusterKey) -> JsonObject | None:
+        """Return one cluster's object."""
+        return self._clusters.get(key) if self._clusters is not None else None
+
+    def clusters(self) -> Iterable[JsonObject]:
+        """Return every cluster's object."""
+        return self._clusters.values() if self._clusters is not None else ()
+
+    def kept(self, resource: MachineResource) -> InformerRef | None:
+        """Return the objects of one kind of machines."""
+        return self._kept.get(resource)
+
+    def _keep(self, resource: MachineResource, objects: Reflector, group: str, version: str) -> None:
+        objects.index("cluster", _cluster_keys)
+        self._kept[resource] = InformerRef(objects, group, version)
+
+    def _path(self, group: str, version: str, resource: str) -> str:
+        return paths.collection_path(group, version, resource, namespace=self._namespace)
+
+    def _cluster_changed(self, key: str, _cluster: JsonObject | None) -> None:
+        self._on_change(ClusterKey(key), None)
+
+    def _member_changed(self, obj: JsonObject, members: Iterable[MachineView]) -> None:
+        found = list(members)
+        name = text(obj, "spec", "clusterName")
+        concerned = [member.provider_id for member in found]
+        concerned += [
+            node_key(name) for member in found if not member.is_pool_instance for name in allowed_node_names(member)
+        ]
+        self._on_change(cluster_key(text(obj, "metadata", "namespace"), name), frozenset(concerned))
+
+
+class ClusterAPI(BaseSource):
+    """Clusters, Machines and MachinePools, of the contract version that is served."""
+
+    async def start(self, caches: InformerSet) -> None:
+        """Wait for Cluster API's CRDs, then follow its objects."""
+        version = await self._version(caches)
+
+        def path(resource: str) -> str:
+            return self._path(CLUSTER_GROUP, version, resource)
+
+        self._clusters = caches.start("clusters", path("clusters"), self._cluster_changed)
+        machines = caches.start("machines", path("machines"), self._machine_changed)
+        pools = caches.start(
+            "machinepools", path("machinepools"), self._pool_changed, required=False, may_be_absent=True
+        )
+        self._keep("machines", machines, CLUSTER_GROUP, version)
+        self._keep("machinepools", pools, CLUSTER_GROUP, version)
+
+    async def _version(self, caches: InformerSet) -> str:
+        """Learn which version of Cluster API is served."""
+        caches.waits_for = "Cluster API's CRDs"
+        while True:
+            try:
+                found = await caches.client.get(f"/apis/{CLUSTER_GROUP}")
+            except NotFound:
+                _LOG.warning(
+                    "Cluster API is not installed in the management cluster; waiting for its CRDs",
+                    extra=fields(remedy="install it; where there is none, run with --inventory=MachineRecords"),
+                )
+            except ApiError as error:
+                _LOG.warning("cannot reach the management cluster", extra=fields(error=str(error)))
+            else:
+                caches.waits_for = ""
+                return text(found, "preferredVersion", "version")
+            await asyncio.sleep(START_RETRY)
+
+    def _machine_changed(self, key: str, machine: JsonObject | None) -> None:
+        self._inventory.put_machine(key, machine)
+        if machine is not None:
+            self._member_changed(machine, machine_views(machine, "Machine"))
+
+    def _pool_changed(self, key: str, pool: JsonObject | None) -> None:
+        self._inventory.put_pool(key, pool)
+        if pool is not None:
+            self._member_changed(pool, machine_views(pool, "MachinePool"))
+
+
+class MachineRecords(BaseSource):
+    """ClusterRecords, and MachineRecords of these or of Clusters."""
+
+    async def start(self, caches: InformerSet) -> None:
+        """Follow the records; their CRDs come with the controller's manifests."""
+        self._clusters = caches.start(
+            "clusterrecords", self._path(OWN_GROUP, OWN_VERSION, "clusterrecords"), self._cluster_changed
+        )
+        path = self._path(OWN_GROUP, OWN_VERSION, "machinerecords")
+        records = caches.start("machinerecords", path, self._record_changed)
+        self._keep("machinerecords", records, OWN_GROUP, OWN_VERSION)
+
+    def _record_changed(self, key: str, record: JsonObject | None) -> None:
+        self._inventory.put_record(key, record)
+        if record is None:
+            return
+        members = machine_views(record, "MachineRecord")
+        for flawed in (member for member in members if member.flaw):
+            _LOG.warning(
+                "cannot use a MachineRecord",
+                extra=fields(record=key, cluster=flawed.cluster_name, detail=flawed.flaw, remedy="correct the record"),
+            )
+        self._member_changed(record, members)
+
+
+def _cluster_keys(machine: JsonObject) -> list[str]:
+    return [cluster_key(text(machine, "metadata", "namespace"), text(machine, "spec", "clusterName"))]
+
+
+_SOURCES: Final[Mapping[str, Callable[..., Source]]] = MappingProxyType(
+    {"ClusterAPI": ClusterAPI, "MachineRecords": MachineRecords}
+)
+"""By the name in ``Settings.inventory``; where both have a cluster of one name, Cluster API's counts."""

@@ -1,0 +1,266 @@
+"""One workload cluster: its requests, and the five writes that the controller makes there.
+
+Every write carries the resourceVersion that was judged (an approval without one overwrites blindly: the API server's
+AllowUnconditionalUpdate), so a request that was deleted and made anew in between is a Conflict, never an approval.
+The controller's own writes do not wake it again, whichever comes first: the write's answer or the watch event.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from types import MappingProxyType
+from typing import Final
+
+from nodeattest_controller.logs import fields
+from nodeattest_controller.model.csr_request import MAX_BASE64, summarize
+from nodeattest_controller.model.objects import items, mapping, metadata, rfc3339, text, text_map
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_kube import paths
+from nodeattest_kube.client import AlreadyExists, ApiClient, NotFound
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.reflector import Reflector
+from nodeattest_providers.names import (
+    ANNOTATION_CHALLENGE,
+    ANNOTATION_REASON,
+    ANNOTATION_SUPPORTED_VERSIONS,
+    NodeName,
+)
+
+__all__ = ["WorkloadClient"]
+
+_LOG: Final = logging.getLogger(__name__)
+_CSR: Final = ("certificates.k8s.io", "v1", "certificatesigningrequests")
+_RBAC: Final = ("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
+MAX_REQUESTS: Final = 128 << 20
+"""Bytes of requests kept of one cluster: some 28,000 ordinary ones."""
+MAX_ANNOTATIONS: Final = 32 * 1024
+"""Characters; the API server would take 256 KiB."""
+MAX_METADATA: Final = 8 * 1024
+"""Characters of labels, owner references or finalizers; an honest request has none of them."""
+_FREE_METADATA: Final = ("labels", "ownerReferences", "finalizers")
+OUR_ANNOTATIONS: Final = frozenset({ANNOTATION_CHALLENGE, ANNOTATION_REASON, ANNOTATION_SUPPORTED_VERSIONS})
+BOOTSTRAP_BINDING: Final = "nodeattest:node-bootstrapper"
+KUBEADM_BINDING: Final = "kubeadm:kubelet-bootstrap"
+_NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class WorkloadClient:
+    """The connection to one workload cluster."""
+
+    def __init__(
+        self,
+        key: ClusterKey,
+        client: ApiClient,
+        *,
+        on_request: Callable[[str], None],
+        now: Callable[[], datetime],
+    ) -> None:
+        self.key = key
+        self.client = client
+        self._on_request = on_request
+        self._now = now
+        self._own_writes: dict[str, set[str]] = defaultdict(set)
+        self._in_flight: Counter[str] = Counter()
+        self._seen_meanwhile: dict[str, str] = {}
+        self.kubelet_requests: set[str] = set()
+        """Names of kubelet's own open requests: a change of the policy may make them our business."""
+        self.requests = Reflector(
+            client,
+            paths.collection_path(*_CSR),
+            on_change=self._changed,
+            transform=_slim_request,
+            max_bytes=MAX_REQUESTS,
+        )
+
+    async def run(self) -> None:
+        """Watch the cluster's requests until cancelled."""
+        await self.requests.run()
+
+    async def ensure_bootstrappers_may_ask(self) -> None:
+        """Create the binding that lets bootstrap tokens file requests, where kubeadm did not."""
+        for name in (KUBEADM_BINDING, BOOTSTRAP_BINDING):
+            try:
+                await self.client.get(paths.object_path(*_RBAC, name))
+            except NotFound:
+                continue
+            return
+        try:
+            await self.client.create(paths.collection_path(*_RBAC), _bootstrap_binding())
+        except AlreadyExists:
+            return
+        _LOG.info("let bootstrap tokens file requests", extra=fields(cluster=self.key, binding=BOOTSTRAP_BINDING))
+
+    # Reads
+
+    async def read_request(self, name: str) -> JsonObject | None:
+        """Read a request now."""
+        try:
+            return await self.client.get(paths.object_path(*_CSR, name))
+        except NotFound:
+            return None
+
+    async def read_node(self, name: NodeName) -> JsonObject | None:
+        """Read a Node now."""
+        try:
+            return await self.client.get(paths.core_path("nodes", name))
+        except NotFound:
+            return None
+
+    # Writes
+
+    async def publish_annotations(self, request: JsonObject, annotations: Mapping[str, str]) -> None:
+        """Write our output annotations, over whatever stands there; raises Conflict when the request changed."""
+        meta = metadata(request)
+        patch: JsonObject = {
+            "metadata": {
+                "uid": meta.get("uid"),
+                "resourceVersion": meta.get("resourceVersion"),
+                "annotations": dict[str, JsonValue](annotations),
+            }
+        }
+        name = text(request, "metadata", "name")
+        await self._write(name, self.client.merge_patch(paths.object_path(*_CSR, name), patch))
+
+    async def approve(self, request: JsonObject, reason: str, message: str) -> JsonObject:
+        """Approve exactly the request that was judged."""
+        return await self._put(self._with_condition(request, "Approved", reason, message), "approval")
+
+    async def deny(
+        self, request: JsonObject, reason: str, message: str, annotations: Mapping[str, str] = _NO_ANNOTATIONS
+    ) -> JsonObject:
+        """Deny for good, with output annotations in the same write: who sees the one sees the other."""
+        denied = self._with_condition(request, "Denied", reason, message)
+        return await self._put(_annotated(denied, annotations), "approval")
+
+    async def fail(
+        self, request: JsonObject, reason: str, message: str, annotations: Mapping[str, str] = _NO_ANNOTATIONS
+    ) -> JsonObject:
+        """End an approved request that must not be signed: Approved and Denied exclude each other."""
+        failed = self._with_condition(request, "Failed", reason, message)
+        return await self._put(_annotated(failed, annotations), "status")
+
+    async def publish_certificate(self, request: JsonObject, pem: str) -> JsonObject:
+        """Set ``status.certificate``; the API server lets this happen once."""
+        status = {**mapping(request, "status"), "certificate": base64.b64encode(pem.encode()).decode()}
+        return await self._put({**request, "status": status}, "status")
+
+    # The rest
+
+    async def _put(self, request: JsonObject, subresource: str) -> JsonObject:
+        name = text(request, "metadata", "name")
+        return await self._write(
+            name, self.client.replace(paths.object_path(*_CSR, name, subresource=subresource), request)
+        )
+
+    def _with_condition(self, request: JsonObject, kind: str, reason: str, message: str) -> JsonObject:
+        stamp = rfc3339(self._now())
+        entry: JsonObject = {
+            "type": kind,
+            "status": "True",
+            "reason": reason,
+            "message": message,
+            "lastUpdateTime": stamp,
+            "lastTransitionTime": stamp,
+        }
+        kept: list[JsonValue] = list(items(request, "status", "conditions"))
+        return {**request, "status": {**mapping(request, "status"), "conditions": [*kept, entry]}}
+
+    async def _write(self, name: str, request: Awaitable[JsonObject]) -> JsonObject:
+        self._in_flight[name] += 1
+        try:
+            written = await request
+            self._own_writes[name].add(text(written, "metadata", "resourceVersion"))
+        finally:
+            self._in_flight[name] -= 1
+            if not self._in_flight[name]:
+                del self._in_flight[name]
+                seen = self._seen_meanwhile.pop(name, None)
+                if seen is not None and seen not in self._own_writes[name]:
+                    self._on_request(name)
+        return written
+
+    def _changed(self, name: str, request: JsonObject | None) -> None:
+        stored = summarize(request) if request is not None else None
+        if stored is not None and stored.is_kubelets and stored.is_open:
+            self.kubelet_requests.add(name)
+        else:
+            self.kubelet_requests.discard(name)
+        if stored is None or not stored.is_open:
+            self._own_writes.pop(name, None)
+            self._seen_meanwhile.pop(name, None)
+        elif name in self._in_flight:
+            self._seen_meanwhile[name] = stored.resource_version
+        elif stored.resource_version not in self._own_writes.get(name, ()):
+            self._on_request(name)
+
+
+def _annotated(request: JsonObject, annotations: Mapping[str, str]) -> JsonObject:
+    """Write output annotations over whatever stands there.
+
+    Neither /approval nor /status resets metadata (pkg/registry/certificates/certificates/strategy.go).
+    """
+    if not annotations:
+        return request
+    meta = metadata(request)
+    written: dict[str, JsonValue] = {**mapping(meta, "annotations"), **annotations}
+    return {**request, "metadata": {**meta, "annotations": written}}
+
+
+def _slim_request(request: JsonObject) -> JsonObject:
+    """Keep open requests, within bounds; of others only what tells them apart (settled ones average 4.5 KB).
+
+    Kubelet's own are among the others: where nobody approves them, each kubelet leaves one every 15 minutes.
+    """
+    stored = summarize(request)
+    if stored is not None and stored.is_open and not stored.is_kubelets:
+        return _bounded(request)
+    status: JsonObject = {"conditions": [dict(entry) for entry in items(request, "status", "conditions")]}
+    if text(request, "status", "certificate"):
+        status["certificate"] = "kept on the server"
+    meta = metadata(request)
+    kept: JsonObject = {name: meta[name] for name in ("name", "uid", "resourceVersion") if name in meta}
+    spec: JsonObject = {"signerName": text(request, "spec", "signerName")}
+    if stored is not None and stored.is_open:
+        kept["creationTimestamp"] = text(meta, "creationTimestamp")
+        spec["username"] = text(request, "spec", "username")
+    return {"metadata": kept, "spec": spec, "status": status}
+
+
+def _bounded(request: JsonObject) -> JsonObject:
+    """Leave out what no honest request has: half a megabyte of metadata, or an envelope that is refused anyway.
+
+    A request without its envelope is denied as malformed. Writing it back changes nothing in its spec (the API server
+    restores that), and takes oversized metadata away. ``managedFields`` are the API server's; a write without them
+    leaves them as they are (apimachinery pkg/util/managedfields).
+    """
+    fat = {name for name in _FREE_METADATA if len(str(metadata(request).get(name, ""))) > MAX_METADATA}
+    kept: JsonObject = {
+        name: value for name, value in metadata(request).items() if name not in fat and name != "managedFields"
+    }
+    request = {**request, "metadata": kept}
+    meta, spec = metadata(request), mapping(request, "spec")
+    annotations = text_map(meta, "annotations")
+    if sum(len(key) + len(value) for key, value in annotations.items()) > MAX_ANNOTATIONS:
+        ours: dict[str, JsonValue] = {key: value for key, value in annotations.items() if key in OUR_ANNOTATIONS}
+        request = {**request, "metadata": {**meta, "annotations": ours}}
+    if len(text(spec, "request")) > MAX_BASE64:
+        request = {**request, "spec": {**spec, "request": ""}}
+    return request
+
+
+def _bootstrap_binding() -> JsonObject:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": BOOTSTRAP_BINDING},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "system:node-bootstrapper",
+        },
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:bootstrappers"}],
+    }
