@@ -7,7 +7,7 @@ ORACLES := $(VENV)/oracles
 
 FUZZ_SECONDS ?= 60
 
-.PHONY: help venv demo test oracles check conformance bench fuzz lock clean
+.PHONY: help venv demo test oracles check conformance bench fuzz wheels lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and impostors be refused"
 	@echo "make test         run the tests"
@@ -16,6 +16,7 @@ help:
 	@echo "make conformance  the system tests against a real kube-apiserver (KUBEBUILDER_ASSETS)"
 	@echo "make bench        measurements"
 	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS), half an hour in all"
+	@echo "make wheels       build the wheels into dist/"
 	@echo "make lock         renew requirements.lock"
 	@echo "make clean        remove what the other targets made"
 	@echo "ARGS=... is passed on, such as: make demo ARGS='--nodes 5 --keep'"
@@ -58,6 +59,11 @@ bench: venv
 
 fuzz: venv
 	@$(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
+
+WHEELS := ./providers ./authenticator ./controller ./cli ./sandbox
+
+wheels: venv
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist $(WHEELS)
 
 lock: venv
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --no-emit-index-url --no-emit-find-links \

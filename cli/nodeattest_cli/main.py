@@ -34,7 +34,6 @@ _COMMANDS: Final = {
         "nodeattest_cli.cluster_info.command:cluster_info",
         "Publish, show, sign, verify or take over where a cluster is.",
     ),
-    "demo": ("nodeattest_cli.demo.command:demo", "Watch nodes join and impostors be refused, on this machine."),
     "discovery": ("nodeattest_cli.discovery:discovery", "Serve cluster-info to nodes that know a bootstrap token."),
     "explain": ("nodeattest_cli.explain.command:explain", "Replay a stored request: each check, expected and got."),
     "issuer": ("nodeattest_cli.issuer.command:issuer", "Let tokens of service accounts be verified anywhere."),
@@ -45,10 +44,15 @@ _COMMANDS: Final = {
     "version": ("nodeattest_cli.version:version", "Print the version."),
 }
 """Name to ``module:command`` and the line that ``--help`` shows."""
+_PLUGINS: Final = "nodeattest.commands"
+"""Entry points of further commands: ``demo`` comes with nodeattest-sandbox."""
 
 
 @click.group(
-    cls=LazyGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=LazyGroup,
+    lazy=_COMMANDS,
+    plugins=_PLUGINS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 def cli() -> None:
     """Let only attested machines become nodes of Cluster API clusters."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-
 import click
+
+from nodeattest_providers import __version__
 
 __all__ = ["version"]
 
@@ -12,4 +12,4 @@ __all__ = ["version"]
 @click.command()
 def version() -> None:
     """Print the version."""
-    click.echo(metadata.version("nodeattest"))
+    click.echo(__version__)

@@ -15,7 +15,6 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Coroutine
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +30,7 @@ from nodeattest_controller.settings import (
     SettingsError,
 )
 from nodeattest_kube.errors import KubeconfigError
+from nodeattest_providers import __version__
 
 __all__ = ["cli", "main", "serve"]
 
@@ -155,7 +155,7 @@ def print_config(**flags: object) -> int:
 @cli.command()
 def version() -> int:
     """Print the version."""
-    click.echo(metadata.version("nodeattest"))
+    click.echo(__version__)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Results of the demo: joined machines, refused attacks, and whether each is as expected. Pure."""
+"""What the demo found out: who joined, who was refused, and whether that is what had to happen. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.node_interface import JsonObject
 
-__all__ = ["AttackResult", "DemoReport", "JoinResult"]
+__all__ = ["Joined", "Refused", "Report"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinResult:
+class Joined:
     """A machine that became a node."""
 
     node: str
@@ -22,7 +22,7 @@ class JoinResult:
     not_after: str
     """RFC 3339, from the certificate itself."""
     proof: str
-    """How the API server confirmed the credential's identity."""
+    """How the API server told whose credential this is."""
 
     def to_json(self) -> JsonObject:
         """Return the entry of ``joined``."""
@@ -36,19 +36,19 @@ class JoinResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttackResult:
-    """An attack and its outcome."""
+class Refused:
+    """An impostor's attempt and the answer that it got."""
 
     attempt: str
     expected: tuple[Reason, ...]
-    """Accepted Reasons; usually one."""
+    """Every reason that is right; mostly one."""
     reason: str
-    """Reason of the request's condition; ``Issued`` if the attacker got a certificate."""
+    """The reason of the request's condition; ``Issued`` when the impostor got a certificate."""
     message: str
 
     @property
     def is_right(self) -> bool:
-        """Whether it was refused for an expected Reason."""
+        """Whether it was refused, and for the right reason."""
         return self.reason in self.expected
 
     def to_json(self) -> JsonObject:
@@ -57,14 +57,14 @@ class AttackResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemoReport:
+class Report:
     """The demo's outcome."""
 
-    joined: Sequence[JoinResult]
-    refused: Sequence[AttackResult]
-    """The attacks."""
+    joined: Sequence[Joined]
+    refused: Sequence[Refused]
+    """The attempts whose answer was a refusal."""
     problems: Sequence[str]
-    """Deviations from what is expected; empty means success."""
+    """What went otherwise than it had to; empty is success."""
 
     def to_json(self) -> JsonObject:
         """Return the one object that ``--json`` prints."""

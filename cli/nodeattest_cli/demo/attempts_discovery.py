@@ -1,0 +1,97 @@
+"""Impostors that stand between a node and its cluster, token in hand: each answers in the cluster's place.
+
+The victim boots at last, with the address of a server that somebody else runs. That somebody has the victim's token
+(and may sign with it); what is missing is the key of the cluster's CA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from nodeattest_cli.demo.attacker import Verdict
+from nodeattest_cli.demo.directions import to
+from nodeattest_cli.demo.fleet import run_join
+from nodeattest_cli.demo.lying_server import LyingServer
+from nodeattest_cli.demo.scene import Attempt, Scene, new_name
+from nodeattest_discovery import clusterinfo, jws, token
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_providers.errors import Reason
+
+__all__ = ["ATTEMPTS"]
+
+_FOOLED: Final = "Fooled"
+_PATIENCE: Final = "3"
+"""Seconds that the node keeps asking; by default it would for five minutes."""
+
+Lie = Callable[[Scene, LyingServer, BootstrapToken], dict[str, str]]
+
+
+def _answer(scene: Scene, *, lie: Lie) -> Verdict:
+    """Let the victim ask a server that lies; tell what the node said, and whether a credential reached the server."""
+    stolen = token.parse(scene.victim.token)
+    root = scene.directory / new_name()
+    with LyingServer(root / "server") as server:
+        server.say(lie(scene, server, stolen))
+        ended = run_join(
+            scene.world,
+            scene.children,
+            scene.agent,
+            root,
+            identity=scene.victim.identity,
+            seat=scene.victim.seat,
+            token=scene.victim.token,
+            directions=to(server.url, scene.world.directions.pin),
+            more=(f"--discovery-timeout={_PATIENCE}",),
+        )
+        if server.credentials:
+            return Verdict(_FOOLED, "the node sent its token to the impostor")
+    if not ended.code:
+        return Verdict(_FOOLED, "the node joined the impostor's cluster")
+    reason, _, message = ended.last_line.removeprefix("kubelet-authenticator: ").partition(": ")
+    return Verdict(reason, message)
+
+
+def _own_ca(_scene: Scene, server: LyingServer, stolen: BootstrapToken) -> dict[str, str]:
+    return _signed(clusterinfo.build(server.url, server.ca_pem), stolen)
+
+
+def _both_cas(scene: Scene, server: LyingServer, stolen: BootstrapToken) -> dict[str, str]:
+    """Mix the genuine CA into the bundle: one certificate matches the pin, another one signed this server."""
+    bundle = scene.world.workload.ca_certificate.read_bytes() + server.ca_pem
+    return _signed(clusterinfo.build(server.url, bundle), stolen)
+
+
+def _other_token(scene: Scene, server: LyingServer, stolen: BootstrapToken) -> dict[str, str]:
+    genuine = scene.world.workload.ca_certificate.read_bytes()
+    kubeconfig = clusterinfo.build(server.url, genuine)
+    signature = jws.sign(kubeconfig.encode(), BootstrapToken(stolen.id, token.generate().secret))
+    return _data(kubeconfig, stolen, signature)
+
+
+def _signed(kubeconfig: str, by: BootstrapToken) -> dict[str, str]:
+    return _data(kubeconfig, by, jws.sign(kubeconfig.encode(), by))
+
+
+def _data(kubeconfig: str, by: BootstrapToken, signature: str) -> dict[str, str]:
+    return {clusterinfo.KUBECONFIG_KEY: kubeconfig, clusterinfo.SIGNATURE_PREFIX + by.id: signature}
+
+
+ATTEMPTS: Final = (
+    Attempt(
+        name="a server that stole the token, its own CA",
+        expected=(Reason.CA_NOT_PINNED,),
+        act=partial(_answer, lie=_own_ca),
+    ),
+    Attempt(
+        name="a server that stole the token, both CAs in one bundle",
+        expected=(Reason.SERVER_NOT_TRUSTED,),
+        act=partial(_answer, lie=_both_cas),
+    ),
+    Attempt(
+        name="a server that knows the token's id only",
+        expected=(Reason.CLUSTER_INFO_SIGNATURE_INVALID,),
+        act=partial(_answer, lie=_other_token),
+    ),
+)

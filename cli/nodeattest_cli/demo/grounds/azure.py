@@ -1,0 +1,65 @@
+"""An Azure on loopback: machines with a metadata service each, and the Resource Manager that the controller asks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, cast
+
+from nodeattest_cli.demo.equipment import Equipment, Identity, Seat
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.names import ProviderName
+from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
+from nodeattest_sandbox.clouds.azure.state import SandboxMachine
+
+__all__ = ["AzureGround", "seat_of"]
+
+_GROUP: Final = "Demo-RG"
+_TAGS: Final = MappingProxyType({"sigs.k8s.io_cluster-api-provider-azure_cluster_demo": "owned"})
+"""What Cluster API's Azure provider tags its machines with."""
+
+
+def seat_of(machine: SandboxMachine) -> Seat:
+    """Say what a machine has to show: its metadata service."""
+    return Seat(provider=ProviderName("azure"), settings={"metadataEndpoint": machine.metadata}, tells_provider_id=True)
+
+
+class AzureGround:
+    """Virtual machines of one resource group; a stranger's are elsewhere."""
+
+    things = "metadata services of Azure"
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self.cloud = stack.enter_context(SandboxAzure(directory / "azure"))
+        self.policy: JsonObject = {
+            "azure": {
+                "subscriptions": [self.cloud.subscription],
+                "resourceGroups": [_GROUP],
+                "tags": dict(_TAGS),
+            }
+        }
+        self.platforms = cast("JsonObject", {"azure": self.cloud.configuration})
+        self.environment: Mapping[str, str] = {}
+
+    @staticmethod
+    def missing() -> Iterable[str]:
+        """Need the SDK that gives tokens."""
+        if find_spec("azure") is None or find_spec("azure.identity") is None:
+            yield "azure-identity (pip install 'nodeattest[azure]'), or choose another --provider"
+
+    def equip(self, number: int) -> Equipment:
+        """Launch a machine."""
+        machine = self.cloud.launch(f"worker-{number}", group=_GROUP, tags=_TAGS)
+        return Equipment(
+            seat=seat_of(machine),
+            identity=Identity(node=machine.computer_name, provider_id=machine.provider_id),
+            addresses=(("InternalIP", machine.address), ("Hostname", machine.computer_name)),
+        )
+
+    def foreign(self) -> SandboxMachine:
+        """Launch a machine of somebody else's subscription, in a group and by a name of the same spelling."""
+        return self.cloud.launch("worker-1", group=_GROUP, subscription=str(uuid.uuid4()), tags=_TAGS)

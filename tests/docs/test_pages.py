@@ -1,0 +1,155 @@
+"""README and docs claim nothing that the tree does not hold: tests, files, sections, commands and options exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodeattest_cli.documents import read_objects
+from nodeattest_cli.policies import problems
+
+TREE = Path(__file__).parents[2]
+BIN = Path(sys.prefix) / "bin"
+COMMANDS = ("kubelet-authenticator", "node-attestation-controller", "nodeattest")
+README = TREE / "README.md"
+DOCS = TREE / "docs"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+COMPARISON = DOCS / "comparison.md"
+MAX_README_LINES = 150
+MAX_LINE = 120
+OLD_LONG_LINES = 1440
+"""Lines of prose over the limit that are left to wrap; only ever lowered."""
+
+CLAIM = re.compile(r"\[(test_[a-z0-9_]+)\]\(([^)]+)\)")
+LINK = re.compile(r"(?<!!)\[[^]]+\]\(([^)\s]+)\)")
+BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the sections of a page as GitHub names them in links."""
+    titles = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()).strip().replace(" ", "-") for title in titles}
+
+
+def shown_commands() -> list[list[str]]:
+    """Return the command lines of the shell examples that call one of our commands."""
+    blocks = "\n".join(
+        block for page in PAGES for block in re.findall(r"```(?:ba)?sh\n(.*?)```", page.read_text(), re.DOTALL)
+    )
+    lines = [line.strip().removeprefix("$ ") for line in blocks.replace("\\\n", " ").splitlines()]
+    calls = [shlex.split(line, comments=True) for line in lines if line.partition(" ")[0] in COMMANDS]
+    return [list(each) for each in sorted({tuple(call) for call in calls})]
+
+
+def policies() -> list[str]:
+    """Return every page's example policies."""
+    blocks = (one for page in PAGES for one in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL))
+    return [block for block in blocks if "kind: NodeAttestationPolicy\n" in block]
+
+
+def help_of(*words: str) -> str:
+    found = subprocess.run([BIN / words[0], *words[1:], "--help"], capture_output=True, text=True, check=True)
+    return found.stdout
+
+
+def test_every_row_of_the_comparison_is_shown_by_a_test_that_exists() -> None:
+    claims = CLAIM.findall(COMPARISON.read_text())
+    assert len(claims) >= 40
+    missing = [
+        (name, path) for name, path in claims if not re.search(rf"def {name}\b", (COMPARISON.parent / path).read_text())
+    ]
+    assert missing == []
+
+
+def test_every_row_of_the_readmes_table_is_a_row_of_the_comparison() -> None:
+    table = README.read_text().partition("## Beside its peers")[2].partition("\n## ")[0]
+    titles = [row.split("|")[1].strip() for row in table.splitlines() if row.startswith("| ") and "SPIRE" not in row]
+    assert len(titles) >= 8
+    assert [title for title in titles if f"| {title} |" not in COMPARISON.read_text()] == []
+
+
+def test_every_link_leads_to_a_file_and_a_section() -> None:
+    broken: list[str] = []
+    for page in PAGES:
+        for target in LINK.findall(page.read_text()):
+            path, _, section = target.partition("#")
+            if "://" in target:
+                continue
+            file = (page.parent / path) if path else page
+            if not file.exists() or (section and file.suffix == ".md" and section not in anchors_of(file)):
+                broken.append(f"{page.relative_to(TREE)}: {target}")
+    assert broken == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    named = set(LINK.findall((DOCS / "README.md").read_text()))
+    pages = {str(page.relative_to(DOCS)) for page in PAGES if DOCS in page.parents and "adr" not in page.parts}
+    assert pages - named == {"README.md"}
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= MAX_README_LINES
+
+
+def test_lines_of_pages_are_short() -> None:
+    """Tables, code and headings keep the lines that they need."""
+    long = [
+        f"{page.relative_to(TREE)}: {line[:60]}"
+        for page in PAGES
+        for line in BLOCK.sub("", page.read_text()).splitlines()
+        if len(line) > MAX_LINE and not line.lstrip().startswith(("|", "#", "    "))
+    ]
+    assert len(long) <= OLD_LONG_LINES, "\n".join(long[:20])
+
+
+def test_every_policy_that_is_shown_is_valid_but_for_its_keys(tmp_path: Path) -> None:
+    shown = policies()
+    assert len(shown) >= len(list((DOCS / "providers").glob("*.md")))
+    for policy in shown:
+        file = tmp_path / "policy.yaml"
+        file.write_text(re.sub("sha256:(<64 digits>|0{64})", f"sha256:{'0f' * 32}", policy))
+        (document,) = read_objects(str(file))
+        assert [one for one in problems(document) if "endorsementCAs: PEM certificates" not in one] == [], policy
+
+
+def test_every_make_target_exists() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    targets = set(re.findall(r"`make ([a-z]+)[ `]", text)) | set(re.findall(r"^    make ([a-z]+)", text, re.MULTILINE))
+    known = set(re.findall(r"^([a-z]+):", (TREE / "Makefile").read_text(), re.MULTILINE))
+    assert targets
+    assert targets <= known
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_that_is_shown_exists(command: str) -> None:
+    helps: dict[tuple[str, ...], str] = {}
+    unknown: list[str] = []
+    for line in shown_commands():
+        if line[0] != command:
+            continue
+        words = [line[0]]
+        for word in line[1:]:
+            if word.startswith("-"):
+                break
+            words.append(word)
+        key = tuple(words)
+        known = helps[key] if key in helps else helps.setdefault(key, help_of(*words))
+        unknown += [
+            f"{' '.join(words)} has no {word}"
+            for word in line
+            if word.startswith("-") and len(word) > 1 and not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", known)
+        ]
+    assert unknown == []
+
+
+def test_the_page_of_dependencies_is_that_of_the_project() -> None:
+    project = (TREE / "pyproject.toml").read_text()
+    table = (DOCS / "dependencies.md").read_text()
+    for name in ("cryptography", "pyasn1", "tpm2-pytss", "kubernetes", "aiohttp", "click", "rich", "PyYAML"):
+        assert f'"{name}>=' in project
+        assert name in table

@@ -1,0 +1,189 @@
+"""The built wheels: what each holds, what must not ship, and that each works with the wheels that it needs alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).parents[2]
+GIT = shutil.which("git") or "git"
+WHEELS = {
+    "common": "providers",
+    "agent": "authenticator",
+    "controller": "controller",
+    "cli": "cli",
+    "sandbox": "sandbox",
+}
+"""Wheel to the folder that has its pyproject.toml."""
+HOLDS = {
+    "common": {"nodeattest_providers", "nodeattest_discovery"},
+    "agent": {"nodeattest_authenticator"},
+    "controller": {
+        "nodeattest_controller",
+        "nodeattest_kube",
+        "nodeattest_serving",
+        "nodeattest_identity",
+        "nodeattest_discovery/controllers",
+        "nodeattest_discovery/front",
+        "nodeattest_discovery/watched.py",
+    },
+    "cli": {"nodeattest_cli"},
+    "sandbox": {"nodeattest_sandbox", "nodeattest_cli/demo"},
+}
+"""The packages of each wheel; what is below a package that another wheel names is that wheel's."""
+NEEDS = {
+    "agent": {"common"},
+    "controller": {"common"},
+    "cli": {"common", "agent", "controller"},
+    "sandbox": {"common", "agent", "controller", "cli"},
+}
+NOT_SHIPPED = {"nodeattest_providers/null"}
+
+
+def in_the_tree() -> set[str]:
+    """Return every file of every package, as it is named in a wheel."""
+    files = subprocess.run([GIT, "ls-files"], cwd=TREE, capture_output=True, text=True, check=True).stdout.split()
+    return {found[1] for file in files if (found := re.fullmatch(r"[a-z]+/(nodeattest_[a-z]+/.+)", file))}
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    out = tmp_path_factory.mktemp("wheels")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    folders = [str(TREE / folder) for folder in WHEELS.values()]
+    subprocess.run([*command, "--wheel-dir", str(out), *folders], check=True, capture_output=True)
+    built = {re.match(r"nodeattest_([a-z]+)-", file.name): file for file in out.glob("*.whl")}
+    return {name[1]: file for name, file in built.items() if name is not None}
+
+
+@pytest.fixture(scope="session")
+def contents(wheels: dict[str, Path]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for name, wheel in wheels.items():
+        with zipfile.ZipFile(wheel) as archive:
+            found[name] = {file for file in archive.namelist() if not re.match(r"[^/]+\.(dist-info|data)/", file)}
+    return found
+
+
+def unpack(wheels: dict[str, Path], target: Path, *names: str) -> Path:
+    for name in names:
+        with zipfile.ZipFile(wheels[name]) as archive:
+            archive.extractall(target)
+    return target
+
+
+def owner_of(file: str) -> str:
+    """Return the wheel whose longest package holds the file."""
+    rows = [
+        (len(package), wheel)
+        for wheel, held in HOLDS.items()
+        for package in held
+        if f"{file}/".startswith(f"{package}/")
+    ]
+    return max(rows)[1]
+
+
+def test_each_wheel_holds_its_packages_and_no_file_is_in_two(contents: dict[str, set[str]]) -> None:
+    assert set(contents) == set(WHEELS)
+    manifests = "nodeattest_controller/manifests/"
+    for name, files in contents.items():
+        expected = {file for file in in_the_tree() if owner_of(file) == name}
+        expected = {file for file in expected if not any(file.startswith(f"{gone}/") for gone in NOT_SHIPPED)}
+        assert {file for file in files if not file.startswith(manifests)} == expected, name
+    everything = [file for files in contents.values() for file in files]
+    assert len(everything) == len(set(everything))
+
+
+def test_every_package_ships_with_its_types(contents: dict[str, set[str]]) -> None:
+    everything = {file for files in contents.values() for file in files}
+    packages = {package for held in HOLDS.values() for package in held if "/" not in package}
+    assert {package for package in packages if f"{package}/py.typed" not in everything} == set()
+
+
+def test_the_manifests_ship_where_the_controller_finds_them(wheels: dict[str, Path], tmp_path: Path) -> None:
+    unpacked = unpack(wheels, tmp_path, "common", "controller")
+    code = "from nodeattest_controller import manifests; print(len(manifests.crds()))"
+    crds = [file for file in (TREE / "manifests" / "crd").glob("*.yaml") if file.name != "kustomization.yaml"]
+    assert int(run(unpacked, "-c", code)) == len(crds) > 0
+
+
+def test_versions_and_requirements_of_the_wheels_agree_with_the_project() -> None:
+    root = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+    version = re.search(r'__version__ = "([^"]+)"', (TREE / "providers/nodeattest_providers/__init__.py").read_text())
+    assert version is not None
+    known = {*root["dependencies"], *(one for extra in root["optional-dependencies"].values() for one in extra)}
+    for name, folder in WHEELS.items():
+        project = tomllib.loads((TREE / folder / "pyproject.toml").read_text())["project"]
+        extras: dict[str, list[str]] = project.get("optional-dependencies", {})
+        named = {*project["dependencies"], *(one for extra in extras.values() for one in extra)}
+        ours = {one for one in named if one.startswith("nodeattest-")}
+        assert {one.partition("==")[2] for one in ours} <= {version[1]}, name
+        assert {one.partition("[")[0].partition("==")[0] for one in ours} <= {
+            f"nodeattest-{n}" for n in NEEDS.get(name, ())
+        }
+        assert named - ours <= known, name
+
+
+def test_the_entry_points_of_the_wheels_are_those_of_the_project() -> None:
+    root = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+    parts = [tomllib.loads((TREE / folder / "pyproject.toml").read_text())["project"] for folder in WHEELS.values()]
+    for table in ("entry-points", "scripts"):
+        merged = {key: value for part in parts for key, value in part.get(table, {}).items()}
+        assert merged == root[table]
+
+
+def test_the_commands_of_the_node_and_of_kubectl_are_plain_scripts(wheels: dict[str, Path], tmp_path: Path) -> None:
+    for wheel, script in (("agent", "kubelet-authenticator"), ("cli", "kubectl-nodeattest")):
+        unpacked = unpack(wheels, tmp_path / wheel, wheel)
+        [file] = unpacked.glob(f"nodeattest_{wheel}-*.data/scripts/*")
+        assert file.name == script
+    [script_file] = tmp_path.glob("agent/*.data/scripts/kubelet-authenticator")
+    assert script_file.read_text().startswith("#!python\n")
+
+
+def test_the_agent_runs_out_of_two_wheels_without_a_heavy_library(wheels: dict[str, Path], tmp_path: Path) -> None:
+    unpacked = unpack(wheels, tmp_path, "common", "agent")
+    [script] = unpacked.glob("nodeattest_agent-*.data/scripts/kubelet-authenticator")
+    assert "evidence" in run(unpacked, str(script), "--help")
+    code = (
+        "import pkgutil, sys, nodeattest_authenticator as agent;"
+        "[__import__(m.name) for m in pkgutil.walk_packages(agent.__path__, 'nodeattest_authenticator.')];"
+        "heavy = {'kubernetes', 'aiohttp', 'click', 'rich', 'prometheus_client', 'nodeattest_kube', 'nodeattest_cli',"
+        " 'nodeattest_controller'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    assert run(unpacked, "-c", code).strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["controller"])
+def test_every_module_of_a_wheel_imports_with_the_wheels_that_it_needs(
+    wheels: dict[str, Path], contents: dict[str, set[str]], tmp_path: Path, name: str
+) -> None:
+    unpacked = unpack(wheels, tmp_path, name, *NEEDS[name])
+    names = sorted(
+        file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for file in contents[name]
+        if file.endswith(".py") and not file.endswith("__main__.py")
+    )
+    code = (
+        f"import importlib, sys; [importlib.import_module(name) for name in {names!r}];"
+        "ours = {name: module.__file__ for name, module in sys.modules.items() if name.startswith('nodeattest_')};"
+        f"print([name for name, file in ours.items() if file and not file.startswith({str(unpacked)!r})])"
+    )
+    assert run(unpacked, "-c", code).strip() == "[]"
+
+
+def run(unpacked: Path, *arguments: str) -> str:
+    environment = {"PYTHONPATH": str(unpacked), "PATH": "/usr/bin:/bin"}
+    found = subprocess.run(
+        [sys.executable, "-P", *arguments], capture_output=True, text=True, check=False, env=environment
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
