@@ -11,13 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import clouds, discovery, flood, issuer, joins, sidecar, throughput, wheel
+from bench.environment import BenchEnvironment, start_environment
 from bench.figures import Figure, table
-from bench.scene import Scene, opened
 from bench.soak import command as soak
 from nodeattest_cli.demo.tools import Tools, find_tools
 from nodeattest_cli.errors import UserError
 
-IN_CLUSTERS: dict[str, Callable[[Scene], list[Figure]]] = {"joins": joins.measure, "throughput": throughput.measure}
+IN_CLUSTERS: dict[str, Callable[[BenchEnvironment], list[Figure]]] = {
+    "joins": joins.measure,
+    "throughput": throughput.measure,
+}
 ALONE: dict[str, Callable[[], list[Figure]]] = {
     "clouds": clouds.measure,
     "discovery": discovery.measure,
@@ -52,8 +55,8 @@ def main() -> int:
         if name in ALONE:
             figures += ALONE[name]()
             continue
-        with opened(tools) as scene:
-            figures += flood.measure(scene, options.flood_requests) if name == "flood" else IN_CLUSTERS[name](scene)
+        with start_environment(tools) as env:
+            figures += flood.measure(env, options.flood_requests) if name == "flood" else IN_CLUSTERS[name](env)
     print(json.dumps({"figures": [one.to_json() for one in figures]}, indent=2) if options.json else table(figures))
     return 0
 

@@ -26,8 +26,8 @@ from uuid import uuid4
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from bench.figures import Figure
-from nodeattest_cli.demo.equipment import Equipment
-from nodeattest_cli.demo.grounds import PROVIDERS, Ground, ground_type
+from nodeattest_cli.demo.machine_spec import MachineSpec
+from nodeattest_cli.demo.platforms import PROVIDERS, DemoPlatform, platform_type
 from nodeattest_controller.model.objects import mapping
 from nodeattest_providers import attestors, envelope, signers
 from nodeattest_providers.csr import build_csr
@@ -56,7 +56,7 @@ PIN = ClusterPin("sha256:" + "ab" * 32)
 def measure() -> list[Figure]:
     figures: list[Figure] = []
     for provider in CLOUDS:
-        if provider in PROVIDERS and not list(ground_type(provider).missing()):
+        if provider in PROVIDERS and not list(platform_type(provider).missing()):
             figures += _of(ProviderName(provider))
         figures.append(_unused(provider))
     return figures
@@ -86,20 +86,20 @@ class Calls(Counter[str]):
 def _of(provider: ProviderName) -> list[Figure]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nodeattest-bench-")))
-        ground = ground_type(provider)(directory, stack)
-        stack.enter_context(_environment(ground.environment))
+        platform = platform_type(provider)(directory, stack)
+        stack.enter_context(_environment(platform.environment))
         with ThreadPoolExecutor(8) as pool:
-            machines = list(pool.map(ground.equip, range(1, AT_ONCE + 1)))
-            filed = list(pool.map(partial(_file, provider, ground), machines))
+            machines = list(pool.map(platform.create_machine, range(1, AT_ONCE + 1)))
+            filed = list(pool.map(partial(_file, provider, platform), machines))
         for one in filed:
             if isinstance(one.attestor, _Closable):
                 stack.callback(one.attestor.close)
-        return asyncio.run(_judge(provider, ground, filed))
+        return asyncio.run(_judge(provider, platform, filed))
 
 
-async def _judge(provider: ProviderName, ground: Ground, filed: Sequence[Filed]) -> list[Figure]:
+async def _judge(provider: ProviderName, platform: DemoPlatform, filed: Sequence[Filed]) -> list[Figure]:
     calls = Calls()
-    settings = _plain(mapping(ground.platforms, provider))
+    settings = _plain(mapping(platform.platforms, provider))
     signer = signers.signer(provider, Platform(settings=settings, observe=calls))
     try:
         started = time.perf_counter()
@@ -138,8 +138,8 @@ async def _again(signer: ClusterAPISigner, filed: Filed, calls: Calls) -> tuple[
     return (time.thread_time() - used) / ROUNDS, calls.total() - before
 
 
-def _file(provider: ProviderName, ground: Ground, machine: Equipment) -> Filed:
-    attestor = attestors.attestor(provider, dict[str, JsonValue](machine.seat.settings))
+def _file(provider: ProviderName, platform: DemoPlatform, machine: MachineSpec) -> Filed:
+    attestor = attestors.attestor(provider, dict[str, JsonValue](machine.attestor.settings))
     der = build_csr(ec.generate_private_key(ec.SECP256R1()), machine.identity.node, machine.identity.provider_id)
     unsigned = _request(provider, der, Evidence(provider, 1, {}))
     facts = Facts(
@@ -151,7 +151,7 @@ def _file(provider: ProviderName, ground: Ground, machine: Equipment) -> Filed:
             provider_id=ProviderID(machine.identity.provider_id),
             bootstrap_ready=True,
         ),
-        settings=_plain(mapping(ground.policy, provider)),
+        settings=_plain(mapping(platform.policy, provider)),
         challenge_keys=(SecretBytes(b"k" * 32),),
         verified_at=unsigned.created,
     )
@@ -190,7 +190,7 @@ def _request(provider: ProviderName, der: bytes, evidence: Evidence) -> NodeRequ
 
 
 def _plain(section: Mapping[str, object]) -> Mapping[str, JsonValue]:
-    return dict(section)  # pyright: ignore[reportReturnType] - the ground writes no fractions
+    return dict(section)  # pyright: ignore[reportReturnType] - the platform writes no fractions
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 
 from bench import joins
+from bench.environment import BenchEnvironment
 from bench.figures import Figure
 from bench.flooder import PROGRESS
-from bench.scene import Scene
 from nodeattest_cli.demo.fleet import DemoMachine
 
 ALONE = 5
@@ -22,19 +22,19 @@ SHARE = 0.07
 ROOT = Path(__file__).parents[1]
 
 
-def measure(scene: Scene, requests: int) -> list[Figure]:
-    machines = [joins.new_machine(scene, FIRST_MACHINE + number) for number in range(1 + ALONE + BESIDE)]
+def measure(env: BenchEnvironment, requests: int) -> list[Figure]:
+    machines = [joins.new_machine(env, FIRST_MACHINE + number) for number in range(1 + ALONE + BESIDE)]
     first, alone, beside = machines[0], machines[1 : 1 + ALONE], machines[1 + ALONE :]
-    joins.cold_join(scene, first)
-    unflooded = [joins.cold_join(scene, machine)[0] for machine in alone]
-    before = scene.controller_cpu()
-    with _flood(scene, requests, victim=first) as flooder:
+    joins.cold_join(env, first)
+    unflooded = [joins.cold_join(env, machine)[0] for machine in alone]
+    before = env.controller_cpu()
+    with _flood(env, requests, victim=first) as flooder:
         start = time.perf_counter()
         assert _await_progress(flooder, int(requests * SHARE)), "the flood ended early"
-        flooded = _joins_beside(scene, flooder, beside, share=int(requests * SHARE))
+        flooded = _joins_beside(env, flooder, beside, share=int(requests * SHARE))
         flooder.communicate()
         seconds = time.perf_counter() - start
-    cpu = scene.controller_cpu() - before
+    cpu = env.controller_cpu() - before
     usual, each = median(unflooded), f"controller CPU {cpu / requests * 1000:.1f} ms each"
     delay = max(flooded) - usual
     note = f"worst of {len(flooded)} joins beside {requests} requests of one token; alone {usual * 1000:.0f} ms"
@@ -46,7 +46,7 @@ def measure(scene: Scene, requests: int) -> list[Figure]:
 
 
 def _joins_beside(
-    scene: Scene, flooder: subprocess.Popen[str], machines: list[DemoMachine], *, share: int
+    env: BenchEnvironment, flooder: subprocess.Popen[str], machines: list[DemoMachine], *, share: int
 ) -> list[float]:
     """Join one machine after another until the flood is filed, and two more while the rest of it is judged."""
     seconds: list[float] = []
@@ -54,13 +54,13 @@ def _joins_beside(
     for machine in machines:
         if not left:
             break
-        seconds.append(joins.cold_join(scene, machine)[0])
+        seconds.append(joins.cold_join(env, machine)[0])
         left -= not _await_progress(flooder, share)
     return seconds
 
 
-def _flood(scene: Scene, requests: int, *, victim: DemoMachine) -> subprocess.Popen[str]:
-    workload = scene.world.workload
+def _flood(env: BenchEnvironment, requests: int, *, victim: DemoMachine) -> subprocess.Popen[str]:
+    workload = env.world.workload
     token = victim.token
     command = [sys.executable, "-m", "bench.flooder", workload.server, str(workload.ca_certificate), str(requests)]
     command += [victim.identity.node, victim.identity.provider_id]

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from statistics import median
 
+from bench.environment import BenchEnvironment
 from bench.figures import Figure
-from bench.scene import Scene
 from nodeattest_cli.demo.fleet import DemoMachine, kubeconfig_of, provision
-from nodeattest_cli.demo.grounds.tpm import TpmGround
 from nodeattest_cli.demo.node_client import call_plugin
+from nodeattest_cli.demo.platforms.tpm import TpmDemoPlatform
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_sandbox.control_plane import AuditEntry
@@ -25,55 +25,55 @@ SETTLE = 1.5
 """Seconds for Events and watches to end up in the audit logs."""
 
 
-def measure(scene: Scene) -> list[Figure]:
-    first, *machines = [new_machine(scene, number) for number in range(JOINS + 1)]
-    cold_join(scene, first)  # the first join makes the controller look up the kinds of the infrastructure
+def measure(env: BenchEnvironment) -> list[Figure]:
+    first, *machines = [new_machine(env, number) for number in range(JOINS + 1)]
+    cold_join(env, first)  # the first join makes the controller look up the kinds of the infrastructure
     time.sleep(SETTLE)
-    recorded = scene.recorder()
-    timings = [cold_join(scene, machine) for machine in machines]
+    recorded = env.recorder()
+    timings = [cold_join(env, machine) for machine in machines]
     time.sleep(SETTLE)
     made = recorded()
     wall, cpu = (median(column) for column in zip(*timings, strict=True))
     node = sum(entry.user.startswith(("system:bootstrap:", "system:node:")) for entry in made)
     controller = [entry for entry in made if entry.user == "node-attestation-controller" and entry.resource != "leases"]
-    server = scene.world.version
+    server = env.world.version
     return [
         Figure("cold TPM join, wall", wall * 1000, "ms", "<= 250", f"median of {JOINS} on {server}, swtpm"),
         Figure("cold TPM join, agent CPU", cpu * 1000, "ms", "<= 180", "user and system"),
         Figure("API requests a join, node", node / JOINS, "", "<= 4", "create, watch, create, watch"),
         Figure("API requests a join, controller", len(controller) / JOINS, "", "<= 9", _kinds(controller)),
-        *_warm(scene, _root(scene, machines[-1])),
+        *_warm(env, _root(env, machines[-1])),
     ]
 
 
-def new_machine(scene: Scene, number: int) -> DemoMachine:
-    return provision(scene.world, number, TpmGround(scene.directory, scene.stack).equip(number))
+def new_machine(env: BenchEnvironment, number: int) -> DemoMachine:
+    return provision(env.world, number, TpmDemoPlatform(env.directory, env.stack).create_machine(number))
 
 
-def _root(scene: Scene, machine: DemoMachine) -> Path:
-    return scene.directory / "nodes" / machine.identity.node
+def _root(env: BenchEnvironment, machine: DemoMachine) -> Path:
+    return env.directory / "nodes" / machine.identity.node
 
 
-def cold_join(scene: Scene, machine: DemoMachine) -> tuple[float, float]:
+def cold_join(env: BenchEnvironment, machine: DemoMachine) -> tuple[float, float]:
     """Join, and return wall and CPU seconds of the agent's process."""
-    root = _root(scene, machine)
+    root = _root(env, machine)
     token = root / "token"
     (root / "var").mkdir(parents=True)
     token.write_text(machine.token)
     flags = {
-        "server": scene.world.workload.server,
-        "ca-file": scene.world.workload.ca_certificate,
+        "server": env.world.workload.server,
+        "ca-file": env.world.workload.ca_certificate,
         "token-file": token,
         "provider": "tpm",
-        "tcti": machine.seat.settings["tcti"],
+        "tcti": machine.attestor.settings["tcti"],
         "node-name": machine.identity.node,
         "provider-id": machine.identity.provider_id,
         "config": root / "etc/kubelet-authenticator.json",
         "cache-dir": root / "var/cache",
         "kubeconfig": kubeconfig_of(root),
-        "exec-api-version": scene.world.exec_api_version,
+        "exec-api-version": env.world.exec_api_version,
     }
-    command = [str(scene.tools.agent), "join", *(f"--{name}={value}" for name, value in flags.items())]
+    command = [str(env.tools.agent), "join", *(f"--{name}={value}" for name, value in flags.items())]
     start = time.perf_counter()
     pid = os.posix_spawn(command[0], command, installed(root.parent), file_actions=[_silence(1)])
     _, status, usage = os.wait4(pid, 0)
@@ -100,9 +100,9 @@ def _kinds(entries: list[AuditEntry]) -> str:
     return ", ".join(f"{count / JOINS:.2g} {what}" for what, count in sorted(counted.items()))
 
 
-def _warm(scene: Scene, root: Path) -> list[Figure]:
+def _warm(env: BenchEnvironment, root: Path) -> list[Figure]:
     """Compare the exec plugin with an interpreter that does nothing, in turns."""
-    call_plugin(scene.children, kubeconfig_of(root))  # fills the warm answer
+    call_plugin(env.children, kubeconfig_of(root))  # fills the warm answer
     document = parse_json(kubeconfig_of(root).read_bytes())
     plugin = mapping(items(document, "users")[0], "user", "exec")
     cluster = mapping(items(document, "clusters")[0], "cluster")

@@ -6,8 +6,8 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from bench.environment import BenchEnvironment, cpu_seconds
 from bench.figures import Figure
-from bench.scene import Scene, cpu_seconds
 from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.clock import Clock, Deadline, chance
@@ -44,20 +44,20 @@ class NoDrafts:
         pass
 
 
-def measure(scene: Scene) -> list[Figure]:
-    workload = scene.world.workload
+def measure(env: BenchEnvironment) -> list[Figure]:
+    workload = env.world.workload
     token = workload.await_token(create_bootstrap_token(workload.client(), new_token()))
-    first, *fleet = [_machine(scene, number, token) for number in range(1000, 1001 + NODES)]
-    servers = [pid for plane in (scene.world.management, scene.world.workload) for pid in plane.pids.values()]
-    _join(scene, token, *first)  # loads the provider, and the kinds of the infrastructure
+    first, *fleet = [_machine(env, number, token) for number in range(1000, 1001 + NODES)]
+    servers = [pid for plane in (env.world.management, env.world.workload) for pid in plane.pids.values()]
+    _join(env, token, *first)  # loads the provider, and the kinds of the infrastructure
     time.sleep(1)
-    before = scene.controller_cpu(), sum(map(cpu_seconds, servers)), _own_cpu()
+    before = env.controller_cpu(), sum(map(cpu_seconds, servers)), _own_cpu()
     start = time.perf_counter()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for done in [pool.submit(_join, scene, token, order, attestor) for order, attestor in fleet]:
+        for done in [pool.submit(_join, env, token, order, attestor) for order, attestor in fleet]:
             done.result()
     seconds = time.perf_counter() - start
-    after = scene.controller_cpu(), sum(map(cpu_seconds, servers)), _own_cpu()
+    after = env.controller_cpu(), sum(map(cpu_seconds, servers)), _own_cpu()
     controller, server, nodes = (1000 * (now - then) / NODES for now, then in zip(after, before, strict=True))
     spread = f"{NODES} nodes, {AT_ONCE} at once, {os.cpu_count()} cores"
     return [
@@ -73,19 +73,19 @@ def _own_cpu() -> float:
     return times.user + times.system
 
 
-def _machine(scene: Scene, number: int, token: str) -> tuple[Order, SoftwareAttestor]:
+def _machine(env: BenchEnvironment, number: int, token: str) -> tuple[Order, SoftwareAttestor]:
     attestor = SoftwareAttestor()
     node, provider_id = f"worker-{number}", f"demo://rack-2/{number}"
     create_machine(
-        scene.world.management.client(),
+        env.world.management.client(),
         f"demo-md-{number}",
-        cluster=scene.world.cluster,
+        cluster=env.world.cluster,
         provider_id=provider_id,
         addresses=[("Hostname", node)],
         infrastructure_annotations={ANNOTATION_TPM_ENDORSEMENT_KEY: attestor.fingerprint},
         bootstrap_token=token,
     )
-    ca_pem = scene.world.workload.ca_certificate.read_bytes()
+    ca_pem = env.world.workload.ca_certificate.read_bytes()
     order = Order(
         node_name=NodeName(node),
         provider_id=ProviderID(provider_id),
@@ -96,10 +96,10 @@ def _machine(scene: Scene, number: int, token: str) -> tuple[Order, SoftwareAtte
     return order, attestor
 
 
-def _join(scene: Scene, token: str, order: Order, attestor: SoftwareAttestor) -> None:
+def _join(env: BenchEnvironment, token: str, order: Order, attestor: SoftwareAttestor) -> None:
     deadline = Deadline.after(Clock(), PATIENCE)
     login = Login(username=f"system:bootstrap:{token[:6]}", token=token)
-    api = HttpsApi(Endpoint.parse(scene.world.workload.server), login, ca_pem=order.ca_pem, deadline=deadline)
+    api = HttpsApi(Endpoint.parse(env.world.workload.server), login, ca_pem=order.ca_pem, deadline=deadline)
     try:
         obtain(order, attestor=attestor, api=api, drafts=NoDrafts(), deadline=deadline, chance=chance)
     finally:

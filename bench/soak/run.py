@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 
+from bench.environment import TICKS, BenchEnvironment, start_environment
 from bench.figures import Figure, table
 from bench.joins import installed
-from bench.scene import TICKS, Scene, opened
 from bench.soak.audit import audit
 from bench.soak.kubelet import Diary, Kubelet
 from bench.soak.supervisor import Life, Supervisor
@@ -23,9 +23,9 @@ from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_cli.demo.children import Children
-from nodeattest_cli.demo.equipment import Equipment
 from nodeattest_cli.demo.fleet import join, kubeconfig_of, provision
-from nodeattest_cli.demo.grounds.tpm import TpmGround
+from nodeattest_cli.demo.machine_spec import MachineSpec
+from nodeattest_cli.demo.platforms.tpm import TpmDemoPlatform
 from nodeattest_cli.demo.tools import Tools
 from nodeattest_cli.demo.world import CLUSTER, NAMESPACE
 from nodeattest_kube.jsontypes import JsonObject
@@ -57,23 +57,23 @@ class Plan:
 
 def soak(tools: Tools, plan: Plan) -> tuple[list[Figure], list[str]]:
     """Run the plan; returns figures, and what went otherwise than it must."""
-    with opened(tools) as scene:
+    with start_environment(tools) as env:
         policies = f"{OWN}/nodeattestationpolicies/{CLUSTER}"
-        scene.world.management.client().patch(policies, {"spec": {"certificateLifetime": plan.lifetime}})
+        env.world.management.client().patch(policies, {"spec": {"certificateLifetime": plan.lifetime}})
         stop = threading.Event()
-        fleet, supervisor = Fleet(scene, plan, stop), Supervisor(scene)
+        fleet, supervisor = Fleet(env, plan, stop), Supervisor(env)
         try:
             supervisor.begin()
             fleet.set_up()
             supervisor.mark()
             _say(f"{plan.nodes} nodes joined; {plan.seconds:.0f} s of renewals begin")
-            busy = _disturb(scene, plan, supervisor)
+            busy = _disturb(env, plan, supervisor)
         finally:
             supervisor.end()
             fleet.end()
             if plan.logs is not None:
-                _keep_logs(scene.directory, plan.logs)
-        found = audit(_csrs(scene), scene.world.management.client().list(f"{OWN}/machineattestations"))
+                _keep_logs(env.directory, plan.logs)
+        found = audit(_csrs(env), env.world.management.client().list(f"{OWN}/machineattestations"))
         diaries = {kubelet.name: kubelet.diary for kubelet in fleet.kubelets}
         problems = [f"{name} was lost at {lost}" for name, diary in diaries.items() for lost in diary.lost]
         problems += found.violations
@@ -82,24 +82,24 @@ def soak(tools: Tools, plan: Plan) -> tuple[list[Figure], list[str]]:
             said = Counter(diary.last_words for diary in diaries.values() if diary.failed_calls)
             problems = [f"{count} plugins said last: {words}" for words, count in said.most_common(3)] + problems
         extra = Figure("keys certified", found.keys, "", "", f"{found.published} requests hold a certificate")
-        return [*_figures(scene, plan, list(diaries.values()), supervisor.lives), busy, extra], problems
+        return [*_figures(env, plan, list(diaries.values()), supervisor.lives), busy, extra], problems
 
 
 class Fleet:
     """The machines, each with its TPM and its kubelet's thread."""
 
-    def __init__(self, scene: Scene, plan: Plan, stop: threading.Event) -> None:
+    def __init__(self, env: BenchEnvironment, plan: Plan, stop: threading.Event) -> None:
         self.kubelets: list[Kubelet] = []
-        self._children = Children(installed(scene.directory))
-        scene.stack.callback(self._children.close)
-        self._scene, self._plan, self._stop = scene, plan, stop
+        self._children = Children(installed(env.directory))
+        env.stack.callback(self._children.close)
+        self._env, self._plan, self._stop = env, plan, stop
         self._threads: list[threading.Thread] = []
 
     def set_up(self) -> None:
         """Make the TPMs, then let every machine join; its kubelet runs from then on."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            ground = TpmGround(self._scene.directory, self._scene.stack)
-            made = list(pool.map(ground.equip, range(self._plan.nodes)))
+            platform = TpmDemoPlatform(self._env.directory, self._env.stack)
+            made = list(pool.map(platform.create_machine, range(self._plan.nodes)))
             _say(f"{len(made)} software TPMs run")
             for kubelet in pool.map(self._join, range(self._plan.nodes), made):
                 thread = threading.Thread(target=kubelet.run, args=(self._stop,), name=kubelet.name, daemon=True)
@@ -107,12 +107,12 @@ class Fleet:
                 self.kubelets.append(kubelet)
                 self._threads.append(thread)
 
-    def _join(self, number: int, made: Equipment) -> Kubelet:
-        scene = self._scene
-        machine = provision(scene.world, number, made)
-        root = scene.directory / "nodes" / machine.identity.node
-        scene.world.workload.await_token(machine.token)
-        join(scene.world, self._children, scene.tools.agent, root, machine)
+    def _join(self, number: int, made: MachineSpec) -> Kubelet:
+        env = self._env
+        machine = provision(env.world, number, made)
+        root = env.directory / "nodes" / machine.identity.node
+        env.world.workload.await_token(machine.token)
+        join(env.world, self._children, env.tools.agent, root, machine)
         cache = root / "var/lib/kubelet-authenticator"
         return Kubelet(machine.identity.node, kubeconfig_of(root), cache, self._children, beat=self._plan.beat)
 
@@ -127,18 +127,18 @@ class Fleet:
                 pass
 
 
-def _disturb(scene: Scene, plan: Plan, supervisor: Supervisor) -> Figure:
+def _disturb(env: BenchEnvironment, plan: Plan, supervisor: Supervisor) -> Figure:
     """Halfway kill the controller, at three quarters freeze the API server; returns how busy the machine was."""
     begun, before = time.monotonic(), _busy()
     _sleep_until(begun + plan.seconds / 2)
     supervisor.kill()
     _say("controller killed")
     _sleep_until(begun + plan.seconds * 3 / 4)
-    scene.world.workload.freeze()
+    env.world.workload.freeze()
     try:
         time.sleep(plan.frozen)
     finally:
-        scene.world.workload.resume()
+        env.world.workload.resume()
     _say(f"the API server was frozen for {plan.frozen:.0f} s")
     _sleep_until(begun + plan.seconds)
     cores = os.cpu_count() or 1
@@ -146,7 +146,7 @@ def _disturb(scene: Scene, plan: Plan, supervisor: Supervisor) -> Figure:
     return Figure("processors busy", share, "%", "", f"of {cores}, by whomever")
 
 
-def _figures(scene: Scene, plan: Plan, diaries: list[Diary], lives: list[Life]) -> list[Figure]:
+def _figures(env: BenchEnvironment, plan: Plan, diaries: list[Diary], lives: list[Life]) -> list[Figure]:
     lost = sum(bool(diary.lost) for diary in diaries)
     renewals = sorted(seconds for diary in diaries for seconds in diary.renewals)
     cuts = quantiles(renewals, n=100) if len(renewals) > 1 else [0.0] * 99
@@ -154,10 +154,10 @@ def _figures(scene: Scene, plan: Plan, diaries: list[Diary], lives: list[Life]) 
     failed = sum(diary.failed_calls for diary in diaries)
     calls = sum(diary.calls for diary in diaries)
     beats, silent = sum(diary.beats for diary in diaries), sum(diary.silent for diary in diaries)
-    refused = sum(_refusals(scene.directory / "nodes"))
+    refused = sum(_refusals(env.directory / "nodes"))
     used = sum(life.cpu - life.began for life in lives)
     resident = ", ".join(f"{life.first:.0f} to {life.resident:.0f}" for life in lives)
-    shape = f"certificates of {plan.lifetime}, {plan.seconds:.0f} s, on {scene.world.version}"
+    shape = f"certificates of {plan.lifetime}, {plan.seconds:.0f} s, on {env.world.version}"
     return [
         Figure("nodes lost", lost, f"of {len(diaries)}", "0", shape),
         Figure("certificates renewed", changed, "", "", f"{failed} of {calls} plugin calls failed"),
@@ -187,8 +187,8 @@ def _refusals(nodes: Path) -> list[int]:
     return [log.read_text(errors="replace").count("the renewal failed") for log in logs]
 
 
-def _csrs(scene: Scene) -> list[JsonObject]:
-    return scene.world.workload.client(timeout=120.0).list(CSRS)
+def _csrs(env: BenchEnvironment) -> list[JsonObject]:
+    return env.world.workload.client(timeout=120.0).list(CSRS)
 
 
 def _busy() -> float:

@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.scene import Scene, cpu_seconds
+from bench.environment import BenchEnvironment, cpu_seconds
 from nodeattest_cli.demo.world import start_controller
 from nodeattest_sandbox.child_process import StartFailed
 
@@ -34,7 +34,7 @@ class Life:
 
 @dataclass
 class Supervisor:
-    scene: Scene
+    env: BenchEnvironment
     lives: list[Life] = field(default_factory=list[Life])
     _pid: int = 0
     _started: int = 1
@@ -43,8 +43,8 @@ class Supervisor:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> None:
-        """Look after the scene's controller from now on."""
-        self._pid = self.scene.controller_pid
+        """Look after the environment's controller from now on."""
+        self._pid = self.env.controller_pid
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
@@ -73,9 +73,9 @@ class Supervisor:
 
     def _start(self) -> None:
         self._started += 1
-        directory = self.scene.directory / f"controller-{self._started}"
+        directory = self.env.directory / f"controller-{self._started}"
         try:
-            self._pid = start_controller(self.scene.world, directory, self.scene.tools, self.scene.stack).pid()
+            self._pid = start_controller(self.env.world, directory, self.env.tools, self.env.stack).pid()
         except (OSError, StartFailed) as error:  # a frozen server, a busy machine: another follows
             print(f"a controller did not start: {error}", file=sys.stderr)
             return

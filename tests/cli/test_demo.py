@@ -14,10 +14,10 @@ from typing import cast
 
 import pytest
 
-from nodeattest_cli.demo.attempts import attempts_for
-from nodeattest_cli.demo.grounds import PROVIDERS
-from nodeattest_cli.demo.results import Refused
-from nodeattest_cli.demo.world import bears_custom_resources
+from nodeattest_cli.demo.attacks.common import attacks_for
+from nodeattest_cli.demo.platforms import PROVIDERS
+from nodeattest_cli.demo.results import AttackResult
+from nodeattest_cli.demo.world import supports_custom_resources
 from nodeattest_controller.model.objects import items, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
@@ -187,8 +187,8 @@ def test_an_aws_that_lacks_its_libraries_names_them_and_how_to_install_them() ->
     program = """
 import sys
 sys.modules["moto"] = sys.modules["boto3"] = None
-from nodeattest_cli.demo.grounds.aws import AwsGround
-print(*AwsGround.missing())
+from nodeattest_cli.demo.platforms.aws import AwsDemoPlatform
+print(*AwsDemoPlatform.missing())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "pip install 'nodeattest[aws]' 'moto[ec2,server]'" in done.stdout
@@ -334,7 +334,7 @@ def test_a_set_up_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None
     ("reason", "is_right"), [("ProofInvalid", True), ("Issued", False), ("EnvelopeMalformed", False), ("", False)]
 )
 def test_only_the_expected_reason_is_right(reason: str, is_right: bool) -> None:
-    entry = Refused(attempt="a", expected=(Reason.PROOF_INVALID,), reason=reason, message="")
+    entry = AttackResult(attempt="a", expected=(Reason.PROOF_INVALID,), reason=reason, message="")
     assert entry.is_right is is_right
 
 
@@ -349,12 +349,12 @@ def test_only_the_expected_reason_is_right(reason: str, is_right: bool) -> None:
     ],
 )
 def test_old_servers_of_new_compilers_are_not_given_custom_resources(kubernetes: str, go: str, bears: bool) -> None:
-    assert bears_custom_resources(kubernetes, go) is bears
+    assert supports_custom_resources(kubernetes, go) is bears
 
 
 def test_every_expected_reason_of_an_attempt_is_one_of_the_contract() -> None:
     for provider in PROVIDERS:
-        attempts = attempts_for(ProviderName(provider))
+        attempts = attacks_for(ProviderName(provider))
         assert len(attempts) >= 4
         assert all(set(attempt.expected) <= set(Reason) for attempt in attempts)
         assert len({attempt.name for attempt in attempts}) == len(attempts)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from world import EK_ANNOTATION, Agent, World
 
-from nodeattest_cli.demo.equipment import Equipment
-from nodeattest_cli.demo.grounds.aws import AwsGround
+from nodeattest_cli.demo.machine_spec import MachineSpec
+from nodeattest_cli.demo.platforms.aws import AwsDemoPlatform
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import map_at
 
@@ -24,11 +24,11 @@ class Scene:
     """A cloud on loopback, and a controller that asks it."""
 
     world: World
-    ground: AwsGround
+    ground: AwsDemoPlatform
 
-    def instance(self, name: str) -> tuple[Equipment, Agent]:
+    def instance(self, name: str) -> tuple[MachineSpec, Agent]:
         """Run an instance with a TPM that the platform names, and make its Machine."""
-        made, tpm = self.ground.equip(0), self.world.tpm(name)
+        made, tpm = self.ground.create_machine(0), self.world.tpm(name)
         fleet.create_machine(
             self.world.admin,
             name,
@@ -37,7 +37,7 @@ class Scene:
             addresses=made.addresses,
             infrastructure_annotations={EK_ANNOTATION: tpm.endorsement_fingerprint()},
         )
-        settings = {f"aws.{key}": value for key, value in made.seat.settings.items()}
+        settings = {f"aws.{key}": value for key, value in made.attestor.settings.items()}
         agent = self.world.agent(
             made.identity.node,
             "composite",
@@ -51,7 +51,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(world: World) -> Iterator[Scene]:
     with ExitStack() as stack, pytest.MonkeyPatch.context() as monkeypatch:
-        ground = AwsGround(world.directory, stack)
+        ground = AwsDemoPlatform(world.directory, stack)
         for name, value in ground.environment.items():
             monkeypatch.setenv(name, value)
         sections = {"authorizedAttestors": ["composite"], "composite": {"allOf": ["aws", "tpm"]}, **ground.policy}

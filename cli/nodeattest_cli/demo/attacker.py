@@ -1,7 +1,6 @@
-"""Somebody who stole a bootstrap token: what the API server lets them see and file.
+"""An attacker with a stolen bootstrap token: what the API server lets it read and submit.
 
-Promises: nothing here uses more than the token, the cluster's CA and what the token may read. An attempt that is not
-refused is told as plainly as one that is.
+Uses only the token, the cluster's CA and what the token may read. An attack that succeeds is an outcome like any other.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from nodeattest_providers.csr import PrivateKey, build_csr
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ClusterPin, SignerName
 from nodeattest_sandbox.client import Client
 
-__all__ = ["Attacker", "Verdict"]
+__all__ = ["Attacker", "CsrOutcome"]
 
 T = TypeVar("T")
 
 _REQUESTS: Final = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-_PATIENCE: Final = 30.0
-"""Seconds to wait for the controller's answer; one that waits for a Machine takes some 15."""
+_ANSWER_TIMEOUT: Final = 30.0
+"""Seconds to wait for the controller; a request that waits for its Machine takes some 15."""
 _POLL: Final = 0.05
 """Seconds."""
 _ISSUED: Final = "Issued"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CsrOutcome:
     """The controller's answer to one request."""
 
     reason: str
@@ -70,7 +69,7 @@ class Attacker:
         """Bind a request as an honest node does."""
         return Binding(self.pin, signer, hashlib.sha256(csr_der).digest())
 
-    def file(self, name: str, request: bytes, signer: str) -> JsonObject:
+    def submit(self, name: str, request: bytes, signer: str) -> JsonObject:
         """Create a CertificateSigningRequest."""
         body: JsonObject = {
             "apiVersion": "certificates.k8s.io/v1",
@@ -92,24 +91,24 @@ class Attacker:
         """Name the requests that this token filed."""
         return {text(csr, "metadata", "name") for csr in self._own()}
 
-    def verdict(self, name: str) -> Verdict:
+    def outcome(self, name: str) -> CsrOutcome:
         """Wait for the answer to a request."""
-        return self._await(name, _verdict, "an answer")
+        return self._await(name, _outcome, "answer")
 
-    def verdict_besides(self, known: set[str]) -> Verdict:
+    def outcome_of_new_request(self, known: set[str]) -> CsrOutcome:
         """Wait for the answer to the newest request of this token that is not among the known ones."""
         fresh = [csr for csr in self._own() if text(csr, "metadata", "name") not in known]
-        decided = [found for csr in fresh if (found := _verdict(csr)) is not None]
+        decided = [found for csr in fresh if (found := _outcome(csr)) is not None]
         if decided:
             return decided[-1]
         if not fresh:
-            raise DemoFailure("the impostor's agent filed no request at all")
-        return self.verdict(text(fresh[-1], "metadata", "name"))
+            raise DemoFailure("the attacker's agent filed no request at all")
+        return self.outcome(text(fresh[-1], "metadata", "name"))
 
     def challenge(self, name: str) -> str:
         """Wait for the challenge on a request."""
         return self._await(
-            name, lambda csr: text(csr, "metadata", "annotations", ANNOTATION_CHALLENGE) or None, "a challenge"
+            name, lambda csr: text(csr, "metadata", "annotations", ANNOTATION_CHALLENGE) or None, "challenge"
         )
 
     def _own(self) -> list[JsonObject]:
@@ -117,15 +116,13 @@ class Attacker:
         return sorted(own, key=lambda csr: text(csr, "metadata", "creationTimestamp"))
 
     def _await(self, name: str, find: Callable[[JsonObject], T | None], what: str) -> T:
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _ANSWER_TIMEOUT
         while time.monotonic() < end:
             found = find(self.client.get(f"{_REQUESTS}/{name}"))
             if found is not None:
                 return found
             time.sleep(_POLL)
-        raise DemoFailure(
-            f"the impostor's request {name} got no {what.removeprefix('a ').removeprefix('an ')} in {_PATIENCE:.0f} s"
-        )
+        raise DemoFailure(f"the attacker's request {name} got no {what} in {_ANSWER_TIMEOUT:.0f} s")
 
 
 def new_request(node: str, provider_id: str) -> tuple[PrivateKey, bytes]:
@@ -134,12 +131,12 @@ def new_request(node: str, provider_id: str) -> tuple[PrivateKey, bytes]:
     return key, build_csr(key, node, provider_id)
 
 
-def _verdict(csr: JsonObject) -> Verdict | None:
+def _outcome(csr: JsonObject) -> CsrOutcome | None:
     conditions = items(csr, "status", "conditions")
     if text(csr, "status", "certificate"):
-        return Verdict(_ISSUED, "the impostor got a certificate")
+        return CsrOutcome(_ISSUED, "the attacker got a certificate")
     for kind in ("Denied", "Failed"):
         found = condition(conditions, kind)
         if found is not None:
-            return Verdict(str(found.get("reason", "")), str(found.get("message", "")))
+            return CsrOutcome(str(found.get("reason", "")), str(found.get("message", "")))
     return None

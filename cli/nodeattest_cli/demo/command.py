@@ -23,12 +23,12 @@ from typing import Final, NoReturn
 import click
 from rich.console import Console
 
-from nodeattest_cli.demo.directions import DISCOVERIES
-from nodeattest_cli.demo.grounds import PROVIDERS
+from nodeattest_cli.demo.display import LiveDisplay, print_tables
+from nodeattest_cli.demo.join_info import DISCOVERIES
 from nodeattest_cli.demo.node_client import DemoFailure
-from nodeattest_cli.demo.results import Report
-from nodeattest_cli.demo.run import Plan, run
-from nodeattest_cli.demo.show import Show, print_tables
+from nodeattest_cli.demo.platforms import PROVIDERS
+from nodeattest_cli.demo.results import DemoReport
+from nodeattest_cli.demo.run import DemoConfig, run
 from nodeattest_cli.demo.tools import find_tools
 from nodeattest_cli.demo.world import World
 from nodeattest_cli.errors import UserError
@@ -83,7 +83,7 @@ def demo(
     tools = find_tools(Path(sysconfig.get_path("scripts")), provider=provider, assets=_choose(real, assets))
     console = Console(stderr=as_json)
     directory = Path(tempfile.mkdtemp(prefix="nodeattest-"))
-    plan = Plan(
+    plan = DemoConfig(
         provider=ProviderName(provider),
         discovery=discovery,
         nodes=nodes,
@@ -92,7 +92,7 @@ def demo(
         environment=_environment(),
     )
 
-    def present(world: World, report: Report) -> None:
+    def present(world: World, report: DemoReport) -> None:
         _tell(console, report, as_json=as_json)
         if keep:
             _explain_how_to_look(console, world, directory, report)
@@ -120,15 +120,15 @@ def _environment() -> Mapping[str, str]:
     return {name: value for name, value in os.environ.items() if name != "KUBERNETES_EXEC_INFO"}
 
 
-def _run(plan: Plan, console: Console, present: Callable[[World, Report], None]) -> Report:
-    show = Show(console)
+def _run(plan: DemoConfig, console: Console, present: Callable[[World, DemoReport], None]) -> DemoReport:
+    show = LiveDisplay(console)
     try:
         with _signals():
             return run(plan, show, present=present)
     except (StartFailed, SoftwareTpmError, DemoFailure, ApiRefusal, OSError, HTTPException) as failure:
         show.close()
         _red(console, f"the demo could not be set up: {failure}")
-        return Report(joined=(), refused=(), problems=("set-up failed",))
+        return DemoReport(joined=(), refused=(), problems=("set-up failed",))
     finally:
         show.close()
 
@@ -150,7 +150,7 @@ def _signals() -> Generator[None]:
             signal.signal(each, handler)
 
 
-def _explain_how_to_look(console: Console, world: World, directory: Path, report: Report) -> None:
+def _explain_how_to_look(console: Console, world: World, directory: Path, report: DemoReport) -> None:
     lines = [
         f"kept in {directory}; Ctrl-C ends the processes. Look at it from another terminal:",
         f"  export KUBECONFIG={world.management.admin_kubeconfig}",
@@ -165,7 +165,7 @@ def _explain_how_to_look(console: Console, world: World, directory: Path, report
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _tell(console: Console, report: Report, *, as_json: bool) -> None:
+def _tell(console: Console, report: DemoReport, *, as_json: bool) -> None:
     """Say how it went."""
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2))

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_cli.demo.children import Children, Finished
-from nodeattest_cli.demo.directions import Directions
-from nodeattest_cli.demo.equipment import Equipment, Identity, Seat
-from nodeattest_cli.demo.grounds.bare import write_private
+from nodeattest_cli.demo.join_info import JoinInfo
+from nodeattest_cli.demo.machine_spec import AttestorSettings, ClaimedIdentity, MachineSpec
 from nodeattest_cli.demo.node_client import DemoFailure, call_plugin, node_client, prove, register
-from nodeattest_cli.demo.results import Joined
+from nodeattest_cli.demo.platforms.bare import write_private
+from nodeattest_cli.demo.results import JoinResult
 from nodeattest_cli.demo.world import CLUSTER, NAMESPACE, World
 from nodeattest_discovery.token import generate
 from nodeattest_kube.jsontypes import JsonObject
@@ -35,10 +35,10 @@ _JOIN_LIMIT: Final = 90.0
 class DemoMachine:
     """One machine of the fleet."""
 
-    identity: Identity
+    identity: ClaimedIdentity
     machine: str
     """Name of the Machine object."""
-    seat: Seat
+    attestor: AttestorSettings
     token: str = field(repr=False)
     tpm: SoftwareTpm | None = None
 
@@ -48,14 +48,14 @@ def new_token() -> str:
     return generate().reveal()
 
 
-def provision(world: World, number: int, equipment: Equipment) -> DemoMachine:
+def provision(world: World, number: int, spec: MachineSpec) -> DemoMachine:
     """Do what Cluster API and an infrastructure provider do for a new machine."""
     machine = DemoMachine(
-        identity=equipment.identity,
+        identity=spec.identity,
         machine=f"{CLUSTER}-md-{number}",
-        seat=equipment.seat,
+        attestor=spec.attestor,
         token=world.workload.await_token(create_bootstrap_token(world.workload.client(), new_token())),
-        tpm=equipment.tpm,
+        tpm=spec.tpm,
     )
     client = world.management.client()
     create_machine(
@@ -63,12 +63,12 @@ def provision(world: World, number: int, equipment: Equipment) -> DemoMachine:
         machine.machine,
         cluster=world.cluster,
         provider_id=machine.identity.provider_id,
-        addresses=equipment.addresses,
-        infrastructure_annotations=equipment.annotations,
+        addresses=spec.addresses,
+        infrastructure_annotations=spec.annotations,
         bootstrap_token=machine.token,
     )
-    if equipment.secret is not None:
-        _create_secret(client, machine.machine, equipment.secret)
+    if spec.secret is not None:
+        _create_secret(client, machine.machine, spec.secret)
     return machine
 
 
@@ -84,21 +84,21 @@ def _create_secret(client: Client, machine: str, value: bytes) -> None:
     client.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", body)
 
 
-def join(world: World, children: Children, agent: Path, root: Path, machine: DemoMachine) -> Joined:
+def join(world: World, children: Children, agent: Path, root: Path, machine: DemoMachine) -> JoinResult:
     """Join as a machine does at its first boot, then do what kubelet does; raises ``DemoFailure``."""
     identity = machine.identity
-    typed = replace(identity, provider_id="") if machine.seat.tells_provider_id else identity
-    ended = run_join(world, children, agent, root, identity=typed, seat=machine.seat, token=machine.token)
+    typed = replace(identity, provider_id="") if machine.attestor.discovers_provider_id else identity
+    ended = run_join(world, children, agent, root, identity=typed, attestor=machine.attestor, token=machine.token)
     if ended.code:
         raise DemoFailure(f"{identity.node} could not join: {ended.last_line}")
     credential = call_plugin(children, kubeconfig_of(root))
     client = node_client(world.workload.server, world.workload.ca_certificate, credential)
     register(client, identity.node, identity.provider_id)
-    return Joined(
+    return JoinResult(
         node=identity.node,
         machine=machine.machine,
-        provider=machine.seat.provider,
-        signer=machine.seat.signer,
+        provider=machine.attestor.provider,
+        signer=machine.attestor.signer,
         not_after=credential.not_after,
         proof=prove(client, identity.node),
     )
@@ -115,21 +115,21 @@ def run_join(
     agent: Path,
     root: Path,
     *,
-    identity: Identity,
-    seat: Seat,
+    identity: ClaimedIdentity,
+    attestor: AttestorSettings,
     token: str,
-    directions: Directions | None = None,
+    join_info: JoinInfo | None = None,
     more: Sequence[str] = (),
 ) -> Finished:
     """Run ``kubelet-authenticator join`` in a root of its own; without a provider ID it has to find that itself.
 
-    ``directions``: other ones than the world's; ``more``: further words.
+    ``join_info``: other ones than the world's; ``more``: further words.
     """
     token_file = root / "etc/bootstrap-token"
     write_private(token_file, token + "\n")
     flags = {
         "token-file": token_file,
-        "provider": seat.provider,
+        "provider": attestor.provider,
         "node-name": identity.node,
         "provider-id": identity.provider_id,
         "config": root / "etc/kubernetes/kubelet-authenticator.json",
@@ -138,7 +138,7 @@ def run_join(
         "exec-api-version": world.exec_api_version,
     }
     (root / "var/lib").mkdir(parents=True)
-    words = [f"--{name}={value}" for name, value in flags.items() if value]
-    words += [f"--set={name}={value}" for name, value in seat.settings.items()]
-    words += (directions or world.directions).words
-    return children.run([agent, "join", *words, *more], limit=_JOIN_LIMIT)
+    arguments = [f"--{name}={value}" for name, value in flags.items() if value]
+    arguments += [f"--set={name}={value}" for name, value in attestor.settings.items()]
+    arguments += (join_info or world.join_info).arguments
+    return children.run([agent, "join", *arguments, *more], limit=_JOIN_LIMIT)

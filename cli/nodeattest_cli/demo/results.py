@@ -1,4 +1,4 @@
-"""What the demo found out: who joined, who was refused, and whether that is what had to happen. Pure."""
+"""Results of the demo: joined machines, refused attacks, and whether each is as expected. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.node_interface import JsonObject
 
-__all__ = ["Joined", "Refused", "Report"]
+__all__ = ["AttackResult", "DemoReport", "JoinResult"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class JoinResult:
     """A machine that became a node."""
 
     node: str
@@ -22,7 +22,7 @@ class Joined:
     not_after: str
     """RFC 3339, from the certificate itself."""
     proof: str
-    """How the API server told whose credential this is."""
+    """How the API server confirmed the credential's identity."""
 
     def to_json(self) -> JsonObject:
         """Return the entry of ``joined``."""
@@ -36,19 +36,19 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """An impostor's attempt and the answer that it got."""
+class AttackResult:
+    """An attack and its outcome."""
 
     attempt: str
     expected: tuple[Reason, ...]
-    """Every reason that is right; mostly one."""
+    """Accepted Reasons; usually one."""
     reason: str
-    """The reason of the request's condition; ``Issued`` when the impostor got a certificate."""
+    """Reason of the request's condition; ``Issued`` if the attacker got a certificate."""
     message: str
 
     @property
     def is_right(self) -> bool:
-        """Whether it was refused, and for the right reason."""
+        """Whether it was refused for an expected Reason."""
         return self.reason in self.expected
 
     def to_json(self) -> JsonObject:
@@ -57,14 +57,14 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class DemoReport:
     """The demo's outcome."""
 
-    joined: Sequence[Joined]
-    refused: Sequence[Refused]
-    """The attempts whose answer was a refusal."""
+    joined: Sequence[JoinResult]
+    refused: Sequence[AttackResult]
+    """The attacks."""
     problems: Sequence[str]
-    """What went otherwise than it had to; empty is success."""
+    """Deviations from what is expected; empty means success."""
 
     def to_json(self) -> JsonObject:
         """Return the one object that ``--json`` prints."""

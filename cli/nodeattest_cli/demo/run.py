@@ -1,4 +1,4 @@
-"""The demo from beginning to end: build the world, let machines join, let impostors try, report.
+"""Runs the demo: start clusters and machines, let machines join, run the attacks, report.
 
 Promises: everything that was started has ended when ``run`` returns or raises. Leaves the files to the caller, who may
 also look at everything while it still runs (``present``).
@@ -13,30 +13,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from nodeattest_cli.demo.attempts import attempts_for, carry_out
+from nodeattest_cli.demo.attacks.common import attacks_for, run_attack
+from nodeattest_cli.demo.attacks.context import AttackContext, attacker_with_token_of
 from nodeattest_cli.demo.children import Children
-from nodeattest_cli.demo.directions import Directions, given, publish
-from nodeattest_cli.demo.equipment import Equipment, Seat
+from nodeattest_cli.demo.display import LiveDisplay
 from nodeattest_cli.demo.fleet import DemoMachine, join, provision
-from nodeattest_cli.demo.grounds import Ground, ground_type
+from nodeattest_cli.demo.join_info import JoinInfo, join_info_with_ca, publish_cluster_info
+from nodeattest_cli.demo.machine_spec import AttestorSettings, MachineSpec
 from nodeattest_cli.demo.node_client import DemoFailure
-from nodeattest_cli.demo.results import Joined, Refused, Report
-from nodeattest_cli.demo.scene import Scene, thief_of
-from nodeattest_cli.demo.show import Show
+from nodeattest_cli.demo.platforms import DemoPlatform, platform_type
+from nodeattest_cli.demo.results import AttackResult, DemoReport, JoinResult
 from nodeattest_cli.demo.tools import Tools
-from nodeattest_cli.demo.world import USER, Planes, World, fill, start_controller, start_planes
+from nodeattest_cli.demo.world import USER, ControlPlanes, World, create_world, start_control_planes, start_controller
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.client import ApiRefusal
 
-__all__ = ["Plan", "run"]
+__all__ = ["DemoConfig", "run"]
 
 _AT_ONCE: Final = 16
 """Machines that are made or join at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What was asked for."""
+class DemoConfig:
+    """The demo's options."""
 
     provider: ProviderName
     discovery: str
@@ -49,84 +49,90 @@ class Plan:
     """Of the programs that are started."""
 
 
-def run(plan: Plan, show: Show, *, present: Callable[[World, Report], None]) -> Report:
+def run(config: DemoConfig, display: LiveDisplay, *, present: Callable[[World, DemoReport], None]) -> DemoReport:
     """Run the demo; ``present`` is called with everything still running."""
     with ExitStack() as stack:
-        children = Children(plan.environment)
+        children = Children(config.environment)
         stack.callback(children.close)
-        world, ground, machines = _build(plan, show, stack, children)
-        *members, victims, stranger = machines
-        show.began("creating Machines, starting the controller")
-        provisioned = [provision(world, number, equipment) for number, equipment in enumerate(members, 1)]
+        world, platform, machines = _build(config, display, stack, children)
+        *members, victims, unregistered = machines
+        display.start_step("creating Machines, starting the controller")
+        provisioned = [provision(world, number, spec) for number, spec in enumerate(members, 1)]
         victim = provision(world, len(members) + 1, victims)
-        show.done(f"{len(members)} Machines to join, and one that has not booted yet: {victim.identity.node}")
-        controller = start_controller(world, plan.directory / "controller", plan.tools, stack, ground=ground)
-        show.done(f"node-attestation-controller, process {controller.pid()}, with the shipped RBAC")
-        joined, problems = _join_all(plan, show, world, children, provisioned)
-        refused: list[Refused] = []
+        display.done(f"{len(members)} Machines to join, and one that has not booted yet: {victim.identity.node}")
+        controller = start_controller(world, config.directory / "controller", config.tools, stack, platform=platform)
+        display.done(f"node-attestation-controller, process {controller.pid()}, with the shipped RBAC")
+        joined, problems = _join_all(config, display, world, children, provisioned)
+        refused: list[AttackResult] = []
         if joined:
             member = next(one for one in provisioned if one.identity.node == joined[0].node)
             refused, more = _try_all(
-                plan, show, _scene(plan, world, ground, children, victim=victim, member=member, stranger=stranger.seat)
+                config,
+                display,
+                _context(
+                    config, world, platform, children, victim=victim, member=member, unregistered=unregistered.attestor
+                ),
             )
             problems += more
-        show.close()
-        report = Report(joined=joined, refused=refused, problems=problems)
+        display.close()
+        report = DemoReport(joined=joined, refused=refused, problems=problems)
         present(world, report)
         return report
 
 
-def _build(plan: Plan, show: Show, stack: ExitStack, children: Children) -> tuple[World, Ground, list[Equipment]]:
-    """Start clusters and machines side by side; the last two machines are the victim's and a stranger's."""
-    assets = plan.tools.assets
-    opening = ground_type(plan.provider)
-    show.began(f"starting two control planes and {plan.nodes + 2} machines")
+def _build(
+    config: DemoConfig, display: LiveDisplay, stack: ExitStack, children: Children
+) -> tuple[World, DemoPlatform, list[MachineSpec]]:
+    """Start clusters and machines side by side; the last two machines are the victim's and the attacker's."""
+    assets = config.tools.assets
+    opening = platform_type(config.provider)
+    display.start_step(f"starting two control planes and {config.nodes + 2} machines")
 
-    def make_machines() -> tuple[Ground, list[Equipment]]:
-        ground = opening(plan.directory, stack)
+    def make_machines() -> tuple[DemoPlatform, list[MachineSpec]]:
+        platform = opening(config.directory, stack)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return ground, list(pool.map(ground.equip, range(1, plan.nodes + 3)))
+            return platform, list(pool.map(platform.create_machine, range(1, config.nodes + 3)))
 
     with ThreadPoolExecutor(1) as aside:
         making = aside.submit(make_machines)
-        planes = start_planes(plan.directory, assets=assets, stack=stack)
-        ground, machines = making.result()
-        directions = _directions(plan, planes, children)
-        world = fill(planes, provider=plan.provider, directions=directions, policy=ground.policy)
+        planes = start_control_planes(config.directory, assets=assets, stack=stack)
+        platform, machines = making.result()
+        join_info = _join_info(config, planes, children)
+        world = create_world(planes, provider=config.provider, join_info=join_info, policy=platform.policy)
     if assets is not None and not planes.management_is_real:
-        show.done(f"the management cluster is a sandbox: {world.version} as built here dies of custom resources")
-    show.done(
+        display.done(f"the management cluster is a sandbox: {world.version} as built here dies of custom resources")
+    display.done(
         f"management cluster {world.management.server}, workload cluster {world.workload.server}, {world.version}"
     )
-    if directions.pin:
-        show.done(f"cluster-info published; a machine knows an address, its token and {directions.pin}")
-    show.done(f"{len(machines)} machines with {opening.things}")
-    return world, ground, machines
+    if join_info.pin:
+        display.done(f"cluster-info published; a machine knows an address, its token and {join_info.pin}")
+    display.done(f"{len(machines)} machines with {opening.things}")
+    return world, platform, machines
 
 
-def _directions(plan: Plan, planes: Planes, children: Children) -> Directions:
-    if plan.discovery == "none":
-        return given(planes.workload)
-    return publish(planes.workload, children, plan.tools.command, user=USER)
+def _join_info(config: DemoConfig, planes: ControlPlanes, children: Children) -> JoinInfo:
+    if config.discovery == "none":
+        return join_info_with_ca(planes.workload)
+    return publish_cluster_info(planes.workload, children, config.tools.command, user=USER)
 
 
 def _join_all(
-    plan: Plan, show: Show, world: World, children: Children, machines: Sequence[DemoMachine]
-) -> tuple[list[Joined], list[str]]:
+    config: DemoConfig, display: LiveDisplay, world: World, children: Children, machines: Sequence[DemoMachine]
+) -> tuple[list[JoinResult], list[str]]:
     """Let every machine join at the same time."""
-    show.began(f"{len(machines)} machines join")
-    joined: list[Joined] = []
+    display.start_step(f"{len(machines)} machines join")
+    joined: list[JoinResult] = []
     problems: list[str] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
-            futures = [pool.submit(_join_one, plan, world, children, machine) for machine in machines]
+            futures = [pool.submit(_join_one, config, world, children, machine) for machine in machines]
             for future in as_completed(futures):
                 outcome = future.result()
                 if isinstance(outcome, str):
                     problems.append(outcome)
                 else:
                     joined.append(outcome)
-                    show.joined(outcome)
+                    display.joined(outcome)
         except BaseException:  # a signal, too: or the pool would wait for the agents
             children.close()
             pool.shutdown(cancel_futures=True)
@@ -134,10 +140,10 @@ def _join_all(
     return sorted(joined, key=lambda entry: _number(entry.machine)), problems
 
 
-def _join_one(plan: Plan, world: World, children: Children, machine: DemoMachine) -> Joined | str:
+def _join_one(config: DemoConfig, world: World, children: Children, machine: DemoMachine) -> JoinResult | str:
     node = machine.identity.node
     try:
-        return join(world, children, plan.tools.agent, plan.directory / "nodes" / node, machine)
+        return join(world, children, config.tools.agent, config.directory / "nodes" / node, machine)
     except (DemoFailure, ApiRefusal) as failure:
         return str(failure)
 
@@ -146,45 +152,45 @@ def _number(machine: str) -> int:
     return int(machine.rpartition("-")[2])
 
 
-def _scene(
-    plan: Plan,
+def _context(
+    config: DemoConfig,
     world: World,
-    ground: Ground,
+    platform: DemoPlatform,
     children: Children,
     *,
     victim: DemoMachine,
     member: DemoMachine,
-    stranger: Seat,
-) -> Scene:
-    return Scene(
+    unregistered: AttestorSettings,
+) -> AttackContext:
+    return AttackContext(
         world=world,
-        ground=ground,
+        platform=platform,
         children=children,
-        agent=plan.tools.agent,
-        directory=plan.directory / "impostors",
-        attacker=thief_of(world, victim),  # stolen from the victim's bootstrap data, before it booted
-        insider=thief_of(world, member),
+        agent=config.tools.agent,
+        directory=config.directory / "impostors",
+        attacker=attacker_with_token_of(world, victim),  # stolen from the victim's bootstrap data, before it booted
+        insider=attacker_with_token_of(world, member),
         victim=victim,
         member=member,
-        stranger=stranger,
+        unregistered=unregistered,
     )
 
 
-def _try_all(plan: Plan, show: Show, scene: Scene) -> tuple[list[Refused], list[str]]:
+def _try_all(config: DemoConfig, display: LiveDisplay, context: AttackContext) -> tuple[list[AttackResult], list[str]]:
     """Let the impostors try, one after the other so that each answer is told apart."""
-    refused: list[Refused] = []
+    refused: list[AttackResult] = []
     problems: list[str] = []
-    for attempt in attempts_for(plan.provider, plan.discovery):
-        show.began(f"impostor: {attempt.name}")
+    for attack in attacks_for(config.provider, config.discovery):
+        display.start_step(f"impostor: {attack.name}")
         try:
-            entry = carry_out(scene, attempt)
+            entry = run_attack(context, attack)
         except (DemoFailure, ApiRefusal) as failure:
-            problems.append(f"{attempt.name}: {failure}")
+            problems.append(f"{attack.name}: {failure}")
             continue
-        show.refused(entry)
+        display.refused(entry)
         refused.append(entry)
         if not entry.is_right:
             problems.append(
-                f"{attempt.name}: expected {' or '.join(entry.expected)}, got {entry.reason}: {entry.message}"
+                f"{attack.name}: expected {' or '.join(entry.expected)}, got {entry.reason}: {entry.message}"
             )
     return refused, problems

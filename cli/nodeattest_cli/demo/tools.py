@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nodeattest_cli.demo.grounds import ground_type
+from nodeattest_cli.demo.platforms import platform_type
 from nodeattest_cli.errors import UserError
 
 __all__ = ["Tools", "find_tools"]
@@ -35,7 +35,7 @@ class Tools:
 
 def find_tools(own: Path, *, provider: str, assets: Path | None) -> Tools:
     """Find every program; ``own`` is the folder where this package's commands were installed."""
-    missing = list(ground_type(provider).missing())
+    missing = list(platform_type(provider).missing())
     if assets is not None:
         absent = [name for name in _CONTROL_PLANE if not (assets / name).exists()]
         if absent:

@@ -23,9 +23,9 @@ from urllib.request import ProxyHandler, build_opener
 
 import yaml
 
-from nodeattest_cli.demo.directions import SIGNING_CONTROLLERS, Directions
-from nodeattest_cli.demo.grounds import Ground
+from nodeattest_cli.demo.join_info import SIGNING_CONTROLLERS, JoinInfo
 from nodeattest_cli.demo.manifests import create_all
+from nodeattest_cli.demo.platforms import DemoPlatform
 from nodeattest_cli.demo.tools import Tools
 from nodeattest_controller import configfile, manifests
 from nodeattest_controller.model.objects import mapping, text
@@ -40,12 +40,12 @@ __all__ = [
     "CLUSTER",
     "NAMESPACE",
     "USER",
-    "Planes",
+    "ControlPlanes",
     "World",
-    "bears_custom_resources",
-    "fill",
+    "create_world",
+    "start_control_planes",
     "start_controller",
-    "start_planes",
+    "supports_custom_resources",
 ]
 
 CLUSTER: Final = "demo"
@@ -61,15 +61,15 @@ _FIRST_SOUND_REFLECTION: Final = (1, 24)
 _FIRST_NEW_MAPS: Final = (1, 18)
 _WAIT_LIMIT: Final = "10s"
 """How long a request may wait for its Machine before it is refused: the shortest that the controller takes."""
-_LEASH_LIMIT: Final = 5.0
-_LEASH_POLL: Final = 0.02
+_PID_FILE_LIMIT: Final = 5.0
+_PID_FILE_POLL: Final = 0.02
 """Seconds."""
 _NO_SECTIONS: Final[JsonObject] = {}
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Planes:
+class ControlPlanes:
     """Two running control planes."""
 
     management: ControlPlane
@@ -87,7 +87,7 @@ class World:
     """The Cluster object."""
     version: str
     """Of the workload cluster's API server."""
-    directions: Directions
+    join_info: JoinInfo
     """What a machine is told of the workload cluster."""
 
     @property
@@ -96,7 +96,7 @@ class World:
         return "v1beta1" if _numbers(self.version) < _FIRST_EXEC_V1 else "v1"
 
 
-def start_planes(directory: Path, *, assets: Path | None, stack: ExitStack) -> Planes:
+def start_control_planes(directory: Path, *, assets: Path | None, stack: ExitStack) -> ControlPlanes:
     """Start the management and the workload cluster; real ones need ``assets``."""
 
     def start(name: str, assets: Path | None) -> ControlPlane:
@@ -108,14 +108,14 @@ def start_planes(directory: Path, *, assets: Path | None, stack: ExitStack) -> P
     if assets is not None:
         workload = start("workload", assets)
         version = workload.client().get("/version")
-        sound = bears_custom_resources(text(version, "gitVersion"), text(version, "goVersion"))
-        return Planes(start("management", assets if sound else None), workload, management_is_real=sound)
+        sound = supports_custom_resources(text(version, "gitVersion"), text(version, "goVersion"))
+        return ControlPlanes(start("management", assets if sound else None), workload, management_is_real=sound)
     with ThreadPoolExecutor(1) as aside:
         later = aside.submit(start, "workload", None)
-        return Planes(start("management", None), later.result(), management_is_real=False)
+        return ControlPlanes(start("management", None), later.result(), management_is_real=False)
 
 
-def bears_custom_resources(kubernetes: str, go: str) -> bool:
+def supports_custom_resources(kubernetes: str, go: str) -> bool:
     """Tell whether a build of kube-apiserver survives its first custom resource.
 
     Kubernetes before 1.24 compiled by Go 1.18 or newer does not: its reflect2 reads the runtime's maps in the old way
@@ -130,7 +130,9 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words[:2] if word.isdigit())
 
 
-def fill(planes: Planes, *, provider: str, directions: Directions, policy: JsonObject = _NO_SECTIONS) -> World:
+def create_world(
+    planes: ControlPlanes, *, provider: str, join_info: JoinInfo, policy: JsonObject = _NO_SECTIONS
+) -> World:
     """Install definitions and rights, and create the Cluster with its Secrets and policy."""
     management, workload = planes.management, planes.workload
     here, there = management.client(), workload.client()
@@ -155,12 +157,12 @@ def fill(planes: Planes, *, provider: str, directions: Directions, policy: JsonO
         workload=workload,
         cluster=cluster,
         version=text(there.get("/version"), "gitVersion"),
-        directions=directions,
+        join_info=join_info,
     )
 
 
 def _create_policy(client: Client, provider: str, sections: JsonObject) -> None:
-    """Only this provider, with the section that the ground wants."""
+    """Only this provider, with the section of the platform."""
     body: JsonObject = {
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
         "kind": "NodeAttestationPolicy",
@@ -171,16 +173,16 @@ def _create_policy(client: Client, provider: str, sections: JsonObject) -> None:
 
 
 def start_controller(
-    world: World, directory: Path, tools: Tools, stack: ExitStack, *, ground: Ground | None = None
+    world: World, directory: Path, tools: Tools, stack: ExitStack, *, platform: DemoPlatform | None = None
 ) -> Process:
     """Start ``node-attestation-controller run`` and wait until it serves the workload cluster."""
     directory.mkdir()
     config = directory / "config.yaml"
-    config.write_text(yaml.safe_dump(_controller_config(world, ground)), encoding="utf-8")
+    config.write_text(yaml.safe_dump(_controller_config(world, platform)), encoding="utf-8")
     pid_file = directory / "controller.pid"
     wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file)]
     command = [*wrapper, str(tools.controller), "run", "--config", str(config)]
-    environment = ground.environment if ground else _NO_VARIABLES
+    environment = platform.environment if platform else _NO_VARIABLES
     process = Process("controller", command, directory, pid_file, environment=environment)
     stack.callback(_stop, process, pid_file)
     wait(process, lambda: _is_ready(process))
@@ -191,13 +193,13 @@ def start_controller(
 
 def _stop(process: Process, pid_file: Path) -> None:
     """End the controller. Its wrapper passes signals on only from the moment in which it has written the pid file."""
-    end = time.monotonic() + _LEASH_LIMIT
+    end = time.monotonic() + _PID_FILE_LIMIT
     while process.popen.poll() is None and not pid_file.exists() and time.monotonic() < end:
-        time.sleep(_LEASH_POLL)
+        time.sleep(_PID_FILE_POLL)
     process.stop()
 
 
-def _controller_config(world: World, ground: Ground | None) -> dict[str, object]:
+def _controller_config(world: World, platform: DemoPlatform | None) -> dict[str, object]:
     return {
         "apiVersion": configfile.API_VERSION,
         "kind": configfile.KIND,
@@ -206,8 +208,8 @@ def _controller_config(world: World, ground: Ground | None) -> dict[str, object]
         "healthBindAddress": "127.0.0.1:0",
         "metricsBindAddress": "127.0.0.1:0",
         "waitLimit": _WAIT_LIMIT,
-        "controllers": list(SIGNING_CONTROLLERS) if world.directions.pin else ["*"],
-        "platforms": ground.platforms if ground else {},
+        "controllers": list(SIGNING_CONTROLLERS) if world.join_info.pin else ["*"],
+        "platforms": platform.platforms if platform else {},
     }
 
 

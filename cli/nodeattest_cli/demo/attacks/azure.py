@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from nodeattest_cli.demo.attacker import Verdict
-from nodeattest_cli.demo.grounds.azure import AzureGround, seat_of
+from nodeattest_cli.demo.attacker import CsrOutcome
+from nodeattest_cli.demo.attacks.context import Attack, AttackContext, join_with_agent, submit_with_evidence
 from nodeattest_cli.demo.node_client import DemoFailure
-from nodeattest_cli.demo.scene import Attempt, Scene, by_agent, with_proof
+from nodeattest_cli.demo.platforms.azure import AzureDemoPlatform, attestor_settings
 from nodeattest_providers.azure.protocol import PROVIDER, VERSION, AzureEvidence, nonce_for
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Reason
@@ -17,76 +17,76 @@ from nodeattest_sandbox.clouds.azure.authority import Issuer, signer_of
 from nodeattest_sandbox.clouds.azure.metadata import Signing, attested, content_of
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine
 
-__all__ = ["ATTEMPTS"]
+__all__ = ["ATTACKS"]
 
 _OLD: Final = timedelta(minutes=10)
 
 
-def _ground(scene: Scene) -> AzureGround:
-    if not isinstance(scene.ground, AzureGround):
-        raise DemoFailure("these impostors know Azure only")
-    return scene.ground
+def _platform(context: AttackContext) -> AzureDemoPlatform:
+    if not isinstance(context.platform, AzureDemoPlatform):
+        raise DemoFailure("these attacks are for Azure")
+    return context.platform
 
 
-def _machine(scene: Scene) -> SandboxMachine:
+def _machine(context: AttackContext) -> SandboxMachine:
     """Find the victim's machine: what anybody can know of it stands in the open."""
-    wanted = scene.victim.identity.provider_id
-    return next(one for one in _ground(scene).cloud.state.machines if one.provider_id == wanted)
+    wanted = context.victim.identity.provider_id
+    return next(one for one in _platform(context).cloud.state.machines if one.provider_id == wanted)
 
 
-def _foreign(scene: Scene) -> Verdict:
+def _foreign(context: AttackContext) -> CsrOutcome:
     """Ask from a machine of another subscription, with the victim's names."""
-    return by_agent(scene, scene.victim.identity, seat_of(_ground(scene).foreign()))
+    return join_with_agent(context, context.victim.identity, attestor_settings(_platform(context).foreign()))
 
 
-def _strangers(scene: Scene) -> Verdict:
+def _own_machine(context: AttackContext) -> CsrOutcome:
     """Ask from a machine of the same group that Cluster API does not know."""
-    return by_agent(scene, scene.victim.identity, scene.stranger)
+    return join_with_agent(context, context.victim.identity, context.unregistered)
 
 
-def _members(scene: Scene) -> Verdict:
+def _members(context: AttackContext) -> CsrOutcome:
     """Ask from a compromised node, with the victim's names."""
-    return by_agent(scene, scene.victim.identity, scene.member.seat)
+    return join_with_agent(context, context.victim.identity, context.member.attestor)
 
 
-def _old(scene: Scene) -> Verdict:
+def _old(context: AttackContext) -> CsrOutcome:
     """Show a document that Azure really signed for this very request, ten minutes ago."""
-    cloud = _ground(scene).cloud
-    return _signed_by(scene, cloud.signing, datetime.now(UTC) - _OLD)
+    cloud = _platform(context).cloud
+    return _signed_by(context, cloud.signing, datetime.now(UTC) - _OLD)
 
 
-def _self_made(scene: Scene) -> Verdict:
+def _self_made(context: AttackContext) -> CsrOutcome:
     """Sign the right document with a chain of one's own, whose names are Azure's."""
     issuing = Issuer.root("DigiCert Global Root G2").issuing("Microsoft Azure RSA TLS Issuing CA 03")
-    return _signed_by(scene, Signing(*signer_of(issuing)), datetime.now(UTC))
+    return _signed_by(context, Signing(*signer_of(issuing)), datetime.now(UTC))
 
 
-def _signed_by(scene: Scene, signing: Signing, created: datetime) -> Verdict:
-    machine = _machine(scene)
+def _signed_by(context: AttackContext, signing: Signing, created: datetime) -> CsrOutcome:
+    machine = _machine(context)
 
     def prove(binding: Binding) -> Evidence:
         document = attested(signing, content_of(machine, nonce_for(binding.digest), created))
         return Evidence(PROVIDER, VERSION, AzureEvidence(document).to_json())
 
-    return with_proof(scene, scene.victim.identity, scene.victim.seat, prove)
+    return submit_with_evidence(context, context.victim.identity, context.victim.attestor, prove)
 
 
-ATTEMPTS: Final = (
-    Attempt(
+ATTACKS: Final = (
+    Attack(
         name="genuine machine of another subscription",
         expected=(Reason.PLATFORM_INSTANCE_MISMATCH,),
-        act=_foreign,
+        run=_foreign,
     ),
-    Attempt(
+    Attack(
         name="genuine machine of the group that nobody registered",
         expected=(Reason.PLATFORM_INSTANCE_MISMATCH,),
-        act=_strangers,
+        run=_own_machine,
     ),
-    Attempt(name="another node's metadata service", expected=(Reason.PLATFORM_INSTANCE_MISMATCH,), act=_members),
-    Attempt(name="document of ten minutes ago", expected=(Reason.PLATFORM_PROOF_EXPIRED,), act=_old),
-    Attempt(
+    Attack(name="another node's metadata service", expected=(Reason.PLATFORM_INSTANCE_MISMATCH,), run=_members),
+    Attack(name="document of ten minutes ago", expected=(Reason.PLATFORM_PROOF_EXPIRED,), run=_old),
+    Attack(
         name="document signed by a chain of one's own",
         expected=(Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID,),
-        act=_self_made,
+        run=_self_made,
     ),
 )

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeattest_cli.demo.children import Children
-from nodeattest_cli.demo.directions import given
+from nodeattest_cli.demo.join_info import join_info_with_ca
 from nodeattest_cli.demo.tools import Tools
-from nodeattest_cli.demo.world import World, fill, start_controller, start_planes
+from nodeattest_cli.demo.world import World, create_world, start_control_planes, start_controller
 from nodeattest_sandbox.control_plane import AuditEntry
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Scene:
+class BenchEnvironment:
     world: World
     tools: Tools
     children: Children
@@ -46,12 +46,12 @@ def cpu_seconds(pid: int) -> float:
 
 
 @contextmanager
-def opened(tools: Tools) -> Generator[Scene]:
+def start_environment(tools: Tools) -> Generator[BenchEnvironment]:
     with tempfile.TemporaryDirectory(prefix="nodeattest-bench-") as name, ExitStack() as stack:
         directory = Path(name)
         children = Children(os.environ)
         stack.callback(children.close)
-        planes = start_planes(directory, assets=tools.assets, stack=stack)
-        world = fill(planes, provider="tpm", directions=given(planes.workload))
+        planes = start_control_planes(directory, assets=tools.assets, stack=stack)
+        world = create_world(planes, provider="tpm", join_info=join_info_with_ca(planes.workload))
         controller = start_controller(world, directory / "controller", tools, stack)
-        yield Scene(world, tools, children, directory, stack, controller.pid())
+        yield BenchEnvironment(world, tools, children, directory, stack, controller.pid())

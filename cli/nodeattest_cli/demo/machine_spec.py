@@ -1,4 +1,4 @@
-"""What a machine of the demo is and has: the values that the grounds make and the fleet uses."""
+"""Identity, attestor settings and hardware of a demo machine: made by ``platforms``, used by ``fleet``."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass, field
 from nodeattest_providers.names import ProviderName, Purpose, SignerName, signer_for
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["Equipment", "Identity", "Seat"]
+__all__ = ["AttestorSettings", "ClaimedIdentity", "MachineSpec"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """What a machine says that it is."""
+class ClaimedIdentity:
+    """The identity that a machine claims."""
 
     node: str
     provider_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """What a machine proves it with: the agent's provider and its settings."""
+class AttestorSettings:
+    """The agent's provider and its settings."""
 
     provider: ProviderName
     settings: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    tells_provider_id: bool = False
-    """Whether an honest agent learns the provider ID from the platform and needs not be told."""
+    discovers_provider_id: bool = False
+    """Whether the agent learns the provider ID from the platform, so that no flag is needed."""
 
     @property
     def signer(self) -> SignerName:
@@ -35,11 +35,11 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Equipment:
-    """One machine as its ground delivers it: nothing of it is registered anywhere yet."""
+class MachineSpec:
+    """One machine as its platform delivers it, not yet registered anywhere."""
 
-    seat: Seat
-    identity: Identity
+    attestor: AttestorSettings
+    identity: ClaimedIdentity
     addresses: tuple[tuple[str, str], ...]
     """(type, address) pairs that Cluster API will report."""
     tpm: SoftwareTpm | None = None

@@ -8,12 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from nodeattest_cli.demo.equipment import Equipment, Identity, Seat
+from nodeattest_cli.demo.machine_spec import AttestorSettings, ClaimedIdentity, MachineSpec
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.clouds.aws.cloud import ACCOUNT, REGION, Instance, SandboxAws
 
-__all__ = ["ROLE", "AwsGround", "seat_of"]
+__all__ = ["ROLE", "AwsDemoPlatform", "attestor_settings"]
 
 ROLE: Final = "demo-nodes"
 """Of the instances that may join."""
@@ -21,13 +21,13 @@ _TAG: Final = {"kubernetes.io/cluster/demo": "owned"}
 _LIBRARIES: Final = {"boto3": "nodeattest[aws]", "moto": "moto[ec2,server]"}
 
 
-def seat_of(instance: Instance) -> Seat:
+def attestor_settings(instance: Instance) -> AttestorSettings:
     """Say what an instance proves itself with."""
     settings = {"metadataEndpoint": instance.metadata_endpoint}
-    return Seat(provider=ProviderName("aws"), settings=settings, tells_provider_id=True)
+    return AttestorSettings(provider=ProviderName("aws"), settings=settings, discovers_provider_id=True)
 
 
-class AwsGround:
+class AwsDemoPlatform:
     """Machines in AWS."""
 
     things = "instance roles"
@@ -55,11 +55,11 @@ class AwsGround:
             packages = " ".join(f"'{package}'" for package in dict.fromkeys(absent))
             yield f"{', '.join(dict.fromkeys(absent))} (pip install {packages}), or choose another --provider"
 
-    def equip(self, number: int) -> Equipment:  # noqa: ARG002 - AWS names its machines itself
+    def create_machine(self, number: int) -> MachineSpec:  # noqa: ARG002 - AWS names its machines itself
         """Run an instance."""
         instance = self.cloud.launch(role=ROLE, tags=_TAG)
-        return Equipment(
-            seat=seat_of(instance),
-            identity=Identity(node=instance.private_dns, provider_id=instance.provider_id),
+        return MachineSpec(
+            attestor=attestor_settings(instance),
+            identity=ClaimedIdentity(node=instance.private_dns, provider_id=instance.provider_id),
             addresses=instance.addresses,
         )

@@ -10,61 +10,61 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from nodeattest_cli.demo.attacker import Verdict
-from nodeattest_cli.demo.directions import to
+from nodeattest_cli.demo.attacker import CsrOutcome
+from nodeattest_cli.demo.attacks.context import Attack, AttackContext, new_name
 from nodeattest_cli.demo.fleet import run_join
+from nodeattest_cli.demo.join_info import join_info_with_pin
 from nodeattest_cli.demo.lying_server import LyingServer
-from nodeattest_cli.demo.scene import Attempt, Scene, new_name
 from nodeattest_discovery import clusterinfo, jws, token
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Reason
 
-__all__ = ["ATTEMPTS"]
+__all__ = ["ATTACKS"]
 
 _FOOLED: Final = "Fooled"
-_PATIENCE: Final = "3"
+_DISCOVERY_TIMEOUT: Final = "3"
 """Seconds that the node keeps asking; by default it would for five minutes."""
 
-Lie = Callable[[Scene, LyingServer, BootstrapToken], dict[str, str]]
+Lie = Callable[[AttackContext, LyingServer, BootstrapToken], dict[str, str]]
 
 
-def _answer(scene: Scene, *, lie: Lie) -> Verdict:
+def _answer(context: AttackContext, *, lie: Lie) -> CsrOutcome:
     """Let the victim ask a server that lies; tell what the node said, and whether a credential reached the server."""
-    stolen = token.parse(scene.victim.token)
-    root = scene.directory / new_name()
+    stolen = token.parse(context.victim.token)
+    root = context.directory / new_name()
     with LyingServer(root / "server") as server:
-        server.say(lie(scene, server, stolen))
+        server.say(lie(context, server, stolen))
         ended = run_join(
-            scene.world,
-            scene.children,
-            scene.agent,
+            context.world,
+            context.children,
+            context.agent,
             root,
-            identity=scene.victim.identity,
-            seat=scene.victim.seat,
-            token=scene.victim.token,
-            directions=to(server.url, scene.world.directions.pin),
-            more=(f"--discovery-timeout={_PATIENCE}",),
+            identity=context.victim.identity,
+            attestor=context.victim.attestor,
+            token=context.victim.token,
+            join_info=join_info_with_pin(server.url, context.world.join_info.pin),
+            more=(f"--discovery-timeout={_DISCOVERY_TIMEOUT}",),
         )
         if server.credentials:
-            return Verdict(_FOOLED, "the node sent its token to the impostor")
+            return CsrOutcome(_FOOLED, "the node sent its token to the attacker")
     if not ended.code:
-        return Verdict(_FOOLED, "the node joined the impostor's cluster")
+        return CsrOutcome(_FOOLED, "the node joined the attacker's cluster")
     reason, _, message = ended.last_line.removeprefix("kubelet-authenticator: ").partition(": ")
-    return Verdict(reason, message)
+    return CsrOutcome(reason, message)
 
 
-def _own_ca(_scene: Scene, server: LyingServer, stolen: BootstrapToken) -> dict[str, str]:
+def _own_ca(_context: AttackContext, server: LyingServer, stolen: BootstrapToken) -> dict[str, str]:
     return _signed(clusterinfo.build(server.url, server.ca_pem), stolen)
 
 
-def _both_cas(scene: Scene, server: LyingServer, stolen: BootstrapToken) -> dict[str, str]:
+def _both_cas(context: AttackContext, server: LyingServer, stolen: BootstrapToken) -> dict[str, str]:
     """Mix the genuine CA into the bundle: one certificate matches the pin, another one signed this server."""
-    bundle = scene.world.workload.ca_certificate.read_bytes() + server.ca_pem
+    bundle = context.world.workload.ca_certificate.read_bytes() + server.ca_pem
     return _signed(clusterinfo.build(server.url, bundle), stolen)
 
 
-def _other_token(scene: Scene, server: LyingServer, stolen: BootstrapToken) -> dict[str, str]:
-    genuine = scene.world.workload.ca_certificate.read_bytes()
+def _other_token(context: AttackContext, server: LyingServer, stolen: BootstrapToken) -> dict[str, str]:
+    genuine = context.world.workload.ca_certificate.read_bytes()
     kubeconfig = clusterinfo.build(server.url, genuine)
     signature = jws.sign(kubeconfig.encode(), BootstrapToken(stolen.id, token.generate().secret))
     return _data(kubeconfig, stolen, signature)
@@ -78,20 +78,20 @@ def _data(kubeconfig: str, by: BootstrapToken, signature: str) -> dict[str, str]
     return {clusterinfo.KUBECONFIG_KEY: kubeconfig, clusterinfo.SIGNATURE_PREFIX + by.id: signature}
 
 
-ATTEMPTS: Final = (
-    Attempt(
+ATTACKS: Final = (
+    Attack(
         name="a server that stole the token, its own CA",
         expected=(Reason.CA_NOT_PINNED,),
-        act=partial(_answer, lie=_own_ca),
+        run=partial(_answer, lie=_own_ca),
     ),
-    Attempt(
+    Attack(
         name="a server that stole the token, both CAs in one bundle",
         expected=(Reason.SERVER_NOT_TRUSTED,),
-        act=partial(_answer, lie=_both_cas),
+        run=partial(_answer, lie=_both_cas),
     ),
-    Attempt(
+    Attack(
         name="a server that knows the token's id only",
         expected=(Reason.CLUSTER_INFO_SIGNATURE_INVALID,),
-        act=partial(_answer, lie=_other_token),
+        run=partial(_answer, lie=_other_token),
     ),
 )

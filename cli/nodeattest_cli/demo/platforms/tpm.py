@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from nodeattest_cli.demo.equipment import Equipment, Seat
-from nodeattest_cli.demo.grounds.bare import on_rack
+from nodeattest_cli.demo.machine_spec import AttestorSettings, MachineSpec
+from nodeattest_cli.demo.platforms.bare import rack_identity
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["TpmGround", "missing_tpm_programs"]
+__all__ = ["TpmDemoPlatform", "missing_tpm_programs"]
 
 _PROGRAMS: Final = ("swtpm", "swtpm_setup", "swtpm_localca")
 _PROGRAM_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin"
@@ -30,7 +30,7 @@ def missing_tpm_programs() -> Iterable[str]:
         yield "tpm2-pytss (pip install 'nodeattest[tpm]'), or choose another --provider"
 
 
-class TpmGround:
+class TpmDemoPlatform:
     """Machines with TPMs."""
 
     things = "TPMs"
@@ -47,14 +47,14 @@ class TpmGround:
         """Need swtpm and tpm2-pytss."""
         return missing_tpm_programs()
 
-    def equip(self, number: int) -> Equipment:
+    def create_machine(self, number: int) -> MachineSpec:
         """Make a machine and switch its TPM on."""
-        identity = on_rack(number)
+        identity = rack_identity(number)
         tpm = SoftwareTpm.create(self._directory / "tpms", name=f"tpm-{number}")
         self._stack.callback(tpm.stop)
         tpm.start()
-        return Equipment(
-            seat=Seat(provider=ProviderName("tpm"), settings={"tcti": tpm.tcti}),
+        return MachineSpec(
+            attestor=AttestorSettings(provider=ProviderName("tpm"), settings={"tcti": tpm.tcti}),
             identity=identity,
             addresses=(("Hostname", identity.node),),
             tpm=tpm,

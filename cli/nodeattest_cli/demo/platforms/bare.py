@@ -8,18 +8,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from nodeattest_cli.demo.equipment import Equipment, Identity, Seat
+from nodeattest_cli.demo.machine_spec import AttestorSettings, ClaimedIdentity, MachineSpec
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderName
 
-__all__ = ["BareGround", "SecretsGround", "on_rack", "write_private"]
+__all__ = ["BareDemoPlatform", "SecretDemoPlatform", "rack_identity", "write_private"]
 
 _SECRET_BYTES: Final = 32
 
 
-def on_rack(number: int) -> Identity:
+def rack_identity(number: int) -> ClaimedIdentity:
     """Name a machine of the demo's rack."""
-    return Identity(node=f"worker-{number}", provider_id=f"demo://rack-1/{number}")
+    return ClaimedIdentity(node=f"worker-{number}", provider_id=f"demo://rack-1/{number}")
 
 
 def write_private(path: Path, content: str) -> None:
@@ -29,7 +29,7 @@ def write_private(path: Path, content: str) -> None:
     path.write_text(content, encoding="ascii")
 
 
-class BareGround:
+class BareDemoPlatform:
     """Machines with nothing but their tokens: the ``insecure`` provider."""
 
     things = "nothing but tokens"
@@ -45,26 +45,26 @@ class BareGround:
         """Need nothing."""
         return ()
 
-    def equip(self, number: int) -> Equipment:
+    def create_machine(self, number: int) -> MachineSpec:
         """Make a machine."""
-        identity = on_rack(number)
-        seat = Seat(provider=ProviderName("insecure"))
-        return Equipment(seat=seat, identity=identity, addresses=(("Hostname", identity.node),))
+        identity = rack_identity(number)
+        attestor = AttestorSettings(provider=ProviderName("insecure"))
+        return MachineSpec(attestor=attestor, identity=identity, addresses=(("Hostname", identity.node),))
 
 
-class SecretsGround(BareGround):
+class SecretDemoPlatform(BareDemoPlatform):
     """Machines with a secret each: the ``challenge`` provider."""
 
     things = "secrets"
 
-    def equip(self, number: int) -> Equipment:
+    def create_machine(self, number: int) -> MachineSpec:
         """Make a machine, and leave its secret where cloud-init would."""
-        identity = on_rack(number)
+        identity = rack_identity(number)
         path = self.directory / "secrets" / identity.node
         secret = secrets.token_hex(_SECRET_BYTES)
         write_private(path, secret)
-        return Equipment(
-            seat=Seat(provider=ProviderName("challenge"), settings={"secretFile": str(path)}),
+        return MachineSpec(
+            attestor=AttestorSettings(provider=ProviderName("challenge"), settings={"secretFile": str(path)}),
             identity=identity,
             addresses=(("Hostname", identity.node),),
             secret=secret.encode(),

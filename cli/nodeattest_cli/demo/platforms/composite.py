@@ -7,23 +7,23 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from nodeattest_cli.demo.equipment import Equipment, Seat
-from nodeattest_cli.demo.grounds.bare import SecretsGround
-from nodeattest_cli.demo.grounds.tpm import TpmGround, missing_tpm_programs
+from nodeattest_cli.demo.machine_spec import AttestorSettings, MachineSpec
+from nodeattest_cli.demo.platforms.bare import SecretDemoPlatform
+from nodeattest_cli.demo.platforms.tpm import TpmDemoPlatform, missing_tpm_programs
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderName
 
-__all__ = ["CompositeGround"]
+__all__ = ["CompositeDemoPlatform"]
 
 
-class CompositeGround:
+class CompositeDemoPlatform:
     """Machines with TPMs and secrets."""
 
     things = "TPMs and secrets"
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
-        self._tpms = TpmGround(directory, stack)
-        self._secrets = SecretsGround(directory, stack)
+        self._tpms = TpmDemoPlatform(directory, stack)
+        self._secrets = SecretDemoPlatform(directory, stack)
         self.policy: JsonObject = {"composite": {"allOf": ["challenge", "tpm"]}}
         self.platforms: JsonObject = {}
         self.environment: Mapping[str, str] = {}
@@ -33,12 +33,14 @@ class CompositeGround:
         """Need what TPMs need."""
         return missing_tpm_programs()
 
-    def equip(self, number: int) -> Equipment:
+    def create_machine(self, number: int) -> MachineSpec:
         """Make a machine with both."""
-        tpm, secret = self._tpms.equip(number), self._secrets.equip(number)
+        tpm, secret = self._tpms.create_machine(number), self._secrets.create_machine(number)
         settings = {
-            f"{made.seat.provider}.{name}": value
+            f"{made.attestor.provider}.{name}": value
             for made in (tpm, secret)
-            for name, value in made.seat.settings.items()
+            for name, value in made.attestor.settings.items()
         }
-        return replace(tpm, seat=Seat(provider=ProviderName("composite"), settings=settings), secret=secret.secret)
+        return replace(
+            tpm, attestor=AttestorSettings(provider=ProviderName("composite"), settings=settings), secret=secret.secret
+        )

@@ -6,11 +6,11 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from nodeattest_cli.demo.attacker import Verdict
-from nodeattest_cli.demo.equipment import Seat
-from nodeattest_cli.demo.grounds.aws import ROLE, AwsGround, seat_of
+from nodeattest_cli.demo.attacker import CsrOutcome
+from nodeattest_cli.demo.attacks.context import Attack, AttackContext, join_with_agent, submit_with_evidence
+from nodeattest_cli.demo.machine_spec import AttestorSettings
 from nodeattest_cli.demo.node_client import DemoFailure
-from nodeattest_cli.demo.scene import Attempt, Scene, by_agent, with_proof
+from nodeattest_cli.demo.platforms.aws import ROLE, AwsDemoPlatform, attestor_settings
 from nodeattest_providers.aws.imds import NAME, Session
 from nodeattest_providers.aws.imds_answers import InstanceCredentials, parse_document, parse_signature
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, AwsEvidence, sts_request
@@ -23,69 +23,69 @@ from nodeattest_sandbox.clouds.aws.authority import make_region_key
 from nodeattest_sandbox.clouds.aws.cloud import Credentials, SandboxAws
 from nodeattest_sandbox.clouds.aws.documents import signature
 
-__all__ = ["ATTEMPTS"]
+__all__ = ["ATTACKS"]
 
 _OTHER_ACCOUNT: Final = "444455556666"
 _LIFE: Final = timedelta(hours=1)
 
 
-def _other_account(scene: Scene) -> Verdict:
+def _other_account(context: AttackContext) -> CsrOutcome:
     """Run an instance in an account of the attacker's own, with a role of the right name."""
-    own = _cloud(scene).launch(account=_OTHER_ACCOUNT, role=ROLE)
-    return by_agent(scene, scene.victim.identity, seat_of(own))
+    own = _cloud(context).launch(account=_OTHER_ACCOUNT, role=ROLE)
+    return join_with_agent(context, context.victim.identity, attestor_settings(own))
 
 
-def _other_instance(scene: Scene) -> Verdict:
+def _other_instance(context: AttackContext) -> CsrOutcome:
     """Show a sound instance of the same account that is no Machine's."""
-    return by_agent(scene, scene.victim.identity, scene.stranger)
+    return join_with_agent(context, context.victim.identity, context.unregistered)
 
 
-def _members_instance(scene: Scene) -> Verdict:
+def _members_instance(context: AttackContext) -> CsrOutcome:
     """Show a compromised node's instance for another Machine's identity."""
-    return by_agent(scene, scene.victim.identity, scene.member.seat)
+    return join_with_agent(context, context.victim.identity, context.member.attestor)
 
 
-def _own_role(scene: Scene) -> Verdict:
+def _own_role(context: AttackContext) -> CsrOutcome:
     """Take the victim's identity document, and sign as another role of the same account may."""
-    keys = _cloud(scene).session("batch-jobs", _instance_id(scene))
-    return _with_stolen_document(scene, _signing_with(keys))
+    keys = _cloud(context).session("batch-jobs", _instance_id(context))
+    return _with_stolen_document(context, _signing_with(keys))
 
 
-def _person(scene: Scene) -> Verdict:
+def _person(context: AttackContext) -> CsrOutcome:
     """Take the victim's identity document, and sign as a person who may assume the nodes' role."""
-    return _with_stolen_document(scene, _signing_with(_cloud(scene).session(ROLE, "mallory@example.com")))
+    return _with_stolen_document(context, _signing_with(_cloud(context).session(ROLE, "mallory@example.com")))
 
 
-def _other_nodes_role(scene: Scene) -> Verdict:
+def _other_nodes_role(context: AttackContext) -> CsrOutcome:
     """Take the victim's identity document, and sign as the instance of a compromised node."""
-    return _with_stolen_document(scene, _session(scene.member.seat).credentials())
+    return _with_stolen_document(context, _session(context.member.attestor).credentials())
 
 
-def _self_made(scene: Scene) -> Verdict:
+def _self_made(context: AttackContext) -> CsrOutcome:
     """Write the victim's identity document, and sign it under a certificate of the attacker's own."""
-    session = _session(scene.victim.seat)
+    session = _session(context.victim.attestor)
     document = session.document()
     pkcs7 = parse_signature(signature(document, make_region_key(), now=datetime.now(UTC)))
-    keys = _session(scene.stranger).credentials()
-    return _with(scene, document, pkcs7, keys)
+    keys = _session(context.unregistered).credentials()
+    return _with(context, document, pkcs7, keys)
 
 
-def _altered(scene: Scene) -> Verdict:
+def _altered(context: AttackContext) -> CsrOutcome:
     """Take the document of an instance of the attacker's own, and put the victim's ID into its plain copy."""
-    session = _session(scene.stranger)
+    session = _session(context.unregistered)
     values = json.loads(session.document())
-    values["instanceId"] = _instance_id(scene)
+    values["instanceId"] = _instance_id(context)
     document = json.dumps(values).encode()
-    return _with(scene, document, parse_signature(session.signature()), session.credentials())
+    return _with(context, document, parse_signature(session.signature()), session.credentials())
 
 
-def _with_stolen_document(scene: Scene, keys: InstanceCredentials) -> Verdict:
+def _with_stolen_document(context: AttackContext, keys: InstanceCredentials) -> CsrOutcome:
     """Use what a forged request to the victim's metadata service brings; the role's credentials are not had so."""
-    session = _session(scene.victim.seat)
-    return _with(scene, session.document(), parse_signature(session.signature()), keys)
+    session = _session(context.victim.attestor)
+    return _with(context, session.document(), parse_signature(session.signature()), keys)
 
 
-def _with(scene: Scene, document: bytes, pkcs7: bytes, keys: InstanceCredentials) -> Verdict:
+def _with(context: AttackContext, document: bytes, pkcs7: bytes, keys: InstanceCredentials) -> CsrOutcome:
     """File evidence of these parts, bound to a fresh key as an honest node binds it."""
 
     def prove(binding: Binding) -> Evidence:
@@ -94,22 +94,22 @@ def _with(scene: Scene, document: bytes, pkcs7: bytes, keys: InstanceCredentials
         found = AwsEvidence(document=document, pkcs7=pkcs7, region=region, sts=sts)
         return Evidence(PROVIDER, VERSION, found.to_json())
 
-    return with_proof(scene, scene.victim.identity, scene.victim.seat, prove)
+    return submit_with_evidence(context, context.victim.identity, context.victim.attestor, prove)
 
 
-def _cloud(scene: Scene) -> SandboxAws:
-    if not isinstance(scene.ground, AwsGround):
-        raise DemoFailure("these impostors are for AWS")
-    return scene.ground.cloud
+def _cloud(context: AttackContext) -> SandboxAws:
+    if not isinstance(context.platform, AwsDemoPlatform):
+        raise DemoFailure("these attacks are for AWS")
+    return context.platform.cloud
 
 
-def _session(seat: Seat) -> Session:
-    host, port = endpoint(seat.settings["metadataEndpoint"])
+def _session(attestor: AttestorSettings) -> Session:
+    host, port = endpoint(attestor.settings["metadataEndpoint"])
     return Session.begin(MetadataService(host, port, name=NAME))
 
 
-def _instance_id(scene: Scene) -> str:
-    return scene.victim.identity.provider_id.rpartition("/")[2]
+def _instance_id(context: AttackContext) -> str:
+    return context.victim.identity.provider_id.rpartition("/")[2]
 
 
 def _signing_with(keys: Credentials) -> InstanceCredentials:
@@ -121,45 +121,45 @@ def _signing_with(keys: Credentials) -> InstanceCredentials:
     )
 
 
-ATTEMPTS: Final = (
-    Attempt(
+ATTACKS: Final = (
+    Attack(
         name="an instance of another account",
         expected=(Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,),
-        act=_other_account,
+        run=_other_account,
     ),
-    Attempt(
+    Attack(
         name="another instance of the same account",
         expected=(Reason.PLATFORM_INSTANCE_MISMATCH,),
-        act=_other_instance,
+        run=_other_instance,
     ),
-    Attempt(
+    Attack(
         name="a joined machine's instance",
         expected=(Reason.PLATFORM_INSTANCE_MISMATCH,),
-        act=_members_instance,
+        run=_members_instance,
     ),
-    Attempt(
+    Attack(
         name="stolen identity document, a role not listed",
         expected=(Reason.PLATFORM_ROLE_NOT_ALLOWED,),
-        act=_own_role,
+        run=_own_role,
     ),
-    Attempt(
+    Attack(
         name="stolen identity document, a person in the role",
         expected=(Reason.PLATFORM_INSTANCE_MISMATCH,),
-        act=_person,
+        run=_person,
     ),
-    Attempt(
+    Attack(
         name="stolen identity document, another node's role",
         expected=(Reason.PLATFORM_INSTANCE_MISMATCH,),
-        act=_other_nodes_role,
+        run=_other_nodes_role,
     ),
-    Attempt(
+    Attack(
         name="self-made identity document",
         expected=(Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID,),
-        act=_self_made,
+        run=_self_made,
     ),
-    Attempt(
+    Attack(
         name="altered identity document",
         expected=(Reason.PLATFORM_DOCUMENT_MISMATCH,),
-        act=_altered,
+        run=_altered,
     ),
 )

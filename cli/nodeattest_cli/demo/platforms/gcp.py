@@ -10,15 +10,15 @@ from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from nodeattest_cli.demo.equipment import Equipment, Identity, Seat
-from nodeattest_cli.demo.grounds.tpm import missing_tpm_programs
+from nodeattest_cli.demo.machine_spec import AttestorSettings, ClaimedIdentity, MachineSpec
+from nodeattest_cli.demo.platforms.tpm import missing_tpm_programs
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 from nodeattest_sandbox.clouds.gcp.instances import CloudInstance
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["PROJECT", "GcpGround"]
+__all__ = ["PROJECT", "GcpDemoPlatform"]
 
 PROJECT: Final = "demo-project"
 """Whose instances may join."""
@@ -30,7 +30,7 @@ _FIRST_NUMBER: Final = 4_520_031_799_277_582_000
 _THIRD_OCTETS: Final = 250
 
 
-class GcpGround:
+class GcpDemoPlatform:
     """Machines in Google Cloud."""
 
     things = "vTPMs"
@@ -65,7 +65,7 @@ class GcpGround:
         if find_spec("google.auth") is None:
             yield "google-auth (pip install 'nodeattest[gcp]'), or choose another --provider"
 
-    def equip(self, number: int, *, project: str = PROJECT, status: str = "RUNNING") -> Equipment:
+    def create_machine(self, number: int, *, project: str = PROJECT, status: str = "RUNNING") -> MachineSpec:
         """Create an instance; whatever its status is, its vTPM answers to whoever has it."""
         tpm = SoftwareTpm.create(self._tpms, name=f"tpm-{number}")
         self._stack.callback(tpm.stop)
@@ -84,9 +84,9 @@ class GcpGround:
         )
         self.cloud.add(instance)
         settings = {"tcti": tpm.tcti, "metadataEndpoint": self.cloud.metadata_endpoint(instance)}
-        return Equipment(
-            seat=Seat(provider=ProviderName("gcp"), settings=settings, tells_provider_id=True),
-            identity=Identity(node=instance.name, provider_id=instance.provider_id),
+        return MachineSpec(
+            attestor=AttestorSettings(provider=ProviderName("gcp"), settings=settings, discovers_provider_id=True),
+            identity=ClaimedIdentity(node=instance.name, provider_id=instance.provider_id),
             addresses=(("InternalIP", instance.internal_ip), ("InternalDNS", instance.name)),
             tpm=tpm,
         )

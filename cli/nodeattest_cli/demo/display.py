@@ -1,4 +1,4 @@
-"""What people see while the demo runs, and the tables at its end.
+"""The demo's progress display, and the tables at its end.
 
 Promises: a terminal gets colours and a line that moves, a pipe or a file gets plain lines; colours follow NO_COLOR
 (rich reads it). Methods may be called from several threads.
@@ -18,20 +18,20 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from nodeattest_cli.demo.results import Joined, Refused
+from nodeattest_cli.demo.results import AttackResult, JoinResult
 
-__all__ = ["Show", "print_tables"]
+__all__ = ["LiveDisplay", "print_tables"]
 
 _FRAMES: Final = 12
-"""Pictures a second of what moves."""
+"""Frames a second."""
 _PLAIN_WIDTH: Final = 120
 """Columns of the tables where there is no terminal that has a width."""
 _ONE_LINE: Final = frozenset({"node", "machine", "reason", "certificate until"})
 """Columns that are not broken into lines."""
 
 
-class Show:
-    """Tells people what happens: a line for each fact, and on a terminal what is under way below them."""
+class LiveDisplay:
+    """Prints a line for each fact; on a terminal, the current step below them."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -40,8 +40,8 @@ class Show:
         self._moving = console.is_terminal and not console.is_dumb_terminal
         self._live: Live | None = None
 
-    def began(self, step: str) -> None:
-        """Say what is under way; it ends what was under way before."""
+    def start_step(self, step: str) -> None:
+        """Show the current step in place of the former one."""
         with self._lock:
             if self._moving and self._live is None:
                 self._live = Live(console=self._console, refresh_per_second=_FRAMES, transient=True)
@@ -50,24 +50,24 @@ class Show:
                 self._live.update(Spinner("dots", Text(f"{step} …")))
 
     def done(self, fact: str) -> None:
-        """Say what is there now."""
+        """Print a fact."""
         self._line("✓", "green", fact)
 
-    def joined(self, entry: Joined) -> None:
-        """Say that a machine became a node."""
+    def joined(self, entry: JoinResult) -> None:
+        """Print that a machine joined."""
         self._line(
             "✓", "green", f"joined   {entry.node} ({entry.machine}) by {entry.provider}, until {entry.not_after}"
         )
 
-    def refused(self, entry: Refused) -> None:
-        """Say how an impostor fared."""
+    def refused(self, entry: AttackResult) -> None:
+        """Print the outcome of an attack."""
         if entry.is_right:
             self._line("✓", "green", f"refused  {entry.attempt}: {entry.reason}")
         else:
             self._line("✗", "bold red", f"WRONG    {entry.attempt}: {entry.reason}")
 
     def close(self) -> None:
-        """Stop moving; harmless when done twice."""
+        """Stop the display; may be called twice."""
         with self._lock:
             live, self._live = self._live, None
         if live is not None:
@@ -80,7 +80,7 @@ class Show:
             self._console.print(start + Text(fact), soft_wrap=True)
 
 
-def print_tables(console: Console, joined: Sequence[Joined], refused: Sequence[Refused]) -> None:
+def print_tables(console: Console, joined: Sequence[JoinResult], refused: Sequence[AttackResult]) -> None:
     """Print who joined and who did not."""
     plain = not console.is_terminal
     wide = Console(file=console.file, width=_PLAIN_WIDTH) if plain else console
@@ -89,7 +89,7 @@ def print_tables(console: Console, joined: Sequence[Joined], refused: Sequence[R
         wide.print(table)
 
 
-def _joined(entries: Sequence[Joined], *, plain: bool) -> Table:
+def _joined(entries: Sequence[JoinResult], *, plain: bool) -> Table:
     columns = ("node", "machine", "provider", "certificate until", "the API server says")
     table = _table(f"{len(entries)} joined", columns, plain=plain)
     for entry in entries:
@@ -97,7 +97,7 @@ def _joined(entries: Sequence[Joined], *, plain: bool) -> Table:
     return table
 
 
-def _refused(entries: Sequence[Refused], *, plain: bool) -> Table:
+def _refused(entries: Sequence[AttackResult], *, plain: bool) -> Table:
     right = sum(entry.is_right for entry in entries)
     table = _table(f"{right} refused", ("attempt", "reason", "what the impostor is told"), plain=plain)
     for entry in entries:

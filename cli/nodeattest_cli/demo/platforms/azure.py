@@ -10,26 +10,28 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, cast
 
-from nodeattest_cli.demo.equipment import Equipment, Identity, Seat
+from nodeattest_cli.demo.machine_spec import AttestorSettings, ClaimedIdentity, MachineSpec
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine
 
-__all__ = ["AzureGround", "seat_of"]
+__all__ = ["AzureDemoPlatform", "attestor_settings"]
 
 _GROUP: Final = "Demo-RG"
 _TAGS: Final = MappingProxyType({"sigs.k8s.io_cluster-api-provider-azure_cluster_demo": "owned"})
 """What Cluster API's Azure provider tags its machines with."""
 
 
-def seat_of(machine: SandboxMachine) -> Seat:
+def attestor_settings(machine: SandboxMachine) -> AttestorSettings:
     """Say what a machine has to show: its metadata service."""
-    return Seat(provider=ProviderName("azure"), settings={"metadataEndpoint": machine.metadata}, tells_provider_id=True)
+    return AttestorSettings(
+        provider=ProviderName("azure"), settings={"metadataEndpoint": machine.metadata}, discovers_provider_id=True
+    )
 
 
-class AzureGround:
-    """Virtual machines of one resource group; a stranger's are elsewhere."""
+class AzureDemoPlatform:
+    """Virtual machines of one resource group; the attacker's are in another."""
 
     things = "metadata services of Azure"
 
@@ -51,12 +53,12 @@ class AzureGround:
         if find_spec("azure") is None or find_spec("azure.identity") is None:
             yield "azure-identity (pip install 'nodeattest[azure]'), or choose another --provider"
 
-    def equip(self, number: int) -> Equipment:
+    def create_machine(self, number: int) -> MachineSpec:
         """Launch a machine."""
         machine = self.cloud.launch(f"worker-{number}", group=_GROUP, tags=_TAGS)
-        return Equipment(
-            seat=seat_of(machine),
-            identity=Identity(node=machine.computer_name, provider_id=machine.provider_id),
+        return MachineSpec(
+            attestor=attestor_settings(machine),
+            identity=ClaimedIdentity(node=machine.computer_name, provider_id=machine.provider_id),
             addresses=(("InternalIP", machine.address), ("Hostname", machine.computer_name)),
         )
 
