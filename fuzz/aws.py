@@ -16,8 +16,7 @@ from nodeattest_providers import canonical_json
 from nodeattest_providers.aws import definite_length, provider_id
 from nodeattest_providers.aws.api.caller_identity import parse_error_code, parse_identity, parse_role_session
 from nodeattest_providers.aws.authorization_header import parse_authorization
-from nodeattest_providers.aws.config import parse_policy
-from nodeattest_providers.aws.configuration import parse_configuration
+from nodeattest_providers.aws.config import parse_platform, parse_policy
 from nodeattest_providers.aws.identity_document import parse_document
 from nodeattest_providers.aws.protocol import SIGNED_HEADERS, SignedHeaders, parse_evidence
 from nodeattest_providers.aws.trust_bundle import parse_bundle_text
@@ -113,6 +112,6 @@ TARGETS: Final = (
     Target("aws-ber", _ber, DerTree(), 1024),
     Target("aws-trust-bundle", _trust, JsonTree({"us-east-1": _PEM}), 8192),
     Target("aws-policy", settings_law(parse_policy), JsonTree()),
-    Target("aws-configuration", settings_law(parse_configuration), JsonTree()),
+    Target("aws-configuration", settings_law(parse_platform), JsonTree()),
     *aws_node.TARGETS,
 )

@@ -13,8 +13,7 @@ from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
 from nodeattest_providers import canonical_json
 from nodeattest_providers.azure.attested_document import parse_document
-from nodeattest_providers.azure.config import parse_policy
-from nodeattest_providers.azure.configuration import parse_configuration
+from nodeattest_providers.azure.config import parse_platform, parse_policy
 from nodeattest_providers.azure.protocol import parse_evidence
 from nodeattest_providers.azure.provider_id import PREFIX, parse_provider_id, provider_id_of
 from nodeattest_providers.azure.trust_bundle import parse_bundle
@@ -68,5 +67,5 @@ TARGETS: Final = (
     Target("azure-provider-id", _provider_id, None, 512),
     Target("azure-trust-bundle", _bundle, PemBlocks({"CERTIFICATE": DerTree(AUTHORITY_KEY)}), 8192),
     Target("azure-policy", settings_law(parse_policy), JsonTree(), 1024),
-    Target("azure-configuration", settings_law(parse_configuration), JsonTree(), 1024),
+    Target("azure-configuration", settings_law(parse_platform), JsonTree(), 1024),
 )

@@ -12,9 +12,8 @@ from fuzz.wire import CANONICAL
 from nodeattest_providers import canonical_json
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.gcp.api.instance import parse_identity, parse_instance, parse_page
-from nodeattest_providers.gcp.config import parse_policy
+from nodeattest_providers.gcp.config import credentials_kind, parse_platform, parse_policy
 from nodeattest_providers.gcp.provider_id import parse_provider_id
-from nodeattest_providers.gcp.settings import credentials_kind, parse_settings
 from nodeattest_providers.tpm.protocol import FirstEvidence, parse_evidence
 
 __all__ = ["PLACE", "TARGETS"]
@@ -86,5 +85,5 @@ TARGETS: Final = (
     Target("gcp-identity", _identity, JsonTree(), 2048),
     Target("gcp-credentials", _credentials, JsonTree(), 2048),
     Target("gcp-policy", settings_law(parse_policy, passed_over=_FILES), JsonTree()),
-    Target("gcp-configuration", settings_law(parse_settings, passed_over=_FILES), JsonTree()),
+    Target("gcp-configuration", settings_law(parse_platform, passed_over=_FILES), JsonTree()),
 )

@@ -17,7 +17,7 @@ from aws_cloud import ACCOUNT, REGION, Cloud, cloud
 
 from nodeattest_providers.aws.api.ec2 import Ec2
 from nodeattest_providers.aws.api.instances import BATCH, Instance, Instances, Realm
-from nodeattest_providers.aws.configuration import parse_configuration
+from nodeattest_providers.aws.config import parse_platform
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import CallOutcome, Platform
@@ -58,7 +58,7 @@ def ec2_of(amazon: Cloud) -> Iterator[MakeEc2]:
     with ExitStack() as stack:
 
         def make(seen: Seen | None = None, **settings: JsonValue) -> Ec2:
-            configuration = parse_configuration({**amazon.settings, **settings})
+            configuration = parse_platform({**amazon.settings, **settings})
             made = Ec2(configuration, Platform(observe=seen or Seen()), lambda: 0.0)
             stack.callback(made.close)
             return made

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeattest_providers.aws.config import AwsPolicy, parse_policy
-from nodeattest_providers.aws.configuration import parse_configuration
+from nodeattest_providers.aws.config import AwsPolicy, parse_platform, parse_policy
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonValue
 
@@ -61,12 +60,12 @@ def test_accounts_regions_and_roles_are_the_authors_to_say(missing: str) -> None
 
 
 def test_no_configuration_is_aws_itself() -> None:
-    configuration = parse_configuration({})
+    configuration = parse_platform({})
     assert (configuration.sts, configuration.ec2, configuration.proxy, configuration.trust_bundle) == (None,) * 4
 
 
 def test_a_configuration_reads_to_what_it_says() -> None:
-    configuration = parse_configuration(
+    configuration = parse_platform(
         {
             "trustBundle": "/etc/x/aws-trust.json",
             "endpoints": {"sts": "https://127.0.0.1:4443/", "ec2": "https://vpce-1.ec2.example"},
@@ -105,8 +104,8 @@ def test_a_configuration_reads_to_what_it_says() -> None:
 )
 def test_any_other_configuration_is_denied_naming_it(settings: dict[str, JsonValue], named: str) -> None:
     if not named:
-        assert parse_configuration(settings).trust_bundle
+        assert parse_platform(settings).trust_bundle
         return
     with pytest.raises(Denied) as denied:
-        parse_configuration(settings)
+        parse_platform(settings)
     assert named in denied.value.expected + denied.value.got

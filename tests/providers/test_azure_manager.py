@@ -17,7 +17,7 @@ from azure_world import Calls, document_for, facts_for, request_of, signer_for_c
 from nodeattest_providers.azure.api.machines import Machine, Machines
 from nodeattest_providers.azure.api.resource_manager import ResourceManager
 from nodeattest_providers.azure.api.tokens import Tokens
-from nodeattest_providers.azure.configuration import parse_configuration
+from nodeattest_providers.azure.config import parse_platform
 from nodeattest_providers.azure.provider_id import parse_provider_id
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Reason, Unavailable
@@ -69,7 +69,7 @@ def manager_for(
     cloud: SandboxAzure, calls: Calls, clock: Callable[[], float] = time.monotonic, **changes: JsonValue
 ) -> ResourceManager:
     settings = dict[str, JsonValue](cloud.configuration) | changes  # type: ignore[arg-type]
-    configuration = parse_configuration(settings)
+    configuration = parse_platform(settings)
     tokens = Tokens(configuration, observe=calls)
     return ResourceManager(configuration, tokens, observe=calls, monotonic=clock, time_limit=2.0)
 
@@ -342,7 +342,7 @@ async def test_a_token_is_taken_again_before_its_end(cloud: SandboxAzure) -> Non
     wall = Clock()
     settings = dict[str, JsonValue](cloud.configuration)  # type: ignore[arg-type]
     calls = Calls()
-    tokens = Tokens(parse_configuration(settings), observe=calls, wall=wall)
+    tokens = Tokens(parse_platform(settings), observe=calls, wall=wall)
     await asyncio.gather(*(tokens.get() for _ in range(10)))
     assert calls.seen == [("authority", CallOutcome.OK)]
     wall.now = 4e9

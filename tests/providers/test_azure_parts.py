@@ -18,8 +18,7 @@ from worlds import PIN
 
 from nodeattest_providers.azure.attested_document import parse_document
 from nodeattest_providers.azure.attestor import AzureAttestor
-from nodeattest_providers.azure.config import parse_policy
-from nodeattest_providers.azure.configuration import ManagedIdentity, WorkloadIdentity, parse_configuration
+from nodeattest_providers.azure.config import ManagedIdentity, WorkloadIdentity, parse_platform, parse_policy
 from nodeattest_providers.azure.protocol import nonce_for
 from nodeattest_providers.azure.provider_id import parse_provider_id, provider_id_of
 from nodeattest_providers.azure.trust_bundle import TrustBundle, parse_bundle
@@ -83,7 +82,7 @@ IDENTITY: dict[str, JsonValue] = {"tenantID": SUBSCRIPTION, "clientID": SUBSCRIP
 
 
 def test_the_public_cloud_and_the_machines_own_identity_are_what_is_left_out() -> None:
-    read = parse_configuration({})
+    read = parse_platform({})
     assert read.cloud.resource_manager == read.audience == "https://management.azure.com"
     assert read.cloud.signer == "metadata.azure.com"
     assert read.credential == ManagedIdentity(client=None)
@@ -91,7 +90,7 @@ def test_the_public_cloud_and_the_machines_own_identity_are_what_is_left_out() -
 
 
 def test_each_cloud_has_its_own_places_and_endpoints_move_none_of_its_trust() -> None:
-    read = parse_configuration(
+    read = parse_platform(
         {
             "cloud": "AzureUSGovernmentCloud",
             "endpoints": {"resourceManager": "https://arm.local:8443"},
@@ -116,7 +115,7 @@ def test_each_cloud_has_its_own_places_and_endpoints_move_none_of_its_trust() ->
         ({"endpoints": {"authority": "http://x"}}, "platforms.azure.endpoints.authority: https://"),
         ({"endpoints": {"authority": "https://user@x"}}, "platforms.azure.endpoints.authority: https://"),
         ({"endpoints": {"authority": "https://x/path"}}, "platforms.azure.endpoints.authority: https://"),
-        ({"proxy": "socks5://x"}, "platforms.azure.proxy: http:// or https://"),
+        ({"proxy": "socks5://x"}, "platforms.azure.proxy: http://host"),
         ({"credential": {}}, "one of workloadIdentity and managedIdentity"),
         ({"credential": {"managedIdentity": {}, "workloadIdentity": IDENTITY}}, "one of workloadIdentity"),
         ({"credential": {"managedIdentity": {"clientId": "x"}}}, "did you mean 'clientID'"),
@@ -127,7 +126,7 @@ def test_each_cloud_has_its_own_places_and_endpoints_move_none_of_its_trust() ->
 )
 def test_a_wrong_platform_setting_is_refused_in_words_that_help(settings: dict[str, JsonValue], said: str) -> None:
     with pytest.raises(Denied) as denied:
-        parse_configuration(settings)
+        parse_platform(settings)
     assert denied.value.reason is Reason.POLICY_INVALID
     assert said in str(denied.value)
 

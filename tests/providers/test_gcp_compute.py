@@ -15,8 +15,8 @@ from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.gcp.api.client import Api
 from nodeattest_providers.gcp.api.compute import Compute
 from nodeattest_providers.gcp.api.instance import Instance
+from nodeattest_providers.gcp.config import GcpPlatform, parse_platform
 from nodeattest_providers.gcp.provider_id import InstanceRef
-from nodeattest_providers.gcp.settings import GcpPlatform, parse_settings
 from nodeattest_providers.platform import CallOutcome
 from nodeattest_providers.single_flight import SingleFlight
 from nodeattest_sandbox.clouds.gcp.cloud import CloudSwitches, GoogleCloud
@@ -39,7 +39,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[GoogleCloud]:
 @pytest.fixture(scope="module")
 def settings(running: GoogleCloud) -> GcpPlatform:
     key = running.account(ACCOUNT, project=PROJECT, reads=(PROJECT, OTHER))
-    return parse_settings(
+    return parse_platform(
         {
             "endpoints": {"compute": running.endpoint},
             "caBundle": str(running.ca_file),

@@ -16,7 +16,7 @@ from tpm_world import SoftTpm
 
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.gcp.api.tokens import Tokens
-from nodeattest_providers.gcp.settings import GcpPlatform, parse_settings
+from nodeattest_providers.gcp.config import GcpPlatform, parse_platform
 from nodeattest_providers.platform import CallOutcome
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 
@@ -29,7 +29,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Generator[GoogleCloud]:
 
 def with_key(cloud: GoogleCloud) -> GcpPlatform:
     key = cloud.account(ACCOUNT, project=PROJECT, reads=(PROJECT,))
-    return parse_settings({"caBundle": str(cloud.ca_file), "credentialsFile": str(key)})
+    return parse_platform({"caBundle": str(cloud.ca_file), "credentialsFile": str(key)})
 
 
 async def test_a_key_gets_a_token_that_is_kept(cloud: GoogleCloud) -> None:
@@ -93,8 +93,8 @@ def test_on_google_cloud_the_instances_own_account_is_found(cloud: GoogleCloud, 
     script = (  # google-auth reads these when it is imported
         "import asyncio\n"
         "from nodeattest_providers.gcp.api.tokens import Tokens\n"
-        "from nodeattest_providers.gcp.settings import parse_settings\n"
-        "print(asyncio.run(Tokens(parse_settings({}), print).token()))\n"
+        "from nodeattest_providers.gcp.config import parse_platform\n"
+        "print(asyncio.run(Tokens(parse_platform({}), print).token()))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert cloud.tokens.holder(f"Bearer {done.stdout.split()[-1]}") == ACCOUNT
@@ -107,7 +107,7 @@ async def test_without_any_credentials_the_remedy_is_told(monkeypatch: pytest.Mo
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     calls = Calls()
     with pytest.raises(Unavailable) as caught:
-        await Tokens(parse_settings({}), calls).token()
+        await Tokens(parse_platform({}), calls).token()
     assert "platforms.gcp.credentialsFile" in caught.value.remedy
     assert calls.seen == [("oauth", CallOutcome.REFUSED)]
 
@@ -117,7 +117,7 @@ async def test_credentials_that_lack_what_they_need_are_refused(tmp_path: Path, 
     path = tmp_path / "key.json"
     path.write_text(json.dumps(claims))
     with pytest.raises(Unavailable):
-        await Tokens(parse_settings({"credentialsFile": str(path)}), Calls()).token()
+        await Tokens(parse_platform({"credentialsFile": str(path)}), Calls()).token()
 
 
 def test_no_repr_shows_a_key_or_a_token(cloud: GoogleCloud) -> None:

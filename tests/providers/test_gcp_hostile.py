@@ -19,9 +19,8 @@ from nodeattest_providers.gcp.api.client import Api
 from nodeattest_providers.gcp.api.instance import parse_instance
 from nodeattest_providers.gcp.api.tokens import Tokens
 from nodeattest_providers.gcp.checks import check_instance
-from nodeattest_providers.gcp.config import parse_policy
+from nodeattest_providers.gcp.config import parse_platform, parse_policy
 from nodeattest_providers.gcp.provider_id import InstanceRef
-from nodeattest_providers.gcp.settings import parse_settings
 from nodeattest_providers.platform import CallOutcome
 from nodeattest_providers.verifier_interface import LedgerFacts
 from nodeattest_sandbox.clouds.gcp.authority import make_authority
@@ -36,7 +35,7 @@ def tokens_at(directory: Path, port: int, **changes: float) -> Tokens:
     """Make a controller's tokens, by a key that names this token endpoint."""
     key = directory / "key.json"
     key.write_text(TokenServer(url=f"https://127.0.0.1:{port}/token").account_key(ACCOUNT, PROJECT))
-    settings = parse_settings({"caBundle": str(directory / "cloud-ca.pem"), "credentialsFile": str(key)})
+    settings = parse_platform({"caBundle": str(directory / "cloud-ca.pem"), "credentialsFile": str(key)})
     return Tokens(settings, Calls(), **changes)
 
 
@@ -108,7 +107,7 @@ async def test_a_quota_that_is_told_as_a_refusal_is_waited_for_as_a_quota(tmp_pa
     with answering(answer, tmp_path) as port:
         calls, key = Calls(), tmp_path / "key.json"
         key.write_text(TokenServer(url=f"https://127.0.0.1:{port}/token").account_key(ACCOUNT, PROJECT))
-        settings = parse_settings(
+        settings = parse_platform(
             {
                 "caBundle": str(tmp_path / "cloud-ca.pem"),
                 "credentialsFile": str(key),

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.gcp.config import parse_policy
+from nodeattest_providers.gcp.config import CredentialsKind, GcpPlatform, credentials_kind, parse_platform, parse_policy
 from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id
-from nodeattest_providers.gcp.settings import CredentialsKind, GcpPlatform, credentials_kind, parse_settings
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 
@@ -145,11 +144,11 @@ def test_a_wrong_policy_is_refused_naming_the_field(settings: dict[str, JsonValu
 
 
 def test_without_settings_the_documented_endpoint_is_asked() -> None:
-    assert parse_settings({}) == GcpPlatform(compute="https://compute.googleapis.com")
+    assert parse_platform({}) == GcpPlatform(compute="https://compute.googleapis.com")
 
 
 def test_the_endpoint_keeps_its_port_and_loses_its_slash() -> None:
-    read = parse_settings({"endpoints": {"compute": "https://[::1]:8443/"}, "proxy": "http://proxy.example:3128"})
+    read = parse_platform({"endpoints": {"compute": "https://[::1]:8443/"}, "proxy": "http://proxy.example:3128"})
     assert (read.compute, read.proxy) == ("https://[::1]:8443", "http://proxy.example:3128")
 
 
@@ -170,7 +169,7 @@ def test_the_endpoint_keeps_its_port_and_loses_its_slash() -> None:
 )
 def test_an_endpoint_is_an_https_origin_and_nothing_else(endpoint: JsonValue) -> None:
     with pytest.raises(Denied) as caught:
-        parse_settings({"endpoints": {"compute": endpoint}})
+        parse_platform({"endpoints": {"compute": endpoint}})
     assert caught.value.reason is Reason.POLICY_INVALID
 
 
@@ -188,19 +187,19 @@ def test_an_endpoint_is_an_https_origin_and_nothing_else(endpoint: JsonValue) ->
 )
 def test_a_wrong_setting_is_refused(settings: dict[str, JsonValue]) -> None:
     with pytest.raises(Denied) as caught:
-        parse_settings(settings)
+        parse_platform(settings)
     assert caught.value.reason is Reason.POLICY_INVALID
 
 
 def test_a_file_that_is_missing_is_named() -> None:
     with pytest.raises(Denied, match=r"got '/nowhere/ca\.pem': No such file or directory"):
-        parse_settings({"caBundle": "/nowhere/ca.pem"})
+        parse_platform({"caBundle": "/nowhere/ca.pem"})
 
 
 def test_a_bundle_that_holds_no_certificate_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     with pytest.raises(Denied):
-        parse_settings({"caBundle": str(tmp_path / "ca.pem")})
+        parse_platform({"caBundle": str(tmp_path / "ca.pem")})
 
 
 @pytest.mark.parametrize(

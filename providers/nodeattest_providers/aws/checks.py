@@ -1,10 +1,17 @@
-"""What can be judged of the evidence without asking AWS: the cheap part, and most of what an impostor gets wrong.
+"""The checks of the ``aws`` provider, each recorded: the evidence, the role session that signed, the instance.
 
-Promises: a ``VerifiedDocument`` only when AWS signed, with the region's own certificate, that this instance is in an
-allowed account and region and where the provider ID says; and the header set is of the one form, for this region and
-time.
-Leaves to others: who signed the header set and for what (``verifier``, by STS); a document is no secret, and proves
-nothing of whoever shows it.
+Pure: what is compared was read before.
+1. ``check_evidence``: what can be decided without asking AWS. Returns a ``VerifiedDocument`` only when AWS signed, with
+   the region's own certificate, that this instance is in an allowed account and region and where the provider ID says,
+   and the header set has the one form, for this region and time. A document is no secret and proves nothing about
+   whoever sends it.
+2. ``check_role_session``: only a session that EC2 made for this very instance passes, of a listed role in the
+   document's account. A role that anyone but EC2 may assume lets whoever assumes it choose the session's name: keeping
+   such roles out of the policy is the operator's part (docs/providers/aws.md).
+3. ``check_instance``: only a running instance of that account and zone passes, with what the policy demands.
+Leaves to others: asking AWS (``api``).
+Source: docs/wire-format.md, "aws/v1"; IAM, "IAM identifiers" (unique IDs of role sessions), "Instance metadata:
+security credentials".
 """
 
 from __future__ import annotations
@@ -16,6 +23,8 @@ from typing import Final
 from cryptography import x509
 
 from nodeattest_providers import cms
+from nodeattest_providers.aws.api.caller_identity import CallerIdentity, parse_role_session
+from nodeattest_providers.aws.api.instances import Instance
 from nodeattest_providers.aws.authorization_header import Authorization, parse_authorization
 from nodeattest_providers.aws.config import AwsPolicy
 from nodeattest_providers.aws.identity_document import IdentityDocument, parse_document
@@ -27,7 +36,15 @@ from nodeattest_providers.errors import Reason
 from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 
-__all__ = ["FRESHNESS", "SECTION", "VerifiedDocument", "check_evidence"]
+__all__ = [
+    "FRESHNESS",
+    "PENDING",
+    "SECTION",
+    "VerifiedDocument",
+    "check_evidence",
+    "check_instance",
+    "check_role_session",
+]
 
 FRESHNESS: Final = timedelta(minutes=5)
 """Between the signature and the request's creation, either way; STS allows as much."""
@@ -217,3 +234,99 @@ def _is_valid(certificate: x509.Certificate, at: datetime) -> bool:
 
 def _listed(words: frozenset[str]) -> str:
     return ", ".join(sorted(words)) or "none, the policy lists none"
+
+
+PENDING: Final = "pending"
+_RUNNING: Final = "running"
+_OWN_ROLE: Final = "let the instance sign with the role of its instance profile, and list that in spec.aws.roles"
+
+
+def check_role_session(checks: Checks, identity: CallerIdentity, claim: VerifiedDocument, policy: AwsPolicy) -> None:
+    """Check who signed.
+
+    1. A session of a role: no user, no root. 2. Of the document's partition and account. 3. Of a role that the policy
+    lists, by its exact name. 4. The session is named after the instance, as EC2 alone names it.
+    """
+    session = parse_role_session(identity.arn)
+    account, instance_id = claim.document.account, claim.name.instance_id
+    got = session.role if session else "no session of a role"
+    roles = ", ".join(sorted(policy.roles)) or "none, the policy lists none"
+    is_own = session is not None and session.session == instance_id and identity.user_id.endswith(f":{instance_id}")
+    place = (session.partition, session.account, identity.account) if session else None
+    rules = (
+        ("signed by a role", Reason.PLATFORM_ROLE_NOT_ALLOWED, session is not None, "a session of a role", got),
+        (
+            "account of the role",
+            Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
+            place == (claim.partition.name, account, account),
+            f"account {account} of {claim.partition.name}",
+            "/".join(place or ()),
+        ),
+        (
+            "role allowed",
+            Reason.PLATFORM_ROLE_NOT_ALLOWED,
+            session is not None and session.role in policy.roles,
+            f"one of {roles}",
+            got,
+        ),
+        (
+            "session of the instance",
+            Reason.PLATFORM_INSTANCE_MISMATCH,
+            is_own,
+            f"a session named {instance_id}",
+            session.session if session else got,
+        ),
+    )
+    for name, reason, passed, expected, found in rules:
+        checks.require(passed, name, section=SECTION, reason=reason, expected=expected, got=found, remedy=_OWN_ROLE)
+
+
+def check_instance(checks: Checks, instance: Instance, claim: VerifiedDocument, policy: AwsPolicy) -> None:
+    """Check what EC2 says of the instance now.
+
+    1. The account that the document names owns it; 2. it is in that zone; 3. it runs; 4. it has the tags, and is in one
+    of the networks, that the policy demands.
+    """
+    wrong = sorted(key for key, value in policy.tags.items() if instance.tags.get(key) != value)
+    in_network = policy.vpcs is None or instance.vpc in policy.vpcs
+    account, zone, state = claim.document.account, claim.name.zone, instance.state
+    mismatch, not_allowed = Reason.PLATFORM_INSTANCE_MISMATCH, Reason.PLATFORM_TAGS_NOT_ALLOWED
+    machine = "compare the Machine's spec.providerID with the instance"
+    rules = (
+        ("owner", mismatch, instance.owner == account, account, instance.owner, machine),
+        ("zone", mismatch, instance.zone == zone, zone, instance.zone, machine),
+        (
+            "state",
+            Reason.PLATFORM_INSTANCE_NOT_RUNNING,
+            state == _RUNNING,
+            _RUNNING,
+            state,
+            "start the instance, if it is to join; it then files anew",
+        ),
+        (
+            "tags",
+            not_allowed,
+            not wrong,
+            "the tags of spec.aws.tags",
+            f"others for {', '.join(wrong)}" if wrong else "those",
+            "let the infrastructure provider tag the instance as spec.aws.tags says",
+        ),
+        (
+            "network",
+            Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED,
+            in_network,
+            "any" if policy.vpcs is None else ", ".join(sorted(policy.vpcs)) or "none, the policy lists none",
+            instance.vpc or "none",
+            "list the instance's VPC in spec.aws.vpcs, if its machines may join",
+        ),
+    )
+    for name, reason, passed, expected, got, remedy in rules:
+        checks.require(
+            passed,
+            f"{name} of the instance",
+            section="EC2, DescribeInstances",
+            reason=reason,
+            expected=expected,
+            got=got,
+            remedy=remedy,
+        )

@@ -1,8 +1,11 @@
-"""The ``aws`` section of a NodeAttestationPolicy: which instances may join, read into one frozen value.
+"""The two configuration sections of ``aws``: a policy's ``spec.aws``, and ``platforms.aws`` of the controller.
 
-Promises: a value, or ``Denied`` with ``PolicyInvalid`` that says which setting and what it should be. What is not
-listed is not allowed: an empty list lets nobody in. Nothing in it says where AWS is or by whom it is trusted.
-Leaves to others: applying it (``verifier``), the controller's own side (``config``).
+The policy says which instances may join: what is not listed is not allowed, and an empty list admits nobody. Nothing in
+it says where AWS is or which certificates are trusted; that is ``platforms.aws``, which whoever runs the controller
+writes: endpoints, CAs, credentials. What it leaves out is AWS's default: the endpoints of each region, the system's
+CAs, the credentials that boto3 finds. No proxy unless one is named.
+Returns a frozen value, or raises ``Denied`` with ``PolicyInvalid`` that names the setting and the nearest known one.
+Leaves to others: applying the policy (``checks``, ``verifier``), reading the files (``trust_bundle``, ``api``).
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/aws.md.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -18,8 +22,9 @@ from nodeattest_providers.aws.provider_id import partition_of
 from nodeattest_providers.config_fields import check_keys, invalid, items, mapping, string_set, text
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.platform_fields import absolute_path, origin
 
-__all__ = ["AwsPolicy", "parse_policy"]
+__all__ = ["AwsPlatform", "AwsPolicy", "parse_platform", "parse_policy"]
 
 _REQUIRED: Final = ("accounts", "regions", "roles")
 _SETTINGS: Final = (*_REQUIRED, "tags", "vpcs")
@@ -82,3 +87,57 @@ def _tags(value: JsonValue) -> Mapping[str, str]:
             raise invalid(f"{where}[{key}]", f"a string of at most {_MAX_TAG_VALUE} characters", "another value")
         tags[key] = wanted
     return MappingProxyType(tags)
+
+
+_PLATFORM: Final = "platforms.aws"
+_PLATFORM_SETTINGS: Final = ("trustBundle", "endpoints", "caBundle", "proxy", "profile", "assumeRoles")
+_ENDPOINTS: Final = ("sts", "ec2")
+_ROLE_ARN: Final = re.compile(r"arn:(?:aws|aws-cn|aws-us-gov):iam::(?P<account>[0-9]{12}):role/[\x21-\x7e]{1,576}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsPlatform:
+    """How the controller reaches AWS."""
+
+    trust_bundle: Path | None = None
+    """Certificates of the regions that sign identity documents; None: none is trusted."""
+    sts: str | None = None
+    """``https://host[:port]`` in place of every region's STS; what is signed stays the region's own host."""
+    ec2: str | None = None
+    ca_bundle: Path | None = None
+    """PEM certificates of CAs for both; None: the system's."""
+    proxy: str | None = field(default=None, repr=False)
+    profile: str | None = None
+    """A profile of the shared AWS configuration files; None: boto3's own chain."""
+    assume_roles: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By account: the role to assume for reading its instances."""
+
+
+def parse_platform(settings: Mapping[str, JsonValue]) -> AwsPlatform:
+    """Read the settings; ``{}`` is AWS itself."""
+    check_keys(settings, _PLATFORM, _PLATFORM_SETTINGS)
+    endpoints = mapping(settings.get("endpoints", {}), f"{_PLATFORM}.endpoints")
+    check_keys(endpoints, f"{_PLATFORM}.endpoints", _ENDPOINTS)
+    return AwsPlatform(
+        trust_bundle=absolute_path(settings, "trustBundle", _PLATFORM),
+        sts=origin(endpoints, "sts", f"{_PLATFORM}.endpoints", ("https",)),
+        ec2=origin(endpoints, "ec2", f"{_PLATFORM}.endpoints", ("https",)),
+        ca_bundle=absolute_path(settings, "caBundle", _PLATFORM),
+        proxy=origin(settings, "proxy", _PLATFORM, ("http", "https")),
+        profile=text(settings["profile"], f"{_PLATFORM}.profile") if "profile" in settings else None,
+        assume_roles=_roles(settings.get("assumeRoles", {})),
+    )
+
+
+def _roles(value: JsonValue) -> Mapping[str, str]:
+    where = f"{_PLATFORM}.assumeRoles"
+    roles: dict[str, str] = {}
+    for account, role in mapping(value, where).items():
+        if not _ACCOUNT.fullmatch(account):
+            raise invalid(where, "account IDs of 12 digits", repr(account[:40]))
+        arn = text(role, f"{where}[{account}]")
+        match = _ROLE_ARN.fullmatch(arn)
+        if match is None or match["account"] != account:
+            raise invalid(f"{where}[{account}]", "the ARN of a role of that account", repr(arn[:120]))
+        roles[account] = arn
+    return MappingProxyType(roles)

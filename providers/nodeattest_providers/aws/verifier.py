@@ -17,10 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from nodeattest_providers.aws.api.caller_identity import CallerIdentity, NotSignedOverError
 from nodeattest_providers.aws.api.instances import Instance, Instances, Realm
-from nodeattest_providers.aws.checks import SECTION, VerifiedDocument, check_evidence
-from nodeattest_providers.aws.config import parse_policy
-from nodeattest_providers.aws.configuration import parse_configuration
-from nodeattest_providers.aws.instance_checks import PENDING, check_instance, check_role_session
+from nodeattest_providers.aws.checks import (
+    PENDING,
+    SECTION,
+    VerifiedDocument,
+    check_evidence,
+    check_instance,
+    check_role_session,
+)
+from nodeattest_providers.aws.config import parse_platform, parse_policy
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, sts_request
 from nodeattest_providers.aws.provider_id import parse_provider_id
 from nodeattest_providers.aws.trust_bundle import TrustBundle
@@ -63,7 +68,7 @@ class AwsSigner:
 
         ``monotonic``: seconds; ``random``: from 0 to 1.
         """
-        configuration = parse_configuration(platform.settings)
+        configuration = parse_platform(platform.settings)
         self._trust = TrustBundle(configuration.trust_bundle, monotonic)
         self._sts: StsClient | None = None
         self._instances: Instances | None = None

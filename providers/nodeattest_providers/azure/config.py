@@ -1,9 +1,13 @@
-"""The ``azure`` section of a NodeAttestationPolicy: which virtual machines may join, read into one frozen value.
+"""The two configuration sections of ``azure``: a policy's ``spec.azure``, and ``platforms.azure`` of the controller.
 
-Promises: a value, or ``Denied`` with ``PolicyInvalid`` that says which setting and what it should be. What is not
-listed is not allowed: an empty list lets nobody in. Nothing in it says where Azure is or by whom it is trusted.
-Leaves to others: applying it (``verifier``), the controller's own side (``config``).
-Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/azure.md.
+The policy says which virtual machines may join: what is not listed is not allowed, and an empty list admits nobody.
+Nothing in it says where Azure is or which certificates are trusted; that is ``platforms.azure``, which whoever runs the
+controller writes. Endpoints are the cloud's own unless named; no proxy unless one is named.
+Returns a frozen value, or raises ``Denied`` with ``PolicyInvalid`` that names the setting and the nearest known one.
+Leaves to others: applying the policy (``checks``, ``verifier``), reading the files (``trust_bundle``, ``api``).
+Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/azure.md; Azure, "Azure Government endpoint mapping",
+"Azure China developer guide"; "Instance Metadata Service", table of certificates by cloud. Azure Germany was closed in
+2021.
 """
 
 from __future__ import annotations
@@ -11,17 +15,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_providers.config_fields import check_keys, invalid, mapping, string_set
+from nodeattest_providers.config_fields import check_keys, invalid, mapping, string_set, text
 from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.platform_fields import absolute_path, origin
 
-__all__ = ["AzurePolicy", "parse_policy"]
+__all__ = [
+    "CLOUDS",
+    "AzurePlatform",
+    "AzurePolicy",
+    "Cloud",
+    "ManagedIdentity",
+    "WorkloadIdentity",
+    "parse_platform",
+    "parse_policy",
+]
 
 _REQUIRED: Final = ("subscriptions", "resourceGroups")
 _SETTINGS: Final = (*_REQUIRED, "scaleSets", "tags")
-_SUBSCRIPTION: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _GROUP: Final = re.compile(r"[-A-Za-z0-9_.()]{0,89}[-A-Za-z0-9_()]")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,63}")
 _MAX_TAG_NAME: Final = 512
@@ -49,7 +64,7 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> AzurePolicy:
     sets = settings.get("scaleSets")
     return AzurePolicy(
         subscriptions=_lower(
-            string_set(settings["subscriptions"], "spec.azure.subscriptions", _SUBSCRIPTION, "IDs of subscriptions")
+            string_set(settings["subscriptions"], "spec.azure.subscriptions", _UUID, "IDs of subscriptions")
         ),
         groups=_lower(
             string_set(settings["resourceGroups"], "spec.azure.resourceGroups", _GROUP, "names of resource groups")
@@ -75,3 +90,127 @@ def _tags(value: JsonValue) -> Mapping[str, str]:
             raise invalid(f"{where}[{name}]", f"a string of at most {_MAX_TAG_VALUE} characters", "another value")
         tags[name.lower()] = wanted
     return MappingProxyType(tags)
+
+
+_PLATFORM: Final = "platforms.azure"
+_PLATFORM_SETTINGS: Final = ("cloud", "trustBundle", "credential", "endpoints", "caBundle", "proxy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cloud:
+    """One of Azure's clouds."""
+
+    resource_manager: str
+    authority: str
+    signer: str
+    """Name of whoever signs attested documents there; regions have names below it."""
+
+
+CLOUDS: Final[Mapping[str, Cloud]] = MappingProxyType(
+    {
+        "AzurePublicCloud": Cloud(
+            resource_manager="https://management.azure.com",
+            authority="https://login.microsoftonline.com",
+            signer="metadata.azure.com",
+        ),
+        "AzureUSGovernmentCloud": Cloud(
+            resource_manager="https://management.usgovcloudapi.net",
+            authority="https://login.microsoftonline.us",
+            signer="metadata.azure.us",
+        ),
+        "AzureChinaCloud": Cloud(
+            resource_manager="https://management.chinacloudapi.cn",
+            authority="https://login.chinacloudapi.cn",
+            signer="metadata.azure.cn",
+        ),
+    }
+)
+"""By the names that Cluster API's Azure provider uses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadIdentity:
+    """A service account's token, exchanged for Azure's."""
+
+    tenant: str
+    client: str
+    token_file: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedIdentity:
+    """The identity of the machine that the controller runs on."""
+
+    client: str | None
+    """Of a user-assigned identity; None: the system-assigned one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzurePlatform:
+    """How the controller reaches Azure."""
+
+    cloud: Cloud
+    """Its endpoints are those in force."""
+    audience: str
+    """For whom tokens are: the cloud's own Resource Manager, wherever it is reached."""
+    trust_bundle: Path | None = None
+    """Authorities of those who sign attested documents; None: nobody is trusted."""
+    credential: WorkloadIdentity | ManagedIdentity = field(default_factory=lambda: ManagedIdentity(client=None))
+    ca_bundle: Path | None = None
+    """PEM certificates of CAs for the endpoints; None: the system's."""
+    proxy: str | None = field(default=None, repr=False)
+
+
+def parse_platform(settings: Mapping[str, JsonValue]) -> AzurePlatform:
+    """Read the settings; ``{}`` is Azure's public cloud, with nobody trusted to sign."""
+    check_keys(settings, _PLATFORM, _PLATFORM_SETTINGS)
+    name = text(settings.get("cloud", "AzurePublicCloud"), f"{_PLATFORM}.cloud")
+    known = CLOUDS.get(name)
+    if known is None:
+        raise invalid(f"{_PLATFORM}.cloud", " or ".join(CLOUDS), repr(name[:80]))
+    endpoints = mapping(settings.get("endpoints", {}), f"{_PLATFORM}.endpoints")
+    check_keys(endpoints, f"{_PLATFORM}.endpoints", ("resourceManager", "authority"))
+    where = f"{_PLATFORM}.endpoints"
+    cloud = Cloud(
+        resource_manager=origin(endpoints, "resourceManager", where, ("https",)) or known.resource_manager,
+        authority=origin(endpoints, "authority", where, ("https",)) or known.authority,
+        signer=known.signer,
+    )
+    return AzurePlatform(
+        cloud=cloud,
+        audience=known.resource_manager,
+        trust_bundle=absolute_path(settings, "trustBundle", _PLATFORM),
+        credential=_credential(settings.get("credential", {"managedIdentity": {}})),
+        ca_bundle=absolute_path(settings, "caBundle", _PLATFORM),
+        proxy=origin(settings, "proxy", _PLATFORM, ("http", "https")),
+    )
+
+
+def _credential(value: JsonValue) -> WorkloadIdentity | ManagedIdentity:
+    where = f"{_PLATFORM}.credential"
+    kinds = mapping(value, where)
+    check_keys(kinds, where, ("workloadIdentity", "managedIdentity"))
+    if len(kinds) != 1:
+        raise invalid(where, "one of workloadIdentity and managedIdentity", f"{len(kinds)} of them")
+    if "managedIdentity" in kinds:
+        where += ".managedIdentity"
+        managed = mapping(kinds["managedIdentity"], where)
+        check_keys(managed, where, ("clientID",))
+        return ManagedIdentity(client=_uuid(managed, "clientID", where) if "clientID" in managed else None)
+    where += ".workloadIdentity"
+    workload = mapping(kinds["workloadIdentity"], where)
+    needed = ("tenantID", "clientID", "tokenFile")
+    check_keys(workload, where, needed, needed)
+    token_file = absolute_path(workload, "tokenFile", where)
+    if token_file is None:
+        raise AssertionError("a required key is there")
+    return WorkloadIdentity(
+        tenant=_uuid(workload, "tenantID", where), client=_uuid(workload, "clientID", where), token_file=token_file
+    )
+
+
+def _uuid(values: Mapping[str, JsonValue], name: str, where: str) -> str:
+    value = text(values[name], f"{where}.{name}")
+    if not _UUID.fullmatch(value):
+        raise invalid(f"{where}.{name}", "a UUID", repr(value[:80]))
+    return value.lower()

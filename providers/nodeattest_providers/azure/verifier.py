@@ -34,8 +34,7 @@ from nodeattest_providers.azure.checks import (
     check_subscription,
     check_time,
 )
-from nodeattest_providers.azure.config import parse_policy
-from nodeattest_providers.azure.configuration import AzureConfiguration, parse_configuration
+from nodeattest_providers.azure.config import AzurePlatform, parse_platform, parse_policy
 from nodeattest_providers.azure.protocol import MAX_SIGNATURE, PROVIDER, VERSION, parse_evidence
 from nodeattest_providers.azure.provider_id import InstanceRef as AzureName
 from nodeattest_providers.azure.trust_bundle import Authorities, TrustBundle, chain_problem, foreign_name
@@ -62,7 +61,7 @@ class AzureSigner:
 
     def __init__(self, *, platform: Platform) -> None:
         """Read the configuration and the trust bundle; ``Denied`` when they cannot be used."""
-        self._configuration: AzureConfiguration = parse_configuration(platform.settings)
+        self._configuration: AzurePlatform = parse_platform(platform.settings)
         self._bundle = TrustBundle(self._configuration.trust_bundle, time.monotonic)
         self._may_call = platform.may_call
         tokens = Tokens(self._configuration, observe=platform.observe)

@@ -1,24 +1,32 @@
-"""The ``gcp`` section of a NodeAttestationPolicy, read into one frozen value.
+"""The two configuration sections of ``gcp``: a policy's ``spec.gcp``, and ``platforms.gcp`` of the controller.
 
-Promises: a value, or ``Denied`` with ``PolicyInvalid`` that says which setting and what it should be. Without projects
-nobody gets in; no setting names a host.
-Leaves to others: applying it (``checks``; boot states as in ``tpm``), where the API is (``config``).
-Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/gcp.md.
+The policy says which instances may join; without projects it admits nobody, and no setting of it names a host. Where
+Compute is, which CAs are trusted and which credentials are used is ``platforms.gcp``, which whoever runs the controller
+writes: only HTTPS, only hosts that stand there or that Google documents. Its files are read once, so that a mistake
+shows at the start.
+Returns a frozen value, or raises ``Denied`` with ``PolicyInvalid`` that names the setting and the nearest known one.
+Leaves to others: applying the policy (``checks``; boot states as in ``tpm``), using the platform's settings (``api``).
+Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/gcp.md; Google, "Compute Engine API" (service
+endpoint), "Application Default Credentials".
 """
 
 from __future__ import annotations
 
+import json
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from enum import Enum
+from typing import Final, cast
 
 from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, text
 from nodeattest_providers.gcp.provider_id import PROJECT, REGION, ZONE
 from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.platform_fields import origin
 from nodeattest_providers.tpm.config import BOOT_SETTINGS, BootPolicy, parse_boot_policy
 
-__all__ = ["GcpPolicy", "parse_policy"]
+__all__ = ["CredentialsKind", "GcpPlatform", "GcpPolicy", "credentials_kind", "parse_platform", "parse_policy"]
 
 _WHERE: Final = "spec.gcp"
 _SETTINGS: Final = (
@@ -95,3 +103,97 @@ def _labels(value: JsonValue) -> Mapping[str, str]:
             raise invalid(where, "labels as Google Cloud spells them, lower case", f"{key!r}: {wanted!r}"[:160])
         found[key] = wanted
     return found
+
+
+_PLATFORM: Final = "platforms.gcp"
+_COMPUTE: Final = "https://compute.googleapis.com"
+_MAX_FILE: Final = 1024 * 1024
+"""Bytes of a file; the bundle of all public authorities has 220 KiB."""
+
+
+class CredentialsKind(Enum):
+    """What a credentials file holds."""
+
+    KEY = "service account key"
+    FEDERATION = "workload identity federation by a file or URL"
+    AWS = "workload identity federation of AWS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcpPlatform:
+    """How the controller reaches Google Cloud."""
+
+    compute: str = _COMPUTE
+    """Scheme, host and port, without a path."""
+    authorities: str | None = field(default=None, repr=False)
+    """The only authorities to trust, in PEM; None: those of the system."""
+    credentials: str | None = None
+    """File with a service account's key or a workload identity federation's configuration; None: Application Default
+    Credentials, which on Google Cloud are the controller's own service account."""
+    proxy: str | None = None
+
+
+def parse_platform(settings: Mapping[str, JsonValue]) -> GcpPlatform:
+    """Read the settings; unknown keys are errors that name the nearest known one."""
+    check_keys(settings, _PLATFORM, ("endpoints", "caBundle", "credentialsFile", "proxy"))
+    endpoints = mapping(settings.get("endpoints", {}), f"{_PLATFORM}.endpoints")
+    check_keys(endpoints, f"{_PLATFORM}.endpoints", ("compute",))
+    return GcpPlatform(
+        compute=origin(endpoints, "compute", f"{_PLATFORM}.endpoints", ("https",)) or _COMPUTE,
+        authorities=_authorities(settings),
+        credentials=_credentials(settings),
+        proxy=origin(settings, "proxy", _PLATFORM, ("http",)),
+    )
+
+
+def _file(settings: Mapping[str, JsonValue], key: str) -> tuple[str, bytes]:
+    where = f"{_PLATFORM}.{key}"
+    path = text(settings[key], where)
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - one bounded read
+            content = file.read(_MAX_FILE + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no path"
+        raise invalid(where, "a file that the controller may read", f"{path!r}: {why}") from None
+    if len(content) > _MAX_FILE:
+        raise invalid(where, f"a file of at most {_MAX_FILE} bytes", "a larger one")
+    return path, content
+
+
+def _authorities(settings: Mapping[str, JsonValue]) -> str | None:
+    if "caBundle" not in settings:
+        return None
+    _, content = _file(settings, "caBundle")
+    try:
+        pem = content.decode("ascii")
+        ssl.create_default_context(cadata=pem)
+    except (ssl.SSLError, ValueError):
+        raise invalid(f"{_PLATFORM}.caBundle", "PEM certificates", "a file that holds none") from None
+    return pem
+
+
+def _credentials(settings: Mapping[str, JsonValue]) -> str | None:
+    if "credentialsFile" not in settings:
+        return None
+    path, content = _file(settings, "credentialsFile")
+    credentials_kind(content)
+    return path
+
+
+def credentials_kind(content: bytes) -> tuple[CredentialsKind, dict[str, object]]:
+    """Tell what a credentials file holds; anything else is ``Denied``, as is what would run a program."""
+    try:
+        value: object = json.loads(content)
+    except (ValueError, RecursionError):
+        value = None
+    fields = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    source = fields.get("credential_source")
+    sources = cast("dict[str, object]", source) if isinstance(source, dict) else {}
+    match fields.get("type"):
+        case "service_account":
+            return CredentialsKind.KEY, fields
+        case "external_account" if "executable" not in sources:
+            return (CredentialsKind.AWS if "environment_id" in sources else CredentialsKind.FEDERATION), fields
+        case _:
+            expected = "a service account's key, or a workload identity federation's configuration without a program"
+            raise invalid(f"{_PLATFORM}.credentialsFile", expected, "another file")

@@ -22,10 +22,9 @@ from nodeattest_providers.evidence_checks import check_parsed
 from nodeattest_providers.gcp.api.compute import Compute
 from nodeattest_providers.gcp.api.instance import Instance
 from nodeattest_providers.gcp.checks import PIN, check_found, check_instance, check_key, check_policy
-from nodeattest_providers.gcp.config import GcpPolicy, parse_policy
+from nodeattest_providers.gcp.config import GcpPolicy, parse_platform, parse_policy
 from nodeattest_providers.gcp.protocol import PROVIDER, VERSION
 from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id
-from nodeattest_providers.gcp.settings import parse_settings
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.names import MachineName, NodeName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
@@ -59,7 +58,7 @@ class GcpSigner:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read the platform's settings; nothing is loaded or asked before the first request."""
-        self._settings = parse_settings(platform.settings)
+        self._settings = parse_platform(platform.settings)
         self._platform = platform
         self._monotonic = monotonic
         self._speaker = TpmProtocolVerifier(provider=PROVIDER, certificates=False, random=random)

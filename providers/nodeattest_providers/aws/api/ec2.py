@@ -23,7 +23,7 @@ from botocore.config import Config
 
 from nodeattest_providers.aws.api.backoff import THROTTLING_CODES, retry_after
 from nodeattest_providers.aws.api.instances import Instance, Realm
-from nodeattest_providers.aws.configuration import AwsConfiguration
+from nodeattest_providers.aws.config import AwsPlatform
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, Platform
 
@@ -53,7 +53,7 @@ _Shape = Mapping[str, Any]
 class Ec2:
     """Asks EC2 with the controller's credentials; implements ``Describe``."""
 
-    def __init__(self, configuration: AwsConfiguration, platform: Platform, random: Callable[[], float]) -> None:
+    def __init__(self, configuration: AwsPlatform, platform: Platform, random: Callable[[], float]) -> None:
         self._configuration = configuration
         self._platform = platform
         self._random = random

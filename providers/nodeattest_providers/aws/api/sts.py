@@ -25,7 +25,7 @@ from nodeattest_providers.aws.api.caller_identity import (
     parse_error_code,
     parse_identity,
 )
-from nodeattest_providers.aws.configuration import AwsConfiguration
+from nodeattest_providers.aws.config import AwsPlatform
 from nodeattest_providers.aws.protocol import SignedHeaders, StsRequest
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, Platform
@@ -51,7 +51,7 @@ _OUR_SIDE: Final = "an operator looks at the controller's network and platforms.
 class StsClient:
     """Sends requests that others signed."""
 
-    def __init__(self, configuration: AwsConfiguration, platform: Platform, random: Callable[[], float]) -> None:
+    def __init__(self, configuration: AwsPlatform, platform: Platform, random: Callable[[], float]) -> None:
         self._endpoint = configuration.sts
         self._proxy = configuration.proxy
         self._ca_bundle = configuration.ca_bundle

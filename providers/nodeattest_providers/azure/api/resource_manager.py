@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
 from nodeattest_providers.azure.api.tokens import Tokens
-from nodeattest_providers.azure.configuration import AzureConfiguration
+from nodeattest_providers.azure.config import AzurePlatform
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, ObserveCall
 
@@ -48,7 +48,7 @@ class ResourceManager:
 
     def __init__(
         self,
-        configuration: AzureConfiguration,
+        configuration: AzurePlatform,
         tokens: Tokens,
         *,
         observe: ObserveCall,

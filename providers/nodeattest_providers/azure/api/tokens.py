@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from nodeattest_providers.azure.configuration import AzureConfiguration, ManagedIdentity
+from nodeattest_providers.azure.config import AzurePlatform, ManagedIdentity
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, ObserveCall
 
@@ -34,7 +34,7 @@ class Tokens:
     """Gives tokens for one audience."""
 
     def __init__(
-        self, configuration: AzureConfiguration, *, observe: ObserveCall, wall: Callable[[], float] = time.time
+        self, configuration: AzurePlatform, *, observe: ObserveCall, wall: Callable[[], float] = time.time
     ) -> None:
         """``wall``: seconds since 1970, which tokens count in."""
         self._configuration = configuration
@@ -85,7 +85,7 @@ class Tokens:
         return token.token, float(token.expires_on)
 
 
-def _make(configuration: AzureConfiguration) -> AsyncTokenCredential:
+def _make(configuration: AzurePlatform) -> AsyncTokenCredential:
     from azure.core.pipeline.transport import AioHttpTransport  # noqa: PLC0415 - as above
     from azure.identity.aio import ManagedIdentityCredential, WorkloadIdentityCredential  # noqa: PLC0415 - as above
 

@@ -19,7 +19,7 @@ import aiohttp
 
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.gcp.api.tokens import Tokens, trust
-from nodeattest_providers.gcp.settings import GcpPlatform
+from nodeattest_providers.gcp.config import GcpPlatform
 from nodeattest_providers.platform import CallOutcome, ObserveCall
 
 __all__ = ["Api"]

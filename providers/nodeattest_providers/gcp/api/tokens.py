@@ -25,7 +25,7 @@ from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.gcp.settings import CredentialsKind, GcpPlatform, credentials_kind
+from nodeattest_providers.gcp.config import CredentialsKind, GcpPlatform, credentials_kind
 from nodeattest_providers.platform import CallOutcome, ObserveCall
 from nodeattest_providers.single_flight import SingleFlight
 
