@@ -15,13 +15,14 @@ from fuzz.target import Target, require
 from nodeattest_cli.cluster_info.view import look
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.token import goduration, gotemplate, jsonpath
+from nodeattest_cli.token import gotemplate, jsonpath
 from nodeattest_cli.token.printing import printer
 from nodeattest_cli.token.table import table
 from nodeattest_cli.token.view import read, warnings
 from nodeattest_cli.token.yamltext import to_yaml
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject, parse_json
+from nodeattest_parsing.durations import format_duration, parse_duration
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = ["TARGETS"]
@@ -77,12 +78,12 @@ def _cluster_info(data: bytes) -> bool:
 
 def _duration(data: bytes) -> bool:
     try:
-        nanoseconds = goduration.parse(data.decode("utf-8", "surrogateescape"))
+        nanoseconds = parse_duration(data.decode("utf-8", "surrogateescape"))
     except ValueError as error:
         require(str(error).isprintable(), "a refusal of one line")
         return False
     # Go reads fractions by a float64: of nanoseconds one may be lost.
-    require(abs(goduration.parse(goduration.render(nanoseconds)) - nanoseconds) <= 1, "what is written is read")
+    require(abs(parse_duration(format_duration(nanoseconds)) - nanoseconds) <= 1, "what is written is read")
     return True
 
 

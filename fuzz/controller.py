@@ -14,7 +14,6 @@ from fuzz.target import Target, require
 from fuzz.wire import ENVELOPE
 from nodeattest_controller import configfile
 from nodeattest_controller.controllers.bootstrap_token import decide
-from nodeattest_controller.durations import format_duration, parse_duration
 from nodeattest_controller.model import (
     attestation,
     certificate_authority,
@@ -28,6 +27,7 @@ from nodeattest_controller.model import (
 from nodeattest_controller.runtime.indexes import Inventory
 from nodeattest_controller.settings import SettingsError
 from nodeattest_kube.jsontypes import JsonObject, parse_json
+from nodeattest_parsing.durations import format_seconds, parse_seconds
 from nodeattest_providers.errors import Denied, Unavailable
 
 __all__ = ["TARGETS"]
@@ -121,12 +121,12 @@ def _configuration(data: bytes) -> bool:
 
 def _duration(data: bytes) -> bool:
     try:
-        seconds = parse_duration(data.decode(errors="replace"))
+        seconds = parse_seconds(data.decode(errors="replace"))
     except ValueError:
         return False
     require(0 <= seconds < float("inf"), "finite, never negative")
     milliseconds = round(seconds * 1000) / 1000
-    require(parse_duration(format_duration(milliseconds)) == milliseconds, "to the millisecond and back")
+    require(parse_seconds(format_seconds(milliseconds)) == milliseconds, "to the millisecond and back")
     return True
 
 

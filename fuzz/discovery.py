@@ -19,10 +19,13 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.mutators.slips import Slips
 from fuzz.target import Target, require
-from nodeattest_discovery import clusterinfo, gotime, jws, pins, secret, strictyaml, token
+from nodeattest_discovery import clusterinfo, jws, pins, secret, token
 from nodeattest_discovery.secret import Expiry, Usage
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject, parse_json
+from nodeattest_parsing.strict_yaml import Scalars, parse_object
+from nodeattest_parsing.times import try_parse_rfc3339
+from nodeattest_parsing.values import IntegerJsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.pem import decode
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
@@ -72,7 +75,7 @@ def _pin(data: bytes) -> bool:
 def _time(data: bytes) -> bool:
     """Two readers agree whether a token has ended; to the microsecond, which is all that Python's clock has."""
     text = _text(data)
-    moment = gotime.parse_rfc3339(text)
+    moment = try_parse_rfc3339(text)
     body = _stored({"expiration": text})
     expiry, when = secret.expiry(body, NOW)
     require(when == moment, "an expiration is read as a time")
@@ -125,16 +128,20 @@ def _signature(data: bytes) -> bool:
     return valid
 
 
+def _parse_yaml(text: str) -> IntegerJsonObject:
+    return parse_object(text, scalars=Scalars.TEXT, max_depth=16, max_values=4096)
+
+
 def _yaml(data: bytes) -> bool:
     text = _text(data)
     try:
-        read = strictyaml.parse_object(text)
+        read = _parse_yaml(text)
     except ValueError as error:
         require(len(str(error)) <= _LONGEST_MESSAGE, "a refusal of a few words")
         return False
     require(read == yaml.safe_load(text), "PyYAML reads the same")
     again = yaml.dump(json.loads(json.dumps(read)), Dumper=_Dumper, allow_unicode=True)
-    require(strictyaml.parse_object(again) == read, "what was read can be written and read again")
+    require(_parse_yaml(again) == read, "what was read can be written and read again")
     return True
 
 
@@ -145,6 +152,14 @@ class _Dumper(yaml.SafeDumper):
         """Write each value out."""
         del data
         return True
+
+
+def _in_quotes(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    del dumper
+    return yaml.ScalarNode("tag:yaml.org,2002:str", text, style='"')
+
+
+_Dumper.add_representer(str, _in_quotes)
 
 
 def _cluster_info(data: bytes) -> bool:

@@ -24,7 +24,6 @@ from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machine_ledgers import find_ledger, title
 from nodeattest_cli.token.making import store
-from nodeattest_controller.durations import parse_duration
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
 from nodeattest_controller.model.bound_tokens import bound_group
 from nodeattest_controller.model.machine_kinds import machine_views
@@ -36,6 +35,8 @@ from nodeattest_discovery.token import generate
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, KubeconfigError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.durations import parse_seconds
+from nodeattest_parsing.errors import ParseError
 
 __all__ = ["Pass", "check_lifetime", "issue_pass", "rejoin", "show_json", "show_text", "workload_client"]
 
@@ -121,8 +122,8 @@ def rejoin(
 def check_lifetime(ttl: str) -> timedelta:
     """Read how long a token is to be good; raises ``UserError``."""
     try:
-        lifetime = timedelta(seconds=parse_duration(ttl))
-    except (ValueError, OverflowError):
+        lifetime = timedelta(seconds=parse_seconds(ttl))
+    except ParseError:
         raise UserError(f"--ttl: expected a duration such as 15m or 2h, got {ttl!r}") from None
     if not SHORTEST <= lifetime <= LONGEST:
         raise UserError(f"--ttl: expected 1m to 24h, got {ttl}")

@@ -18,9 +18,10 @@ from typing import Final, cast
 
 import yaml
 
-from nodeattest_controller.durations import format_duration, parse_duration
 from nodeattest_controller.settings import Settings, SettingsError, camel
 from nodeattest_kube.yaml_loader import BoundedLoader
+from nodeattest_parsing.durations import format_seconds, parse_seconds
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.node_interface import JsonValue
 
 __all__ = ["API_VERSION", "KIND", "dump", "load"]
@@ -153,7 +154,10 @@ def _integer(value: object) -> int:
 def _duration(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
-    return parse_duration(value if isinstance(value, str) else "")
+    try:
+        return parse_seconds(value if isinstance(value, str) else "")
+    except ParseError as error:
+        raise ValueError(error.expected) from None
 
 
 def _path(value: object) -> Path:
@@ -207,7 +211,7 @@ _READERS: Final[dict[str, Callable[[object], object]]] = {
 def _write(kind: str, value: object) -> object:
     match kind:
         case "float":
-            return format_duration(cast("float", value))
+            return format_seconds(cast("float", value))
         case "Path | None":
             return str(value)
         case "tuple[str, ...]":

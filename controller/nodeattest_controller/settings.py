@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from nodeattest_controller.durations import format_duration
+from nodeattest_parsing.durations import format_seconds
 from nodeattest_providers.names import PROVIDER_ID_OID
 from nodeattest_providers.node_interface import JsonValue
 
@@ -170,7 +170,7 @@ class Settings:
         for name, (low, high) in _RANGES.items():
             value: float = getattr(self, name)
             if not low <= value <= high:
-                _refuse(name, f"{format_duration(low)} to {format_duration(high)}", format_duration(value))
+                _refuse(name, f"{format_seconds(low)} to {format_seconds(high)}", format_seconds(value))
         if not 1 <= self.workers <= _MAX_WORKERS:
             _refuse("workers", f"1 to {_MAX_WORKERS}", str(self.workers))
         _check_words(self)
@@ -243,14 +243,14 @@ def _check_words(settings: Settings) -> None:
 def _check_lease(settings: Settings) -> None:
     """Keep client-go's order: a leader stops (renewDeadline) before another may begin (leaseDuration)."""
     if settings.lease_duration != int(settings.lease_duration):
-        _refuse("lease_duration", "whole seconds, as a Lease holds them", format_duration(settings.lease_duration))
+        _refuse("lease_duration", "whole seconds, as a Lease holds them", format_seconds(settings.lease_duration))
     if settings.renew_deadline >= settings.lease_duration:
-        expected = f"less than leaseDuration ({format_duration(settings.lease_duration)})"
-        _refuse("renew_deadline", expected, format_duration(settings.renew_deadline))
+        expected = f"less than leaseDuration ({format_seconds(settings.lease_duration)})"
+        _refuse("renew_deadline", expected, format_seconds(settings.renew_deadline))
     jittered = settings.retry_period * 1.2  # client-go's JitterFactor
     if settings.renew_deadline <= jittered:
-        expected = f"more than 1.2 times retryPeriod ({format_duration(jittered)})"
-        _refuse("renew_deadline", expected, format_duration(settings.renew_deadline))
+        expected = f"more than 1.2 times retryPeriod ({format_seconds(jittered)})"
+        _refuse("renew_deadline", expected, format_seconds(settings.renew_deadline))
 
 
 def _check_controllers(wanted: tuple[str, ...]) -> None:

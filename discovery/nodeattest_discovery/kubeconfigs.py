@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from nodeattest_discovery import strictyaml
+from nodeattest_parsing import strict_yaml
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
@@ -18,6 +20,10 @@ __all__ = ["Malformed", "document", "only"]
 Malformed = Callable[[str, str], Denied]
 """Expected and got to the refusal."""
 
+_MAX_DEPTH: Final = 16
+"""Levels; a kubeconfig has seven."""
+_MAX_VALUES: Final = 4096
+"""Values and keys; a kubeconfig has dozens, and reading one takes PyYAML some 40 µs."""
 _FIELDS: Final = frozenset(
     {"apiVersion", "kind", "clusters", "contexts", "current-context", "users", "preferences", "extensions"}
 )
@@ -26,9 +32,9 @@ _FIELDS: Final = frozenset(
 def document(text: str, malformed: Malformed) -> JsonObject:
     """Read a kubeconfig; raises what ``malformed`` makes."""
     try:
-        found = strictyaml.parse_object(text)
-    except ValueError as error:
-        raise malformed("a kubeconfig in YAML", str(error)) from None
+        found = strict_yaml.parse_object(text, scalars=Scalars.TEXT, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
+    except ParseError as error:
+        raise malformed("a kubeconfig in YAML", error.found) from None
     if found.get("apiVersion", "v1") != "v1" or found.get("kind", "Config") != "Config":
         raise malformed("apiVersion v1 and kind Config", "others")
     only(found, _FIELDS, "", malformed)

@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, cast
 
-from nodeattest_discovery import gotime
 from nodeattest_discovery.token import BOOTSTRAP_GROUP, BootstrapToken, is_token, is_token_id
+from nodeattest_parsing.times import try_parse_rfc3339
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = [
@@ -165,7 +165,7 @@ def expiry(secret: Mapping[str, object], now: datetime) -> tuple[Expiry, datetim
     text = _value(secret, "expiration")
     if not text or secret.get("type") != SECRET_TYPE:
         return Expiry.NEVER, None
-    moment = gotime.parse_rfc3339(text)
+    moment = try_parse_rfc3339(text)
     if moment is None or moment <= now:
         return Expiry.PAST, moment
     return Expiry.PENDING, moment

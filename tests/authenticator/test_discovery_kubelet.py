@@ -15,7 +15,6 @@ from test_credential import challenge_then_sign
 from nodeattest_authenticator.cluster import kubelet_config
 from nodeattest_authenticator.errors import Failure
 from nodeattest_authenticator.state.kubelet_files import MARK
-from nodeattest_discovery import strictyaml
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 TEXT = (
@@ -133,17 +132,17 @@ def test_a_cluster_without_one_is_told_what_to_do_and_kubelet_gets_no_kubeconfig
         ("kind: KubeletConfiguration\n", "got KubeletConfiguration of None"),
         ("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeProxyConfiguration\n", "got KubeProxyConfiguration of"),
         ("apiVersion: v1\nkind: KubeletConfiguration\n", "got KubeletConfiguration of v1"),
-        (HEAD + "maxPods: 0x10\n", "readers take for different things"),
-        (HEAD + "maxPods: 010\n", "readers take for different things"),
-        (HEAD + "maxPods: 1_0\n", "readers take for different things"),
-        (HEAD + "maxPods: 1e3\n", "readers take for different things"),
-        (HEAD + "maxPods: 12:30:45\n", "readers take for different things"),
-        (HEAD + "maxPods: 2026-01-01\n", "readers take for different things"),
-        (HEAD + "failSwapOn: yes\n", "readers take for different things"),
-        (HEAD + "failSwapOn: n\n", "readers take for different things"),
-        (HEAD + "kind: KubeletConfiguration\n", "a repeated key"),
+        (HEAD + "maxPods: 0x10\n", "readers read differently"),
+        (HEAD + "maxPods: 010\n", "readers read differently"),
+        (HEAD + "maxPods: 1_0\n", "readers read differently"),
+        (HEAD + "maxPods: 1e3\n", "readers read differently"),
+        (HEAD + "maxPods: 12:30:45\n", "readers read differently"),
+        (HEAD + "maxPods: 2026-01-01\n", "readers read differently"),
+        (HEAD + "failSwapOn: yes\n", "readers read differently"),
+        (HEAD + "failSwapOn: n\n", "readers read differently"),
+        (HEAD + "kind: KubeletConfiguration\n", "a duplicate key"),
         (HEAD + "a: &x b\nc: *x\n", "a tag or an anchor"),
-        (HEAD + "---\n" + HEAD, "more or less than one document"),
+        (HEAD + "---\n" + HEAD, "more documents"),
         (HEAD + "authentication: anonymous\n", "authentication to be a mapping"),
         (HEAD + "authentication: {x509: [a]}\n", "x509 to be a mapping"),
     ],
@@ -163,15 +162,13 @@ def test_a_config_map_without_it_is_refused(document: Any) -> None:  # noqa: ANN
 
 @pytest.mark.parametrize("text", ["0", "-1", "110", "999999999999999999"])
 def test_plain_integers_are_numbers_where_they_are_wanted(text: str) -> None:
-    assert strictyaml.parse_object(f"a: {text}", numbers=True) == {"a": int(text)}
-    assert strictyaml.parse_object(f"a: '{text}'", numbers=True) == {"a": text}
-    with pytest.raises(ValueError, match="a number or a date"):
-        strictyaml.parse_object(f"a: {text}")
+    document = kubelet_config.parse({"data": {"kubelet": f"{TEXT}a: {text}\nb: '{text}'\n"}})
+    assert (document["a"], document["b"]) == (int(text), text)
 
 
 @pytest.mark.parametrize("text", ["10.96.0.10", "100Mi", "5m0s", "10%", "fd00::1", "1.36.2", "yesterday", "~user"])
 def test_plain_text_stays_text_beside_numbers(text: str) -> None:
-    assert strictyaml.parse_object(f"a: {text}", numbers=True) == {"a": text}
+    assert kubelet_config.parse({"data": {"kubelet": f"{TEXT}a: {text}\n"}})["a"] == text
 
 
 @pytest.mark.parametrize("name", ["pki/ca.crt", "kubelet/config.yaml"])

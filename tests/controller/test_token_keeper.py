@@ -26,8 +26,8 @@ from nodeattest_controller.manifests import crds
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_discovery.gotime import parse_rfc3339
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, TooLarge
+from nodeattest_parsing.times import parse_rfc3339
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import Client

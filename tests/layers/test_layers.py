@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 TREE = Path(__file__).parents[2]
-ROOMS = ("providers", "kube", "serving", "discovery", "identity", "authenticator", "controller", "sandbox", "cli")
+ROOMS = (
+    "parsing",
+    "providers",
+    "kube",
+    "serving",
+    "discovery",
+    "identity",
+    "authenticator",
+    "controller",
+    "sandbox",
+    "cli",
+)
 LINTER = Path(sys.prefix) / "bin" / "lint-imports"
 
 BREACHES = [

@@ -23,7 +23,7 @@ WHEELS = {
 }
 """Wheel to the folder that has its pyproject.toml."""
 HOLDS = {
-    "common": {"nodeattest_providers", "nodeattest_discovery"},
+    "common": {"nodeattest_parsing", "nodeattest_providers", "nodeattest_discovery"},
     "agent": {"nodeattest_authenticator"},
     "controller": {
         "nodeattest_controller",

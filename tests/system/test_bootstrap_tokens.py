@@ -10,7 +10,7 @@ import pytest
 from world import NAMESPACE, World, eventually
 
 from nodeattest_controller.controllers.bootstrap_token.decide import DESCRIPTION, GRACE, LIFETIME
-from nodeattest_discovery.gotime import parse_rfc3339
+from nodeattest_parsing.times import parse_rfc3339
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 

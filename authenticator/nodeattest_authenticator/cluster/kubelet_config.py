@@ -16,6 +16,9 @@ from typing import Final, cast
 from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.transport.api_client import ForbiddenError, HttpsApi, UnreachableError
+from nodeattest_parsing import strict_yaml
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["adjust", "fetch", "parse", "render"]
@@ -27,6 +30,10 @@ _KIND: Final = "KubeletConfiguration"
 _FIRST_WITHOUT_VERSION: Final = 24
 """Minor version of Kubernetes from which on the ConfigMap's name is the same everywhere (kubeadm)."""
 _MINOR: Final = re.compile(r"([0-9]{1,3})\+?", re.ASCII)
+_MAX_DEPTH: Final = 16
+"""Levels of YAML; a KubeletConfiguration has five."""
+_MAX_VALUES: Final = 4096
+"""Values and keys of YAML; a KubeletConfiguration has some hundred."""
 _RETRY: Final = 1.0
 """Seconds between two attempts at a server that does not answer."""
 
@@ -68,16 +75,16 @@ def _config_map(api: HttpsApi) -> JsonObject:
 
 def parse(config_map: JsonObject) -> JsonObject:
     """Take the configuration out of its ConfigMap; raises ``Failure`` for anything else."""
-    from nodeattest_discovery import strictyaml  # noqa: PLC0415 - PyYAML is for this alone
-
     data = config_map.get("data")
     text = data.get(_KEY) if isinstance(data, dict) else None
     if not isinstance(text, str):
         raise _refused(f"key {_KEY} with text in it", "none")
     try:
-        document = strictyaml.parse_object(text, numbers=True)
-    except ValueError as error:
-        raise _refused("one YAML mapping", str(error)) from None
+        document = strict_yaml.parse_object(
+            text, scalars=Scalars.INTEGERS, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES
+        )
+    except ParseError as error:
+        raise _refused("one YAML mapping", error.found) from None
     kind, version = document.get("kind"), document.get("apiVersion")
     if kind != _KIND or version != _API_VERSION:
         got = f"{ascii(str(kind)[:60])[1:-1]} of {ascii(str(version)[:60])[1:-1]}"

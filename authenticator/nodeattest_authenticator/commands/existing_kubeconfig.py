@@ -29,6 +29,9 @@ from nodeattest_authenticator.certificate import Wanted, checked
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.credential_cache import Credential
+from nodeattest_parsing import strict_yaml
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers.names import NODE_USER_PREFIX, NodeName
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 from nodeattest_providers.x509_errors import X509_ERRORS
@@ -36,6 +39,10 @@ from nodeattest_providers.x509_errors import X509_ERRORS
 __all__ = ["KubeletAccess", "read_access"]
 
 _PEM_KEYS: Final = (b"PRIVATE KEY", b"EC PRIVATE KEY", b"RSA PRIVATE KEY")
+_MAX_DEPTH: Final = 16
+"""Levels of a kubeconfig, which has seven."""
+_MAX_VALUES: Final = 4096
+"""Values and keys of a kubeconfig."""
 _MOST: Final = 1 << 20
 """Bytes of a kubeconfig or of a file that it names."""
 
@@ -105,14 +112,12 @@ class _Source:
 
 
 def _document(path: str, data: bytes) -> JsonObject:
-    from nodeattest_discovery import strictyaml  # noqa: PLC0415 - PyYAML is for this alone
-
     if len(data) > _MOST:
         raise _refused(path, f"at most {_MOST} bytes", "more")
     try:
-        return strictyaml.parse_object(data.decode())
-    except ValueError as error:
-        raise _refused(path, "a kubeconfig in YAML", str(error)) from None
+        return strict_yaml.parse_object(data, scalars=Scalars.TEXT, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
+    except ParseError as error:
+        raise _refused(path, "a kubeconfig in YAML", error.found) from None
 
 
 def _named(path: str, document: JsonObject, plural: str, singular: str, name: str) -> JsonObject:

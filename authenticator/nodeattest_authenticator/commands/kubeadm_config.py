@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Final
 from nodeattest_authenticator.commands.cluster_source import ByFile, ByToken, Way, Ways, address, pins_of
 from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import Failure, Fate, Local
-from nodeattest_discovery import strictyaml
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_parsing import strict_yaml
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 if TYPE_CHECKING:
@@ -33,7 +35,11 @@ _VERSIONS: Final = ("v1beta2", "v1beta3", "v1beta4")
 _KINDS: Final = frozenset({"ClusterConfiguration", "InitConfiguration", "JoinConfiguration"})
 _LIMIT: Final = 1 << 20
 """Bytes; user data of clouds has at most 64 KiB."""
-_MOST_DOCUMENTS: Final = 16
+_MAX_DEPTH: Final = 16
+"""Levels."""
+_MAX_VALUES: Final = 4096
+"""Values and keys."""
+_MAX_DOCUMENTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +80,15 @@ def load(path: str, *, limit: int) -> Joining | None:
 def parse(data: bytes, *, limit: int) -> Joining | None:
     """Read the bytes; raises ``Failure``, with none of them in its message."""
     try:
-        documents = strictyaml.parse_objects(data.decode(), numbers=True, most=_MOST_DOCUMENTS)
-    except UnicodeDecodeError:
-        raise _wrong("no UTF-8") from None
-    except ValueError as error:
-        raise _wrong(f"expected YAML as kubeadm reads it, got {error}") from None
+        documents = strict_yaml.parse_objects(
+            data,
+            scalars=Scalars.INTEGERS,
+            max_depth=_MAX_DEPTH,
+            max_values=_MAX_VALUES,
+            max_documents=_MAX_DOCUMENTS,
+        )
+    except ParseError as error:
+        raise _wrong(f"expected YAML as kubeadm reads it, got {error.found}") from None
     of_kubeadm = [document for document in documents if document.get("kind") in _KINDS]
     joins = [document for document in of_kubeadm if document["kind"] == "JoinConfiguration"]
     if len(joins) > 1:

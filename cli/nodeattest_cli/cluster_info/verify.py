@@ -14,7 +14,6 @@ from nodeattest_cli.cluster_info.sources import from_file
 from nodeattest_cli.cluster_info.view import subject_of
 from nodeattest_cli.denials import told
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.token import goduration
 from nodeattest_cli.token.given import given_token
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery import jws, pins
@@ -25,6 +24,8 @@ from nodeattest_discovery.node.surroundings import Surroundings
 from nodeattest_discovery.pins import CaPin, keep_pinned, pin_of
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.durations import SECOND, parse_duration
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 __all__ = ["verify"]
@@ -85,9 +86,9 @@ def _pins(hashes: Sequence[str], *, unsafe: bool) -> frozenset[CaPin] | None:
 def _surroundings(timeout: str, *, several: bool) -> Surroundings:
     """Ask for so long; what one of several servers did wrong is told, what the only one did is the result."""
     try:
-        limit = goduration.parse(timeout) / goduration.SECOND
-    except ValueError as error:
-        raise UserError(f"--timeout: expected a duration such as 10s, got {error}") from None
+        limit = parse_duration(timeout) / SECOND
+    except ParseError as error:
+        raise UserError(f"--timeout: {error}") from None
     if limit <= 0:
         raise UserError(f"--timeout: expected more than nothing, got {timeout}")
     return Surroundings(tell=_tell, limit=limit) if several else Surroundings(limit=limit)

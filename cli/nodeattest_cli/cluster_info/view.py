@@ -14,13 +14,13 @@ from typing import Final
 
 from cryptography import x509
 
-from nodeattest_cli.token.view import rendered
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_discovery import jws
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX, ClusterInfo, parse
 from nodeattest_discovery.pins import pin_of
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.times import format_rfc3339
 from nodeattest_providers.errors import Denied
 
 __all__ = ["State", "View", "look"]
@@ -66,7 +66,11 @@ class View:
             "server": self.info.server if self.info else None,
             "tlsServerName": self.info.tls_server_name if self.info else None,
             "certificateAuthorities": [
-                {"subject": subject_of(one), "notAfter": rendered(one.not_valid_after_utc), "pin": str(pin_of(one))}
+                {
+                    "subject": subject_of(one),
+                    "notAfter": format_rfc3339(one.not_valid_after_utc),
+                    "pin": str(pin_of(one)),
+                }
                 for one in authorities
             ],
             "signatures": [{"token": token, "state": _CAMEL[state]} for token, state in self.signatures],
@@ -87,7 +91,7 @@ class View:
             for one in self.info.ca_certificates:
                 ended = " (over)" if one.not_valid_after_utc <= now else ""
                 yield _line("CA", subject_of(one))
-                yield _line("  until", rendered(one.not_valid_after_utc) + ended)
+                yield _line("  until", format_rfc3339(one.not_valid_after_utc) + ended)
                 yield _line("  pin", str(pin_of(one)))
         if not self.signatures:
             yield _line("signatures", "none")

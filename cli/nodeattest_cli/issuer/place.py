@@ -17,12 +17,13 @@ import click
 
 from nodeattest_cli.connection import Connection, cluster_options
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.token import goduration
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_pem
 from nodeattest_identity.publish.layout import default_jwks_uri
 from nodeattest_identity.publish.store import Store
 from nodeattest_identity.publish.targets import FORMS, Access, open_store, parse_target
 from nodeattest_kube.client import ApiClient, KubeconfigError
+from nodeattest_parsing.durations import SECOND, parse_duration
+from nodeattest_parsing.errors import ParseError
 
 __all__ = ["Place", "moment", "place_options", "read_keys", "seconds"]
 
@@ -136,12 +137,12 @@ def read_keys(paths: tuple[Path, ...]) -> tuple[VerifyingKey, ...]:
 def seconds(option: str, text: str) -> int:
     """Read a duration such as ``8761h``, of whole seconds; raises ``UserError``."""
     try:
-        given = goduration.parse(text)
-    except ValueError as error:
-        raise UserError(f"{option}: expected a duration such as 1h30m, got {text[:40]!a}: {error}") from None
-    if given < 0 or given % goduration.SECOND or given // goduration.SECOND > _LONGEST:
+        given = parse_duration(text)
+    except ParseError as error:
+        raise UserError(f"{option}: {error} in {text[:40]!a}") from None
+    if given < 0 or given % SECOND or given // SECOND > _LONGEST:
         raise UserError(f"{option}: expected whole seconds from 0 to 100 years, got {text[:40]!a}")
-    return given // goduration.SECOND
+    return given // SECOND
 
 
 def moment(at: int | None) -> str:

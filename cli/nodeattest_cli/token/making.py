@@ -14,7 +14,6 @@ from typing import Final
 
 from nodeattest_cli.denials import told
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.token import goduration
 from nodeattest_discovery.secret import (
     DEFAULT_GROUP,
     NAMESPACE,
@@ -28,6 +27,8 @@ from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.durations import format_duration, parse_duration
+from nodeattest_parsing.errors import ParseError
 
 __all__ = ["DEFAULT_TTL", "Wish", "make", "secret_path", "store", "warning"]
 
@@ -119,12 +120,12 @@ def _usages(asked: Sequence[str] | None) -> frozenset[Usage]:
 def _expires(wish: Wish, now: datetime) -> datetime | None:
     option = wish.ttl_option
     try:
-        nanoseconds = goduration.parse(wish.ttl)
-    except ValueError as error:
-        raise UserError(f"{option}: expected a duration such as 1h30m, got {error}") from None
+        nanoseconds = parse_duration(wish.ttl)
+    except ParseError as error:
+        raise UserError(f"{option}: {error}") from None
     if nanoseconds < 0:
         raise UserError(
             f"{option}: expected a time to come, or 0 for a token that never expires, "
-            f"got {goduration.render(nanoseconds)}"
+            f"got {format_duration(nanoseconds)}"
         )
     return now + timedelta(microseconds=nanoseconds // 1000) if nanoseconds else None

@@ -10,16 +10,19 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from nodeattest_cli.token.goduration import short
-from nodeattest_cli.token.view import TokenView, rendered
+from nodeattest_cli.token.view import TokenView
+from nodeattest_parsing.times import format_rfc3339
 
-__all__ = ["table"]
+__all__ = ["short", "table"]
 
 _HEADINGS: Final = ("TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", "EXTRA GROUPS")
 _GAP: Final = 3
 _WIDTHS: Final = (23, 9, 20, 22, 56, 0)
 """The least, which are kubeadm's own, so that most lines are the same; 56 is the description that it gives."""
 _NONE: Final = "<none>"
+_DAY_HOURS, _YEAR_HOURS = 24, 24 * 365
+_ALMOST_NOW: Final = -1
+"""Seconds in the past that still count as now: clocks differ."""
 
 
 def table(tokens: Sequence[TokenView], now: datetime) -> str:
@@ -31,6 +34,18 @@ def table(tokens: Sequence[TokenView], now: datetime) -> str:
     return "".join(_line(row, widths) for row in rows)
 
 
+def short(seconds: float) -> str:
+    """Write a time to live in its largest unit: ``59m``, ``23h``, ``3d``; ``<invalid>`` for what is past."""
+    whole = int(seconds)
+    if whole < _ALMOST_NOW:
+        return "<invalid>"
+    for size, unit, below in ((1, "s", 60), (60, "m", 60), (3600, "h", _DAY_HOURS)):
+        if whole < size * below:
+            return f"{max(whole, 0) // size}{unit}"
+    hours = whole // 3600
+    return f"{hours // _DAY_HOURS}d" if hours < _YEAR_HOURS else f"{hours // _YEAR_HOURS}y"
+
+
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     cells = [cell.ljust(width + _GAP) for cell, width in zip(row[:-1], widths, strict=False)]
     return "".join([*cells, row[-1]]) + "\n"
@@ -39,7 +54,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 def _row(token: TokenView, now: datetime) -> tuple[str, ...]:
     ttl, expires = "<forever>", "<never>"
     if token.expires is not None:
-        ttl, expires = short((token.expires - now).total_seconds()), rendered(token.expires)
+        ttl, expires = short((token.expires - now).total_seconds()), format_rfc3339(token.expires)
     words = (token.token.reveal(), ttl, expires, ",".join(token.usages), token.description, ",".join(token.groups))
     return tuple(_printable(word) or _NONE for word in words)
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.model.objects import mapping, text
-from nodeattest_discovery import gotime
 from nodeattest_discovery.secret import TokenSecret, stored, text_of
 from nodeattest_discovery.token import BootstrapToken, parse
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["TokenView", "name_of", "read", "rendered", "view_of", "warnings"]
+__all__ = ["TokenView", "name_of", "read", "view_of", "warnings"]
 
 _API_VERSION: Final = "output.kubeadm.k8s.io/v1alpha3"
 _KIND: Final = "BootstrapToken"
@@ -48,16 +48,11 @@ class TokenView:
             "apiVersion": _API_VERSION,
             "token": self.token.reveal(),
             "description": self.description,
-            "expires": rendered(self.expires) if self.expires else "",
+            "expires": format_rfc3339(self.expires) if self.expires else "",
             "usages": [*self.usages],
             "groups": [*self.groups],
         }
         return {name: value for name, value in fields.items() if value}
-
-
-def rendered(moment: datetime) -> str:
-    """Write a time to the second, in UTC."""
-    return moment.astimezone(UTC).replace(tzinfo=None, microsecond=0).isoformat() + "Z"
 
 
 def view_of(made: TokenSecret) -> TokenView:
@@ -84,7 +79,7 @@ def read(secret: JsonObject) -> TokenView:
     token = parse(found.reveal())
     # 3
     expiration, description, groups = (_clean(one) for one in text_of(secret, _KEYS))
-    expires = gotime.parse_rfc3339(expiration)
+    expires = try_parse_rfc3339(expiration)
     if expiration and expires is None:
         raise _unreadable("an expiration such as 2026-01-01T00:00:00Z", ascii(expiration[:40]))
     return TokenView(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_cli.token.goduration import SECOND, parse, render, short
+from nodeattest_parsing.durations import SECOND, format_duration, format_seconds, parse_duration, parse_seconds
+from nodeattest_parsing.errors import ParseError
 
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
 MOST = (1 << 63) - 1
@@ -57,13 +60,13 @@ BAD = [
 
 @pytest.mark.parametrize(("text", "nanoseconds"), GOOD)
 def test_what_go_takes_is_the_same_number(text: str, nanoseconds: int) -> None:
-    assert parse(text) == nanoseconds
+    assert parse_duration(text) == nanoseconds
 
 
 @pytest.mark.parametrize("text", BAD)
 def test_what_go_refuses_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        parse(text)
+        parse_duration(text)
 
 
 @pytest.mark.parametrize(
@@ -85,42 +88,81 @@ def test_what_go_refuses_is_refused(text: str) -> None:
     ],
 )
 def test_a_duration_is_written_as_go_does(nanoseconds: int, text: str) -> None:
-    assert render(nanoseconds) == text
+    assert format_duration(nanoseconds) == text
 
 
 @given(st.integers(min_value=-(1 << 63), max_value=MOST))
 def test_what_is_written_is_read_back_to_the_precision_of_a_float(nanoseconds: int) -> None:
     # Go reads fractions by a float64, too: of some nanoseconds one is lost.
-    assert abs(parse(render(nanoseconds)) - nanoseconds) <= 1
+    assert abs(parse_duration(format_duration(nanoseconds)) - nanoseconds) <= 1
 
 
 @given(st.text(alphabet="0123456789.+-hmsunµ ", max_size=20))
 def test_any_text_is_a_duration_or_a_value_error(text: str) -> None:
     try:
-        found = parse(text)
+        found = parse_duration(text)
     except ValueError:
         return
     assert -(1 << 63) <= found <= MOST
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("text", "seconds"),
     [
-        (-2.5, "<invalid>"),
-        (-1.5, "0s"),
-        (-0.5, "0s"),
-        (0.3, "0s"),
-        (59.9, "59s"),
-        (60, "1m"),
-        (3599, "59m"),
-        (3600, "1h"),
-        (86399, "23h"),
-        (86400, "1d"),
-        (3 * 86400 + 5, "3d"),
-        (364 * 86400, "364d"),
-        (365 * 86400, "1y"),
-        (800 * 86400, "2y"),
+        ("336h", 1_209_600.0),
+        ("1h30m", 5400.0),
+        ("500ms", 0.5),
+        ("1.5h", 5400.0),
+        ("15", 15.0),
+        ("0", 0.0),
+        ("2µs", 2e-6),
+        ("1.004s", 1.004),
     ],
 )
-def test_a_time_to_live_is_shown_in_its_largest_unit(seconds: float, text: str) -> None:
-    assert short(seconds) == text
+def test_go_durations_and_bare_seconds_are_read(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " 1h",
+        "1h ",
+        "-1h",
+        "+1h",
+        "1d",
+        "h",
+        "1h30",
+        "1e3s",
+        "٣h",
+        "1" * 65,
+        "1" * 12,
+        "nan",
+        "inf",
+        "1H",
+        "1_0",
+        ".",
+        "3000000h",
+    ],
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="336h"):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize("text", ["1" * 12, "1_0", ".", "3000000h", "9223372037"])
+def test_what_go_has_no_duration_for_is_no_number_of_seconds(text: str) -> None:
+    with pytest.raises(ParseError, match="336h"):
+        parse_seconds(text)
+
+
+@given(st.text(max_size=80))
+def test_any_text_gives_seconds_or_a_value_error(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        assert parse_seconds(text) >= 0
+
+
+@given(st.integers(min_value=0, max_value=9 * 10**12))
+def test_what_is_written_reads_back_to_the_millisecond(milliseconds: int) -> None:
+    assert parse_seconds(format_seconds(milliseconds / 1000)) == milliseconds / 1000

@@ -1,0 +1,1 @@
+"""Strict parsers for untrusted text: JSON, YAML, base64, JWTs, durations and times. No other room is imported here."""

@@ -1,0 +1,220 @@
+"""Strict JSON: any bytes give a value or ``ParseError``, in time linear in their length.
+
+Promises: UTF-8 only; one value and nothing after it; no duplicate key at any depth, unless the caller allows them; no
+NaN and no infinity; no lone surrogate; integers of 64 bits, finite floats where the caller takes floats. Size, depth
+and number of values are bounded as the caller says.
+Leaves to others: what the members mean, and canonical form (``nodeattest_providers.canonical``).
+Source: RFC 8259 §4 (names should be unique), §6 (numbers), §8.1 (UTF-8) and §9 (limits of a parser); RFC 7493.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Final, Literal, NoReturn, overload
+
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue, JsonObject, JsonValue
+
+__all__ = ["check", "parse", "parse_object"]
+
+_INT64_MIN: Final = -(2**63)
+_INT64_MAX: Final = 2**63 - 1
+_INTEGER_LENGTH: Final = 20
+"""Characters of the longest int64 or uint64: longer digits are refused before they are converted."""
+_SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD]")
+"""The only spelling in which a lone surrogate can enter a string out of well-formed UTF-8."""
+_EXPECTED: Final = "JSON"
+
+
+@overload
+def parse(
+    data: bytes | str,
+    *,
+    max_size: int | None,
+    max_depth: int | None = ...,
+    max_values: int | None = ...,
+    floats: Literal[False] = ...,
+    duplicates: bool = ...,
+) -> IntegerJsonValue: ...
+@overload
+def parse(
+    data: bytes | str,
+    *,
+    max_size: int | None,
+    max_depth: int | None = ...,
+    max_values: int | None = ...,
+    floats: bool,
+    duplicates: bool = ...,
+) -> JsonValue: ...
+def parse(
+    data: bytes | str,
+    *,
+    max_size: int | None,
+    max_depth: int | None = None,
+    max_values: int | None = None,
+    floats: bool = False,
+    duplicates: bool = False,
+) -> JsonValue | IntegerJsonValue:
+    """Parse one JSON value; raises ``ParseError``.
+
+    ``max_size`` is in bytes (characters of a ``str``); None where the caller has bounded it already. ``max_depth``
+    counts the outermost array or object; None leaves the interpreter's own bound, some hundreds. ``max_values`` counts
+    objects, arrays, strings, numbers and literals. ``floats`` allows numbers that are no integers, and unsigned 64-bit
+    integers. ``duplicates`` lets the last of duplicate keys win.
+    """
+    if max_size is not None and len(data) > max_size:
+        raise ParseError(f"at most {max_size} bytes", f"{len(data)} bytes")
+    hooks = _Hooks(max_values, floats=floats)
+    decoder = json.JSONDecoder(
+        object_pairs_hook=None if duplicates and max_values is None else hooks.object,
+        parse_int=hooks.integer,
+        parse_float=hooks.number,
+        parse_constant=_refuse_constant,
+    )
+    hooks.duplicates = duplicates
+    try:
+        text = data if isinstance(data, str) else data.decode()  # never bytes: json.loads would guess UTF-16 and UTF-32
+        value: JsonValue = decoder.decode(text)
+        if _SURROGATE_ESCAPE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise ParseError("UTF-8", "bytes that are not UTF-8", f"byte {error.start}") from None
+    except UnicodeEncodeError:
+        raise ParseError(_EXPECTED, "a lone surrogate") from None
+    except json.JSONDecodeError as error:
+        raise ParseError(_EXPECTED, "text that is not JSON", f"line {error.lineno} column {error.colno}") from None
+    except RecursionError:  # json's own answer to nesting that it cannot follow
+        raise _too_deep(max_depth) from None
+    if max_depth is not None or max_values is not None:
+        check(value, max_depth=max_depth, max_values=max_values, floats=floats)
+    return value
+
+
+@overload
+def parse_object(
+    data: bytes | str,
+    *,
+    max_size: int | None,
+    max_depth: int | None = ...,
+    max_values: int | None = ...,
+    floats: Literal[False] = ...,
+    duplicates: bool = ...,
+) -> IntegerJsonObject: ...
+@overload
+def parse_object(
+    data: bytes | str,
+    *,
+    max_size: int | None,
+    max_depth: int | None = ...,
+    max_values: int | None = ...,
+    floats: bool,
+    duplicates: bool = ...,
+) -> JsonObject: ...
+def parse_object(
+    data: bytes | str,
+    *,
+    max_size: int | None,
+    max_depth: int | None = None,
+    max_values: int | None = None,
+    floats: bool = False,
+    duplicates: bool = False,
+) -> JsonObject | IntegerJsonObject:
+    """Parse one JSON object, as ``parse`` does; every other value is a ``ParseError``, too."""
+    value: JsonValue = parse(
+        data, max_size=max_size, max_depth=max_depth, max_values=max_values, floats=floats, duplicates=duplicates
+    )
+    if not isinstance(value, dict):
+        raise ParseError("a JSON object", "a JSON value that is not an object")
+    return value
+
+
+def check(value: JsonValue, *, max_depth: int | None, max_values: int | None, floats: bool = False) -> None:
+    """Check a value that our own code made by the rules of ``parse``, level by level; raises ``ParseError``."""
+    level: list[JsonValue] = [value]
+    count = depth = 0
+    while level:
+        depth += 1
+        count += len(level)
+        if max_values is not None and count > max_values:
+            raise _too_many(max_values)
+        containers = [inner for inner in (_inner_values(each, floats) for each in level) if inner is not None]
+        if containers and max_depth is not None and depth > max_depth:
+            raise _too_deep(max_depth)
+        level = [each for inner in containers for each in inner]
+
+
+class _Hooks:
+    """What ``json`` calls for objects and numbers. It counts them while they are read; ``check`` counts all values."""
+
+    __slots__ = ("_floats", "_left", "_max_values", "duplicates")
+
+    def __init__(self, max_values: int | None, *, floats: bool) -> None:
+        self._max_values = max_values
+        self._left = max_values
+        self._floats = floats
+        self.duplicates = False
+
+    def object(self, pairs: list[tuple[str, JsonValue]]) -> JsonObject:
+        self._count()
+        value = dict(pairs)
+        if len(value) != len(pairs) and not self.duplicates:
+            raise ParseError("each key once", "a duplicate key")
+        return value
+
+    def integer(self, digits: str) -> int:
+        self._count()
+        value = int(digits) if len(digits) <= _INTEGER_LENGTH else None
+        if value is None or not (self._floats or _INT64_MIN <= value <= _INT64_MAX):
+            raise ParseError("an integer of 64 bits", "an integer beyond 64 bits")
+        return value
+
+    def number(self, text: str) -> float:
+        self._count()
+        value = float(text) if self._floats else math.nan
+        if not math.isfinite(value):
+            got = "a number beyond a 64-bit float" if self._floats else "a number that is not an integer"
+            raise ParseError("a number that fits", got)
+        return value
+
+    def _count(self) -> None:
+        if self._left is None:
+            return
+        self._left -= 1
+        if self._left < 0:
+            raise _too_many(self._max_values)
+
+
+def _refuse_constant(_name: str) -> NoReturn:
+    """Refuse NaN and the infinities (RFC 8259 §6)."""
+    raise ParseError(_EXPECTED, "a number that JSON does not have")
+
+
+def _inner_values(value: JsonValue, floats: bool) -> Iterable[JsonValue] | None:
+    """Return the values of an array or object; None for a scalar."""
+    match value:
+        case None | bool() | str():
+            return None
+        case int():
+            if not (floats or _INT64_MIN <= value <= _INT64_MAX):
+                raise ParseError("an integer of 64 bits", "an integer beyond 64 bits")
+            return None
+        case float() if floats and math.isfinite(value):
+            return None
+        case list():
+            return value
+        case dict():
+            return value.values()
+        case _:
+            raise ParseError("JSON whose numbers are integers", "a number that is not an integer")
+
+
+def _too_deep(max_depth: int | None) -> ParseError:
+    bound = "this interpreter follows" if max_depth is None else str(max_depth)
+    return ParseError("less nesting", f"nesting deeper than {bound}")
+
+
+def _too_many(max_values: int | None) -> ParseError:
+    return ParseError("fewer values", f"more than {max_values} values")

@@ -1,0 +1,175 @@
+"""Values out of PyYAML's events, by the rules of ``strict_yaml``. The only reader of YAML that touches PyYAML."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+
+import yaml
+
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_yaml import Scalars
+from nodeattest_parsing.values import JsonObject, JsonValue
+
+__all__ = ["parse_documents"]
+
+_BOOL: Final = "tag:yaml.org,2002:bool"
+_NULL: Final = "tag:yaml.org,2002:null"
+_STR: Final = "tag:yaml.org,2002:str"
+_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+_INTEGER: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})", re.ASCII)
+_INT64_MIN: Final = -(2**63)
+_INT64_MAX: Final = 2**63 - 1
+_FRACTION: Final = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+][0-9]+)?", re.ASCII)
+"""A number that JSON, YAML 1.1, YAML 1.2 and PyYAML read alike."""
+_BOOLEANS: Final = frozenset({"true", "false", "True", "False", "TRUE", "FALSE"})
+_AMBIGUOUS: Final = re.compile(
+    r"[-+]?(0[xob]?[0-9a-f_]+|[0-9][0-9_]*(\.[0-9_]*)?(e[-+]?[0-9]+)?|\.[0-9_]+(e[-+]?[0-9]+)?|\.inf|\.nan)|[yn]",
+    re.ASCII | re.IGNORECASE,
+)
+"""Scalars that are text to PyYAML, and numbers or booleans to others (go-yaml v2 and v3, YAML 1.2)."""
+_EXPECTED: Final = "YAML"
+
+
+class _Scanner(yaml.SafeLoader):
+    """A scanner that does not run ahead into nested brackets, which take it quadratic time."""
+
+    max_depth = 0
+
+    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:  # noqa: N803 - PyYAML's name
+        """Open a bracket."""
+        if self.flow_level >= self.max_depth:
+            raise ParseError(_EXPECTED, f"nesting deeper than {self.max_depth}", _line(self.get_mark()))
+        super().fetch_flow_collection_start(TokenClass)  # pyright: ignore[reportUnknownMemberType] - its stub leaves it open
+
+
+def parse_documents(
+    text: str | bytes, scalars: Scalars, *, max_depth: int, max_values: int, max_documents: int
+) -> list[JsonValue]:
+    """Parse at most so many documents; raises ``ParseError``."""
+    try:
+        decoded = text if isinstance(text, str) else text.decode()  # PyYAML would guess UTF-16
+        scanner = _Scanner(decoded)
+        scanner.max_depth = max_depth
+        return _Reader(scanner, scalars, max_depth, max_values).documents(max_documents)
+    except ParseError:
+        raise
+    except UnicodeDecodeError as error:
+        raise ParseError("UTF-8", "bytes that are not UTF-8", f"byte {error.start}") from None
+    except yaml.MarkedYAMLError as error:
+        raise ParseError(_EXPECTED, "no YAML", _line(error.problem_mark)) from None
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError, IndexError, AttributeError):
+        raise ParseError(_EXPECTED, "no YAML") from None  # PyYAML lets errors of its own code out
+
+
+@dataclass(slots=True)
+class _Reader:
+    scanner: _Scanner
+    scalars: Scalars
+    max_depth: int
+    max_values: int
+    count: int = 0
+    """Values and keys so far."""
+
+    def documents(self, max_documents: int) -> list[JsonValue]:
+        values: list[JsonValue] = []
+        try:
+            self._expect(yaml.StreamStartEvent)
+            while not self.scanner.check_event(yaml.StreamEndEvent):
+                if len(values) == max_documents:
+                    raise ParseError(f"at most {max_documents} documents", "more documents")
+                self._expect(yaml.DocumentStartEvent)
+                values.append(self._value(0))
+                self._expect(yaml.DocumentEndEvent)
+        finally:
+            self.scanner.dispose()
+        return values
+
+    def _next(self) -> yaml.Event:
+        take = self.scanner.get_event  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - its stub leaves it open
+        return cast("yaml.Event", take())
+
+    def _expect(self, kind: type[yaml.Event]) -> None:
+        event = self._next()
+        if not isinstance(event, kind):
+            raise ParseError("one value a document", "more", _line(event.start_mark))
+
+    def _value(self, depth: int) -> JsonValue:
+        event = self._next()
+        self.count += 1
+        if self.count > self.max_values:
+            raise ParseError("fewer values", f"more than {self.max_values} values")
+        if depth > self.max_depth:
+            raise ParseError("less nesting", f"nesting deeper than {self.max_depth}", _line(event.start_mark))
+        if isinstance(event, yaml.AliasEvent):
+            raise ParseError("a value", "an alias, which JSON does not have", _line(event.start_mark))
+        if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and (event.tag or event.anchor):
+            raise ParseError("a value without a tag or an anchor", "a tag or an anchor", _line(event.start_mark))
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event)
+        if isinstance(event, yaml.SequenceStartEvent):
+            items: list[JsonValue] = []
+            while not self.scanner.check_event(yaml.SequenceEndEvent):
+                items.append(self._value(depth + 1))
+            self._next()
+            return items
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(depth)
+        raise ParseError("a value", "no value", _line(event.start_mark))
+
+    def _mapping(self, depth: int) -> JsonObject:
+        found: JsonObject = {}
+        while not self.scanner.check_event(yaml.MappingEndEvent):
+            mark = self._peek_mark()
+            key = self._value(depth + 1)
+            if not isinstance(key, str):
+                raise ParseError("keys that are text, numbers in quotes", "a key that is not text", _line(mark))
+            if key in found:
+                raise ParseError("each key once", "a duplicate key", _line(mark))
+            found[key] = self._value(depth + 1)
+        self._next()
+        return found
+
+    def _peek_mark(self) -> _Mark | None:
+        peek = self.scanner.peek_event  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - its stub leaves it open
+        return cast("yaml.Event", peek()).start_mark
+
+    def _scalar(self, event: yaml.ScalarEvent) -> JsonValue:
+        if any("\ud800" <= letter <= "\udfff" for letter in event.value):  # by escape: no reader of UTF-8 has such text
+            raise ParseError("Unicode", "a lone surrogate", _line(event.start_mark))
+        if not event.implicit[0]:  # in quotes, or a block
+            return event.value
+        resolve = self.scanner.resolve  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - its stub leaves it open
+        return self._plain(event, cast("str", resolve(yaml.ScalarNode, event.value, event.implicit)))
+
+    def _plain(self, event: yaml.ScalarEvent, tag: str) -> JsonValue:
+        """Read a scalar without quotes."""
+        text = event.value
+        if tag == _NULL:
+            return None
+        if tag == _BOOL and text in _BOOLEANS:
+            return text.lower() == "true"
+        if self.scalars is not Scalars.TEXT and _INTEGER.fullmatch(text) and _INT64_MIN <= int(text) <= _INT64_MAX:
+            return int(text)
+        if self.scalars is Scalars.KUBERNETES:
+            if tag == _TIMESTAMP:
+                return text
+            if _FRACTION.fullmatch(text) and math.isfinite(float(text)):
+                return float(text)
+        if tag == _STR and not _AMBIGUOUS.fullmatch(text):
+            return text
+        got = "a number, date or boolean that is not taken here, or that YAML readers read differently"
+        raise ParseError("text in quotes", got, _line(event.start_mark))
+
+
+class _Mark(Protocol):
+    """A place in the text; PyYAML has two classes for it."""
+
+    @property
+    def line(self) -> int: ...
+
+
+def _line(mark: _Mark | None) -> str | None:
+    return None if mark is None else f"line {mark.line + 1}"
