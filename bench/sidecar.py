@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from bench.figures import Figure
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.tokens.minting import mint, signing_key
+from nodeattest_identity.tokens.signing import mint, signing_key
 from nodeattest_sandbox.child_process import Process, wait
 from nodeattest_sandbox.control_plane import free_ports, listens
 

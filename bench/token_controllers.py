@@ -6,8 +6,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from nodeattest_discovery.controllers.cluster import TokenControllers
-from nodeattest_discovery.controllers.ground import Controller
+from nodeattest_discovery.controllers.deps import TokenController
+from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_kube.client import ApiClient, ApiError
 
 
@@ -20,13 +20,13 @@ class Silent:
     def cleaned(self, name: str) -> None:
         pass
 
-    def failed(self, controller: Controller, error: ApiError, delay: float) -> None:
+    def failed(self, controller: TokenController, error: ApiError, delay: float) -> None:
         pass
 
 
 async def run(kubeconfig: Path) -> None:
     async with ApiClient.from_kubeconfig_file(kubeconfig) as client:
-        await TokenControllers(client, frozenset(Controller), observer=Silent()).run()
+        await TokenControllers(client, frozenset(TokenController), observer=Silent()).run()
 
 
 if __name__ == "__main__":

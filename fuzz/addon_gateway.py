@@ -7,17 +7,17 @@ from typing import Final
 
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
-from nodeattest_identity.addon.gateway import ring
-from nodeattest_identity.addon.gateway.frontproxy import Trust, TrustError, identify, read_trust
-from nodeattest_identity.addon.gateway.names import ROOT
-from nodeattest_identity.addon.gateway.refusals import Refused, body_of
+from nodeattest_identity.addon.gateway import keyset
+from nodeattest_identity.addon.gateway.api_group import ROOT
+from nodeattest_identity.addon.gateway.errors import StatusError, status_body
+from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, TrustError, identify, read_trust
 from nodeattest_identity.addon.gateway.target import parse
 from nodeattest_kube.jsontypes import parse_json
 
 __all__ = ["NAME", "TARGETS"]
 
 NAME: Final = "front-proxy-client"
-_TRUST: Final = Trust(authorities=(b"",), allowed_names=frozenset({NAME}), has_uid=True)
+_TRUST: Final = FrontProxyTrust(authorities=(b"",), allowed_names=frozenset({NAME}), has_uid=True)
 
 
 def _path(data: bytes) -> bool:
@@ -25,8 +25,8 @@ def _path(data: bytes) -> bool:
     raw = data.decode("utf-8", "surrogateescape")
     try:
         target = parse(raw)
-    except Refused as refused:
-        json.loads(body_of(refused))
+    except StatusError as refused:
+        json.loads(status_body(refused))
         return False
     path = raw.partition("?")[0]
     parts = path.strip("/").split("/")  # requestinfo.go splitPath
@@ -44,7 +44,7 @@ def _headers(data: bytes) -> bool:
     headers = [(key, value) for key, _, value in (line.partition(": ") for line in lines)]
     try:
         who = identify(_TRUST, name or None, headers)
-    except Refused as refused:
+    except StatusError as refused:
         require(refused.status.value == 401, "not known is 401")  # noqa: PLR2004 - HTTP's number
         return False
     require(name == NAME, "only the front proxy is believed")
@@ -73,12 +73,12 @@ def _trust(data: bytes) -> bool:
 def _ring(data: bytes) -> bool:
     """Read stored keys."""
     try:
-        found = ring.read(data)
-    except ring.RingError as error:
+        found = keyset.parse_keyset(data)
+    except keyset.KeySetError as error:
         require("PRIVATE" not in str(error), "keys are not quoted")
         return False
-    written = ring.write(found)
-    require(ring.write(ring.read(written)) == written, "what was written reads the same")
+    written = keyset.encode_keyset(found)
+    require(keyset.encode_keyset(keyset.parse_keyset(written)) == written, "what was written reads the same")
     require(found.signer(0) is not None, "a key is demanded")
     require("PRIVATE" not in repr(found), "keys are not shown")
     return True

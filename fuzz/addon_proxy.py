@@ -10,7 +10,7 @@ from nodeattest_identity.addon.sidecar.audiences import read_labels
 from nodeattest_identity.addon.sidecar.credentials import bearer, require_no_token_in_query
 from nodeattest_identity.proxy.headers import RawHeaders, Sender, canonical, request_headers, response_headers
 from nodeattest_identity.proxy.paths import read_target
-from nodeattest_identity.proxy.refusals import Refusal, Refused
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 __all__ = ["TARGETS"]
 
@@ -26,7 +26,7 @@ def _target(data: bytes) -> bool:
     try:
         target = read_target(raw)
         require_no_token_in_query(target)
-    except Refused as refused:
+    except RefusalError as refused:
         require(refused.refusal in {Refusal.PATH_NOT_ALLOWED, Refusal.CREDENTIALS_AMBIGUOUS}, "refused for what it is")
         return False
     require(target.raw == raw, "what was judged is what is sent")
@@ -45,7 +45,7 @@ def _request(data: bytes) -> bool:
     raw = _fields(data)
     try:
         made = request_headers(raw, sender=_SENDER, inject=[_INJECTED])
-    except Refused as refused:
+    except RefusalError as refused:
         require(refused.refusal is Refusal.HEADER_NOT_ALLOWED, "refused for its header")
         return False
     folded = [(canonical(name.encode()), value) for name, value in made.items()]
@@ -73,7 +73,7 @@ def _credentials(data: bytes) -> bool:
     raw = _fields(data)
     try:
         token = bearer(raw)
-    except Refused as refused:
+    except RefusalError as refused:
         require(refused.refusal in {Refusal.CREDENTIALS_MISSING, Refusal.CREDENTIALS_AMBIGUOUS}, "missing or ambiguous")
         return False
     carriers = [value for name, value in raw if canonical(name) == b"authorization"]

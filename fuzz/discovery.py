@@ -99,7 +99,11 @@ def _secret(data: bytes) -> bool:
         body = parse_json(data, max_values=1000)
     except ValueError:
         return False
-    found, signs, groups = secret.stored(body), secret.signing_token(body, NOW), secret.authenticating_groups(body, NOW)
+    found, signs, groups = (
+        secret.stored_token(body),
+        secret.signing_token(body, NOW),
+        secret.authenticating_groups(body, NOW),
+    )
     past = secret.expiry(body, NOW)[0] is Expiry.PAST
     require(signs is None or (signs == found and bool(signs.secret) and not past), "an empty secret signs nothing")
     require(signs is None or Usage.SIGNING in secret.usages_of(body), "a token signs if it may")
@@ -174,7 +178,7 @@ def _cluster_info(data: bytes) -> bool:
     again = clusterinfo.parse(clusterinfo.build(info.server, info.ca_pem))
     require((again.server, again.ca_pem) == (info.server, info.ca_pem), "what was read can be written and read again")
     first = pins.pin_of(info.ca_certificates[0])
-    kept = pins.keep_pinned(info.ca_certificates, [first])
+    kept = pins.select_pinned(info.ca_certificates, [first])
     require({pins.pin_of(each) for each in kept} == {first} and len(kept) <= len(blocks), "what is kept is pinned")
     return True
 

@@ -12,7 +12,7 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_discovery import jws, jwt
 from nodeattest_discovery.front import tokenreview
-from nodeattest_discovery.front.proof import bearer, prove
+from nodeattest_discovery.front.authenticate import authenticate, bearer_token
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
 from nodeattest_discovery.token import is_token_id
 from nodeattest_providers.errors import Denied, Reason
@@ -32,11 +32,11 @@ _REASON: Final = Reason.DISCOVERY_REQUEST_REFUSED
 
 def _jwt(data: bytes) -> bool:
     try:
-        unproved = jwt.parse(data)
+        unverified = jwt.parse(data)
     except Denied as denied:
         return refused(denied, _REASON)
-    require(is_token_id(unproved.token_id), "a kid is the id of a token")
-    spelt = unproved.signed + b"." + jws.base64url(unproved.signature).encode()
+    require(is_token_id(unverified.token_id), "a kid is the id of a token")
+    spelt = unverified.signed + b"." + jws.base64url(unverified.signature).encode()
     require(spelt == data, "a JWT has one spelling")
     macs: list[bytes] = []
 
@@ -45,12 +45,12 @@ def _jwt(data: bytes) -> bool:
         return macs[-1]
 
     try:
-        question = jwt.verify(unproved, SIGNER, now=MOMENT, audience=_AUDIENCE, mac=mac)
+        question = jwt.verify(unverified, SIGNER, now=MOMENT, audience=_AUDIENCE, mac=mac)
     except Denied as denied:
         require(len(macs) == 1, "one MAC, whatever is wrong")
         return refused(denied, _REASON)
-    require(macs == [unproved.signature], "one MAC, and it is the signature")
-    require(0 < unproved.expires - MOMENT <= jwt.LONGEST, "good now, and for two minutes at most")
+    require(macs == [unverified.signature], "one MAC, and it is the signature")
+    require(0 < unverified.expires - MOMENT <= jwt.LONGEST, "good now, and for two minutes at most")
     require(question.audience in {None, _AUDIENCE}, "no other cluster's")
     return True
 
@@ -71,8 +71,8 @@ def _signed(data: bytes) -> bool:
 def _authorization(data: bytes) -> bool:
     """Read a header as aiohttp hands it over."""
     try:
-        unproved = jwt.parse(bearer(data.decode("utf-8", "surrogateescape")))
-        token = prove(unproved, lambda token_id: _STORED if token_id == SIGNER.id else None, now=MOMENT)
+        unverified = jwt.parse(bearer_token(data.decode("utf-8", "surrogateescape")))
+        token = authenticate(unverified, lambda token_id: _STORED if token_id == SIGNER.id else None, now=MOMENT)
     except Denied as denied:
         return refused(denied, _REASON)
     require(token == SIGNER, "nobody is anybody else")

@@ -15,10 +15,10 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from nodeattest_identity.issuer.documents import DocumentError, documents, parse_configuration
-from nodeattest_identity.issuer.keys import KeysError, base64url, of_public, read_jwks, read_pem
+from nodeattest_identity.issuer.keys import KeysError, base64url, read_jwks, read_pem, verifying_key
 from nodeattest_identity.issuer.urls import issuer_url, jwks_url
 from nodeattest_identity.tokens import jwt
-from nodeattest_identity.tokens.fetching import max_age
+from nodeattest_identity.tokens.oidc_http import max_age
 from nodeattest_providers.errors import Denied
 
 __all__ = ["AUDIENCE", "ISSUER", "KEY", "MOMENT", "TARGETS", "signed"]
@@ -27,7 +27,7 @@ MOMENT: Final = int(NOW.timestamp())
 """Seconds since the epoch at which everything is judged."""
 ISSUER: Final = "https://issuer.example"
 AUDIENCE: Final = "vault"
-KEY: Final = of_public(NODE_KEY.public_key())
+KEY: Final = verifying_key(NODE_KEY.public_key())
 _EXPECTED: Final = jwt.Expected(issuer=ISSUER, audiences=frozenset({AUDIENCE}), longest_lifetime=3600)
 _LONG: Final = 40
 """Characters of a part that no message has by chance."""
@@ -45,9 +45,9 @@ def signed(header: bytes, claims: bytes) -> bytes:
 
 def _jwt(data: bytes) -> bool:
     try:
-        unproved = jwt.parse(data)
-        require(unproved.token == data, "a token is what was read")
-        claims = jwt.verify(unproved, (KEY,), _EXPECTED, MOMENT)
+        unverified = jwt.parse(data)
+        require(unverified.token == data, "a token is what was read")
+        claims = jwt.verify(unverified, (KEY,), _EXPECTED, MOMENT)
     except Denied as denied:
         require(denied.reason.startswith("JWT"), "a reason of tokens")
         long = [part for part in data.split(b".") if len(part) > _LONG]

@@ -19,14 +19,14 @@ from nodeattest_controller import logs
 from nodeattest_controller.main import serve as serve_until_signal
 from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
 from nodeattest_discovery.front import app
-from nodeattest_discovery.front.settings import FrontSettings, Limits, WebhookSettings
+from nodeattest_discovery.front.settings import FrontLimits, FrontSettings, WebhookSettings
 from nodeattest_kube.client import ApiClient, KubeconfigError
 from nodeattest_serving.settings import SettingsError, parse_address
 
 __all__ = ["discovery"]
 
 _FILE: Final = click.Path(path_type=Path)
-_USUAL: Final = Limits()
+_USUAL: Final = FrontLimits()
 
 
 @click.group()
@@ -85,7 +85,7 @@ def _settings(flags: dict[str, object]) -> FrontSettings:
         max_stale=flags_of.positive(flags, "max_stale"),
         health=None if health is None else parse_address(health, "--health-bind-address"),
         webhook=None if webhook is None else _webhook(webhook, client_ca),
-        limits=Limits(
+        limits=FrontLimits(
             client_rate=flags_of.positive(flags, "client_rate"),
             client_burst=round(flags_of.positive(flags, "client_burst")),
             token_rate=flags_of.positive(flags, "token_rate"),

@@ -284,8 +284,8 @@ def _check_issuer(settings: Settings) -> None:
     if base is None or place is None:
         return
     from nodeattest_identity.issuer.urls import UrlError, issuer_url  # noqa: PLC0415 - these cost 0.3 s, and few need them
-    from nodeattest_identity.publish.errors import StoreRefused  # noqa: PLC0415 - the same
-    from nodeattest_identity.publish.targets import parse_target  # noqa: PLC0415 - the same
+    from nodeattest_identity.publish.errors import StoreRefusedError  # noqa: PLC0415 - the same
+    from nodeattest_identity.publish.store_location import parse_location  # noqa: PLC0415 - the same
 
     try:
         issuer_url(base)
@@ -294,8 +294,8 @@ def _check_issuer(settings: Settings) -> None:
     if place.startswith("configmap:"):
         _refuse("issuer_place", "s3://, azblob:// or dir:, which hold many clusters", repr(place))
     try:
-        parse_target(place.removesuffix("/"))
-    except StoreRefused as error:
+        parse_location(place.removesuffix("/"))
+    except StoreRefusedError as error:
         _refuse("issuer_place", "a place", str(error))
 
 

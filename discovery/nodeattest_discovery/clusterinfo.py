@@ -147,7 +147,7 @@ def parse_bundle(pem: bytes) -> tuple[x509.Certificate, ...]:
 def _document(text: str) -> JsonObject:
     if len(text) > MAX_KUBECONFIG:
         raise _malformed(f"a kubeconfig of at most {MAX_KUBECONFIG} characters", str(len(text)))
-    document = kubeconfigs.document(text, _malformed)
+    document = kubeconfigs.parse_document(text, _malformed)
     if not isinstance(document.get("contexts"), list | None) or not isinstance(
         document.get("current-context"), str | None
     ):
@@ -158,7 +158,7 @@ def _document(text: str) -> JsonObject:
 def _row(row: JsonValue) -> JsonObject:
     if not isinstance(row, dict) or not isinstance(row.get("cluster"), dict):
         raise _malformed("clusters[].cluster to be an object", "something else")
-    kubeconfigs.only(row, _ROW_FIELDS, "clusters[].", _malformed)
+    kubeconfigs.check_fields(row, _ROW_FIELDS, "clusters[].", _malformed)
     if not isinstance(row.get("name"), str | None):
         raise _malformed("clusters[].name to be text", "something else")
     return cast("JsonObject", row["cluster"])
@@ -168,7 +168,7 @@ def _cluster(cluster: JsonObject) -> ClusterInfo:
     if cluster.get("insecure-skip-tls-verify") not in (None, False):
         raise _malformed("a server that is verified", "insecure-skip-tls-verify")
     allowed: JsonObject = {key: value for key, value in cluster.items() if value not in (None, "", False)}
-    kubeconfigs.only(allowed, _CLUSTER_FIELDS, "clusters[].cluster.", _malformed)
+    kubeconfigs.check_fields(allowed, _CLUSTER_FIELDS, "clusters[].cluster.", _malformed)
     server, name = cluster.get("server"), cluster.get("tls-server-name") or None
     if not isinstance(server, str):
         raise _malformed("server: https://host:port", "no text")

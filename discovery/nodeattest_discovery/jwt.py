@@ -1,7 +1,8 @@
 """Questions of proposal 000: short-lived JWTs under a bootstrap token's secret (HS256).
 
-Promises: ``parse`` makes of any bytes an ``Unproved`` or ``Denied``; ``verify`` makes of that a ``Question`` whose
-asker knew the token's secret within the last two minutes, and computes the same MAC whether the token exists or not.
+Promises: ``parse`` makes of any bytes an ``UnverifiedJWT`` or ``Denied``; ``verify`` makes of that a
+``VerifiedJWT`` whose sender knew the token's secret within the last two minutes, and computes the same MAC whether the
+token exists or not.
 A JWT always has ``typ``, a signature of cluster-info (``jws``) never: one key makes both, and neither passes for the
 other. Leaves to others: which token a Secret is and what it may be used for (``secret``), what an asker gets. A JWT is
 shown to servers that are not verified yet, so whoever takes one may give no more than the reading of cluster-info.
@@ -23,7 +24,7 @@ from nodeattest_discovery.token import BootstrapToken, is_token_id
 from nodeattest_providers.checks import Check, Checks
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["LONGEST", "MAX_SIZE", "Question", "Unproved", "hs256", "mint", "parse", "verify"]
+__all__ = ["LONGEST", "MAX_SIZE", "UnverifiedJWT", "VerifiedJWT", "hs256", "mint", "parse", "verify"]
 
 MAX_SIZE: Final = 4096
 """Bytes; ours take 180."""
@@ -50,7 +51,7 @@ Mac = Callable[[bytes, bytes], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unproved:
+class UnverifiedJWT:
     """A well-formed JWT, of which nothing is proved yet."""
 
     token_id: str
@@ -64,7 +65,7 @@ class Unproved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class VerifiedJWT:
     """A JWT whose maker knew the token's secret."""
 
     token_id: str
@@ -87,7 +88,7 @@ def mint(token: BootstrapToken, now: float, *, audience: str | None = None) -> s
     return f"{signed}.{base64url(hs256(token.secret.encode(), signed.encode()))}"
 
 
-def parse(text: bytes) -> Unproved:
+def parse(text: bytes) -> UnverifiedJWT:
     """Read a JWT without believing it; raises ``Denied``.
 
     1. Three parts of at most 4 KiB together, each base64url in its one spelling.
@@ -116,7 +117,7 @@ def parse(text: bytes) -> Unproved:
     # 4
     if len(signature) != _MAC:
         raise _refused(f"a signature of {_MAC} bytes", f"{len(signature)}")
-    return Unproved(
+    return UnverifiedJWT(
         token_id=token_id,
         expires=_seconds(members["exp"], "exp"),
         issued=issued,
@@ -127,8 +128,13 @@ def parse(text: bytes) -> Unproved:
 
 
 def verify(
-    unproved: Unproved, token: BootstrapToken | None, *, now: float, audience: str | None = None, mac: Mac = hs256
-) -> Question:
+    unverified: UnverifiedJWT,
+    token: BootstrapToken | None,
+    *,
+    now: float,
+    audience: str | None = None,
+    mac: Mac = hs256,
+) -> VerifiedJWT:
     """Prove a JWT by the token that its ``token_id`` names, None where there is none; raises ``Denied``.
 
     1. The signature is the token's; without a token the same MAC is computed, of nobody's secret.
@@ -136,24 +142,24 @@ def verify(
     4. If it names an audience, that is this cluster's identifier, ``audience``.
     """
     checks = Checks()
-    known = token if token is not None and token.id == unproved.token_id and token.secret else None
+    known = token if token is not None and token.id == unverified.token_id and token.secret else None
     # 1, RFC 7515 §5.2 (8)
     key = (known or _NOBODY).secret.encode("utf-8", "surrogateescape")
-    genuine = hmac.compare_digest(mac(key, unproved.signed), unproved.signature) and known is not None
+    genuine = hmac.compare_digest(mac(key, unverified.signed), unverified.signature) and known is not None
     _require(checks, genuine, "signature", "RFC 7515 §5.2 (8)", "a MAC by the token's secret", "another, or no token")
     # 2
-    left = unproved.expires - now
+    left = unverified.expires - now
     _require(checks, left > 0, "expiration", "RFC 7519 §4.1.4", "a time to come", f"{-left:.0f} s ago")
     # 3
     short = left <= LONGEST
     _require(checks, short, "lifetime ahead", "proposal 000, JWT", f"at most {LONGEST} s", f"{left:.0f} s")
-    lasts = 0 if unproved.issued is None else unproved.expires - unproved.issued
+    lasts = 0 if unverified.issued is None else unverified.expires - unverified.issued
     sound = 0 <= lasts <= LONGEST
     _require(checks, sound, "lifetime", "RFC 7519 §4.1.6", f"0 to {LONGEST} s from iat to exp", f"{lasts} s")
     # 4
-    ours = unproved.audience is None or unproved.audience == audience
+    ours = unverified.audience is None or unverified.audience == audience
     _require(checks, ours, "audience", "RFC 7519 §4.1.3", "this cluster's identifier, or none", "another's")
-    return Question(token_id=unproved.token_id, audience=unproved.audience, checks=checks.record())
+    return VerifiedJWT(token_id=unverified.token_id, audience=unverified.audience, checks=checks.record())
 
 
 def _octets(part: bytes) -> bytes:

@@ -15,9 +15,9 @@ from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["Malformed", "document", "only"]
+__all__ = ["ErrorFactory", "check_fields", "parse_document"]
 
-Malformed = Callable[[str, str], Denied]
+ErrorFactory = Callable[[str, str], Denied]
 """Expected and got to the refusal."""
 
 _MAX_DEPTH: Final = 16
@@ -29,7 +29,7 @@ _FIELDS: Final = frozenset(
 )
 
 
-def document(text: str, malformed: Malformed) -> JsonObject:
+def parse_document(text: str, malformed: ErrorFactory) -> JsonObject:
     """Read a kubeconfig; raises what ``malformed`` makes."""
     try:
         found = strict_yaml.parse_object(text, scalars=Scalars.TEXT, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
@@ -37,11 +37,11 @@ def document(text: str, malformed: Malformed) -> JsonObject:
         raise malformed("a kubeconfig in YAML", error.found) from None
     if found.get("apiVersion", "v1") != "v1" or found.get("kind", "Config") != "Config":
         raise malformed("apiVersion v1 and kind Config", "others")
-    only(found, _FIELDS, "", malformed)
+    check_fields(found, _FIELDS, "", malformed)
     return found
 
 
-def only(found: Mapping[str, JsonValue], known: frozenset[str], where: str, malformed: Malformed) -> None:
+def check_fields(found: Mapping[str, JsonValue], known: frozenset[str], where: str, malformed: ErrorFactory) -> None:
     """Refuse fields that are not known; ``where`` stands before the name of the first."""
     unknown = sorted(found.keys() - known)
     if unknown:

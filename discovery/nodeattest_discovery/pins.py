@@ -1,6 +1,6 @@
 """CA pins: ``sha256:<hex>`` of a certificate's SubjectPublicKeyInfo, as kubeadm's ``--discovery-token-ca-cert-hash``.
 
-Promises: text gives a pin or ``Denied``; ``keep_pinned`` returns only certificates that are pinned themselves, so a
+Promises: text gives a pin or ``Denied``; ``select_pinned`` returns only certificates that are pinned themselves, so a
 bundle into which somebody mixed a CA of their own is worth no more than the pinned part of it. kubeadm trusts the whole
 bundle as soon as one certificate matches.
 Source: kubeadm app/util/pubkeypin; RFC 7469 §2.4.
@@ -19,7 +19,7 @@ from cryptography import x509
 from nodeattest_providers import der
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["CaPin", "check_some", "keep_pinned", "parse", "pin_of"]
+__all__ = ["CaPin", "parse", "pin_of", "require_pins", "select_pinned"]
 
 _PIN: Final = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII | re.IGNORECASE)
 _MOST_FIELDS: Final = 10
@@ -53,7 +53,7 @@ def parse(text: str) -> CaPin:
     return CaPin(bytes.fromhex(found[1]))
 
 
-def check_some(pins: frozenset[CaPin] | None) -> None:
+def require_pins(pins: frozenset[CaPin] | None) -> None:
     """Refuse no pins at all, which are not the explicit wish to do without (None); raises ``Denied``."""
     if pins is not None and not pins:
         raise Denied(
@@ -71,7 +71,7 @@ def pin_of(certificate: x509.Certificate) -> CaPin:
     return CaPin(hashlib.sha256(spki).digest())
 
 
-def keep_pinned(bundle: Sequence[x509.Certificate], pins: Iterable[CaPin]) -> tuple[x509.Certificate, ...]:
+def select_pinned(bundle: Sequence[x509.Certificate], pins: Iterable[CaPin]) -> tuple[x509.Certificate, ...]:
     """Return the certificates of a bundle that are pinned; raises ``Denied`` if none is."""
     wanted = frozenset(pins)
     kept = tuple(certificate for certificate in bundle if pin_of(certificate) in wanted)

@@ -37,8 +37,8 @@ __all__ = [
     "is_token_secret",
     "secret_name",
     "signing_token",
-    "stored",
-    "text_of",
+    "stored_token",
+    "text_values",
     "usages_of",
 ]
 
@@ -137,7 +137,7 @@ def signing_token(secret: Mapping[str, object], now: datetime) -> BootstrapToken
     1. Type, namespace-independent name and ``token-id`` agree. 2. The secret is not empty. 3. It has not expired.
     4. ``usage-bootstrap-signing`` is exactly ``true``.
     """
-    token = stored(secret)
+    token = stored_token(secret)
     if token is None or not token.secret:
         return None
     if expiry(secret, now)[0] is Expiry.PAST or not _has_usage(secret, Usage.SIGNING):
@@ -145,7 +145,7 @@ def signing_token(secret: Mapping[str, object], now: datetime) -> BootstrapToken
     return token
 
 
-def stored(secret: Mapping[str, object]) -> BootstrapToken | None:
+def stored_token(secret: Mapping[str, object]) -> BootstrapToken | None:
     """Return id and secret of a Secret whose type, name and ``token-id`` agree, whatever else stands in it."""
     name = _member(secret, "metadata", "name")
     if secret.get("type") != SECRET_TYPE or not isinstance(name, str) or not name.startswith(_NAME_PREFIX):
@@ -178,7 +178,7 @@ def authenticating_groups(secret: Mapping[str, object], now: datetime) -> tuple[
     and three letters would be guessed from a single JWT. One bad group refuses the whole token; a Secret that is being
     deleted counts as gone.
     """
-    token = stored(secret)
+    token = stored_token(secret)
     if token is None or not is_token(token.reveal()) or _member(secret, "metadata", "deletionTimestamp") is not None:
         return None
     if expiry(secret, now)[0] is Expiry.PAST or not _has_usage(secret, Usage.AUTHENTICATION):
@@ -195,7 +195,7 @@ def usages_of(secret: Mapping[str, object]) -> tuple[Usage, ...]:
     return tuple(usage for usage in sorted(Usage) if _has_usage(secret, usage))
 
 
-def text_of(secret: Mapping[str, object], keys: Iterable[str]) -> tuple[str, ...]:
+def text_values(secret: Mapping[str, object], keys: Iterable[str]) -> tuple[str, ...]:
     """Read entries of a stored token as text, empty where there is none."""
     return tuple(_value(secret, key) for key in keys)
 

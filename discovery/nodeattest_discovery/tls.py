@@ -15,7 +15,7 @@ from typing import cast
 
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP
 
-__all__ = ["ClientCertificate", "is_kubelets", "of_anybody", "verifying"]
+__all__ = ["ClientCertificate", "client_context", "is_kubelet_certificate", "unverified_context"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ClientCertificate:
     key_pem: bytes = field(repr=False)
 
 
-def of_anybody() -> ssl.SSLContext:
+def unverified_context() -> ssl.SSLContext:
     """Take whoever answers: only for what proves itself, and with nothing secret in the question."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -35,7 +35,7 @@ def of_anybody() -> ssl.SSLContext:
     return context
 
 
-def verifying(ca_pem: bytes | None, client: ClientCertificate | None = None) -> ssl.SSLContext:
+def client_context(ca_pem: bytes | None, client: ClientCertificate | None = None) -> ssl.SSLContext:
     """Take whom these CAs vouch for; None: whom this machine trusts, as compiled into OpenSSL.
 
     Raises ``ssl.SSLError`` (an ``OSError``) or ``ValueError`` for PEM that cannot be used.
@@ -57,7 +57,7 @@ def verifying(ca_pem: bytes | None, client: ClientCertificate | None = None) -> 
     return context
 
 
-def is_kubelets(peer: ssl.SSLSocket) -> bool:
+def is_kubelet_certificate(peer: ssl.SSLSocket) -> bool:
     """Tell whether a verified server shows a certificate that Kubernetes signs for kubelets.
 
     The cluster's CA signs these, too (kubernetes.io/kubelet-serving): who has taken over one node must not pass for

@@ -6,9 +6,9 @@ import json
 
 from fuzz.addon_gateway import NAME
 from fuzz.keys import AUTHORITY_KEY, NODE_KEY, authority, kubelets_certificate, pem_of
-from nodeattest_identity.addon.gateway.names import ROOT
-from nodeattest_identity.addon.gateway.ring import Ring, RingKey, write
-from nodeattest_identity.tokens.minting import signing_key
+from nodeattest_identity.addon.gateway.api_group import ROOT
+from nodeattest_identity.addon.gateway.keyset import KeySet, ScheduledKey, encode_keyset
+from nodeattest_identity.tokens.signing import signing_key
 
 __all__ = ["seeds"]
 
@@ -66,5 +66,7 @@ def _config_maps() -> list[bytes]:
 
 
 def _rings() -> list[bytes]:
-    first, second = (RingKey(signing_key(key), start) for key, start in ((NODE_KEY, 0), (AUTHORITY_KEY, 2_592_000)))
-    return [write(Ring((first,))), write(Ring((first, second))), b'{"keys":[]}']
+    first, second = (
+        ScheduledKey(signing_key(key), start) for key, start in ((NODE_KEY, 0), (AUTHORITY_KEY, 2_592_000))
+    )
+    return [encode_keyset(KeySet((first,))), encode_keyset(KeySet((first, second))), b'{"keys":[]}']

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fuzz.identity_tokens import AUDIENCE, ISSUER, KEY, MOMENT, signed
 from fuzz.keys import AUTHORITY_KEY, NODE_KEY, authority, key_pem, pem_of
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.issuer.keys import VerifyingKey, of_public
+from nodeattest_identity.issuer.keys import VerifyingKey, verifying_key
 
 __all__ = ["seeds"]
 
@@ -36,7 +36,7 @@ def _keys() -> list[VerifyingKey]:
     modulus = (1 << 2047) + 1  # a number is enough: nothing is signed with it
     numbers = rsa.RSAPublicNumbers(65537, modulus)
     others = (ec.derive_private_key(0xC0FFEE, curve).public_key() for curve in (ec.SECP384R1(), ec.SECP521R1()))
-    return [KEY, of_public(numbers.public_key()), *map(of_public, others)]
+    return [KEY, verifying_key(numbers.public_key()), *map(verifying_key, others)]
 
 
 def _signed() -> list[bytes]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fuzz.issuer_publish import PUBLISHED, STANDING
 from fuzz.keys import TPM_KEY
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.issuer.keys import of_public
+from nodeattest_identity.issuer.keys import verifying_key
 from nodeattest_identity.publish import state as states
 
 __all__ = ["seeds"]
@@ -18,7 +18,7 @@ def seeds() -> dict[str, list[bytes]]:
     first, old = STANDING.keys
     under_way = replace(STANDING, changed=None, keys=(replace(first, published=None, settled=None), old))
     sound = states.encode(STANDING)
-    other = documents("https://other.example", "https://other.example/k", (of_public(TPM_KEY.public_key()),))
+    other = documents("https://other.example", "https://other.example/k", (verifying_key(TPM_KEY.public_key()),))
     return {
         "issuer-state": [
             sound,

@@ -10,15 +10,15 @@ import pytest
 from cases import attacks
 from catalogue import Expected, Row, Verdict
 
-from nodeattest_identity.addon.gateway.backends import choose
-from nodeattest_identity.addon.gateway.frontproxy import Trust, identify
-from nodeattest_identity.addon.gateway.names import ROOT
-from nodeattest_identity.addon.gateway.refusals import Refused, body_of
+from nodeattest_identity.addon.gateway.api_group import ROOT
+from nodeattest_identity.addon.gateway.endpoints import ready_endpoints
+from nodeattest_identity.addon.gateway.errors import StatusError, status_body
+from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, identify
 from nodeattest_identity.addon.gateway.target import parse
 from nodeattest_kube.jsontypes import JsonObject
 
 NAME: Final = "front-proxy-client"
-TRUST: Final = Trust(authorities=(b"",), allowed_names=frozenset({NAME}), has_uid=False)
+TRUST: Final = FrontProxyTrust(authorities=(b"",), allowed_names=frozenset({NAME}), has_uid=False)
 JANE: Final = ("X-Remote-User", "jane")
 PLACE: Final = f"{ROOT}/namespaces/apps/services/dashboard/proxy/"
 
@@ -26,8 +26,8 @@ PLACE: Final = f"{ROOT}/namespaces/apps/services/dashboard/proxy/"
 def verdict(action: Callable[[], object]) -> Expected:
     try:
         action()
-    except Refused as refused:
-        return Expected(Verdict.DENY, str(json.loads(body_of(refused))["reason"]))
+    except StatusError as refused:
+        return Expected(Verdict.DENY, str(json.loads(status_body(refused))["reason"]))
     return Expected(Verdict.ACCEPT, "")
 
 
@@ -77,5 +77,5 @@ PLACES: Final = {
 
 @pytest.mark.parametrize(("row", "objects"), attacks(PLACES))
 def test_a_service_leads_to_its_own_pods(row: Row, objects: tuple[JsonObject, JsonObject]) -> None:
-    assert verdict(lambda: choose(*objects, parse(PLACE))) == row.expected
-    assert verdict(lambda: choose(*led_to("10.0.0.1"), parse(PLACE))).verdict is Verdict.ACCEPT
+    assert verdict(lambda: ready_endpoints(*objects, parse(PLACE))) == row.expected
+    assert verdict(lambda: ready_endpoints(*led_to("10.0.0.1"), parse(PLACE))).verdict is Verdict.ACCEPT

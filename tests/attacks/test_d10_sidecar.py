@@ -16,13 +16,13 @@ from proxy_kit import LOOPBACK, Answer, Seen, exchange, request, upstream
 from token_kit import ISSUER, claims, elliptic, header, token
 
 from nodeattest_identity.addon.sidecar import app
-from nodeattest_identity.addon.sidecar.app import Parts, Ports
-from nodeattest_identity.addon.sidecar.callers import Caller, Verifier
-from nodeattest_identity.addon.sidecar.jwts import JwtVerifier
-from nodeattest_identity.addon.sidecar.reviews import read_review
+from nodeattest_identity.addon.sidecar.app import Ports, VerifierSetup
+from nodeattest_identity.addon.sidecar.caller import Caller, Verifier
+from nodeattest_identity.addon.sidecar.jwt_verifier import JwtVerifier
 from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.addon.sidecar.token_review import parse_review
 from nodeattest_identity.proxy.paths import parse_rule
-from nodeattest_identity.tokens.keyring import KnownKeys
+from nodeattest_identity.tokens.jwks_cache import StaticKeys
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_serving.settings import Address
 
@@ -57,7 +57,7 @@ def forged(name: str) -> str:
 
 def by_jwt() -> JwtVerifier:
     return JwtVerifier(
-        KnownKeys((KEY.verifying,)),
+        StaticKeys((KEY.verifying,)),
         issuer=ISSUER,
         audiences=lambda: frozenset({OURS}),
         longest_lifetime=60,
@@ -72,7 +72,7 @@ class ByReview:
     answer: JsonObject
 
     async def verify(self, _token: bytes, _peer: str, /) -> Caller:
-        return read_review(self.answer, self.audiences(), expires=None)
+        return parse_review(self.answer, self.audiences(), expires=None)
 
     def audiences(self) -> frozenset[str]:
         return frozenset({OURS})
@@ -87,7 +87,7 @@ async def sidecar(seen: Seen, verifier: Verifier | None = None, *, requests: int
         tell_groups=True,
         requests_of_user=requests,
     )
-    parts = Parts(verifier=verifier or by_jwt(), keep=10, trouble=lambda: None)
+    parts = VerifierSetup(verifier=verifier or by_jwt(), keep=10, trouble=lambda: None)
     started: asyncio.Future[Ports] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(settings, parts, started=started.set_result, now=lambda: NOW + 1))
     try:

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from issuer_server import IssuerServer, Reply, issuer_server
 from token_kit import AUDIENCE, EXPECTED, ISSUER, NOW, b64u, claims, elliptic, header, rsa_key, token
 
-from nodeattest_identity.tokens.fetching import Https
 from nodeattest_identity.tokens.jwt import verify
-from nodeattest_identity.tokens.relying import RelyingParty
+from nodeattest_identity.tokens.oidc_http import HttpsFetcher
+from nodeattest_identity.tokens.relying_party import RelyingParty
 from nodeattest_providers.errors import Denied
 
 KEY, STRANGER, WIDE = elliptic(), elliptic(1), elliptic(bits=384)
@@ -111,7 +111,7 @@ async def test_an_issuer_that_leads_elsewhere_is_refused(
     issuer.publish([KEY.verifying])
     body = reply.body.replace(b"ISSUER", issuer.url.encode()).replace(b"TWICE", twice)
     issuer.answers[path] = replace(reply, body=body)
-    party = RelyingParty.at(replace(EXPECTED, issuer=issuer.url), Https(ca_file=issuer.ca), clock=lambda: NOW)
+    party = RelyingParty.at(replace(EXPECTED, issuer=issuer.url), HttpsFetcher(ca_file=issuer.ca), clock=lambda: NOW)
     with pytest.raises(Denied) as refused:
         await party.verify(token(KEY, given_claims=claims(issuer=issuer.url)))
     assert Expected(Verdict.DENY, refused.value.reason) == row.expected

@@ -55,7 +55,7 @@ def text(yaml: str) -> Case:
 def beside_the_pinned() -> None:
     """The answer is taken, and the other CA is worth nothing."""
     info = clusterinfo.parse(written(kubeconfig(pem(OTHER_CA, CA))))
-    assert pins.keep_pinned(info.ca_certificates, [pins.pin_of(CA)]) == (CA,)
+    assert pins.select_pinned(info.ca_certificates, [pins.pin_of(CA)]) == (CA,)
 
 
 LAUGHS: Final = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
@@ -71,7 +71,7 @@ PARSED: Final[Mapping[str, Case]] = {
     "D9-08": lambda: pins.parse(f"sha256:{DIGITS}:{DIGITS}"),
     "D9-09": lambda: pins.parse(f"\u017fha256:{DIGITS}"),
     "D9-10": beside_the_pinned,
-    "D9-11": lambda: pins.keep_pinned([certificate(OTHER_KEY)], [pins.pin_of(CA)]),
+    "D9-11": lambda: pins.select_pinned([certificate(OTHER_KEY)], [pins.pin_of(CA)]),
     "D9-12": bundle(pem(CA) + KEY_PEM),
     "D9-13": bundle(pem(certificate(ca=False))),
     "D9-14": bundle(pem(certificate(ca=None))),

@@ -19,8 +19,8 @@ from lying_servers import Ca, LyingServer, Reply, VirtualTime, config_map, statu
 
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.front import tokenreview
-from nodeattest_discovery.front.proof import bearer, prove
-from nodeattest_discovery.front.settings import Limits
+from nodeattest_discovery.front.authenticate import authenticate, bearer_token
+from nodeattest_discovery.front.settings import FrontLimits
 from nodeattest_discovery.jwt import mint, parse
 from nodeattest_discovery.node.by_front import by_front
 from nodeattest_discovery.node.found import Found
@@ -42,7 +42,7 @@ class Question:
 
     def asked(self) -> object:
         header = "Bearer " + self.proof.decode()
-        return prove(parse(bearer(header)), lambda _: self.secret, now=self.now, audience=self.audience)
+        return authenticate(parse(bearer_token(header)), lambda _: self.secret, now=self.now, audience=self.audience)
 
 
 def attached(detached: str, content: bytes) -> bytes:
@@ -129,7 +129,7 @@ async def test_the_front_answers_one_plain_question_within_its_askers_limit(
     row: Row, requests: list[bytes], tmp_path: Path
 ) -> None:
     authority = Authority()
-    limits = Limits(client_burst=3, client_rate=0.001, token_burst=3, token_rate=0.001)
+    limits = FrontLimits(client_burst=3, client_rate=0.001, token_burst=3, token_rate=0.001)
     async with front(KnownCluster.of(authority), tmp_path, authority, limits=limits) as port:
         answers = [await ask(port, request, authority) for request in requests]
     assert said(answers[-1]) == row.expected
@@ -155,7 +155,7 @@ def reviewed(audience: str | None, wanted: list[str]) -> JsonObject:
     spec: JsonObject = {"token": mint(TOKEN, NOW, audience=audience), "audiences": [*wanted]}
     document: JsonObject = {"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "spec": spec}
     review = tokenreview.parse(json.dumps(document).encode())
-    token = prove(parse(review.token), lambda _: secret_object(), now=NOW, audience=audience)
+    token = authenticate(parse(review.token), lambda _: secret_object(), now=NOW, audience=audience)
     if not tokenreview.suits(audience, review.audiences):
         raise Denied(Reason.DISCOVERY_REQUEST_REFUSED, expected="its audience", got="another", remedy="")
     found: JsonObject = json.loads(tokenreview.answer(review, token.id, audience))

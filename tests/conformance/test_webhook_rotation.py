@@ -21,7 +21,7 @@ from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRe
 from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import items
-from nodeattest_discovery.front.settings import Limits
+from nodeattest_discovery.front.settings import FrontLimits
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
@@ -58,7 +58,7 @@ async def test_no_call_fails_while_certificates_and_cas_are_replaced(world: Webh
             FactReader(client, namespace=None), PolicyRenderer(), Metrics(), clock=time.monotonic
         )
         listener = Listener(
-            service.handle, Address("127.0.0.1", world.port), held.context, Limits(), most_body=MAX_BODY
+            service.handle, Address("127.0.0.1", world.port), held.context, FrontLimits(), most_body=MAX_BODY
         )
         await listener.start()
         try:

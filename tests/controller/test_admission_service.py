@@ -21,7 +21,7 @@ from nodeattest_controller.controllers.bootstrap_config.handler import PATH, Adm
 from nodeattest_controller.controllers.bootstrap_config.tls import FileCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import items, mapping, text
-from nodeattest_discovery.front.settings import Limits
+from nodeattest_discovery.front.settings import FrontLimits
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
@@ -99,7 +99,7 @@ async def webhook(plane: ControlPlane, authority: Authority, tmp_path: Path) -> 
         service = AdmissionHandler(
             FactReader(client, namespace=None), Versioned(), metrics, clock=lambda: 0.0, patience=0.5
         )
-        limits = Limits(connection_seconds=3.0)
+        limits = FrontLimits(connection_seconds=3.0)
         listener = Listener(service.handle, Address(LOOPBACK, 0), tls.context, limits, most_body=MAX_BODY)
         await listener.start()
         yield Webhook(listener.port, authority, metrics, client)

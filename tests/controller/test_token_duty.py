@@ -23,7 +23,7 @@ from nodeattest_controller.runtime.events import EventRecorder, ObjectRef
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.settings import Settings
-from nodeattest_discovery.controllers.ground import Controller
+from nodeattest_discovery.controllers.deps import TokenController
 from nodeattest_kube.client import ApiError, Conflict, Forbidden, Unreachable
 from nodeattest_kube.jsontypes import JsonObject
 
@@ -68,7 +68,7 @@ class Desk:
             clock=lambda: self.seconds,
         )
 
-    def count(self, controller: Controller, outcome: str) -> float:
+    def count(self, controller: TokenController, outcome: str) -> float:
         labels = {"controller": str(controller), "outcome": outcome}
         return self.metrics.registry.get_sample_value("nodeattest_token_writes_total", labels) or 0.0
 
@@ -91,7 +91,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 )
 def test_a_failed_write_is_counted_by_its_kind(error: ApiError, outcome: str) -> None:
     desk = Desk()
-    for controller in Controller:
+    for controller in TokenController:
         desk.reporter.failed(controller, error, 1.0)
         assert desk.count(controller, outcome) == 1
 
@@ -99,21 +99,21 @@ def test_a_failed_write_is_counted_by_its_kind(error: ApiError, outcome: str) ->
 def test_trouble_is_logged_once_a_minute_and_counted_each_time(logged: Callable[[], list[str]]) -> None:
     desk = Desk()
     for _ in range(10):
-        desk.reporter.failed(Controller.SIGNER, ApiError(500, "InternalError", "sorry"), 1.0)
-    desk.reporter.failed(Controller.CLEANER, ApiError(500, "InternalError", "sorry"), 1.0)
+        desk.reporter.failed(TokenController.SIGNER, ApiError(500, "InternalError", "sorry"), 1.0)
+    desk.reporter.failed(TokenController.CLEANER, ApiError(500, "InternalError", "sorry"), 1.0)
     first, second = logged()
     assert "cannot sign cluster-info" in first
     assert "cannot delete an expired token" in second
     desk.seconds += LOG_PERIOD
-    desk.reporter.failed(Controller.SIGNER, ApiError(500, "InternalError", "sorry"), 1.0)
+    desk.reporter.failed(TokenController.SIGNER, ApiError(500, "InternalError", "sorry"), 1.0)
     assert len(logged()) == 3
-    assert desk.count(Controller.SIGNER, "refused") == 11
+    assert desk.count(TokenController.SIGNER, "refused") == 11
     assert not desk.recorded.events
 
 
 def test_a_lost_race_is_no_trouble(logged: Callable[[], list[str]]) -> None:
     desk = Desk()
-    desk.reporter.failed(Controller.SIGNER, Conflict(409, "Conflict", "changed"), 0.25)
+    desk.reporter.failed(TokenController.SIGNER, Conflict(409, "Conflict", "changed"), 0.25)
     assert not logged()
     assert not desk.recorded.events
 
@@ -122,7 +122,7 @@ def test_a_missing_right_is_told_on_the_cluster_once_in_ten_minutes(logged: Call
     desk = Desk()
     refusal = Forbidden(403, "Forbidden", "may not update configmaps")
     for _ in range(3):
-        desk.reporter.failed(Controller.SIGNER, refusal, 1.0)
+        desk.reporter.failed(TokenController.SIGNER, refusal, 1.0)
         desk.reporter.may_not_watch(refusal)
     assert [(kind, reason) for kind, reason, _ in desk.recorded.events] == [("Warning", REASON)] * 2
     assert all("may not update configmaps" in message and REMEDY in message for *_, message in desk.recorded.events)
@@ -136,7 +136,7 @@ def test_done_work_is_logged_and_counted(logged: Callable[[], list[str]]) -> Non
     desk = Desk()
     desk.reporter.signed(3, 0.004)
     desk.reporter.cleaned("bootstrap-token-abcdef")
-    assert [desk.count(controller, "written") for controller in Controller] == [1, 1]
+    assert [desk.count(controller, "written") for controller in TokenController] == [1, 1]
     signed, cleaned = logged()
     assert '"tokens":3' in signed
     assert "bootstrap-token-abcdef" in cleaned
@@ -145,4 +145,4 @@ def test_done_work_is_logged_and_counted(logged: Callable[[], list[str]]) -> Non
 def test_settings_say_which_of_the_pair_run() -> None:
     assert enabled_controllers(Settings(identity="a")) == frozenset()
     both = Settings(identity="a", controllers=("*", "bootstrap-signer", "token-cleaner"))
-    assert enabled_controllers(both) == frozenset(Controller)
+    assert enabled_controllers(both) == frozenset(TokenController)

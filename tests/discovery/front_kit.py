@@ -23,7 +23,7 @@ from jwt_kit import NOW, TOKEN
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.front.metrics import Metrics
 from nodeattest_discovery.front.service import DiscoveryService
-from nodeattest_discovery.front.settings import Limits
+from nodeattest_discovery.front.settings import FrontLimits
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject
@@ -126,7 +126,7 @@ class Answer:
 def service(
     known: KnownCluster,
     *,
-    limits: Limits | None = None,
+    limits: FrontLimits | None = None,
     audience: str | None = None,
     metrics: Metrics | None = None,
     clock: Callable[[], float] = lambda: 0.0,
@@ -134,7 +134,7 @@ def service(
     """Make the service at the time of the JWTs of ``jwt_kit``."""
     return DiscoveryService(
         known,
-        limits=limits or Limits(),
+        limits=limits or FrontLimits(),
         audience=audience,
         metrics=metrics or Metrics(),
         now=lambda: NOW,
@@ -148,14 +148,14 @@ async def listening(
     directory: Path,
     authority: Authority,
     *,
-    limits: Limits | None = None,
+    limits: FrontLimits | None = None,
     client_ca: Path | None = None,
     most_body: int = 0,
 ) -> AsyncGenerator[Listener]:
     """Listen on loopback."""
     certificate, key = authority.certify(directory)
     tls = ServingCertificate(certificate, key, client_ca)
-    listener = Listener(handler, Address(LOOPBACK, 0), tls.context, limits or Limits(), most_body=most_body)
+    listener = Listener(handler, Address(LOOPBACK, 0), tls.context, limits or FrontLimits(), most_body=most_body)
     await listener.start()
     try:
         yield listener
@@ -169,7 +169,7 @@ async def front(
     directory: Path,
     authority: Authority,
     *,
-    limits: Limits | None = None,
+    limits: FrontLimits | None = None,
     audience: str | None = None,
 ) -> AsyncGenerator[int]:
     """Run a front and give its port."""

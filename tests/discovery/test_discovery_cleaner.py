@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from token_world import CLEANER, TokenCluster, VirtualTime, eventually, working
 
-from nodeattest_discovery.controllers.ground import RECHECK, Ground
+from nodeattest_discovery.controllers.deps import RECHECK, ControllerDeps
 from nodeattest_sandbox.control_plane import ControlPlane
 
 START = datetime(2020, 6, 1, tzinfo=UTC)
@@ -63,7 +63,7 @@ async def test_what_is_no_token_by_type_and_name_is_never_deleted(cluster: Token
 async def test_a_token_goes_at_its_moment_and_not_before(cluster: TokenCluster) -> None:
     time = VirtualTime(START)
     cluster.add("cln010", expiration="2020-06-01T00:30:00Z")
-    async with working(cluster.kubeconfig(), enabled=CLEANER, ground=time.ground) as told:
+    async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
         for _ in range(29):
             time.advance(60)
             await asyncio.sleep(0.01)
@@ -77,7 +77,7 @@ async def test_a_token_goes_at_its_moment_and_not_before(cluster: TokenCluster) 
 async def test_a_clock_that_jumps_forward_is_followed_soon(cluster: TokenCluster) -> None:
     time = VirtualTime(START)
     cluster.add("cln011", expiration="2020-06-02T00:00:00Z")
-    async with working(cluster.kubeconfig(), enabled=CLEANER, ground=time.ground) as told:
+    async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
         time.jump(25 * 3600)
         time.advance(RECHECK)
         await eventually(lambda: told.names == ["bootstrap-token-cln011"])
@@ -86,7 +86,7 @@ async def test_a_clock_that_jumps_forward_is_followed_soon(cluster: TokenCluster
 async def test_a_clock_that_jumps_back_deletes_nothing_early(cluster: TokenCluster) -> None:
     time = VirtualTime(START)
     cluster.add("cln012", expiration="2020-06-01T00:00:50Z")
-    async with working(cluster.kubeconfig(), enabled=CLEANER, ground=time.ground) as told:
+    async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
         time.jump(-3600)
         time.advance(50)
         await breathe()
@@ -100,11 +100,11 @@ async def test_a_clock_that_jumps_back_deletes_nothing_early(cluster: TokenClust
 async def test_a_clock_that_is_ahead_of_the_api_server_s_deletes_nothing_that_is_good_there(
     cluster: TokenCluster,
 ) -> None:
-    wrong = Ground(now=lambda: datetime.now(UTC) + timedelta(days=2))
+    wrong = ControllerDeps(now=lambda: datetime.now(UTC) + timedelta(days=2))
     in_a_day = datetime.now(UTC) + timedelta(days=1)
     cluster.add("cln020", expiration=in_a_day.strftime("%Y-%m-%dT%H:%M:%SZ"))
     cluster.add("cln021", expiration="2020-01-01T00:00:00Z")
-    async with working(cluster.kubeconfig(), enabled=CLEANER, ground=wrong) as told:
+    async with working(cluster.kubeconfig(), enabled=CLEANER, deps=wrong) as told:
         await eventually(lambda: told.failures and told.names)
         await breathe()
     assert told.names == ["bootstrap-token-cln021"]
@@ -116,7 +116,7 @@ async def test_a_prolonged_token_stays_and_a_shortened_one_goes(cluster: TokenCl
     time = VirtualTime(START)
     cluster.add("cln013", expiration="2020-06-01T00:00:30Z")
     cluster.add("cln014", expiration="2021-01-01T00:00:00Z")
-    async with working(cluster.kubeconfig(), enabled=CLEANER, ground=time.ground) as told:
+    async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
         cluster.prolong("cln013", "2020-06-01T00:02:00Z")
         cluster.prolong("cln014", "2020-05-01T00:00:00Z")
         await eventually(lambda: told.names == ["bootstrap-token-cln014"])
@@ -128,7 +128,7 @@ async def test_a_prolonged_token_stays_and_a_shortened_one_goes(cluster: TokenCl
 async def test_a_token_that_a_finalizer_holds_is_asked_to_go_once(cluster: TokenCluster) -> None:
     time = VirtualTime(START)
     cluster.add("cln015", expiration="2020-01-01T00:00:00Z", finalizer="tests.example/hold")
-    async with working(cluster.kubeconfig(), enabled=CLEANER, ground=time.ground) as told:
+    async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
         await eventually(lambda: told.names)
         await asyncio.sleep(1.0)  # the watch tells that it is being deleted
         for _ in range(5):

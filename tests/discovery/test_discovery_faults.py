@@ -11,7 +11,7 @@ from gate import Call, Gate
 from token_world import CLEANER, SIGNER, TokenCluster, eventually, signature, working
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.controllers.ground import Controller
+from nodeattest_discovery.controllers.deps import TokenController
 from nodeattest_kube.client import Conflict, Forbidden, Unreachable
 from nodeattest_sandbox.control_plane import ControlPlane
 
@@ -54,7 +54,7 @@ async def test_a_refused_write_of_signatures_is_made_again(cluster: TokenCluster
     async with working(path, enabled=SIGNER) as told:
         await eventually(lambda: cluster.info().get("jws-kubeconfig-flt001") == signature(token))
         await eventually(lambda: told.signings)
-    assert [(controller, error.status) for controller, error in told.failures] == [(Controller.SIGNER, code)] * 3
+    assert [(controller, error.status) for controller, error in told.failures] == [(TokenController.SIGNER, code)] * 3
 
 
 async def test_a_lost_race_for_cluster_info_is_run_again_on_what_stands_there_now(
@@ -131,7 +131,7 @@ async def test_a_refused_delete_is_made_again(cluster: TokenCluster, gate: Gate,
     async with working(path, enabled=CLEANER) as told:
         await eventually(lambda: told.names == ["bootstrap-token-flt005"])
     assert not cluster.has("bootstrap-token-flt005")
-    assert [(controller, error.status) for controller, error in told.failures] == [(Controller.CLEANER, code)] * 2
+    assert [(controller, error.status) for controller, error in told.failures] == [(TokenController.CLEANER, code)] * 2
 
 
 @pytest.mark.parametrize("what", ["made anew", "prolonged"])
@@ -204,7 +204,9 @@ async def test_rights_that_come_late_are_used_when_they_are_there(cluster: Token
     cluster.add("flt015", expiration="2020-01-01T00:00:00Z")
     path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
     async with working(path) as told:
-        await eventually(lambda: {who for who, error in told.failures if isinstance(error, Forbidden)} == {*Controller})
+        await eventually(
+            lambda: {who for who, error in told.failures if isinstance(error, Forbidden)} == {*TokenController}
+        )
         allowed.append(True)
         await eventually(lambda: cluster.signed_ids() == {"flt014"})
         await eventually(lambda: not cluster.has("bootstrap-token-flt015"))

@@ -14,9 +14,9 @@ from front_kit import LOOPBACK, Answer, Authority, KnownCluster, ask, front, get
 from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt
 
 from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery.front.authenticate import authenticate
 from nodeattest_discovery.front.metrics import Metrics
-from nodeattest_discovery.front.proof import prove
-from nodeattest_discovery.front.settings import Limits
+from nodeattest_discovery.front.settings import FrontLimits
 from nodeattest_discovery.jwt import hs256, mint, parse
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject
@@ -145,7 +145,7 @@ def test_as_much_is_computed_whatever_is_wrong(token: BootstrapToken, secret: Js
 
     text = mint(token, NOW).encode()
     with contextlib.suppress(Denied):
-        prove(parse(text), look_up, now=NOW, mac=mac)
+        authenticate(parse(text), look_up, now=NOW, mac=mac)
     assert (macs, looked_up) == ([text.rpartition(b".")[0]], [token.id])
 
 
@@ -220,7 +220,7 @@ async def test_without_cluster_info_a_proved_asker_is_told_so(
 async def test_a_client_over_its_limit_waits_and_a_forwarded_address_is_not_believed(
     known: KnownCluster, authority: Authority, tmp_path: Path
 ) -> None:
-    async with front(known, tmp_path, authority, limits=Limits(client_burst=2, client_rate=1.0)) as port:
+    async with front(known, tmp_path, authority, limits=FrontLimits(client_burst=2, client_rate=1.0)) as port:
         forwarded = [b"X-Forwarded-For: 192.0.2.%d\r\nForwarded: for=192.0.2.9\r\n" % number for number in range(3)]
         answers = [await ask(port, get(bearer(), more=more), authority) for more in forwarded]
     assert [answer.status for answer in answers] == [200, 200, 429]
@@ -231,7 +231,7 @@ async def test_a_tokens_limit_is_used_up_only_by_whoever_proves_it(
     known: KnownCluster, authority: Authority, tmp_path: Path
 ) -> None:
     forged = get(b"Bearer " + jwt(secret="0123456789abcdee"))
-    async with front(known, tmp_path, authority, limits=Limits(token_burst=1, token_rate=0.001)) as port:
+    async with front(known, tmp_path, authority, limits=FrontLimits(token_burst=1, token_rate=0.001)) as port:
         answers = [await ask(port, request, authority) for request in (forged, forged, get(bearer()), get(bearer()))]
     assert [answer.status for answer in answers] == [401, 401, 200, 429]
 
@@ -239,7 +239,7 @@ async def test_a_tokens_limit_is_used_up_only_by_whoever_proves_it(
 async def test_connections_are_bounded_and_end_however_slowly_they_speak(
     known: KnownCluster, authority: Authority, tmp_path: Path
 ) -> None:
-    limits = Limits(connections_of_client=2, connection_seconds=0.5)
+    limits = FrontLimits(connections_of_client=2, connection_seconds=0.5)
     handler = service(known).handle
     context = ssl.create_default_context(cadata=authority.pem.decode())
     async with listening(handler, tmp_path, authority, limits=limits) as listener:

@@ -70,7 +70,7 @@ def shown(anonymous: Client, bearer: str) -> int:
 
 def judged(odd: OddSecret) -> tuple[str, ...] | None:
     try:
-        known = token.parse(odd.token) == secret.stored(odd.body)
+        known = token.parse(odd.token) == secret.stored_token(odd.body)
     except Denied:
         return None
     return secret.authenticating_groups(odd.body, datetime.now(UTC)) if known else None

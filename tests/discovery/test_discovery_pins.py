@@ -107,13 +107,13 @@ def sequence(*content: bytes) -> bytes:
 
 @pytest.mark.parametrize("bundle", [[CA, OTHER_CA], [OTHER_CA, CA], [OTHER_CA, CA, OTHER_CA]])
 def test_a_bundle_is_worth_its_pinned_part(bundle: Sequence[x509.Certificate]) -> None:
-    assert pins.keep_pinned(bundle, [pins.pin_of(CA)]) == (CA,)
+    assert pins.select_pinned(bundle, [pins.pin_of(CA)]) == (CA,)
 
 
 def test_each_pinned_ca_is_kept_also_a_renewed_one_of_the_same_key() -> None:
     renewed = certificate(name="renewed", number=8)
-    assert pins.keep_pinned([CA, OTHER_CA, renewed], [pins.pin_of(CA)]) == (CA, renewed)
-    assert pins.keep_pinned([CA, OTHER_CA], [pins.pin_of(OTHER_CA), pins.pin_of(CA)]) == (CA, OTHER_CA)
+    assert pins.select_pinned([CA, OTHER_CA, renewed], [pins.pin_of(CA)]) == (CA, renewed)
+    assert pins.select_pinned([CA, OTHER_CA], [pins.pin_of(OTHER_CA), pins.pin_of(CA)]) == (CA, OTHER_CA)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_each_pinned_ca_is_kept_also_a_renewed_one_of_the_same_key() -> None:
 )
 def test_a_bundle_without_a_pinned_ca_is_denied(bundle: list[x509.Certificate], wanted: list[CaPin]) -> None:
     with pytest.raises(Denied) as raised:
-        pins.keep_pinned(bundle, wanted)
+        pins.select_pinned(bundle, wanted)
     assert raised.value.reason is Reason.CA_NOT_PINNED
 
 
@@ -131,4 +131,4 @@ def test_a_ca_of_the_same_name_and_number_is_another_ca() -> None:
     impostor = certificate(OTHER_KEY)
     assert impostor.subject == CA.subject
     with pytest.raises(Denied):
-        pins.keep_pinned([impostor], [pins.pin_of(CA)])
+        pins.select_pinned([impostor], [pins.pin_of(CA)])

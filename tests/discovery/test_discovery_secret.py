@@ -33,7 +33,7 @@ def known(odd: OddSecret) -> tuple[str, ...] | None:
         shown = token.parse(odd.token)
     except Denied:
         return None
-    found = secret.stored(odd.body)
+    found = secret.stored_token(odd.body)
     return secret.authenticating_groups(odd.body, NOW) if found == shown else None
 
 
@@ -99,7 +99,7 @@ def test_bytes_that_are_no_utf8_stay_what_they_are() -> None:
     ids=str,
 )
 def test_whatever_is_no_token_signs_nothing_and_is_nobody(body: dict[str, object]) -> None:
-    assert secret.stored(body) is None
+    assert secret.stored_token(body) is None
     assert secret.signing_token(body, NOW) is None
     assert secret.authenticating_groups(body, NOW) is None
     assert secret.expiry(body, NOW) == (Expiry.NEVER, None)
@@ -128,7 +128,7 @@ def test_the_data_of_a_token_are_those_that_kubeadm_writes() -> None:
 def test_groups_keep_their_order_and_stand_once() -> None:
     groups = ("system:bootstrappers:b", "system:bootstrappers:a", "system:bootstrappers:b")
     body = stored(secret.encode(TokenSecret(token=TOKEN, groups=groups)))
-    assert secret.text_of(body, ["auth-extra-groups"]) == ("system:bootstrappers:b,system:bootstrappers:a",)
+    assert secret.text_values(body, ["auth-extra-groups"]) == ("system:bootstrappers:b,system:bootstrappers:a",)
     assert secret.authenticating_groups(body, NOW) == ("system:bootstrappers", *sorted(set(groups)))
 
 
@@ -208,7 +208,7 @@ def test_what_is_written_is_judged_as_it_was_meant(wanted: TokenSecret) -> None:
         "data": data,
     }
     lives = wanted.expires is None or wanted.expires.replace(microsecond=0) > NOW
-    assert secret.stored(body) == wanted.token
+    assert secret.stored_token(body) == wanted.token
     assert secret.usages_of(body) == tuple(sorted(wanted.usages))
     assert (secret.expiry(body, NOW)[0] is not Expiry.PAST) is lives
     assert secret.signing_token(body, NOW) == (wanted.token if lives and Usage.SIGNING in wanted.usages else None)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from token_world import CLEANER, KUBECONFIG, SIGNER, TokenCluster, VirtualTime, eventually, signature, working
 
-from nodeattest_discovery.controllers.ground import RECHECK
+from nodeattest_discovery.controllers.deps import RECHECK
 from nodeattest_sandbox.control_plane import ControlPlane
 
 
@@ -141,7 +141,7 @@ async def test_a_token_s_end_takes_its_signature_at_that_moment_without_the_clea
     cluster.publish()
     cluster.add("sgn011", expiration="2026-06-01T12:00:00Z")
     cluster.add("sgn012", expiration="2026-06-01T13:00:00Z")
-    async with working(cluster.kubeconfig(), enabled=SIGNER, ground=time.ground) as told:
+    async with working(cluster.kubeconfig(), enabled=SIGNER, deps=time.deps) as told:
         await eventually(lambda: cluster.signed_ids() == {"sgn011", "sgn012"})
         await pass_hours(time, 11.9)
         assert len(told.signings) == 1
@@ -157,7 +157,7 @@ async def test_a_clock_that_jumps_past_a_token_s_end_takes_its_signature_soon(cl
     time = VirtualTime(datetime(2026, 6, 1, tzinfo=UTC))
     cluster.publish()
     cluster.add("sgn013", expiration="2026-06-01T12:00:00Z")
-    async with working(cluster.kubeconfig(), enabled=SIGNER, ground=time.ground):
+    async with working(cluster.kubeconfig(), enabled=SIGNER, deps=time.deps):
         await eventually(lambda: cluster.signed_ids() == {"sgn013"})
         time.jump(13 * 3600)
         time.advance(RECHECK)

@@ -17,9 +17,9 @@ import pytest
 from front_kit import LOOPBACK, Authority, KnownCluster, ask, get, listening, secret_object, service
 from jwt_kit import NOW, TOKEN, jwt
 
+from nodeattest_discovery.front.authenticate import authenticate
 from nodeattest_discovery.front.metrics import Metrics
-from nodeattest_discovery.front.proof import prove
-from nodeattest_discovery.front.settings import Limits
+from nodeattest_discovery.front.settings import FrontLimits
 from nodeattest_discovery.jwt import mint, parse
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.rate_limiter import RateLimiter
@@ -54,7 +54,7 @@ async def test_handshakes_that_fail_leave_no_buffers_for_the_collector(
     known: KnownCluster, authority: Authority, tmp_path: Path
 ) -> None:
     """asyncio's TLS has a buffer of 256 KiB a connection: a thousand in cycles are all of a container's memory."""
-    limits = Limits(connections_of_client=1)
+    limits = FrontLimits(connections_of_client=1)
     async with listening(service(known).handle, tmp_path, authority, limits=limits) as listener:
         gc.collect()
         gc.disable()
@@ -76,7 +76,7 @@ async def test_handshakes_that_fail_leave_no_buffers_for_the_collector(
 async def test_clients_that_hold_all_connections_lose_their_oldest_to_a_newcomer(
     known: KnownCluster, authority: Authority, tmp_path: Path
 ) -> None:
-    limits = Limits(connections=2, connections_of_client=2)
+    limits = FrontLimits(connections=2, connections_of_client=2)
     async with listening(service(known).handle, tmp_path, authority, limits=limits) as listener:
         held = [
             await asyncio.open_connection(LOOPBACK, listener.port, local_addr=(ELSEWHERE, 0), ssl=trusting(authority))
@@ -96,7 +96,7 @@ async def test_a_client_far_over_its_rate_gets_no_handshake_and_others_do(
 ) -> None:
     tls = ServingCertificate(*authority.certify(tmp_path))
     arrivals = RateLimiter(burst=2, per_second=1.0, clock=lambda: 0.0)
-    listener = Listener(service(known).handle, Address(LOOPBACK, 0), tls.context, Limits(), arrivals=arrivals)
+    listener = Listener(service(known).handle, Address(LOOPBACK, 0), tls.context, FrontLimits(), arrivals=arrivals)
     await listener.start()
     try:
         for _ in range(2):
@@ -113,7 +113,7 @@ async def test_a_client_far_over_its_rate_gets_no_handshake_and_others_do(
 async def test_whoever_holds_most_gets_no_place_of_others(
     known: KnownCluster, authority: Authority, tmp_path: Path
 ) -> None:
-    limits = Limits(connections=2, connections_of_client=2)
+    limits = FrontLimits(connections=2, connections_of_client=2)
     async with listening(service(known).handle, tmp_path, authority, limits=limits) as listener:
         reader, writer = await asyncio.open_connection(LOOPBACK, listener.port, ssl=trusting(authority))
         other = await asyncio.open_connection(LOOPBACK, listener.port, local_addr=(ELSEWHERE, 0))
@@ -138,7 +138,7 @@ async def test_whoever_holds_most_gets_no_place_of_others(
 async def test_a_connection_ends_when_more_comes_than_a_request_has(
     head: bytes, known: KnownCluster, authority: Authority, tmp_path: Path
 ) -> None:
-    limits = Limits(connection_seconds=1000)
+    limits = FrontLimits(connection_seconds=1000)
     async with listening(service(known).handle, tmp_path, authority, limits=limits) as listener:
         reader, writer = await asyncio.open_connection(LOOPBACK, listener.port, ssl=trusting(authority))
         writer.write(head)
@@ -213,7 +213,7 @@ def test_a_token_that_nobody_has_takes_the_very_steps_of_one_with_another_secret
         sys.setprofile(note)
         try:
             with suppress(Denied):
-                prove(forged, look_up, now=NOW)
+                authenticate(forged, look_up, now=NOW)
         finally:
             sys.setprofile(None)
         return called

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.controllers.cluster import TokenControllers
-from nodeattest_discovery.controllers.ground import Controller, Ground
+from nodeattest_discovery.controllers.deps import ControllerDeps, TokenController
+from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_discovery.secret import SECRET_TYPE, secret_name
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.client import ApiClient, ApiError
@@ -41,9 +41,9 @@ SECRETS: Final = "/api/v1/namespaces/kube-system/secrets"
 CONFIG_MAPS: Final = "/api/v1/namespaces/kube-public/configmaps"
 SECRET: Final = "0123456789abcdef"
 KUBECONFIG: Final = "apiVersion: v1\nkind: Config\n# any text is signed as it is, here ünd there\n"
-BOTH: Final = frozenset(Controller)
-SIGNER: Final = frozenset({Controller.SIGNER})
-CLEANER: Final = frozenset({Controller.CLEANER})
+BOTH: Final = frozenset(TokenController)
+SIGNER: Final = frozenset({TokenController.SIGNER})
+CLEANER: Final = frozenset({TokenController.CLEANER})
 LIMIT: Final = 20.0
 """Seconds until what must happen has happened."""
 _numbers: Final = count()
@@ -69,8 +69,8 @@ class VirtualTime:
         self._timers: list[_Timer] = []
 
     @property
-    def ground(self) -> Ground:
-        return Ground(now=lambda: self.wall, clock=lambda: self.seconds, timer=self._timer, random=lambda: 0.0)
+    def deps(self) -> ControllerDeps:
+        return ControllerDeps(now=lambda: self.wall, clock=lambda: self.seconds, timer=self._timer, random=lambda: 0.0)
 
     def advance(self, seconds: float) -> None:
         """Let time pass for all clocks."""
@@ -113,7 +113,7 @@ class Told:
 
     signings: list[int] = field(default_factory=list[int])
     names: list[str] = field(default_factory=list[str])
-    failures: list[tuple[Controller, ApiError]] = field(default_factory=list[tuple[Controller, ApiError]])
+    failures: list[tuple[TokenController, ApiError]] = field(default_factory=list[tuple[TokenController, ApiError]])
 
     def signed(self, tokens: int, seconds: float) -> None:
         assert 0 <= seconds < 600
@@ -122,7 +122,7 @@ class Told:
     def cleaned(self, name: str) -> None:
         self.names.append(name)
 
-    def failed(self, controller: Controller, error: ApiError, delay: float) -> None:
+    def failed(self, controller: TokenController, error: ApiError, delay: float) -> None:
         assert delay > 0
         self.failures.append((controller, error))
 
@@ -226,14 +226,14 @@ class TokenCluster:
 async def working(
     kubeconfig: Path,
     *,
-    enabled: frozenset[Controller] = BOTH,
-    ground: Ground | None = None,
+    enabled: frozenset[TokenController] = BOTH,
+    deps: ControllerDeps | None = None,
     request_timeout: float = 10.0,
 ) -> AsyncGenerator[Told]:
     """Let the controllers work for the length of the block."""
     told = Told()
     async with ApiClient.from_kubeconfig_file(kubeconfig, request_timeout=request_timeout) as client:
-        pair = TokenControllers(client, enabled, observer=told, ground=ground)
+        pair = TokenControllers(client, enabled, observer=told, deps=deps)
         running = asyncio.create_task(pair.run())
         try:
             await eventually(lambda: pair.synced, "the first lists", seconds=60)

@@ -22,9 +22,9 @@ from front_kit import LOOPBACK, Authority
 from gateway_kit import NAME, NAMESPACE, FixedBackends, LoopThread, certify, front_proxy_flags, until
 
 from nodeattest_identity.addon.gateway import app
+from nodeattest_identity.addon.gateway.api_group import API_SERVICE, ROOT
 from nodeattest_identity.addon.gateway.app import Ports
-from nodeattest_identity.addon.gateway.backends import Endpoint
-from nodeattest_identity.addon.gateway.names import API_SERVICE, ROOT
+from nodeattest_identity.addon.gateway.endpoints import Endpoint
 from nodeattest_identity.addon.gateway.settings import GatewaySettings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject

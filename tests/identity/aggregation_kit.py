@@ -10,7 +10,7 @@ from front_kit import Authority
 from gateway_kit import NAME, NAMESPACE, send
 
 from nodeattest_controller import manifests
-from nodeattest_identity.addon.gateway.names import API_SERVICE, ROOT
+from nodeattest_identity.addon.gateway.api_group import API_SERVICE, ROOT
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane

@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from front_kit import LOOPBACK, Authority
 
-from nodeattest_identity.addon.gateway.backends import Endpoint
-from nodeattest_identity.addon.gateway.refusals import Refused
-from nodeattest_identity.addon.gateway.target import Target
+from nodeattest_identity.addon.gateway.endpoints import Endpoint
+from nodeattest_identity.addon.gateway.errors import StatusError
+from nodeattest_identity.addon.gateway.target import ServiceTarget
 from nodeattest_sandbox.certificates import builder, usage
 from nodeattest_sandbox.client import Client
 
@@ -88,10 +88,10 @@ class FixedBackends:
     def __init__(self) -> None:
         self.known: dict[tuple[str, str], Endpoint] = {}
 
-    async def find(self, target: Target, /) -> Endpoint:
+    async def find(self, target: ServiceTarget, /) -> Endpoint:
         found = self.known.get((target.namespace, target.service))
         if found is None:
-            raise Refused(HTTPStatus.NOT_FOUND, "no such service")
+            raise StatusError(HTTPStatus.NOT_FOUND, "no such service")
         return found
 
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from front_kit import LOOPBACK, Authority
 
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, Documents, documents
-from nodeattest_identity.issuer.keys import VerifyingKey, of_public
+from nodeattest_identity.issuer.keys import VerifyingKey, verifying_key
 from nodeattest_identity.issuer.urls import CONFIGURATION_PATH, JWKS_PATH
 from nodeattest_identity.serve import app
 from nodeattest_identity.serve.settings import ServeSettings
@@ -34,7 +34,7 @@ LIMIT: Final = 20.0
 
 
 def new_key() -> VerifyingKey:
-    return of_public(ec.generate_private_key(ec.SECP256R1()).public_key())
+    return verifying_key(ec.generate_private_key(ec.SECP256R1()).public_key())
 
 
 def pem(*keys: VerifyingKey) -> bytes:

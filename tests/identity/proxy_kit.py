@@ -11,7 +11,7 @@ from typing import Final, SupportsIndex
 
 from aiohttp import web
 
-from nodeattest_identity.proxy.forward import Forwarder, Order, Upstream, sender_of
+from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.paths import read_target
 from nodeattest_identity.proxy.refusals import Refusal
@@ -134,7 +134,7 @@ async def proxy(
     async with Forwarder(limits) as forwarder:
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
-            order = Order(
+            order = ForwardOptions(
                 upstream=Upstream(host=LOOPBACK, port=seen.port),
                 target=read_target(request.raw_path),
                 deadline=asyncio.get_running_loop().time() + limits.request_seconds,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_identity.issuer.keys import VerifyingKey, of_public, read_jwks
-from nodeattest_identity.publish.layout import default_jwks_uri
-from nodeattest_identity.publish.plan import Wanted
-from nodeattest_identity.publish.state import State, parse
-from nodeattest_identity.publish.store import Store, Stored
+from nodeattest_identity.issuer.keys import VerifyingKey, read_jwks, verifying_key
+from nodeattest_identity.publish.paths import default_jwks_uri
+from nodeattest_identity.publish.plan import Desired
+from nodeattest_identity.publish.state import IssuerState, parse
+from nodeattest_identity.publish.store import Store, StoredObject
 from nodeattest_identity.publish.stores.directory import DirectoryStore
 
 ISSUER = "https://issuer.example/c1"
@@ -30,11 +30,11 @@ def private(name: str) -> ec.EllipticCurvePrivateKey:
 
 
 def key(name: str) -> VerifyingKey:
-    return of_public(private(name).public_key())
+    return verifying_key(private(name).public_key())
 
 
-def wanted(*names: str) -> Wanted:
-    return Wanted(issuer=ISSUER, jwks_uri=default_jwks_uri(ISSUER), keys=tuple(map(key, names)))
+def wanted(*names: str) -> Desired:
+    return Desired(issuer=ISSUER, jwks_uri=default_jwks_uri(ISSUER), keys=tuple(map(key, names)))
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Faulty:
     def name(self) -> str:
         return self.inner.name
 
-    async def read(self, path: str) -> Stored | None:
+    async def read(self, path: str) -> StoredObject | None:
         found = await self.inner.read(path)
         return found if found is None else replace(found, content_type=self.content_type)
 
@@ -88,7 +88,7 @@ def stood(root: Path) -> list[str]:
     return [each.kid for each in read_jwks((root / "openid/v1/jwks").read_bytes())]
 
 
-def state_of(root: Path) -> State:
+def state_of(root: Path) -> IssuerState:
     return parse((root / ".nodeattest/issuer-state.json").read_bytes())
 
 

@@ -19,9 +19,9 @@ from issuer_server import IssuerServer
 from token_kit import AUDIENCE, bad_tokens, claims, elliptic, header, rsa_key, token
 
 from nodeattest_identity.issuer.keys import VerifyingKey
-from nodeattest_identity.tokens.fetching import Https
 from nodeattest_identity.tokens.jwt import ALGORITHMS, Expected
-from nodeattest_identity.tokens.relying import RelyingParty
+from nodeattest_identity.tokens.oidc_http import HttpsFetcher
+from nodeattest_identity.tokens.relying_party import RelyingParty
 from nodeattest_providers.errors import Denied
 
 __all__ = ["KEYS", "NONCE", "Case", "cases", "google", "node", "ours", "pyjwt_client"]
@@ -65,7 +65,9 @@ def cases(issuer: str) -> list[Case]:
 
 async def ours(issuer: IssuerServer, asked: list[Case]) -> set[str]:
     """Ask our own relying party."""
-    party = RelyingParty.at(Expected(issuer=issuer.url, audiences=frozenset({AUDIENCE})), Https(ca_file=issuer.ca))
+    party = RelyingParty.at(
+        Expected(issuer=issuer.url, audiences=frozenset({AUDIENCE})), HttpsFetcher(ca_file=issuer.ca)
+    )
     taken: set[str] = set()
     for case in asked:
         try:

@@ -10,15 +10,15 @@ from typing import Final
 from proxy_kit import LOOPBACK, Seen
 from token_kit import NOW, claims, elliptic, header, token
 
-from nodeattest_identity.addon.sidecar.cache import Verified
-from nodeattest_identity.addon.sidecar.callers import Verifier
-from nodeattest_identity.addon.sidecar.jwts import JwtVerifier
+from nodeattest_identity.addon.sidecar.caller import Verifier
+from nodeattest_identity.addon.sidecar.jwt_verifier import JwtVerifier
 from nodeattest_identity.addon.sidecar.metrics import Metrics
 from nodeattest_identity.addon.sidecar.service import SidecarService
 from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.addon.sidecar.verifier_cache import CachedVerifier
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
-from nodeattest_identity.tokens.keyring import KnownKeys
+from nodeattest_identity.tokens.jwks_cache import StaticKeys
 from nodeattest_serving.settings import Address
 
 __all__ = ["AUDIENCE", "ISSUER", "Running", "Time", "authorization", "jwt_verifier", "sidecar", "users_token"]
@@ -43,7 +43,7 @@ class Running:
 
     port: int
     service: SidecarService
-    verified: Verified
+    verified: CachedVerifier
     metrics: Metrics = field(repr=False)
 
     def count(self, name: str) -> float:
@@ -67,7 +67,7 @@ def jwt_verifier(
     time: Callable[[], float], audiences: Callable[[], frozenset[str]] = lambda: frozenset({AUDIENCE})
 ) -> JwtVerifier:
     """Verify by the key of ``users_token``."""
-    keys = KnownKeys((elliptic().verifying,))
+    keys = StaticKeys((elliptic().verifying,))
     return JwtVerifier(keys, issuer=ISSUER, audiences=audiences, longest_lifetime=3600.0, now=time)
 
 
@@ -86,7 +86,7 @@ async def sidecar(
     usual = settings or SidecarSettings(address=Address(LOOPBACK, 0), upstream=Address(LOOPBACK, 1))
     settings = replace(usual, upstream=Address(LOOPBACK, seen.port))
     metrics = Metrics()
-    verified = Verified(verifier or jwt_verifier(time), keep=keep, secret=b"k" * 32, now=time, clock=clock)
+    verified = CachedVerifier(verifier or jwt_verifier(time), keep=keep, secret=b"k" * 32, now=time, clock=clock)
     async with Forwarder(settings.limits) as forwarder:
         service = SidecarService(
             settings, verified, forwarder, metrics=metrics, now=time, new_id=lambda: "0123456789abcdef"

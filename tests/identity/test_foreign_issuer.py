@@ -17,11 +17,11 @@ from front_kit import Authority
 from joserfc.jwk import ECKey, RSAKey
 from token_kit import elliptic, rsa_key
 
-from nodeattest_identity.tokens.fetching import Https
+from nodeattest_identity.tokens.jwks_cache import CacheTimes, JWKSCache
 from nodeattest_identity.tokens.jwt import Expected
-from nodeattest_identity.tokens.keyring import Keyring, Times
-from nodeattest_identity.tokens.minting import SigningKey
-from nodeattest_identity.tokens.relying import RelyingParty, discover
+from nodeattest_identity.tokens.oidc_http import HttpsFetcher
+from nodeattest_identity.tokens.relying_party import RelyingParty, discover
+from nodeattest_identity.tokens.signing import SigningKey
 from nodeattest_providers.errors import Denied, Reason
 
 SCRIPT: Final = Path(__file__).parents[1] / "oracles" / "issuer.mjs"
@@ -51,12 +51,12 @@ class Provider:
         """Publish these keys, and sign with the first."""
         self.ask(keys=[private_jwk(key) for key in keys], alg=keys[0].verifying.alg)
 
-    def party(self, now: float | None = None, times: Times | None = None) -> RelyingParty:
+    def party(self, now: float | None = None, times: CacheTimes | None = None) -> RelyingParty:
         """Make a relying party of ours."""
-        https = Https(ca_file=self.ca)
+        https = HttpsFetcher(ca_file=self.ca)
         expected = Expected(issuer=self.issuer, audiences=frozenset({"vault"}))
-        ring = Keyring(lambda: discover(https, self.issuer), monotonic=time.monotonic, times=times)
-        return RelyingParty(expected, ring, time.time if now is None else lambda: now)
+        keyset = JWKSCache(lambda: discover(https, self.issuer), monotonic=time.monotonic, times=times)
+        return RelyingParty(expected, keyset, time.time if now is None else lambda: now)
 
 
 def private_jwk(key: SigningKey) -> dict[str, object]:
@@ -113,7 +113,7 @@ async def test_its_id_token_is_verified_and_an_expired_one_is_not(provider: Prov
 
 async def test_its_rotation_is_followed_and_a_key_that_it_takes_back_is_gone(provider: Provider) -> None:
     provider.sign_with(FIRST)
-    at_once = Times(pause=0, shortest=0, unsaid=0)
+    at_once = CacheTimes(pause=0, shortest=0, unsaid=0)
     party, old = provider.party(times=at_once), provider.ask(token=True)
     assert (await party.verify(old)).algorithm == "RS256"
     provider.sign_with(SECOND, FIRST)

@@ -33,10 +33,10 @@ from gateway_kit import (
 from websockets.sync.client import connect
 
 from nodeattest_identity.addon.gateway import app
+from nodeattest_identity.addon.gateway.api_group import GROUP, ROOT
 from nodeattest_identity.addon.gateway.app import Ports
-from nodeattest_identity.addon.gateway.backends import Endpoint, EndpointReader
-from nodeattest_identity.addon.gateway.names import GROUP, ROOT
-from nodeattest_identity.addon.gateway.settings import GatewaySettings, Limits
+from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, Endpoint
+from nodeattest_identity.addon.gateway.settings import GatewaySettings, UserLimits
 from nodeattest_identity.addon.gateway.target import parse
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, maps_at
@@ -125,7 +125,7 @@ def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
             key=key,
             issuer=ISSUER,
             namespace=NAMESPACE,
-            limits=Limits(user_burst=1000, user_rate=1000),
+            limits=UserLimits(user_burst=1000, user_rate=1000),
         )
         client = ApiClient.from_kubeconfig_file(
             token_kubeconfig(plane, NAMESPACE, NAME, directory / "gateway.kubeconfig")
@@ -365,7 +365,7 @@ def test_the_gateway_s_own_account_finds_services_and_may_nothing_else(world: Wo
 
     async def found() -> Endpoint:
         async with ApiClient.from_kubeconfig_file(world.directory / "gateway.kubeconfig") as client:
-            reader = EndpointReader(client, clock=lambda: 0.0, pick=lambda several: several[0])
+            reader = ApiEndpointResolver(client, clock=lambda: 0.0, pick=lambda several: several[0])
             return await reader.find(parse(f"{ROOT}/namespaces/apps/services/real:web/proxy/"))
 
     assert world.loop.call(found()) == Endpoint("10.1.2.3", 8080)

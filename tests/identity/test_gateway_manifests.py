@@ -7,10 +7,10 @@ from pathlib import Path
 from nodeattest_cli.addon_auth.gateway import gateway
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items, mapping, strings, text
-from nodeattest_identity.addon.gateway.keeper import SECRET_NAME
-from nodeattest_identity.addon.gateway.names import API_SERVICE, GROUP, RESOURCE, SUBRESOURCE, VERSION
-from nodeattest_identity.addon.gateway.review import verb_of
-from nodeattest_identity.addon.gateway.settings import USUAL_PROXY
+from nodeattest_identity.addon.gateway.api_group import API_SERVICE, GROUP, RESOURCE, SUBRESOURCE, VERSION
+from nodeattest_identity.addon.gateway.authorizer import request_verb
+from nodeattest_identity.addon.gateway.key_store import SECRET_NAME
+from nodeattest_identity.addon.gateway.settings import DEFAULT_PROXY
 from nodeattest_identity.proxy.limits import CONNECTION_BYTES, STALLED_BYTES
 from nodeattest_kube.jsontypes import JsonObject
 
@@ -50,7 +50,7 @@ def test_the_gateway_reads_one_service_at_a_time_and_keeps_one_secret() -> None:
 
 
 def test_users_get_the_one_sub_resource_and_nobody_is_bound_to_it() -> None:
-    verbs = tuple(verb_of(method) for method in ("GET", "POST", "PUT", "PATCH", "DELETE"))
+    verbs = tuple(request_verb(method) for method in ("GET", "POST", "PUT", "PATCH", "DELETE"))
     assert rules("ClusterRole", name="nodeattest:addon-user") == {(GROUP, f"{RESOURCE}/{SUBRESOURCE}", (), verbs)}
     subjects = [subject for each in MADE for subject in items(each, "subjects")]
     assert {text(subject, "kind") for subject in subjects} == {"ServiceAccount"}
@@ -96,8 +96,8 @@ def test_all_connections_at_once_fit_into_the_memory_that_the_gateway_may_use() 
     limit = text(container, "resources", "limits", "memory")
     assert limit.endswith("Gi")
     process = 128 << 20
-    assert USUAL_PROXY.upstream_connections == USUAL_PROXY.connections
-    inside = USUAL_PROXY.connections * STALLED_BYTES + USUAL_PROXY.stranger_connections * CONNECTION_BYTES
+    assert DEFAULT_PROXY.upstream_connections == DEFAULT_PROXY.connections
+    inside = DEFAULT_PROXY.connections * STALLED_BYTES + DEFAULT_PROXY.unauthenticated_connections * CONNECTION_BYTES
     assert process + inside <= int(limit.removesuffix("Gi")) << 30
 
 

@@ -18,24 +18,24 @@ from front_kit import LOOPBACK, Authority
 from gateway_kit import AddOn, FixedBackends, certify
 from yarl import URL
 
-from nodeattest_identity.addon.gateway.backends import Endpoint
-from nodeattest_identity.addon.gateway.frontproxy import Identity, Trust
+from nodeattest_identity.addon.gateway.api_group import GROUP, GROUP_ROOT, ROOT
+from nodeattest_identity.addon.gateway.endpoints import Endpoint
+from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, UserInfo
+from nodeattest_identity.addon.gateway.issuer_endpoint import IssuerEndpoint
+from nodeattest_identity.addon.gateway.keyset import generate_key
 from nodeattest_identity.addon.gateway.metrics import Metrics
-from nodeattest_identity.addon.gateway.minting import Minter
-from nodeattest_identity.addon.gateway.names import GROUP, GROUP_ROOT, ROOT
-from nodeattest_identity.addon.gateway.publication import Publication
-from nodeattest_identity.addon.gateway.ring import generate
-from nodeattest_identity.addon.gateway.service import Gateway, Parts
-from nodeattest_identity.addon.gateway.settings import Limits
-from nodeattest_identity.addon.gateway.target import Target
+from nodeattest_identity.addon.gateway.service import Gateway, GatewayDeps
+from nodeattest_identity.addon.gateway.settings import UserLimits
+from nodeattest_identity.addon.gateway.target import ServiceTarget
 from nodeattest_identity.addon.gateway.tls import GatewayTls
+from nodeattest_identity.addon.gateway.token_cache import TokenCache
 from nodeattest_identity.issuer.documents import parse_configuration
 from nodeattest_identity.issuer.keys import read_jwks
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_identity.tokens.jwt import Expected, verify
-from nodeattest_identity.tokens.minting import SigningKey, signing_key
+from nodeattest_identity.tokens.signing import SigningKey, signing_key
 from nodeattest_serving.settings import Address
 
 ISSUER: Final = "https://gateway.example/addons"
@@ -53,11 +53,11 @@ class Site:
     serving: Authority = field(default_factory=lambda: Authority("gateway-ca"))
     add_on: AddOn = field(default_factory=AddOn)
     backends: FixedBackends = field(default_factory=FixedBackends)
-    key: SigningKey | None = field(default_factory=lambda: signing_key(generate("ES256")))
-    limits: Limits = field(default_factory=Limits)
+    key: SigningKey | None = field(default_factory=lambda: signing_key(generate_key("ES256")))
+    limits: UserLimits = field(default_factory=UserLimits)
     proxy: ProxyLimits = field(default_factory=ProxyLimits)
     metrics: Metrics = field(default_factory=Metrics)
-    trust: Trust | None = None
+    trust: FrontProxyTrust | None = None
     asked: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     clock: float = 0.0
     port: int = 0
@@ -71,10 +71,10 @@ class Site:
     def believe(self, *authorities: Authority) -> None:
         """Let the front proxies of these CAs in."""
         ders = tuple(ssl.PEM_cert_to_DER_cert(each.pem.decode()) for each in authorities)
-        self.trust = Trust(authorities=ders, allowed_names=frozenset({NAME}), has_uid=False)
+        self.trust = FrontProxyTrust(authorities=ders, allowed_names=frozenset({NAME}), has_uid=False)
         self.tls.believe(self.trust)
 
-    async def require(self, identity: Identity, target: Target, method: str) -> None:
+    async def require(self, identity: UserInfo, target: ServiceTarget, method: str) -> None:
         """Allow, and take note."""
         self.asked.append((identity.user, target.audience, method))
 
@@ -96,13 +96,13 @@ async def running(site: Site) -> AsyncGenerator[Site]:
     async with Forwarder(site.proxy) as forwarder:
         await site.add_on.start(site.add_on_tls)
         site.backends.known["apps", "dashboard"] = Endpoint(LOOPBACK, site.add_on.port)
-        parts = Parts(
+        parts = GatewayDeps(
             trust=lambda: site.trust,
             common_name=site.tls.common_name,
             reviews=site,
             backends=site.backends,
-            minter=Minter(ISSUER, lambda _: site.key, now=lambda: 1_800_000_000.0, jwt_id=lambda: "id"),
-            publication=Publication(ISSUER, lambda: (site.key.verifying,) if site.key else ()),
+            tokens=TokenCache(ISSUER, lambda _: site.key, now=lambda: 1_800_000_000.0, jwt_id=lambda: "id"),
+            issuer_endpoint=IssuerEndpoint(ISSUER, lambda: (site.key.verifying,) if site.key else ()),
             forwarder=forwarder,
             backend_tls=ssl.create_default_context(cadata=site.serving.pem.decode()),
             metrics=site.metrics,
@@ -111,7 +111,11 @@ async def running(site: Site) -> AsyncGenerator[Site]:
             parts, limits=site.limits, request_seconds=site.proxy.request_seconds, clock=lambda: site.clock
         )
         server = ProxyServer(
-            gateway.handle, Address(LOOPBACK, 0), site.tls.context, site.proxy, is_stranger=site.tls.is_stranger
+            gateway.handle,
+            Address(LOOPBACK, 0),
+            site.tls.context,
+            site.proxy,
+            is_unauthenticated=site.tls.is_unauthenticated,
         )
         await server.start()
         site.port = server.port
@@ -148,7 +152,7 @@ async def test_a_request_goes_on_with_a_token_and_is_asked_about_by_its_own_name
 
 
 async def test_a_user_over_his_limit_is_told_when_to_come_again_and_others_are_not_kept_out(tmp_path: Path) -> None:
-    site = Site(tmp_path, limits=Limits(user_burst=2, user_rate=0.2))
+    site = Site(tmp_path, limits=UserLimits(user_burst=2, user_rate=0.2))
     async with running(site), site.client(site.front) as client:
         answers = [await get(client, site, f"{DASHBOARD}/") for _ in range(3)]
         assert [status for status, _, _ in answers] == [200, 200, 429]
@@ -162,7 +166,7 @@ async def test_a_user_over_his_limit_is_told_when_to_come_again_and_others_are_n
 
 
 async def test_a_user_may_have_so_many_requests_at_once(tmp_path: Path) -> None:
-    site = Site(tmp_path, limits=Limits(user_requests=1))
+    site = Site(tmp_path, limits=UserLimits(user_requests=1))
     async with running(site), site.client(site.front) as client:
         async with client.get(site.url(f"{DASHBOARD}/stream"), headers=JANE) as open_answer:
             assert await open_answer.content.readline() == b"first\n"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_identity.addon.gateway.names import ROOT
-from nodeattest_identity.addon.gateway.refusals import Refused
+from nodeattest_identity.addon.gateway.api_group import ROOT
+from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.target import parse
 
 SERVICES = f"{ROOT}/namespaces/kube-system/services"
@@ -62,7 +62,7 @@ def test_without_a_slash_there_is_no_path_and_with_one_there_is() -> None:
     ],
 )
 def test_every_other_path_is_not_found(path: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StatusError) as refused:
         parse(path)
     assert refused.value.status == 404
 
@@ -97,7 +97,7 @@ def test_every_other_path_is_not_found(path: str) -> None:
     ],
 )
 def test_names_that_two_readers_could_read_differently_are_refused(place: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StatusError) as refused:
         parse(f"{ROOT}/{place}")
     assert refused.value.status == 400
     assert "127.0.0.1" not in refused.value.message
@@ -116,13 +116,13 @@ def test_any_text_gives_one_service_or_a_refusal(text: str) -> None:
     for raw in (text, f"{ROOT}/{text}", f"{SERVICES}/{text}", f"{SERVICES}/a/proxy/{text}"):
         try:
             target = parse(raw)
-        except Refused:
+        except StatusError:
             continue
         assert raw.startswith(f"{ROOT}/namespaces/{target.namespace}/services/{target.name}/proxy")
 
 
 def test_no_refusal_sends_users_around_the_gateway() -> None:
     """kube-apiserver's own proxy forwards without a caller's identity, and with whatever he says of himself."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StatusError) as refused:
         parse(f"{SERVICES}/dashboard/proxy/?add-auth=no")
     assert "/api/v1" not in refused.value.message

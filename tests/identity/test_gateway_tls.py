@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from front_kit import LOOPBACK, Authority
 from gateway_kit import certify
 
-from nodeattest_identity.addon.gateway.frontproxy import Trust
+from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust
 from nodeattest_identity.addon.gateway.tls import GatewayTls
 from nodeattest_sandbox.certificates import builder, usage
 from nodeattest_serving.settings import SettingsError
@@ -36,7 +36,7 @@ class Site:
         self.tls = GatewayTls(certificate, key, clock=lambda: self.now)
 
     def believe(self, *ders: bytes) -> None:
-        self.tls.believe(Trust(authorities=ders, allowed_names=frozenset(), has_uid=False))
+        self.tls.believe(FrontProxyTrust(authorities=ders, allowed_names=frozenset(), has_uid=False))
 
     async def name(self, certificate: tuple[Path, Path] | None, *, version: ssl.TLSVersion | None = None) -> str:
         """Connect and return how the gateway calls us."""

@@ -29,11 +29,11 @@ from nodeattest_controller.runtime.ownership import Ownership
 from nodeattest_controller.runtime.periodic import ResyncConfig
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, documents
+from nodeattest_identity.publish.desired import Desired
 from nodeattest_identity.publish.publisher import publish
-from nodeattest_identity.publish.readback import PublicReader
+from nodeattest_identity.publish.store_location import StoreAccess, open_store, parse_location
 from nodeattest_identity.publish.stores.directory import DirectoryStore
-from nodeattest_identity.publish.targets import Access, open_store, parse_target
-from nodeattest_identity.publish.wanted import Wanted
+from nodeattest_identity.publish.verify_public import PublicReader
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 
@@ -174,7 +174,7 @@ async def test_a_key_that_stays_though_the_cluster_does_not_name_it_is_told_of_o
     base, store = "https://tokens.example/fleet", DirectoryStore(tmp_path)
     site = PublishTargets(base, f"dir:{tmp_path}", 3600).of(KEY)
     old, new = new_key(), new_key()
-    want = Wanted(issuer=site.issuer, jwks_uri=site.jwks_uri, keys=(old, new))
+    want = Desired(issuer=site.issuer, jwks_uri=site.jwks_uri, keys=(old, new))
     await publish(store, want, clock=time.time)
     with caplog.at_level(logging.INFO):
         for now[0] in (0.0, 60.0, 3600.0, 25 * 3600.0):
@@ -275,7 +275,7 @@ async def test_a_bucket_holds_each_clusters_documents_in_a_folder_of_its_own(
             warned = {"Warning blue", "Warning green"}  # nobody serves this bucket
             await eventually(lambda: warned <= {kind for kind, _, _ in bench.fleet.events})
             for key, there in ((KEY, one), (OTHER, other)):
-                store = open_store(parse_target(bench.place), Access())
+                store = open_store(parse_location(bench.place), StoreAccess())
                 held = await store.read(f"{key}/{JWKS}")
                 await store.aclose()
                 assert held is not None

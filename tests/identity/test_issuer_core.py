@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_identity.issuer.documents import DocumentError, documents, parse_configuration
-from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, of_public, read_jwks, read_pem
+from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks, read_pem, verifying_key
 from nodeattest_identity.issuer.urls import UrlError, configuration_url, issuer_url, jwks_url
 
 ISSUER = "https://issuer.example/c1"
@@ -42,7 +42,7 @@ def jwks(*members: object) -> bytes:
 def test_keys_stay_in_the_files_order_and_private_ones_leave_their_public_half() -> None:
     (first, second) = read_pem(b"a comment\n" + RSA_PEM + PUBLIC_PEM)
     assert (first.alg, second.alg) == ("RS256", "ES256")
-    assert first.spki == of_public(RSA.public_key()).spki
+    assert first.spki == verifying_key(RSA.public_key()).spki
     assert second.public.public_numbers() == EC.public_key().public_numbers()
 
 
@@ -54,13 +54,13 @@ def test_coordinates_are_as_long_as_the_field(curve: ec.EllipticCurve) -> None:
         for key in (ec.derive_private_key(number, curve).public_key() for number in range(1, 20_000))
         if key.public_numbers().x.bit_length() <= 8 * (size - 1)
     )
-    shown = jwk(of_public(short))
+    shown = jwk(verifying_key(short))
     assert len(base64.urlsafe_b64decode(str(shown["x"]) + "==")) == size
     assert read_jwks(jwks(shown))[0].public.public_numbers() == short.public_numbers()
 
 
 def test_what_is_written_is_read_again_under_the_same_names() -> None:
-    keys = (of_public(RSA.public_key()), of_public(EC.public_key()))
+    keys = (verifying_key(RSA.public_key()), verifying_key(EC.public_key()))
     made = documents(ISSUER, JWKS_URI, keys)
     assert [(key.kid, key.spki) for key in read_jwks(made.jwks)] == [(key.kid, key.spki) for key in keys]
     said = parse_configuration(made.configuration)
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_published_whole_is_refused_and_not_quoted(make: C
     assert not any(line[:24] in str(refused.value) for line in lines if len(line) > 12)
 
 
-GOOD_RSA, GOOD_EC = jwk(of_public(RSA.public_key())), jwk(of_public(EC.public_key()))
+GOOD_RSA, GOOD_EC = jwk(verifying_key(RSA.public_key())), jwk(verifying_key(EC.public_key()))
 REFUSED_JWKS: dict[str, bytes] = {
     "no JSON": b"{",
     "a list": b"[]",
@@ -239,7 +239,7 @@ def test_the_configuration_stands_below_the_issuers_path() -> None:
 
 
 def test_no_keys_and_two_keys_of_one_name_give_no_documents() -> None:
-    key, other = of_public(RSA.public_key()), of_public(EC.public_key())
+    key, other = verifying_key(RSA.public_key()), verifying_key(EC.public_key())
     with pytest.raises(KeysError, match="at least one key"):
         documents(ISSUER, JWKS_URI, [])
     with pytest.raises(KeysError, match="one kid"):
@@ -248,7 +248,7 @@ def test_no_keys_and_two_keys_of_one_name_give_no_documents() -> None:
 
 
 def test_html_characters_are_escaped_as_go_escapes_them() -> None:
-    made = documents("https://a.example/a&b", JWKS_URI, [of_public(RSA.public_key())])
+    made = documents("https://a.example/a&b", JWKS_URI, [verifying_key(RSA.public_key())])
     assert b'{"issuer":"https://a.example/a\\u0026b","jwks_uri":' in made.configuration
 
 

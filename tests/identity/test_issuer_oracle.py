@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.issuer.keys import of_public, read_jwks, read_pem
+from nodeattest_identity.issuer.keys import read_jwks, read_pem, verifying_key
 from nodeattest_identity.issuer.urls import CONFIGURATION_PATH, JWKS_PATH, UrlError, issuer_url
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
@@ -58,7 +58,7 @@ def number(text: str) -> int:
 def test_kubernetes_own_vectors_come_out_byte_for_byte(jwks_uri: str) -> None:
     one = rsa.RSAPublicNumbers(65537, number(GO_RSA_N)).public_key()
     other = ec.EllipticCurvePublicNumbers(number(GO_EC_X), number(GO_EC_Y), ec.SECP256R1()).public_key()
-    made = documents("https://issuer.example.com", jwks_uri, [of_public(one), of_public(other)])
+    made = documents("https://issuer.example.com", jwks_uri, [verifying_key(one), verifying_key(other)])
     assert made.configuration.decode() == GO_CONFIGURATION % jwks_uri
     assert made.jwks.decode() == GO_JWKS
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.issuer.keys import base64url, of_public, read_jwks, read_pem
+from nodeattest_identity.issuer.keys import base64url, read_jwks, read_pem, verifying_key
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
@@ -68,5 +68,5 @@ def test_no_private_member_and_no_private_number_ever_comes_out(
             if len(written) > 16:  # a tiny number stands in any text by chance
                 assert written not in made.jwks.decode()
     assert read_jwks(made.jwks) == made.keys
-    wanted = dict.fromkeys(of_public(key.public_key()).kid for key, _ in file)
+    wanted = dict.fromkeys(verifying_key(key.public_key()).kid for key, _ in file)
     assert [key.kid for key in made.keys] == [*wanted]

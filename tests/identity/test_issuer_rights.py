@@ -11,8 +11,8 @@ from issuer_kit import LOOPBACK, ask_until, get, running
 from nodeattest_controller import manifests
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.issuer.keys import read_jwks
-from nodeattest_identity.serve.places import place_of
-from nodeattest_identity.serve.settings import FromApiServer, ServeSettings
+from nodeattest_identity.serve.paths import issuer_paths
+from nodeattest_identity.serve.settings import ApiServerSource, ServeSettings
 from nodeattest_identity.serve.sources import SourceError, read_api_server
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
@@ -131,8 +131,8 @@ async def _read(client: ApiClient, issuer: str) -> object:
 
 async def _served_equal(kubeconfig: Path, issuer: str, theirs: bytes) -> None:
     """Serve what is read so: the key set is the API server's byte for byte."""
-    place = place_of(issuer)
-    settings = ServeSettings(address=Address(LOOPBACK, 0), source=FromApiServer(places=(place,)), period=1.0)
+    place = issuer_paths(issuer)
+    settings = ServeSettings(address=Address(LOOPBACK, 0), source=ApiServerSource(places=(place,)), period=1.0)
     async with running(settings, lambda: ApiClient.from_kubeconfig_file(kubeconfig)) as ports:
         jwks = await ask_until(lambda answer: answer.status == 200, ports.documents, get("/openid/v1/jwks"))
         said = await ask_until(lambda answer: answer.status == 200, ports.documents, get(place.configuration_path))

@@ -12,7 +12,7 @@ from issuer_kit import LOOPBACK, Upstream, ask, ask_until, get, kubeconfig, new_
 
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.serve.app import Ports
-from nodeattest_identity.serve.settings import FromClusters, ServeSettings
+from nodeattest_identity.serve.settings import KubeconfigSecretsSource, ServeSettings
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -55,7 +55,7 @@ class Management:
 
 @asynccontextmanager
 async def fleet(management: Management, **changes: str) -> AsyncGenerator[Ports]:
-    source = FromClusters(base_url=BASE, namespace=management.namespace, **changes)
+    source = KubeconfigSecretsSource(base_url=BASE, namespace=management.namespace, **changes)
     settings = ServeSettings(
         address=Address(LOOPBACK, 0), health=Address(LOOPBACK, 0), source=source, period=0.05, max_stale=3600.0
     )

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from issuer_kit import LOOPBACK, ask, get, new_key, pem, running
 
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.serve.places import place_of
+from nodeattest_identity.serve.paths import issuer_paths
+from nodeattest_identity.serve.routes import RouteTable
 from nodeattest_identity.serve.service import matches
-from nodeattest_identity.serve.settings import Certificate, FromFiles, ServeSettings
-from nodeattest_identity.serve.site import Site
+from nodeattest_identity.serve.settings import CertificateFiles, FileSource, ServeSettings
 from nodeattest_serving.settings import Address, SettingsError
 
 KEYS = [new_key(), new_key()]
@@ -31,8 +31,8 @@ async def serving(
 ) -> AsyncGenerator[int]:
     file = directory / "keys.pem"
     file.write_bytes(pem(*KEYS))
-    places = (place_of(issuers[0], jwks_uri), *(place_of(issuer) for issuer in issuers[1:]))
-    source = FromFiles(places=places, files=(file,))
+    places = (issuer_paths(issuers[0], jwks_uri), *(issuer_paths(issuer) for issuer in issuers[1:]))
+    source = FileSource(places=places, files=(file,))
     async with running(ServeSettings(address=Address(LOOPBACK, 0), source=source, max_age=max_age)) as ports:
         yield ports.documents
 
@@ -107,7 +107,7 @@ def test_any_condition_is_read_and_matches_by_a_whole_tag_or_a_star_only(text: s
 
 @given(st.text(st.sampled_from("/abckojwsneid.-%2v1?#\\ "), max_size=40))
 def test_no_other_spelling_of_a_path_finds_a_document(text: str) -> None:
-    site, place = Site(max_age=60, secure=False), place_of("https://issuer.example/c")
+    site, place = RouteTable(max_age=60, secure=False), issuer_paths("https://issuer.example/c")
     site.open(place)
     known = {place.configuration_path, place.jwks_path}
     for path in (text, f"/c{text}", f"/c/openid/v1/jwks{text}", f"{text}/openid/v1/jwks"):
@@ -188,8 +188,8 @@ async def test_over_tls_browsers_are_told_to_stay_with_it(tmp_path: Path) -> Non
     (tmp_path / "keys.pem").write_bytes(pem(*KEYS))
     settings = ServeSettings(
         address=Address(LOOPBACK, 0),
-        source=FromFiles(places=(place_of(ISSUERS[0]),), files=(tmp_path / "keys.pem",)),
-        certificate=Certificate(certificate=certificate, key=key),
+        source=FileSource(places=(issuer_paths(ISSUERS[0]),), files=(tmp_path / "keys.pem",)),
+        certificate=CertificateFiles(certificate=certificate, key=key),
     )
     async with running(settings) as ports:
         tls = ssl.create_default_context(cadata=authority.pem.decode())
@@ -198,7 +198,7 @@ async def test_over_tls_browsers_are_told_to_stay_with_it(tmp_path: Path) -> Non
 
 
 def test_plain_http_is_for_this_machine_only() -> None:
-    source = FromFiles(places=(place_of(ISSUERS[0]),), files=())
+    source = FileSource(places=(issuer_paths(ISSUERS[0]),), files=())
     for host in ("", "0.0.0.0", "10.0.0.1", "localhost"):  # noqa: S104 - what must be refused
         with pytest.raises(SettingsError, match="--tls-cert-file"):
             ServeSettings(address=Address(host, 8080), source=source)

@@ -14,17 +14,17 @@ from issuer_kit import LOOPBACK, Upstream, ask, ask_until, eventually, get, new_
 
 from nodeattest_identity.issuer.documents import JWKS_TYPE, documents
 from nodeattest_identity.issuer.keys import VerifyingKey
-from nodeattest_identity.serve.follower import Follower, Pace
 from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.places import place_of
-from nodeattest_identity.serve.settings import FromApiServer, FromFiles, ServeSettings
-from nodeattest_identity.serve.site import Site
-from nodeattest_identity.serve.sources import FileKeys, SourceError, read_api_server
+from nodeattest_identity.serve.paths import issuer_paths
+from nodeattest_identity.serve.poller import PollConfig, Poller
+from nodeattest_identity.serve.routes import RouteTable
+from nodeattest_identity.serve.settings import ApiServerSource, FileSource, ServeSettings
+from nodeattest_identity.serve.sources import KeyFileReader, SourceError, read_api_server
 from nodeattest_kube.client import ApiClient
 from nodeattest_serving.settings import Address, SettingsError
 
 ISSUER = "https://issuer.example/c"
-PLACE = place_of(ISSUER)
+PLACE = issuer_paths(ISSUER)
 Reading = Callable[[], Awaitable[tuple[VerifyingKey, ...]]]
 ONE, OTHER = new_key(), new_key()
 
@@ -36,7 +36,7 @@ async def test_keys_come_in_the_order_of_the_files_and_once(tmp_path: Path) -> N
     first, second = tmp_path / "z.pem", tmp_path / "a.pem"
     first.write_bytes(pem(OTHER))
     second.write_bytes(pem(ONE, OTHER))
-    keys = FileKeys([first, second])
+    keys = KeyFileReader([first, second])
     assert await keys.read() == (OTHER, ONE)
     assert await keys.read() is None
 
@@ -44,7 +44,7 @@ async def test_keys_come_in_the_order_of_the_files_and_once(tmp_path: Path) -> N
 async def test_files_that_change_are_read_when_they_stay_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "keys.pem"
     file.write_bytes(pem(ONE))
-    keys = FileKeys([file])
+    keys = KeyFileReader([file])
     assert await keys.read() == (ONE,)
     file.write_bytes(pem(ONE, OTHER)[: len(pem(ONE))])  # the writer is not done
     os.utime(file, ns=(1, 1))
@@ -59,7 +59,7 @@ async def test_files_that_change_are_read_when_they_stay_as_they_are(tmp_path: P
 async def test_files_that_cannot_be_used_are_errors_and_are_tried_again(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "keys.pem"
     file.write_bytes(pem(ONE))
-    keys = FileKeys([file])
+    keys = KeyFileReader([file])
     await keys.read()
     file.write_bytes(content)
     os.utime(file, ns=(1, 1))
@@ -74,13 +74,13 @@ async def test_files_that_cannot_be_used_are_errors_and_are_tried_again(content:
 
 async def test_a_file_that_is_gone_or_is_none_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="No such file"):
-        await FileKeys([tmp_path / "none.pem"]).read()
+        await KeyFileReader([tmp_path / "none.pem"]).read()
     with pytest.raises(SourceError, match="expected a file, got something else"):
-        await FileKeys([tmp_path]).read()
+        await KeyFileReader([tmp_path]).read()
 
 
 async def test_a_server_does_not_start_without_its_keys(tmp_path: Path) -> None:
-    source = FromFiles(places=(PLACE,), files=(tmp_path / "none.pem",))
+    source = FileSource(places=(PLACE,), files=(tmp_path / "none.pem",))
     with pytest.raises(SettingsError, match=r"--service-account-key-file: .*none\.pem"):
         async with running(ServeSettings(address=Address(LOOPBACK, 0), source=source)):
             pass
@@ -161,15 +161,15 @@ class Source:
         return self.gives
 
 
-def followed(max_stale: float | None) -> tuple[Source, Follower, Site, list[float]]:
-    source, site, time = Source(), Site(max_age=60, secure=False), [1000.0]
+def followed(max_stale: float | None) -> tuple[Source, Poller, RouteTable, list[float]]:
+    source, site, time = Source(), RouteTable(max_age=60, secure=False), [1000.0]
     site.open(PLACE)
-    pace = Pace(period=60.0, max_stale=max_stale)
-    follower = Follower([PLACE], source.read, site=site, metrics=Metrics(), pace=pace, clock=lambda: time[0])
+    pace = PollConfig(period=60.0, max_stale=max_stale)
+    follower = Poller([PLACE], source.read, site=site, metrics=Metrics(), pace=pace, clock=lambda: time[0])
     return source, follower, site, time
 
 
-def served(site: Site) -> bytes | None:
+def served(site: RouteTable) -> bytes | None:
     page = site.find(PLACE.jwks_path)
     return None if page is None else page.full.body
 
@@ -217,7 +217,7 @@ async def test_trouble_is_logged_when_it_changes_and_every_ten_minutes(caplog: p
 async def test_keys_of_files_that_change_are_served_without_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "keys.pem"
     file.write_bytes(pem(ONE))
-    source = FromFiles(places=(PLACE,), files=(file,))
+    source = FileSource(places=(PLACE,), files=(file,))
     async with running(ServeSettings(address=Address(LOOPBACK, 0), source=source, period=0.05)) as ports:
         file.write_bytes(pem(ONE, OTHER))
         wanted = documents(ISSUER, PLACE.jwks_uri, [ONE, OTHER]).jwks
@@ -228,7 +228,10 @@ async def test_an_api_servers_keys_are_served_under_our_own_key_sets_url_and_rea
     async with upstream(ISSUER, [ONE], tmp_path) as there:
         there.status = 403
         settings = ServeSettings(
-            address=Address(LOOPBACK, 0), health=Address(LOOPBACK, 0), source=FromApiServer(places=(PLACE,)), period=1.0
+            address=Address(LOOPBACK, 0),
+            health=Address(LOOPBACK, 0),
+            source=ApiServerSource(places=(PLACE,)),
+            period=1.0,
         )
         async with running(settings, lambda: ApiClient.from_kubeconfig(there.kubeconfig)) as ports:
             assert ports.health is not None
@@ -249,7 +252,7 @@ async def test_an_api_servers_keys_are_served_under_our_own_key_sets_url_and_rea
 async def test_however_many_ask_an_api_server_is_asked_once(tmp_path: Path) -> None:
     async with upstream(ISSUER, [ONE], tmp_path) as there:
         there.hang = asyncio.Event()
-        settings = ServeSettings(address=Address(LOOPBACK, 0), source=FromApiServer(places=(PLACE,)))
+        settings = ServeSettings(address=Address(LOOPBACK, 0), source=ApiServerSource(places=(PLACE,)))
         async with running(settings, lambda: ApiClient.from_kubeconfig(there.kubeconfig)) as ports:
             answers = await asyncio.gather(*(ask(ports.documents, get("/c/openid/v1/jwks")) for _ in range(50)))
             assert {answer.status for answer in answers} == {503}

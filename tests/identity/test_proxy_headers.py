@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_identity.proxy.headers import Sender, canonical, request_headers, response_headers
-from nodeattest_identity.proxy.refusals import Refusal, Refused
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 SENDER = Sender(peer="10.0.0.9", scheme="http")
 HOST = (b"Host", b"addon.example")
@@ -78,7 +78,7 @@ def test_forwarded_headers_are_believed_of_trusted_proxies_only() -> None:
 
 @pytest.mark.parametrize("host", [b"", b"a/b", b"a?b", b"a#b", b"u@h", b"a b", b"a\\b", b"a:b", b"[::1", b"a,b"])
 def test_a_host_that_bends_a_url_is_refused(host: bytes) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusalError) as refused:
         request_headers([(b"Host", host)], sender=SENDER, inject=[])
     assert refused.value.refusal is Refusal.HEADER_NOT_ALLOWED
 
@@ -92,12 +92,12 @@ def test_a_bearer_token_among_websocket_protocols_does_not_pass() -> None:
 
 @pytest.mark.parametrize("value", ["", " a", "a\r\nX: y", "josé", "a\x00", "a\n"])
 def test_what_no_header_can_carry_is_not_injected(value: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusalError):
         request_headers([HOST], sender=SENDER, inject=[("X-Authenticated-User", value)])
 
 
 def test_bytes_that_are_no_utf_8_are_refused_and_never_half_sent() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusalError):
         request_headers([HOST, (b"X-Other", b"caf\xe9")], sender=SENDER, inject=[])
     assert request_headers([HOST, (b"X-Other", "café".encode())], sender=SENDER, inject=[])["X-Other"] == "café"
 

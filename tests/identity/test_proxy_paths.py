@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_identity.proxy.paths import parse_rule, read_target
-from nodeattest_identity.proxy.refusals import Refusal, Refused
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_targets_of_one_meaning_pass_byte_for_byte(raw: str) -> None:
     ],
 )  # fmt: skip
 def test_targets_that_mean_different_things_to_different_servers_are_refused(raw: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusalError) as refused:
         read_target(raw)
     assert refused.value.refusal is Refusal.PATH_NOT_ALLOWED
     assert refused.value.status == 400
@@ -51,7 +51,7 @@ ENCODED = ("/", "%25", "%32", "2", "%65", "e", "%66", "%35", "5", "%63", "c", "%
 def test_no_path_that_passes_leaves_its_place_however_it_is_read(raw: str) -> None:
     try:
         target = read_target(raw)
-    except Refused:
+    except RefusalError:
         return
     for read in (target.path, unquote(target.path), unquote(unquote(target.path))):
         assert "\x00" not in read

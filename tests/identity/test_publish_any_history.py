@@ -10,9 +10,9 @@ from publish_kit import HOUR, START, key, wanted
 
 from nodeattest_identity.issuer.keys import read_jwks
 from nodeattest_identity.publish import state as states
-from nodeattest_identity.publish.layout import STATE
-from nodeattest_identity.publish.plan import Found, plan
-from nodeattest_identity.publish.store import Stored
+from nodeattest_identity.publish.paths import STATE
+from nodeattest_identity.publish.plan import Current, plan
+from nodeattest_identity.publish.store import StoredObject
 
 _JWKS, _CONFIGURATION = "openid/v1/jwks", ".well-known/openid-configuration"
 _NAMES = ("a", "b", "c")
@@ -49,7 +49,7 @@ RUNS = st.lists(
 class World:
     """A place, and what whoever watches it knows."""
 
-    objects: dict[str, Stored] = field(default_factory=dict[str, Stored])
+    objects: dict[str, StoredObject] = field(default_factory=dict[str, StoredObject])
     last_wanted: dict[str, int] = field(default_factory=dict[str, int])
     seen: set[str] = field(default_factory=set[str])
     lacked_until: dict[str, int] = field(default_factory=dict[str, int])
@@ -76,7 +76,7 @@ class World:
         want = replace(wanted(*order.names), retire_after=_LIFE, max_age=order.max_age)
         left = order.writes
         for _ in range(_ROUNDS):
-            found = Found(
+            found = Current(
                 state=self.objects.get(STATE),
                 jwks=self.objects.get(_JWKS),
                 configuration=self.objects.get(_CONFIGURATION),
@@ -88,7 +88,7 @@ class World:
                 self.served(now)
                 version = None if (there := self.objects.get(write.path)) is None else there.version
                 assert write.version == version
-                self.objects[write.path] = Stored(
+                self.objects[write.path] = StoredObject(
                     body=write.body,
                     version=f"{version}+",
                     content_type=write.content_type,

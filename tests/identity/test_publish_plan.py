@@ -12,30 +12,30 @@ from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
 from nodeattest_identity.issuer.urls import UrlError
 from nodeattest_identity.publish import state as states
-from nodeattest_identity.publish.errors import ForeignIssuer, PublishError
-from nodeattest_identity.publish.layout import STATE, layout
-from nodeattest_identity.publish.plan import Found, Plan, Wanted, plan
-from nodeattest_identity.publish.store import Stored
+from nodeattest_identity.publish.errors import ForeignIssuerError, PublishError
+from nodeattest_identity.publish.paths import STATE, object_paths
+from nodeattest_identity.publish.plan import Current, Desired, Plan, plan
+from nodeattest_identity.publish.store import StoredObject
 
 JWKS, CONFIGURATION = "openid/v1/jwks", ".well-known/openid-configuration"
 
 
-def after(found: Found, planned: Plan) -> Found:
+def after(found: Current, planned: Plan) -> Current:
     """What stands there when all was written."""
     objects = {JWKS: found.jwks, CONFIGURATION: found.configuration, STATE: found.state}
     for write in planned.writes:
-        objects[write.path] = Stored(
+        objects[write.path] = StoredObject(
             body=write.body,
             version=f"v{hash(write.body)}",
             content_type=write.content_type,
             cache_control=write.cache_control,
         )
-    return Found(jwks=objects[JWKS], configuration=objects[CONFIGURATION], state=objects[STATE])
+    return Current(jwks=objects[JWKS], configuration=objects[CONFIGURATION], state=objects[STATE])
 
 
-def settled(want: Wanted, found: Found | None = None, *, now: int = START) -> Found:
+def settled(want: Desired, found: Current | None = None, *, now: int = START) -> Current:
     """Plan and write until nothing is left."""
-    standing = found or Found()
+    standing = found or Current()
     for _ in range(4):
         planned = plan(standing, want, now)
         if not planned.writes:
@@ -44,18 +44,18 @@ def settled(want: Wanted, found: Found | None = None, *, now: int = START) -> Fo
     raise AssertionError("never done")
 
 
-def state(found: Found) -> states.State:
+def state(found: Current) -> states.IssuerState:
     assert found.state is not None
     return states.parse(found.state.body)
 
 
-def names(found: Found) -> list[str]:
+def names(found: Current) -> list[str]:
     assert found.jwks is not None
     return [each.kid for each in read_jwks(found.jwks.body)]
 
 
 def test_the_mark_comes_first_then_the_key_set_then_the_configuration() -> None:
-    planned = plan(Found(), wanted("a"), START)
+    planned = plan(Current(), wanted("a"), START)
     assert [write.path for write in planned.writes] == [STATE, JWKS, CONFIGURATION]
     assert all(write.version is None for write in planned.writes)
     assert [write.content_type for write in planned.writes[1:]] == ["application/jwk-set+json", "application/json"]
@@ -63,9 +63,9 @@ def test_the_mark_comes_first_then_the_key_set_then_the_configuration() -> None:
 
 
 def test_a_key_counts_as_published_once_it_is_seen_and_not_when_it_is_written() -> None:
-    first = plan(Found(), wanted("a"), START)
+    first = plan(Current(), wanted("a"), START)
     assert first.state.keys[0].published is None
-    seen = plan(after(Found(), first), wanted("a"), START + 7)
+    seen = plan(after(Current(), first), wanted("a"), START + 7)
     assert [write.path for write in seen.writes] == [STATE]
     assert seen.state.keys[0].published == START + 7
 
@@ -135,7 +135,7 @@ def test_a_key_that_leaked_goes_at_once_and_cannot_come_back_by_a_run_that_was_c
 
 def test_a_key_that_is_wanted_is_not_dropped() -> None:
     with pytest.raises(PublishError, match="take its file out first"):
-        plan(Found(), replace(wanted("a"), revoked=frozenset(kids("a"))), START)
+        plan(Current(), replace(wanted("a"), revoked=frozenset(kids("a"))), START)
 
 
 def test_a_key_that_somebody_put_into_the_set_is_removed_and_told() -> None:
@@ -154,15 +154,15 @@ def test_a_key_set_that_is_gone_or_spoilt_is_made_anew_with_the_keys_that_nobody
     jwks: bytes | None,
 ) -> None:
     standing = settled(wanted("b"), settled(wanted("a", "b")))
-    spoilt = replace(standing, jwks=None if jwks is None else Stored(body=jwks, version="x"))
+    spoilt = replace(standing, jwks=None if jwks is None else StoredObject(body=jwks, version="x"))
     assert names(settled(wanted("b"), spoilt)) == kids("b", "a")
 
 
-def _with_in_state(standing: Found, *more: states.KeyRecord) -> Found:
+def _with_in_state(standing: Current, *more: states.KeyRecord) -> Current:
     """What stands there after somebody wrote only the state."""
     there = state(standing)
     body = states.encode(replace(there, keys=(*there.keys, *more)))
-    return replace(standing, state=Stored(body=body, version="theirs"))
+    return replace(standing, state=StoredObject(body=body, version="theirs"))
 
 
 _LATEST = 253_402_300_799
@@ -187,7 +187,7 @@ def test_a_key_whose_bytes_somebody_changed_in_the_state_is_not_published() -> N
     mine, old = state(standing).keys
     forged = replace(old, key=replace(key("evil"), kid=old.key.kid))
     body = states.encode(replace(state(standing), keys=(mine, forged)))
-    clean = settled(wanted("b"), replace(standing, state=Stored(body=body, version="theirs")))
+    clean = settled(wanted("b"), replace(standing, state=StoredObject(body=body, version="theirs")))
     assert clean.jwks is not None
     assert [each.spki for each in read_jwks(clean.jwks.body)] == [key("b").spki]
 
@@ -209,7 +209,7 @@ def test_a_key_that_somebody_put_into_both_stays_for_a_bounded_time_and_is_told_
 @pytest.mark.parametrize("lost", [None, b"{}"])
 def test_a_lost_key_set_bounds_what_the_state_says_of_keys_that_nobody_wants(lost: bytes | None) -> None:
     written = _with_in_state(settled(wanted("a")), _record("evil"))
-    written = replace(written, jwks=None if lost is None else Stored(body=lost, version="1"))
+    written = replace(written, jwks=None if lost is None else StoredObject(body=lost, version="1"))
     planned = plan(written, wanted("a"), START)
     assert [each.retire for each in planned.state.keys] == [None, START + YEAR + 24 * HOUR]
     assert any(kids("evil")[0] in note for note in planned.notes)
@@ -222,48 +222,51 @@ def test_a_time_to_retire_that_was_promised_is_not_shortened_by_a_clock_that_is_
 
 
 @pytest.mark.parametrize("want", [wanted("b"), wanted("b", "c")])
-def test_by_a_clock_that_is_days_behind_no_key_is_dated_and_none_goes(want: Wanted) -> None:
+def test_by_a_clock_that_is_days_behind_no_key_is_dated_and_none_goes(want: Desired) -> None:
     standing = settled(wanted("b"), settled(wanted("a", "b")))
     with pytest.raises(PublishError, match="set this machine's clock"):
         plan(standing, want, START - 25 * HOUR)
 
 
-def _foreign_configuration() -> Found:
+def _foreign_configuration() -> Current:
     other = documents("https://other.example", "https://other.example/jwks", [key("o")])
-    return Found(configuration=Stored(body=other.configuration, version="1"), jwks=Stored(body=other.jwks, version="1"))
+    return Current(
+        configuration=StoredObject(body=other.configuration, version="1"),
+        jwks=StoredObject(body=other.jwks, version="1"),
+    )
 
 
 @pytest.mark.parametrize("adopt", [False, True])
 def test_another_issuers_configuration_is_never_overwritten(adopt: bool) -> None:
-    with pytest.raises(ForeignIssuer, match=r"other\.example"):
+    with pytest.raises(ForeignIssuerError, match=r"other\.example"):
         plan(_foreign_configuration(), replace(wanted("a"), adopt=adopt), START)
 
 
 @pytest.mark.parametrize("adopt", [False, True])
 def test_not_even_with_our_own_mark_beside_it(adopt: bool) -> None:
     standing = replace(settled(wanted("a")), configuration=_foreign_configuration().configuration)
-    with pytest.raises(ForeignIssuer, match=r"other\.example"):
+    with pytest.raises(ForeignIssuerError, match=r"other\.example"):
         plan(standing, replace(wanted("a"), adopt=adopt), START)
 
 
 @pytest.mark.parametrize("adopt", [False, True])
 def test_another_clusters_place_is_never_shared(adopt: bool) -> None:
-    with pytest.raises(ForeignIssuer, match="belong to"):
+    with pytest.raises(ForeignIssuerError, match="belong to"):
         plan(settled(wanted("a")), replace(wanted("a"), owner="cluster-2", adopt=adopt), START)
 
 
 @pytest.mark.parametrize("part", ["jwks", "configuration"])
 def test_documents_without_our_mark_are_not_overwritten(part: str) -> None:
     standing = replace(settled(wanted("a")), state=None, **{part: None})
-    with pytest.raises(ForeignIssuer, match="--adopt"):
+    with pytest.raises(ForeignIssuerError, match="--adopt"):
         plan(standing, wanted("a"), START)
 
 
 @pytest.mark.parametrize("spoilt", [None, b"", b"{}", b"\x00"])
 def test_a_lost_state_drops_no_key_when_the_documents_are_adopted(spoilt: bytes | None) -> None:
     standing = settled(wanted("a", "b"))
-    lost = replace(standing, state=None if spoilt is None else Stored(body=spoilt, version="1"))
-    with pytest.raises(ForeignIssuer, match="--adopt"):
+    lost = replace(standing, state=None if spoilt is None else StoredObject(body=spoilt, version="1"))
+    with pytest.raises(ForeignIssuerError, match="--adopt"):
         plan(lost, wanted("c"), START + 5)
     adopted = settled(replace(wanted("c"), adopt=True), lost, now=START + 5)
     assert names(adopted) == kids("c", "a", "b")
@@ -274,14 +277,14 @@ def test_a_lost_state_drops_no_key_when_the_documents_are_adopted(spoilt: bytes 
 def test_a_strangers_name_of_a_key_moves_no_cursor() -> None:
     odd = replace(key("o"), kid="x\x1b[2J\ny")
     jwks = documents(ISSUER, f"{ISSUER}/x", [odd]).jwks
-    planned = plan(Found(jwks=Stored(body=jwks, version="1")), replace(wanted("a"), adopt=True), START)
+    planned = plan(Current(jwks=StoredObject(body=jwks, version="1")), replace(wanted("a"), adopt=True), START)
     assert any("x1b" in note for note in planned.notes)
     assert all(note.isprintable() for note in planned.notes)
 
 
 def test_a_key_set_that_cannot_be_read_is_not_adopted() -> None:
-    found = Found(jwks=Stored(body=b'{"keys":[{"kty":"oct","k":"AA"}]}', version="1"))
-    with pytest.raises(ForeignIssuer, match="cannot be taken over"):
+    found = Current(jwks=StoredObject(body=b'{"keys":[{"kty":"oct","k":"AA"}]}', version="1"))
+    with pytest.raises(ForeignIssuerError, match="cannot be taken over"):
         plan(found, replace(wanted("a"), adopt=True), START)
 
 
@@ -304,7 +307,7 @@ def test_wrong_headers_are_put_right() -> None:
     [(f"{ISSUER}/keys.json", "keys.json"), (f"{ISSUER}/openid/v1/jwks", JWKS), ("https://else.example/k", JWKS)],
 )
 def test_the_key_set_stands_where_its_url_leads_to(uri: str, path: str) -> None:
-    assert layout(ISSUER, uri).jwks == path
+    assert object_paths(ISSUER, uri).jwks == path
 
 
 @pytest.mark.parametrize(
@@ -312,7 +315,7 @@ def test_the_key_set_stands_where_its_url_leads_to(uri: str, path: str) -> None:
 )
 def test_a_key_sets_url_leads_nowhere_else(tail: str) -> None:
     with pytest.raises(UrlError):
-        layout(ISSUER, f"{ISSUER}/{tail}")
+        object_paths(ISSUER, f"{ISSUER}/{tail}")
 
 
 def test_a_state_is_read_as_it_was_written() -> None:
@@ -339,12 +342,12 @@ def test_a_state_is_read_as_it_was_written() -> None:
 def test_a_state_that_is_spoilt_in_one_thing_is_refused(member: str, value: object) -> None:
     members = json.loads(states.encode(state(settled(wanted("a")))))
     members[member] = value
-    with pytest.raises(states.StateError):
+    with pytest.raises(states.IssuerStateError):
         states.parse(json.dumps(members).encode())
 
 
 def test_no_private_member_comes_through_a_state() -> None:
     members = json.loads(states.encode(state(settled(wanted("a")))))
     members["jwks"]["keys"][0]["d"] = "AA"
-    with pytest.raises(states.StateError, match="private"):
+    with pytest.raises(states.IssuerStateError, match="private"):
         states.parse(json.dumps(members).encode())

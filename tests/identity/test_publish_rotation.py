@@ -12,7 +12,7 @@ from publish_kit import HOUR, ISSUER, START, YEAR, Clock, directory, key, kids, 
 
 from nodeattest_identity.publish.publisher import publish
 from nodeattest_identity.publish.rotation import Status, StepName, Timeline, timeline
-from nodeattest_identity.publish.state import State
+from nodeattest_identity.publish.state import IssuerState
 
 LIFE = 4 * HOUR
 SLACK = 600
@@ -26,12 +26,12 @@ def statuses(plan: Timeline) -> list[str]:
     return [str(step.status) for step in plan.steps]
 
 
-async def published(root: Path, *names: str, now: int) -> State:
+async def published(root: Path, *names: str, now: int) -> IssuerState:
     done = await publish(directory(root), replace(wanted(*names), retire_after=LIFE), clock=Clock(now))
     return done.state
 
 
-def plan(state: State | None, signer: str, new: str | None = None, *, now: int) -> Timeline:
+def plan(state: IssuerState | None, signer: str, new: str | None = None, *, now: int) -> Timeline:
     next_key = None if new is None else kids(new)[0]
     return timeline(state, kids(signer)[0], next_key, now=now, slack=SLACK, token_life=LIFE)
 

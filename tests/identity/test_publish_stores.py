@@ -19,16 +19,16 @@ from publish_kit import START, Clock, kids, wanted
 from store_kit import ACCOUNT, AZURITE_KEY, BUCKET, azurite, bucket_client, containers, moto
 
 from nodeattest_identity.issuer.keys import read_jwks
-from nodeattest_identity.publish.errors import LostRace, StoreRefused, StoreUnavailable
-from nodeattest_identity.publish.plan import Wanted
+from nodeattest_identity.publish.errors import StoreRefusedError, StoreUnavailableError, WriteConflictError
+from nodeattest_identity.publish.plan import Desired
 from nodeattest_identity.publish.publisher import publish
 from nodeattest_identity.publish.store import Store
+from nodeattest_identity.publish.store_location import StoreAccess, open_store, parse_location
 from nodeattest_identity.publish.stores import threads
 from nodeattest_identity.publish.stores.azure_blob import AzureBlobStore
 from nodeattest_identity.publish.stores.configmap import ConfigMapStore
 from nodeattest_identity.publish.stores.directory import DirectoryStore, explained
 from nodeattest_identity.publish.stores.s3 import S3Store
-from nodeattest_identity.publish.targets import Access, open_store, parse_target
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.control_plane import ControlPlane
 
@@ -94,7 +94,7 @@ async def keeps_the_laws(place: Place) -> None:
     one, other = place.one, place.other
     assert await one.read(JWKS) is None
     await one.write(JWKS, b"1", version=None, **HEADERS)
-    with pytest.raises(LostRace):
+    with pytest.raises(WriteConflictError):
         await other.write(JWKS, b"2", version=None, **HEADERS)
     first = await other.read(JWKS)
     assert first is not None
@@ -102,9 +102,9 @@ async def keeps_the_laws(place: Place) -> None:
     assert first.content_type in {None, HEADERS["content_type"]}
     assert first.cache_control in {None, HEADERS["cache_control"]}
     await one.write(JWKS, b"2", version=first.version, **HEADERS)
-    with pytest.raises(LostRace):
+    with pytest.raises(WriteConflictError):
         await other.write(JWKS, b"3", version=first.version, **HEADERS)
-    with pytest.raises(LostRace):
+    with pytest.raises(WriteConflictError):
         await other.write("not/there", b"3", version=first.version, **HEADERS)
     second = await other.read(JWKS)
     assert second is not None
@@ -115,7 +115,7 @@ async def keeps_the_laws(place: Place) -> None:
 async def loses_no_key(place: Place) -> None:
     """Publishers of different keys at one moment."""
 
-    async def one(store: Store, want: Wanted) -> None:
+    async def one(store: Store, want: Desired) -> None:
         await publish(store, want, clock=Clock())
 
     await asyncio.gather(one(place.one, wanted("a")), one(place.other, wanted("b")))
@@ -169,7 +169,7 @@ async def test_what_else_stands_in_the_config_map_stays(control_plane: ControlPl
 
 async def test_a_namespace_that_is_not_there_is_said(control_plane: ControlPlane) -> None:
     async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
-        with pytest.raises(StoreRefused, match="make the namespace first"):
+        with pytest.raises(StoreRefusedError, match="make the namespace first"):
             await publish(ConfigMapStore(client, "not-there", "issuer"), wanted("a"), clock=Clock())
 
 
@@ -191,18 +191,18 @@ async def test_azure_keeps_the_headers_that_relying_parties_see(azure_url: str) 
 
 
 async def test_a_bucket_that_is_not_there_is_said(s3_url: str) -> None:
-    with pytest.raises(StoreRefused, match="make the bucket first"):
+    with pytest.raises(StoreRefusedError, match="make the bucket first"):
         await publish(s3(s3_url, bucket="nowhere"), wanted("a"), clock=Clock())
 
 
 async def test_a_container_that_is_not_there_is_said(azure_url: str) -> None:
-    with pytest.raises(StoreRefused, match="make the container first"):
+    with pytest.raises(StoreRefusedError, match="make the container first"):
         await publish(blobs(azure_url, container="nowhere"), wanted("a"), clock=Clock())
 
 
 async def test_a_wrong_account_key_is_said_and_not_shown(azure_url: str) -> None:
     wrong = "A" * 86 + "=="
-    with pytest.raises(StoreRefused, match=r"credentials|clock|the key") as told:
+    with pytest.raises(StoreRefusedError, match=r"credentials|clock|the key") as told:
         await publish(blobs(azure_url, key=wrong), wanted("a"), clock=Clock())
     assert wrong not in str(told.value)
 
@@ -210,7 +210,7 @@ async def test_a_wrong_account_key_is_said_and_not_shown(azure_url: str) -> None
 async def test_missing_credentials_are_said(monkeypatch: pytest.MonkeyPatch, s3_url: str) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
-    with pytest.raises(StoreRefused, match="expected AWS credentials, got none"):
+    with pytest.raises(StoreRefusedError, match="expected AWS credentials, got none"):
         await publish(s3(s3_url), wanted("a"), clock=Clock())
 
 
@@ -240,14 +240,14 @@ async def _refusing(status: int, code: str) -> tuple[web.AppRunner, str, list[st
 @pytest.mark.parametrize(
     ("status", "code", "error", "remedy"),
     [
-        (403, "AccessDenied", StoreRefused, "s3:ListBucket"),
-        (403, "RequestTimeTooSkewed", StoreRefused, "clock"),
-        (403, "InvalidAccessKeyId", StoreRefused, "access key"),
-        (400, "ExpiredToken", StoreRefused, "expired"),
-        (400, "AuthorizationHeaderMalformed", StoreRefused, "--region"),
-        (501, "NotImplemented", StoreRefused, "conditional writes"),
-        (418, "Odd\x1b[31m", StoreRefused, "418"),
-        (409, "ConditionalRequestConflict", LostRace, "meanwhile"),
+        (403, "AccessDenied", StoreRefusedError, "s3:ListBucket"),
+        (403, "RequestTimeTooSkewed", StoreRefusedError, "clock"),
+        (403, "InvalidAccessKeyId", StoreRefusedError, "access key"),
+        (400, "ExpiredToken", StoreRefusedError, "expired"),
+        (400, "AuthorizationHeaderMalformed", StoreRefusedError, "--region"),
+        (501, "NotImplemented", StoreRefusedError, "conditional writes"),
+        (418, "Odd\x1b[31m", StoreRefusedError, "418"),
+        (409, "ConditionalRequestConflict", WriteConflictError, "meanwhile"),
     ],
 )
 async def test_each_answer_of_s3_is_told_with_what_to_do(
@@ -264,7 +264,7 @@ async def test_each_answer_of_s3_is_told_with_what_to_do(
 async def test_a_throttled_bucket_is_asked_a_few_times_and_no_more() -> None:
     runner, url, asked = await _refusing(503, "SlowDown")
     try:
-        with pytest.raises(StoreUnavailable, match="busy"):
+        with pytest.raises(StoreUnavailableError, match="busy"):
             await s3(url, attempts=2).read(JWKS)
     finally:
         await runner.cleanup()
@@ -281,7 +281,7 @@ async def test_a_throttled_bucket_is_asked_a_few_times_and_no_more() -> None:
 async def test_each_answer_of_azure_is_told_with_what_to_do(status: int, code: str, remedy: str) -> None:
     runner, url, _ = await _refusing(status, code)
     try:
-        with pytest.raises(StoreRefused, match=remedy):
+        with pytest.raises(StoreRefusedError, match=remedy):
             await blobs(f"{url}/{ACCOUNT}").read(JWKS)
     finally:
         await runner.cleanup()
@@ -292,7 +292,9 @@ async def test_a_bucket_that_cannot_be_reached_is_waited_for() -> None:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for place in (s3(f"http://{address}"), blobs(f"http://{address}/{ACCOUNT}", retries=0)):
-            with pytest.raises(StoreUnavailable, match=f"expected an answer of {address}, got none; look at") as told:
+            with pytest.raises(
+                StoreUnavailableError, match=f"expected an answer of {address}, got none; look at"
+            ) as told:
                 await place.read(JWKS)
             assert "Error" not in str(told.value)
 
@@ -315,7 +317,7 @@ def test_what_a_disk_says_is_told_with_what_helps(number: int, remedy: str) -> N
 
 async def test_a_directory_where_a_document_should_stand_is_told(tmp_path: Path) -> None:
     (tmp_path / JWKS).mkdir(parents=True)
-    with pytest.raises(StoreRefused, match="got 'Is a directory'; what stands there is of another kind"):
+    with pytest.raises(StoreRefusedError, match="got 'Is a directory'; what stands there is of another kind"):
         await DirectoryStore(tmp_path).read(JWKS)
 
 
@@ -326,7 +328,7 @@ async def test_a_library_that_does_not_return_is_not_waited_for() -> None:
     def hang() -> None:
         asyncio.run_coroutine_threadsafe(held.wait(), loop).result(30)
 
-    with pytest.raises(StoreUnavailable, match="within"):
+    with pytest.raises(StoreUnavailableError, match="within"):
         await threads.in_thread("s3://b", hang, total=0.05)
     held.set()
 
@@ -342,7 +344,7 @@ async def test_a_library_that_does_not_return_is_not_waited_for() -> None:
     ],
 )
 def test_a_place_is_read(text: str, kind: str, parts: tuple[str, ...]) -> None:
-    target = parse_target(text)
+    target = parse_location(text)
     assert (target.kind, target.parts) == (kind, parts)
 
 
@@ -354,8 +356,8 @@ def test_a_place_is_read(text: str, kind: str, parts: tuple[str, ...]) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_place_is_said(text: str) -> None:
-    with pytest.raises(StoreRefused, match="--to: expected dir:PATH"):
-        parse_target(text)
+    with pytest.raises(StoreRefusedError, match="--to: expected dir:PATH"):
+        parse_location(text)
 
 
 @pytest.mark.parametrize(
@@ -370,13 +372,13 @@ def test_a_library_that_is_not_installed_is_said_with_the_extra_that_brings_it(
 ) -> None:
     monkeypatch.delitem(sys.modules, f"nodeattest_identity.publish.stores.{module}")
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(StoreRefused, match=re.escape(extra)):
-        open_store(parse_target(text), Access())
+    with pytest.raises(StoreRefusedError, match=re.escape(extra)):
+        open_store(parse_location(text), StoreAccess())
 
 
 def test_the_store_of_each_place_is_made_without_asking_anybody(tmp_path: Path) -> None:
-    access = Access(endpoint_url="http://127.0.0.1:1", azure_key=AZURITE_KEY)
+    access = StoreAccess(endpoint_url="http://127.0.0.1:1", azure_key=AZURITE_KEY)
     for text in (f"dir:{tmp_path}", "s3://bucket/a", "azblob://account/c/p"):
-        assert open_store(parse_target(text), access).name == text
-    with pytest.raises(StoreRefused, match="kubeconfig"):
-        open_store(parse_target("configmap:a/b"), access)
+        assert open_store(parse_location(text), access).name == text
+    with pytest.raises(StoreRefusedError, match="kubeconfig"):
+        open_store(parse_location("configmap:a/b"), access)

@@ -17,11 +17,11 @@ from threading import Event
 import pytest
 from publish_kit import ISSUER, START, YEAR, Clock, Faulty, KilledError, directory, files, kids, state_of, stood, wanted
 
-from nodeattest_identity.publish.errors import ForeignIssuer, LostRace, StoreRefused
+from nodeattest_identity.publish.desired import Desired
+from nodeattest_identity.publish.errors import ForeignIssuerError, StoreRefusedError, WriteConflictError
 from nodeattest_identity.publish.publisher import Published, publish
-from nodeattest_identity.publish.store import Stored
+from nodeattest_identity.publish.store import StoredObject
 from nodeattest_identity.publish.stores.directory import DirectoryStore
-from nodeattest_identity.publish.wanted import Wanted
 
 
 @dataclass
@@ -30,14 +30,14 @@ class Between:
 
     inner: DirectoryStore
     path: str
-    others: Wanted
+    others: Desired
     done: bool = False
 
     @property
     def name(self) -> str:
         return self.inner.name
 
-    async def read(self, path: str) -> Stored | None:
+    async def read(self, path: str) -> StoredObject | None:
         found = await self.inner.read(path)
         if path == self.path and not self.done:
             self.done = True
@@ -133,7 +133,7 @@ async def test_eight_publishers_at_one_moment_lose_no_key(tmp_path: Path) -> Non
         while True:
             try:
                 await publish(directory(tmp_path), wanted(name), clock=Clock())
-            except (LostRace, StoreRefused):
+            except (WriteConflictError, StoreRefusedError):
                 continue
             return
 
@@ -159,7 +159,7 @@ async def test_a_key_that_another_run_drops_before_we_do_counts_as_seen(tmp_path
 
     def race(number: int, _path: str) -> None:
         if number == 0 and not done:
-            raise LostRace("somebody else wrote")
+            raise WriteConflictError("somebody else wrote")
 
     ours = await publish(Faulty(directory(tmp_path), before_write=race), order, clock=Clock(START + 5), pause=wait)
     assert [each.unknown for each in (*done, ours)] == [frozenset(), frozenset()]
@@ -169,7 +169,7 @@ async def test_a_key_that_another_run_drops_before_we_do_counts_as_seen(tmp_path
 
 async def test_a_place_that_forgets_content_types_is_told_of_instead_of_written_for_ever(tmp_path: Path) -> None:
     forgetful = Faulty(directory(tmp_path), content_type="binary/octet-stream")
-    with pytest.raises(StoreRefused, match=r"openid/v1/jwks has another content type"):
+    with pytest.raises(StoreRefusedError, match=r"openid/v1/jwks has another content type"):
         await publish(forgetful, wanted("a"), clock=Clock())
     assert len(forgetful.written) < 50
 
@@ -177,7 +177,7 @@ async def test_a_place_that_forgets_content_types_is_told_of_instead_of_written_
 async def test_an_object_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "openid/v1").mkdir(parents=True)
     (tmp_path / "openid/v1/jwks").write_bytes(b" " * (1 << 21))
-    with pytest.raises(StoreRefused, match="at most"):
+    with pytest.raises(StoreRefusedError, match="at most"):
         await publish(directory(tmp_path), wanted("a"), clock=Clock())
 
 
@@ -186,7 +186,7 @@ async def test_a_link_out_of_the_directory_is_not_followed(tmp_path: Path) -> No
     inside.mkdir()
     outside.mkdir()
     (inside / "openid").symlink_to(outside)
-    with pytest.raises(StoreRefused, match="symbolic link"):
+    with pytest.raises(StoreRefusedError, match="symbolic link"):
         await publish(directory(inside), wanted("a"), clock=Clock())
     assert list(outside.iterdir()) == []
 
@@ -210,7 +210,7 @@ async def test_a_directory_that_becomes_a_link_while_it_is_written_leads_nowhere
     swapping = asyncio.create_task(asyncio.to_thread(swap))
     try:
         for number in range(300):
-            with suppress(LostRace, StoreRefused):
+            with suppress(WriteConflictError, StoreRefusedError):
                 body, store = str(number).encode(), directory(inside)
                 found = await store.read("openid/v1/jwks")
                 version = None if found is None else found.version
@@ -229,7 +229,7 @@ async def test_what_a_killed_run_left_half_written_is_swept_away(tmp_path: Path)
 
 
 async def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(StoreRefused, match="expected a directory"):
+    with pytest.raises(StoreRefusedError, match="expected a directory"):
         await publish(DirectoryStore(tmp_path / "no"), wanted("a"), clock=Clock())
 
 
@@ -237,7 +237,7 @@ async def test_a_foreign_issuer_is_left_as_it_is(tmp_path: Path) -> None:
     other = replace(wanted("x"), issuer="https://other.example", jwks_uri="https://other.example/jwks")
     await publish(directory(tmp_path), other, clock=Clock())
     before = files(tmp_path)
-    with pytest.raises(ForeignIssuer):
+    with pytest.raises(ForeignIssuerError):
         await publish(directory(tmp_path), wanted("a"), clock=Clock())
     assert files(tmp_path) == before
 
@@ -248,15 +248,15 @@ sys.path[:0] = sys.argv[3:]
 from pathlib import Path
 from publish_kit import Faulty, directory
 from nodeattest_identity.publish.publisher import publish
-from nodeattest_identity.publish.plan import Wanted
+from nodeattest_identity.publish.desired import Desired
 from nodeattest_identity.issuer.keys import read_pem
-from nodeattest_identity.publish.layout import default_jwks_uri
+from nodeattest_identity.publish.paths import default_jwks_uri
 def die(number, path):
     if number == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
 root, issuer = Path(sys.argv[1]), "https://issuer.example/c1"
 keys = read_pem((root.parent / "key.pem").read_bytes())
-want = Wanted(issuer=issuer, jwks_uri=default_jwks_uri(issuer), keys=keys)
+want = Desired(issuer=issuer, jwks_uri=default_jwks_uri(issuer), keys=keys)
 asyncio.run(publish(Faulty(directory(root), before_write=die), want, clock=lambda: 1_800_000_100))
 """
 

@@ -15,9 +15,9 @@ from relying_parties import KEYS, cases
 from token_kit import AUDIENCE
 
 from nodeattest_cli.main import main
-from nodeattest_identity.tokens.fetching import Https
 from nodeattest_identity.tokens.jwt import Expected
-from nodeattest_identity.tokens.relying import RelyingParty
+from nodeattest_identity.tokens.oidc_http import HttpsFetcher
+from nodeattest_identity.tokens.relying_party import RelyingParty
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 
@@ -100,7 +100,7 @@ def tokens(both: Both) -> dict[str, str]:
 def party(plane: ControlPlane) -> RelyingParty:
     """Make a relying party that knows the cluster's URL and CA, and nothing else."""
     expected = Expected(issuer=plane.server, audiences=frozenset({AUDIENCE}))
-    return RelyingParty.at(expected, Https(ca_file=plane.ca_certificate))
+    return RelyingParty.at(expected, HttpsFetcher(ca_file=plane.ca_certificate))
 
 
 async def test_tokens_of_kube_apiserver_are_verified_by_its_own_documents(both: Both, tokens: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ from proxy_kit import LOOPBACK, exchange, read_answer, request, until, upstream
 from sidecar_kit import AUDIENCE, ISSUER, Time, authorization, jwt_verifier, sidecar, users_token
 from token_kit import NOW, bad_tokens, elliptic
 
-from nodeattest_identity.addon.sidecar.callers import Caller
+from nodeattest_identity.addon.sidecar.caller import Caller
 from nodeattest_identity.addon.sidecar.settings import SidecarSettings
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.paths import parse_rule

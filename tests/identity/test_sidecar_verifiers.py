@@ -11,7 +11,7 @@ from proxy_kit import exchange, request, until, upstream
 from sidecar_kit import Time, sidecar, users_token
 
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, read_labels, selects
-from nodeattest_identity.addon.sidecar.reviews import ReviewVerifier, read_review
+from nodeattest_identity.addon.sidecar.token_review import TokenReviewVerifier, parse_review
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -29,7 +29,7 @@ YES: JsonObject = {
 
 
 def test_a_plain_yes_for_one_of_our_audiences_is_believed() -> None:
-    caller = read_review({"status": YES}, OURS, expires=None)
+    caller = parse_review({"status": YES}, OURS, expires=None)
     assert (caller.user, caller.groups, caller.audiences) == ("alice", ("dev",), {"apps/dashboard"})
 
 
@@ -54,14 +54,14 @@ def test_a_plain_yes_for_one_of_our_audiences_is_believed() -> None:
 )
 def test_an_answer_that_is_not_a_plain_yes_is_no(changed: JsonObject) -> None:
     with pytest.raises(Denied) as denied:
-        read_review({"status": {**YES, **changed}}, OURS, expires=None)
+        parse_review({"status": {**YES, **changed}}, OURS, expires=None)
     assert denied.value.reason is Reason.TOKEN_REVIEW_REFUSED
 
 
 @pytest.mark.parametrize("answer", [{}, {"status": None}, {"status": []}, {"status": "yes"}])
 def test_an_answer_without_a_status_is_no(answer: JsonObject) -> None:
     with pytest.raises(Denied):
-        read_review(answer, OURS, expires=None)
+        parse_review(answer, OURS, expires=None)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ async def test_no_labels_are_a_wrong_setting(tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="downward API"):
             ServiceAudiences(client, namespace="apps", labels=tmp_path / "labels")
         with pytest.raises(Unavailable, match="did not review"):
-            await ReviewVerifier(client, audiences=lambda: OURS).verify(b"token")
+            await TokenReviewVerifier(client, audiences=lambda: OURS).verify(b"token")
         with pytest.raises(Unavailable, match="no Service selects"):
-            await ReviewVerifier(client, audiences=frozenset[str]).verify(b"token")
+            await TokenReviewVerifier(client, audiences=frozenset[str]).verify(b"token")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ async def test_no_labels_are_a_wrong_setting(tmp_path: Path) -> None:
 async def test_a_token_for_others_besides_is_refused_whatever_a_review_would_say(audience: object, asked: bool) -> None:
     token = users_token(aud=audience)
     async with _nobody() as client:
-        verifier = ReviewVerifier(client, audiences=lambda: OURS)
+        verifier = TokenReviewVerifier(client, audiences=lambda: OURS)
         with pytest.raises(Unavailable if asked else Denied, match="did not review" if asked else "one audience"):
             await verifier.verify(token)
 
@@ -122,7 +122,7 @@ async def test_a_token_for_others_besides_is_refused_whatever_a_review_would_say
 async def test_what_is_no_jwt_is_the_api_servers_to_judge(token: bytes) -> None:
     async with _nobody() as client:
         with pytest.raises(Unavailable, match="did not review"):
-            await ReviewVerifier(client, audiences=lambda: OURS).verify(token)
+            await TokenReviewVerifier(client, audiences=lambda: OURS).verify(token)
 
 
 @pytest.mark.conformance
@@ -152,7 +152,7 @@ async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_se
             admin.create(f"{root}/services", _service("dashboard", {"app": "dashboard"}))
             admin.create(f"{root}/services", _service("other", {"app": "other"}))
             await until(lambda: services.audiences() == frozenset({"sidecar/dashboard"}))
-            verifier = ReviewVerifier(client, audiences=services.audiences)
+            verifier = TokenReviewVerifier(client, audiences=services.audiences)
             good, foreign = token("sidecar/dashboard"), token("sidecar/other")
             shared = token("sidecar/dashboard", "sidecar/other")
             async with upstream() as seen, sidecar(seen, verifier=verifier, keep=10, time=Time(time.time())) as running:

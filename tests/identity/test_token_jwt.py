@@ -32,7 +32,7 @@ from token_kit import (
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
 from nodeattest_identity.tokens.claims import Claims
 from nodeattest_identity.tokens.jwt import MAX_SIZE, Expected, parse, verify
-from nodeattest_identity.tokens.minting import mint, read_signing_key, signing_key
+from nodeattest_identity.tokens.signing import mint, read_signing_key, signing_key
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 
@@ -314,11 +314,11 @@ def test_keys_that_relying_parties_do_not_take_do_not_sign() -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_token_of_one_spelling_or_refused(data: bytes) -> None:
     try:
-        unproved = parse(data)
+        unverified = parse(data)
     except Denied as denied:
         reason = denied.reason
     else:
-        assert unproved.token == data
+        assert unverified.token == data
         return
     assert reason in {Reason.JWT_MALFORMED, Reason.JWT_ALGORITHM_NOT_ALLOWED}
 

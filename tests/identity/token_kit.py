@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from nodeattest_identity.issuer.keys import of_public
+from nodeattest_identity.issuer.keys import verifying_key
 from nodeattest_identity.tokens.jwt import Expected
-from nodeattest_identity.tokens.minting import SigningKey
+from nodeattest_identity.tokens.signing import SigningKey
 
 __all__ = [
     "AUDIENCE",
@@ -140,4 +140,4 @@ def _signature(key: SigningKey, signed: bytes) -> bytes:
 def _key(which: int, bits: int) -> SigningKey:
     del which
     private = ec.generate_private_key(_CURVES[bits]) if bits else rsa.generate_private_key(65537, 2048)
-    return SigningKey(private, of_public(private.public_key()))
+    return SigningKey(private, verifying_key(private.public_key()))

@@ -32,7 +32,7 @@ HOLDS = {
         "nodeattest_identity",
         "nodeattest_discovery/controllers",
         "nodeattest_discovery/front",
-        "nodeattest_discovery/watched.py",
+        "nodeattest_discovery/informers.py",
     },
     "cli": {"nodeattest_cli"},
     "sandbox": {"nodeattest_sandbox", "nodeattest_cli/demo"},

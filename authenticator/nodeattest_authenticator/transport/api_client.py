@@ -66,8 +66,8 @@ class Login:
 def client_context(ca_pem: bytes, login: Login) -> ssl.SSLContext:
     """Make the TLS settings: one trust root, and our certificate when there is one."""
     if login.certificate_pem is None or login.key_pem is None:
-        return tls.verifying(ca_pem)
-    return tls.verifying(ca_pem, tls.ClientCertificate(login.certificate_pem, login.key_pem))
+        return tls.client_context(ca_pem)
+    return tls.client_context(ca_pem, tls.ClientCertificate(login.certificate_pem, login.key_pem))
 
 
 class HttpsApi:
@@ -284,7 +284,7 @@ def _object(status: int, body: bytes) -> JsonObject:
 
 def _check_is_no_node(endpoint: Endpoint, peer: ssl.SSLSocket) -> None:
     """Refuse a kubelet's certificate, and hang up."""
-    if tls.is_kubelets(peer):
+    if tls.is_kubelet_certificate(peer):
         peer.close()
         raise _not_trusted(endpoint, "it is a kubelet's, not an API server's")
 

@@ -18,8 +18,8 @@ from nodeattest_controller import logs
 from nodeattest_controller.main import serve as serve_until_signal
 from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
 from nodeattest_identity.addon.gateway import app
-from nodeattest_identity.addon.gateway.ring import Algorithm, Schedule
-from nodeattest_identity.addon.gateway.settings import USUAL_PROXY, GatewaySettings, Limits
+from nodeattest_identity.addon.gateway.keyset import Algorithm, RotationSchedule
+from nodeattest_identity.addon.gateway.settings import DEFAULT_PROXY, GatewaySettings, UserLimits
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_kube.client import ApiClient, KubeconfigError
 from nodeattest_serving.settings import SettingsError, parse_address
@@ -27,7 +27,7 @@ from nodeattest_serving.settings import SettingsError, parse_address
 __all__ = ["gateway"]
 
 _FILE: Final = click.Path(path_type=Path)
-_USUAL: Final = Limits()
+_USUAL: Final = UserLimits()
 _DAY: Final = 86_400.0
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _COUNT: Final = click.IntRange(min=1)
@@ -55,14 +55,14 @@ _COUNT: Final = click.IntRange(min=1)
 @click.option(
     "--max-connections",
     type=_COUNT,
-    default=USUAL_PROXY.connections,
+    default=DEFAULT_PROXY.connections,
     show_default=True,
     help="From kube-apiserver at once, and as many to services: 2.2 MiB each at most.",
 )
 @click.option(
     "--max-request-duration",
     type=_POSITIVE,
-    default=USUAL_PROXY.request_seconds,
+    default=DEFAULT_PROXY.request_seconds,
     show_default=True,
     help="Seconds after which an answer or a websocket ends.",
 )
@@ -104,8 +104,8 @@ def gateway(
             backend_ca=backend_ca_file,
             health=None if health_bind_address is None else parse_address(health_bind_address, "--health-bind-address"),
             algorithm=signing_algorithm,
-            schedule=Schedule(period=key_period * _DAY),
-            limits=Limits(user_rate=user_rate, user_burst=user_burst, user_requests=user_requests),
+            schedule=RotationSchedule(period=key_period * _DAY),
+            limits=UserLimits(user_rate=user_rate, user_burst=user_burst, user_requests=user_requests),
             proxy=ProxyLimits(
                 connections=max_connections, upstream_connections=max_connections, request_seconds=max_request_duration
             ),

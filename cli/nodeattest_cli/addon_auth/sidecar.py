@@ -26,17 +26,17 @@ from nodeattest_controller.main import serve as serve_until_signal
 from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
 from nodeattest_identity.addon.sidecar import app
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences
-from nodeattest_identity.addon.sidecar.jwts import JwtVerifier, first_keys
-from nodeattest_identity.addon.sidecar.reviews import ReviewVerifier
+from nodeattest_identity.addon.sidecar.jwt_verifier import JwtVerifier, first_keys
 from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.addon.sidecar.token_review import TokenReviewVerifier
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError, issuer_url
 from nodeattest_identity.proxy.headers import Network
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.paths import parse_rule
-from nodeattest_identity.tokens.fetching import Https
-from nodeattest_identity.tokens.keyring import Keyring, of_files, read_key_files
-from nodeattest_identity.tokens.relying import discover
+from nodeattest_identity.tokens.jwks_cache import JWKSCache, key_file_cache, read_key_files
+from nodeattest_identity.tokens.oidc_http import HttpsFetcher
+from nodeattest_identity.tokens.relying_party import discover
 from nodeattest_kube.client import ApiClient, KubeconfigError
 from nodeattest_serving.settings import Address, SettingsError, parse_address
 
@@ -107,8 +107,8 @@ async def _serve(settings: SidecarSettings, flags: dict[str, object]) -> int:
         services = None if named or client is None else _services(client, flags)
         audiences: Callable[[], frozenset[str]] = (lambda: named) if services is None else services.audiences
         if flags["token_review"] and client is not None:
-            review = ReviewVerifier(client, audiences=audiences)
-            parts = app.Parts(verifier=review, keep=app.REVIEW_KEPT, trouble=_trouble(services, None))
+            review = TokenReviewVerifier(client, audiences=audiences)
+            parts = app.VerifierSetup(verifier=review, keep=app.REVIEW_CACHE_SECONDS, trouble=_trouble(services, None))
         else:
             keys = _keys(flags)
             stack.push_async_callback(keys.aclose)
@@ -119,14 +119,14 @@ async def _serve(settings: SidecarSettings, flags: dict[str, object]) -> int:
                 longest_lifetime=flags_of.positive(flags, "longest_lifetime"),
                 now=time.time,
             )
-            parts = app.Parts(
+            parts = app.VerifierSetup(
                 verifier=by_keys,
-                keep=app.JWT_KEPT,
+                keep=app.JWT_CACHE_SECONDS,
                 trouble=_trouble(services, keys),
                 followers=(lambda: first_keys(keys),),
             )
         if services is not None:
-            parts = app.with_follower(parts, services.run)
+            parts = app.with_task(parts, services.run)
         await app.run(settings, parts, started=lambda _: None)
     return 0
 
@@ -167,21 +167,21 @@ def _upstream(flags: dict[str, object]) -> Address:
     return parse_address(flags_of.text(flags, "upstream") or "", "--upstream")
 
 
-def _keys(flags: dict[str, object]) -> Keyring:
+def _keys(flags: dict[str, object]) -> JWKSCache:
     """Make the keyring; files are read once here, so that a wrong one is told at the start."""
     files = cast("tuple[Path, ...]", flags["key_files"])
     issuer = flags_of.text(flags, "issuer") or ""
     try:
         if files:
             read_key_files(files)
-            return of_files(files, monotonic=time.monotonic)
+            return key_file_cache(files, monotonic=time.monotonic)
         issuer_url(issuer)
     except KeysError as error:
         raise SettingsError(f"--jwks-file: {error}") from None
     except UrlError as error:
         raise SettingsError(f"--issuer: {error}; with --jwks-file it may be any text") from None
-    https = Https(ca_file=flags_of.path(flags, "ca_file"))
-    return Keyring(lambda: discover(https, issuer), monotonic=time.monotonic)
+    https = HttpsFetcher(ca_file=flags_of.path(flags, "ca_file"))
+    return JWKSCache(lambda: discover(https, issuer), monotonic=time.monotonic)
 
 
 def _client(flags: dict[str, object]) -> ApiClient:
@@ -203,7 +203,7 @@ def _services(client: ApiClient, flags: dict[str, object]) -> ServiceAudiences:
     )
 
 
-def _trouble(services: ServiceAudiences | None, keys: Keyring | None) -> Callable[[], str | None]:
+def _trouble(services: ServiceAudiences | None, keys: JWKSCache | None) -> Callable[[], str | None]:
     def trouble() -> str | None:
         if keys is not None and not keys.has_keys:
             return "the issuer's keys were not read yet"

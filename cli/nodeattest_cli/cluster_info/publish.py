@@ -26,7 +26,7 @@ from nodeattest_cli.token.given import given_text, token_of
 from nodeattest_cli.token.making import DEFAULT_TTL, Wish, make, secret_path, store, warning
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import NAMESPACE
-from nodeattest_discovery.secret import TokenSecret, stored
+from nodeattest_discovery.secret import TokenSecret, stored_token
 from nodeattest_discovery.token import generate
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, Forbidden, NotFound
@@ -174,7 +174,7 @@ async def _anybody_reads(client: ApiClient) -> bool:
 async def _store(client: ApiClient, made: TokenSecret) -> None:
     """Create the token, unless it is there; one with this id and another secret is not this token."""
     try:
-        there = stored(await client.get(secret_path(made.token.id)))
+        there = stored_token(await client.get(secret_path(made.token.id)))
     except NotFound:
         await store(client, made)
         return

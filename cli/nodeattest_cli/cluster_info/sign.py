@@ -18,7 +18,7 @@ from nodeattest_cli.token.yamltext import to_yaml
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_discovery import jws
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, PATH, SIGNATURE_PREFIX, parse
-from nodeattest_discovery.controllers.signing import resigned
+from nodeattest_discovery.controllers.bootstrap_signer.decide import desired_cluster_info
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
@@ -59,7 +59,7 @@ async def _sign(client: ApiClient, token: BootstrapToken | None) -> list[str]:
         if tokens is None:
             raise UserError("the tokens in kube-system cannot be read: say which one signs, with --token-file")
         _check(found)
-        wanted = resigned(found, tokens) or found
+        wanted = desired_cluster_info(found, tokens) or found
     if wanted != found:
         await client.replace(PATH, wanted)
     return sorted(

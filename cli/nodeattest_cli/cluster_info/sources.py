@@ -13,7 +13,7 @@ from nodeattest_cli.errors import UserError
 from nodeattest_cli.token.listing import token_secrets
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import NAME, PATH
-from nodeattest_discovery.controllers.signing import signers
+from nodeattest_discovery.controllers.bootstrap_signer.decide import find_signing_tokens
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.client import ApiClient, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -47,4 +47,4 @@ async def signing_tokens(client: ApiClient) -> tuple[BootstrapToken, ...] | None
         secrets = await token_secrets(client)
     except Forbidden:
         return None
-    return signers(secrets, datetime.now(UTC)).tokens
+    return find_signing_tokens(secrets, datetime.now(UTC)).tokens

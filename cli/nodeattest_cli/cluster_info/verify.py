@@ -21,7 +21,7 @@ from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX, C
 from nodeattest_discovery.node.address import parse_endpoint
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.surroundings import Surroundings
-from nodeattest_discovery.pins import CaPin, keep_pinned, pin_of
+from nodeattest_discovery.pins import CaPin, pin_of, select_pinned
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.durations import SECOND, parse_duration
@@ -127,7 +127,7 @@ def _of_file(
     info = parse(kubeconfig)
     # 4
     if wanted is not None:
-        keep_pinned(info.ca_certificates, wanted)
+        select_pinned(info.ca_certificates, wanted)
     return info, "the file is signed by the token", (*(() if wanted else (_UNPINNED,)), _FILE_NOTE)
 
 

@@ -18,9 +18,9 @@ import click
 from nodeattest_cli.connection import Connection, cluster_options
 from nodeattest_cli.errors import UserError
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_pem
-from nodeattest_identity.publish.layout import default_jwks_uri
+from nodeattest_identity.publish.paths import default_jwks_uri
 from nodeattest_identity.publish.store import Store
-from nodeattest_identity.publish.targets import FORMS, Access, open_store, parse_target
+from nodeattest_identity.publish.store_location import FORMS, StoreAccess, open_store, parse_location
 from nodeattest_kube.client import ApiClient, KubeconfigError
 from nodeattest_parsing.durations import SECOND, parse_duration
 from nodeattest_parsing.errors import ParseError
@@ -73,13 +73,13 @@ class Place:
             clients.append(self._in_cluster() if self.in_cluster else self.connection.client())
             return clients[-1]
 
-        access = Access(
+        access = StoreAccess(
             region=self.region,
             endpoint_url=self.endpoint_url,
             azure_key=os.environ.get("AZURE_STORAGE_KEY") or None,
             cluster=cluster,
         )
-        store = open_store(parse_target(self.to), access)
+        store = open_store(parse_location(self.to), access)
         try:
             yield store
         finally:

@@ -23,14 +23,14 @@ from nodeattest_cli.issuer.place import Place, moment, place_options, read_keys,
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError, configuration_url
-from nodeattest_identity.publish.errors import LostRace, PublishError, StoreUnavailable
-from nodeattest_identity.publish.plan import Wanted, Write
-from nodeattest_identity.publish.publisher import Published, foresee
+from nodeattest_identity.publish.errors import PublishError, StoreUnavailableError, WriteConflictError
+from nodeattest_identity.publish.plan import Desired, Write
+from nodeattest_identity.publish.publisher import Published, dry_run
 from nodeattest_identity.publish.publisher import publish as publish_to
-from nodeattest_identity.publish.readback import PublicReader, ReadBack, Seen
 from nodeattest_identity.publish.rotation import may_sign_from
-from nodeattest_identity.publish.state import State
-from nodeattest_identity.tokens.jwt import shown
+from nodeattest_identity.publish.state import IssuerState
+from nodeattest_identity.publish.verify_public import PublicCheck, PublicReader, PublicStatus
+from nodeattest_identity.tokens.jwt import printable
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["publish"]
@@ -98,7 +98,7 @@ def publish(
     own: boto3's chain, azure-identity's or AZURE_STORAGE_KEY. Exit code 1: the public URL is wrong; 3: not yet.
     """
     place = Place.of(flags)
-    wanted = Wanted(
+    wanted = Desired(
         issuer=place.issuer,
         jwks_uri=place.jwks_uri,
         keys=read_keys(key_files),
@@ -113,23 +113,23 @@ def publish(
     public = _Public(skipped=no_read_back, ca_file=ca_file, wait=seconds("--wait", wait))
     try:
         return asyncio.run(_foreseen(place, wanted, output) if dry_run else _publish(place, wanted, public, output))
-    except (StoreUnavailable, LostRace) as error:
+    except (StoreUnavailableError, WriteConflictError) as error:
         click.echo(f"nodeattest: {error}; run it again", err=True)
         return _NOT_YET
     except (PublishError, KeysError, UrlError) as error:
         raise UserError(str(error)) from None
 
 
-async def _foreseen(place: Place, wanted: Wanted, output: str) -> int:
+async def _foreseen(place: Place, wanted: Desired, output: str) -> int:
     async with place.opened() as store:
-        ahead = await foresee(store, wanted, clock=time.time)
+        ahead = await dry_run(store, wanted, clock=time.time)
         _show(store.name, ahead.writes, ahead.notes, ahead.state, output, done="would be written", found=None)
     if _undropped(ahead.unknown, ahead.state):
         return _WRONG
     return _NOT_YET if ahead.writes else 0
 
 
-async def _publish(place: Place, wanted: Wanted, public: _Public, output: str) -> int:
+async def _publish(place: Place, wanted: Desired, public: _Public, output: str) -> int:
     async with place.opened() as store:
         published = await publish_to(store, wanted, clock=time.time)
         name = store.name
@@ -137,24 +137,24 @@ async def _publish(place: Place, wanted: Wanted, public: _Public, output: str) -
     _show(name, published.writes, published.notes, published.state, output, done="written", found=found)
     if _undropped(published.unknown, published.state):
         return _WRONG
-    if found is None or found.seen is Seen.EQUAL:
+    if found is None or found.seen is PublicStatus.EQUAL:
         return 0
-    return _NOT_YET if found.seen is Seen.OLDER else _WRONG
+    return _NOT_YET if found.seen is PublicStatus.OLDER else _WRONG
 
 
-def _undropped(unknown: frozenset[str], state: State) -> bool:
+def _undropped(unknown: frozenset[str], state: IssuerState) -> bool:
     """Tell of keys that were to be dropped and are not there: a name that is mistyped leaves a leaked key public."""
-    there = ", ".join(shown(each.key.kid) for each in state.keys)
+    there = ", ".join(printable(each.key.kid) for each in state.keys)
     for kid in sorted(unknown):
         click.echo(
-            f"nodeattest: --drop-key: expected the name of a published key, got {shown(kid)}: either that key is gone "
-            f"already, or the name is wrong and nothing was dropped; published: {there}",
+            f"nodeattest: --drop-key: expected the name of a published key, got {printable(kid)}: either that key is "
+            f"gone already, or the name is wrong and nothing was dropped; published: {there}",
             err=True,
         )
     return bool(unknown)
 
 
-async def _read_back(published: Published, public: _Public) -> ReadBack:
+async def _read_back(published: Published, public: _Public) -> PublicCheck:
     """Look at the public URL, again and again for as long as was said."""
     try:
         reader = PublicReader(ca_file=public.ca_file)
@@ -164,7 +164,7 @@ async def _read_back(published: Published, public: _Public) -> ReadBack:
     async with reader:
         while True:
             found = await reader.read_back(published, now=int(time.time()))
-            if found.seen is Seen.EQUAL or time.monotonic() + _AGAIN > until:
+            if found.seen is PublicStatus.EQUAL or time.monotonic() + _AGAIN > until:
                 return found
             await asyncio.sleep(_AGAIN)
 
@@ -173,11 +173,11 @@ def _show(
     place: str,
     writes: Sequence[Write],
     notes: Sequence[str],
-    state: State,
+    state: IssuerState,
     output: str,
     *,
     done: str,
-    found: ReadBack | None,
+    found: PublicCheck | None,
 ) -> None:
     if output == "json":
         click.echo(json.dumps(_members(place, writes, notes, state, found)))
@@ -194,21 +194,21 @@ def _show(
         return
     url = configuration_url(state.issuer)
     words = {
-        Seen.EQUAL: "shows it",
-        Seen.OLDER: f"older until {moment(found.until)} at the latest",
-        Seen.WRONG: "is wrong",
+        PublicStatus.EQUAL: "shows it",
+        PublicStatus.OLDER: f"older until {moment(found.until)} at the latest",
+        PublicStatus.WRONG: "is wrong",
     }
     click.echo(f"public: {url} {words[found.seen]}")
     for finding in found.findings:
         click.echo(f"  {finding}")
 
 
-def _keys(state: State) -> str:
+def _keys(state: IssuerState) -> str:
     """Write a table of the keys."""
     rows = [("KEY", "ALG", "PUBLISHED", "MAY SIGN FROM", "STAYS UNTIL")]
     rows += [
         (
-            shown(each.key.kid),
+            printable(each.key.kid),
             each.key.alg,
             moment(each.published),
             moment(may_sign_from(each)),
@@ -223,7 +223,7 @@ def _keys(state: State) -> str:
 
 
 def _members(
-    place: str, writes: Sequence[Write], notes: Sequence[str], state: State, found: ReadBack | None
+    place: str, writes: Sequence[Write], notes: Sequence[str], state: IssuerState, found: PublicCheck | None
 ) -> JsonObject:
     keys: list[JsonObject] = [
         {

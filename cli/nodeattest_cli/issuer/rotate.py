@@ -19,12 +19,12 @@ from nodeattest_cli.errors import UserError
 from nodeattest_cli.issuer.place import Place, moment, place_options, read_keys, seconds
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError
-from nodeattest_identity.publish.errors import ForeignIssuer, PublishError, StoreUnavailable
-from nodeattest_identity.publish.layout import layout
+from nodeattest_identity.publish.errors import ForeignIssuerError, PublishError, StoreUnavailableError
+from nodeattest_identity.publish.key_lifecycle import confirmed_state
+from nodeattest_identity.publish.paths import object_paths
 from nodeattest_identity.publish.rotation import SLACK, Status, StepName, Timeline, timeline
-from nodeattest_identity.publish.sorting import confirmed
-from nodeattest_identity.publish.state import State, StateError, parse
-from nodeattest_identity.tokens.jwt import shown
+from nodeattest_identity.publish.state import IssuerState, IssuerStateError, parse
+from nodeattest_identity.tokens.jwt import printable
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["rotate"]
@@ -107,7 +107,7 @@ def rotate(
     new = None if new_key_file is None else _one(new_key_file)
     try:
         state = asyncio.run(_state(place))
-    except StoreUnavailable as error:
+    except StoreUnavailableError as error:
         click.echo(f"nodeattest: {error}; run it again", err=True)
         return _NOT_YET
     except (PublishError, KeysError, UrlError) as error:
@@ -136,9 +136,9 @@ def _one(path: Path) -> str:
     return keys[0].kid
 
 
-async def _state(place: Place) -> State | None:
+async def _state(place: Place) -> IssuerState | None:
     """Read what was published when, as far as the key set bears it out."""
-    where = layout(place.issuer, place.jwks_uri)
+    where = object_paths(place.issuer, place.jwks_uri)
     async with place.opened() as store:
         found = await store.read(where.state)
         jwks = await store.read(where.jwks)
@@ -146,11 +146,13 @@ async def _state(place: Place) -> State | None:
         return None
     try:
         state = parse(found.body)
-    except StateError as error:
-        raise ForeignIssuer(f"{place.to}: our state there cannot be read: {error}") from None
+    except IssuerStateError as error:
+        raise ForeignIssuerError(f"{place.to}: our state there cannot be read: {error}") from None
     if state.issuer != place.issuer:
-        raise ForeignIssuer(f"{place.to}: the state there is of the issuer {state.issuer!a}, not of {place.issuer}")
-    return confirmed(state, jwks)
+        raise ForeignIssuerError(
+            f"{place.to}: the state there is of the issuer {state.issuer!a}, not of {place.issuer}"
+        )
+    return confirmed_state(state, jwks)
 
 
 def _may(plan: Timeline, name: StepName, *, signs_already: bool) -> int:
@@ -173,7 +175,7 @@ def _table(plan: Timeline) -> str:
     lines = [
         f"signs now: {plan.signer}",
         f"next:      {plan.new or '-'}",
-        *(f"old:       {shown(kid)}" for kid in plan.old),
+        *(f"old:       {printable(kid)}" for kid in plan.old),
         "",
     ]
     for step in plan.steps:

@@ -21,8 +21,14 @@ from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.issuer.urls import UrlError, issuer_url
 from nodeattest_identity.serve import app
-from nodeattest_identity.serve.places import Place, place_of
-from nodeattest_identity.serve.settings import Certificate, FromApiServer, FromClusters, FromFiles, ServeSettings
+from nodeattest_identity.serve.paths import IssuerPaths, issuer_paths
+from nodeattest_identity.serve.settings import (
+    ApiServerSource,
+    CertificateFiles,
+    FileSource,
+    KubeconfigSecretsSource,
+    ServeSettings,
+)
 from nodeattest_kube.client import ApiClient, KubeconfigError
 from nodeattest_serving.settings import SettingsError, parse_address
 
@@ -109,7 +115,7 @@ def _settings(flags: dict[str, object]) -> ServeSettings:
     return ServeSettings(
         address=parse_address(_text(flags, "bind_address"), "--bind-address"),
         source=_source(flags),
-        certificate=None if certificate is None or key is None else Certificate(certificate=certificate, key=key),
+        certificate=None if certificate is None or key is None else CertificateFiles(certificate=certificate, key=key),
         health=health,
         max_age=int(_number(flags, "max_age")),
         period=_number(flags, "period", least=1.0),
@@ -117,7 +123,7 @@ def _settings(flags: dict[str, object]) -> ServeSettings:
     )
 
 
-def _source(flags: dict[str, object]) -> FromFiles | FromApiServer | FromClusters:
+def _source(flags: dict[str, object]) -> FileSource | ApiServerSource | KubeconfigSecretsSource:
     """Tell where the keys come from; raises ``SettingsError`` and ``UrlError``."""
     files = tuple(path for path in _many(flags, "files") if isinstance(path, Path))
     asks = _kubeconfig(flags) is not None or flags["in_cluster"] is True
@@ -128,25 +134,25 @@ def _source(flags: dict[str, object]) -> FromFiles | FromApiServer | FromCluster
     base = _text(flags, "clusters_base_url")
     if not base:
         places = _places(flags)
-        return FromFiles(places=places, files=files) if files else FromApiServer(places=places)
+        return FileSource(places=places, files=files) if files else ApiServerSource(places=places)
     if files or _many(flags, "issuers") or _text(flags, "jwks_uri"):
         raise SettingsError(
             "--clusters-base-url: expected --kubeconfig or --in-cluster beside it, and no issuer, key set or key file: "
             "each cluster's issuer is URL/NAMESPACE/NAME"
         )
-    return FromClusters(
+    return KubeconfigSecretsSource(
         base_url=issuer_url(base.removesuffix("/")),
         namespace=_text(flags, "namespace") or None,
         secret_suffix=_text(flags, "kubeconfig_secret_suffix"),
     )
 
 
-def _places(flags: dict[str, object]) -> tuple[Place, ...]:
+def _places(flags: dict[str, object]) -> tuple[IssuerPaths, ...]:
     issuers = [issuer for issuer in _many(flags, "issuers") if isinstance(issuer, str)]
     if not issuers:
         raise SettingsError("expected --service-account-issuer, the URL of the issuer in its tokens, got none")
-    first = place_of(issuers[0], _text(flags, "jwks_uri") or None)
-    return first, *(place_of(issuer) for issuer in issuers[1:])
+    first = issuer_paths(issuers[0], _text(flags, "jwks_uri") or None)
+    return first, *(issuer_paths(issuer) for issuer in issuers[1:])
 
 
 def _kubeconfig(flags: dict[str, object]) -> Path | None:

@@ -20,10 +20,10 @@ import click
 from nodeattest_cli.errors import UserError
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError
-from nodeattest_identity.tokens.fetching import Https
-from nodeattest_identity.tokens.jwt import MAX_SIZE, Claims, Expected, shown
-from nodeattest_identity.tokens.keyring import KnownKeys, read_key_files
-from nodeattest_identity.tokens.relying import RelyingParty
+from nodeattest_identity.tokens.jwks_cache import StaticKeys, read_key_files
+from nodeattest_identity.tokens.jwt import MAX_SIZE, Claims, Expected, printable
+from nodeattest_identity.tokens.oidc_http import HttpsFetcher
+from nodeattest_identity.tokens.relying_party import RelyingParty
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 
@@ -66,9 +66,9 @@ def verify(
     try:
         expected = Expected(issuer=issuer, audiences=frozenset(audiences))
         if key_files:
-            party = RelyingParty(expected, KnownKeys(read_key_files(key_files)))
+            party = RelyingParty(expected, StaticKeys(read_key_files(key_files)))
         else:
-            party = RelyingParty.at(expected, Https(ca_file=ca_file))
+            party = RelyingParty.at(expected, HttpsFetcher(ca_file=ca_file))
     except UrlError as error:
         raise UserError(f"--issuer: {error}; with --jwks-file it may be any text") from None
     except (KeysError, ValueError) as error:
@@ -113,13 +113,13 @@ def _table(claims: Claims) -> str:
     left = claims.expires - time.time()
     since = ("issued", claims.issued_at), ("valid from", claims.not_before)
     rows = [
-        ("subject", shown(claims.subject)),
-        ("issuer", shown(claims.issuer)),
-        ("audience", ", ".join(map(shown, claims.audiences))),
+        ("subject", printable(claims.subject)),
+        ("issuer", printable(claims.issuer)),
+        ("audience", ", ".join(map(printable, claims.audiences))),
         ("expires", f"{_moment(claims.expires)} (in {left:.0f} s)"),
         *((name, _moment(each)) for name, each in since if each is not None),
-        ("key", f"{shown(claims.key_id)} ({claims.algorithm})"),
-        *((shown(name), json.dumps(value)) for name, value in claims.extra.items()),
+        ("key", f"{printable(claims.key_id)} ({claims.algorithm})"),
+        *((printable(name), json.dumps(value)) for name, value in claims.extra.items()),
     ]
     return _aligned(rows)
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.model.objects import mapping, text
-from nodeattest_discovery.secret import TokenSecret, stored, text_of
+from nodeattest_discovery.secret import TokenSecret, stored_token, text_values
 from nodeattest_discovery.token import BootstrapToken, parse
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
@@ -72,13 +72,13 @@ def read(secret: JsonObject) -> TokenView:
     1. Type, name and ``token-id`` agree. 2. The secret is one. 3. The expiration, if there is one, is RFC 3339.
     """
     # 1
-    found = stored(secret)
+    found = stored_token(secret)
     if found is None:
         raise _unreadable("a name of bootstrap-token- and the token-id", "others")
     # 2
     token = parse(found.reveal())
     # 3
-    expiration, description, groups = (_clean(one) for one in text_of(secret, _KEYS))
+    expiration, description, groups = (_clean(one) for one in text_values(secret, _KEYS))
     expires = try_parse_rfc3339(expiration)
     if expiration and expires is None:
         raise _unreadable("an expiration such as 2026-01-01T00:00:00Z", ascii(expiration[:40]))
@@ -108,7 +108,7 @@ _KEYS: Final = ("expiration", "description", "auth-extra-groups")
 def _usages(secret: JsonObject) -> Iterator[str]:
     """Yield every usage that is on, also those that this version does not know."""
     for key in mapping(secret, "data"):
-        if key.startswith(_USAGE_PREFIX) and text_of(secret, [key]) == ("true",):
+        if key.startswith(_USAGE_PREFIX) and text_values(secret, [key]) == ("true",):
             yield key.removeprefix(_USAGE_PREFIX)
 
 

@@ -14,10 +14,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from nodeattest_discovery.front import tokenreview
+from nodeattest_discovery.front.cluster_cache import ClusterCache
 from nodeattest_discovery.front.metrics import Metrics
 from nodeattest_discovery.front.service import DiscoveryService
 from nodeattest_discovery.front.settings import FrontSettings
-from nodeattest_discovery.front.view import ClusterView
 from nodeattest_discovery.front.webhook import TokenReviewService
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.rate_limiter import RateLimiter
@@ -48,7 +48,7 @@ async def run(
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Serve until cancelled; raises ``SettingsError``. ``started`` is told the ports as soon as all of them listen."""
-    view = ClusterView(client, max_stale=settings.max_stale, clock=clock)
+    view = ClusterCache(client, max_stale=settings.max_stale, clock=clock)
     metrics = Metrics()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(client)

@@ -16,10 +16,10 @@ from aiohttp import web
 
 from nodeattest_discovery import clusterinfo, jwt
 from nodeattest_discovery.front import replies
+from nodeattest_discovery.front.authenticate import authenticate, bearer_token
+from nodeattest_discovery.front.cluster_cache import ClusterReader
 from nodeattest_discovery.front.metrics import Metrics
-from nodeattest_discovery.front.proof import bearer, prove
-from nodeattest_discovery.front.settings import Limits
-from nodeattest_discovery.front.view import Known
+from nodeattest_discovery.front.settings import FrontLimits
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_providers.errors import Denied
@@ -38,9 +38,9 @@ class DiscoveryService:
 
     def __init__(
         self,
-        view: Known,
+        view: ClusterReader,
         *,
-        limits: Limits,
+        limits: FrontLimits,
         audience: str | None,
         metrics: Metrics,
         now: Callable[[], float],
@@ -103,9 +103,9 @@ class DiscoveryService:
     def _proved(self, proof: str, client: str) -> BootstrapToken | None:
         named = _NOBODY
         try:
-            unproved = jwt.parse(bearer(proof))
-            named = unproved.token_id
-            return prove(unproved, self._view.token, now=self._now(), audience=self._audience)
+            unverified = jwt.parse(bearer_token(proof))
+            named = unverified.token_id
+            return authenticate(unverified, self._view.token, now=self._now(), audience=self._audience)
         except Denied as denied:
             _log.info("refused %s, token %s: expected %s, got %s", client, named, denied.expected, denied.got)
             return None

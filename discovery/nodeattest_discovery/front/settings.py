@@ -8,14 +8,14 @@ from typing import Final
 
 from nodeattest_serving.settings import Address, ConnectionLimits, SettingsError
 
-__all__ = ["FrontSettings", "Limits", "WebhookSettings"]
+__all__ = ["FrontLimits", "FrontSettings", "WebhookSettings"]
 
 _SHORTEST_STALE: Final = 120.0
 """Seconds; a quiet API server is heard of once a minute (watch bookmarks)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits(ConnectionLimits):
+class FrontLimits(ConnectionLimits):
     """What one client, one token and all together may use."""
 
     client_burst: int = 100
@@ -49,7 +49,7 @@ class FrontSettings:
     """Seconds that what was read last is answered with while the API server is away."""
     health: Address | None = None
     webhook: WebhookSettings | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: FrontLimits = field(default_factory=FrontLimits)
 
     def __post_init__(self) -> None:
         if self.max_stale < _SHORTEST_STALE:

@@ -16,10 +16,10 @@ from aiohttp import web
 
 from nodeattest_discovery import jwt
 from nodeattest_discovery.front import tokenreview
+from nodeattest_discovery.front.authenticate import authenticate
+from nodeattest_discovery.front.cluster_cache import ClusterReader
 from nodeattest_discovery.front.metrics import Metrics
-from nodeattest_discovery.front.proof import prove
 from nodeattest_discovery.front.tokenreview import Review
-from nodeattest_discovery.front.view import Known
 from nodeattest_providers.errors import Denied
 from nodeattest_serving.replies import Reply, refusal
 
@@ -33,7 +33,9 @@ _log = logging.getLogger(__name__)
 class TokenReviewService:
     """Answers ``POST`` of TokenReviews."""
 
-    def __init__(self, view: Known, *, audience: str | None, metrics: Metrics, now: Callable[[], float]) -> None:
+    def __init__(
+        self, view: ClusterReader, *, audience: str | None, metrics: Metrics, now: Callable[[], float]
+    ) -> None:
         self._view = view
         self._audience = audience
         self._metrics = metrics
@@ -71,17 +73,17 @@ class TokenReviewService:
         """
         try:
             # 1
-            unproved = jwt.parse(review.token)
+            unverified = jwt.parse(review.token)
             # 3, before 2, so that a wrong audience takes as long
-            token = prove(unproved, self._view.token, now=self._now(), audience=self._audience)
+            token = authenticate(unverified, self._view.token, now=self._now(), audience=self._audience)
         except Denied:
             return tokenreview.answer(review, None)
         # 2
-        if not tokenreview.suits(unproved.audience, review.audiences):
+        if not tokenreview.suits(unverified.audience, review.audiences):
             _log.info("reviewed token %s: it is for another audience", token.id)
             return tokenreview.answer(review, None)
         _log.info("reviewed token %s: authenticated", token.id)
-        return tokenreview.answer(review, token.id, unproved.audience)
+        return tokenreview.answer(review, token.id, unverified.audience)
 
 
 async def _body(request: web.BaseRequest) -> bytes | None:

@@ -23,7 +23,7 @@ from nodeattest_discovery.node.address import Address, parse_endpoint, parse_ser
 from nodeattest_discovery.node.fetch import Answer
 from nodeattest_discovery.node.found import Found
 from nodeattest_discovery.node.surroundings import Patience, Surroundings
-from nodeattest_discovery.pins import CaPin, check_some, keep_pinned
+from nodeattest_discovery.pins import CaPin, require_pins, select_pinned
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
@@ -53,7 +53,7 @@ def by_front(
     waiting mends. ``Found.asked`` is the cluster's server, never the front.
     """
     server, known = parse_endpoint(front), tuple(parse_endpoint(one) for one in servers)
-    check_some(pins)
+    require_pins(pins)
     return _Question(server, token, pins, around.patience(), known).found()
 
 
@@ -88,7 +88,7 @@ class _Question:
             ask.anchors(info.ca_certificates, self.patience)
             return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=cluster.url, notes=(_UNPINNED,))
         # 4
-        pinned = keep_pinned(info.ca_certificates, self.pins)
+        pinned = select_pinned(info.ca_certificates, self.pins)
         anchors = ask.anchors(pinned, self.patience)
         # 5
         trust = fetch.Verified(ca_pem=anchors, server_name=None if self.known else info.tls_server_name)

@@ -20,7 +20,7 @@ from nodeattest_discovery.node.configmap import Published
 from nodeattest_discovery.node.found import Found
 from nodeattest_discovery.node.rounds import first_sound
 from nodeattest_discovery.node.surroundings import Patience, Surroundings
-from nodeattest_discovery.pins import CaPin, check_some, keep_pinned
+from nodeattest_discovery.pins import CaPin, require_pins, select_pinned
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -49,7 +49,7 @@ def by_token(
             got="none",
             remedy="name one: host:port",
         )
-    check_some(pins)
+    require_pins(pins)
     patience = around.patience()
     return first_sound(servers, lambda server: _Question(server, token, pins, patience).found(), patience)
 
@@ -87,7 +87,7 @@ class _Question:
             ask.anchors(info.ca_certificates, self.patience)
             return self._as_found(text, info, (_unpinned(self.server),))
         # 3
-        pinned = keep_pinned(info.ca_certificates, self.pins)
+        pinned = select_pinned(info.ca_certificates, self.pins)
         trust = fetch.Verified(ca_pem=ask.anchors(pinned, self.patience))
         # 4
         second = ask.cluster_info(self.server, trust, self.patience).kubeconfig

@@ -84,7 +84,7 @@ def get(
         # 1
         peer = _connect(address, trust, moment)
         try:
-            if trust is not None and tls.is_kubelets(peer):
+            if trust is not None and tls.is_kubelet_certificate(peer):
                 raise _NodeError
             connection = _connection(address, peer, moment)
             # 2
@@ -180,7 +180,7 @@ def _connection(address: Address, peer: ssl.SSLSocket, moment: _Moment) -> http.
 
 
 def _tls_of(trust: Verified | None) -> ssl.SSLContext:
-    return tls.of_anybody() if trust is None else tls.verifying(trust.ca_pem, trust.client)
+    return tls.unverified_context() if trust is None else tls.client_context(trust.ca_pem, trust.client)
 
 
 def _server_name(address: Address, trust: Verified | None) -> str:

@@ -92,7 +92,7 @@ def parse(text: str, *, local: bool, allow_credentials: bool) -> Filed:
     5. The current context's user is meant, and shows itself in one way.
     """
     # 1
-    document = kubeconfigs.document(text, malformed)
+    document = kubeconfigs.parse_document(text, malformed)
     clusters = _named(document, "clusters", "cluster")
     contexts = _named(document, "contexts", "context")
     users = _named(document, "users", "user")
@@ -165,7 +165,7 @@ def _check_cluster(cluster: JsonObject) -> None:
         raise not_allowed("a server that is verified", "insecure-skip-tls-verify", remedy)
     if (_text(cluster, "server") or "").lower().startswith("http:"):
         raise not_allowed("an https server", "a server over plain http", "write https:// and the CA of its certificate")
-    kubeconfigs.only(cluster, _CLUSTER_FIELDS, "clusters[].cluster.", malformed)
+    kubeconfigs.check_fields(cluster, _CLUSTER_FIELDS, "clusters[].cluster.", malformed)
 
 
 def _server_name(cluster: JsonObject) -> str | None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, base64url, once
+from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, base64url, deduplicate
 from nodeattest_identity.issuer.urls import UrlError, issuer_url, jwks_url
 from nodeattest_kube.jsontypes import JsonValue, parse_json
 
@@ -72,7 +72,7 @@ def documents(issuer: str, jwks_uri: str, keys: Iterable[VerifyingKey]) -> Docum
     """
     issuer_url(issuer)
     jwks_url(jwks_uri)
-    kept = once(keys)
+    kept = deduplicate(keys)
     if not kept:
         raise KeysError("expected at least one key to publish, got none: the last documents stay as they are")
     configuration: dict[str, JsonValue] = {

@@ -36,10 +36,10 @@ __all__ = [
     "PublicKey",
     "VerifyingKey",
     "base64url",
-    "of_public",
-    "once",
+    "deduplicate",
     "read_jwks",
     "read_pem",
+    "verifying_key",
 ]
 
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
@@ -97,7 +97,7 @@ def base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def of_public(key: object) -> VerifyingKey:
+def verifying_key(key: object) -> VerifyingKey:
     """Name a public key as kube-apiserver does; raises ``KeysError`` for a kind that it cannot sign with."""
     public, alg = _usable(key)
     spki = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -140,10 +140,10 @@ def read_jwks(body: bytes, *, skip_foreign: bool = False) -> tuple[VerifyingKey,
     keys = tuple(key for each in members if (key := _of_jwk(each, skip_foreign=skip_foreign)) is not None)
     if not keys:
         raise KeysError("expected at least one key that verifies tokens, got none")
-    return once(keys)
+    return deduplicate(keys)
 
 
-def once(keys: Iterable[VerifyingKey]) -> tuple[VerifyingKey, ...]:
+def deduplicate(keys: Iterable[VerifyingKey]) -> tuple[VerifyingKey, ...]:
     """Leave out keys that were there before; raises ``KeysError`` for two different ones of one name."""
     named: dict[str, VerifyingKey] = {}
     for key in keys:
@@ -157,11 +157,11 @@ def _of_block(label: str, body: bytes) -> VerifyingKey:
     try:
         der = base64.b64decode(b"".join(body.split()), validate=True)
         if label in _PRIVATE_BLOCKS:
-            return of_public(load_der_private_key(der, None).public_key())
+            return verifying_key(load_der_private_key(der, None).public_key())
         if label == "CERTIFICATE":
-            return of_public(x509.load_der_x509_certificate(der).public_key())
+            return verifying_key(x509.load_der_x509_certificate(der).public_key())
         if label in {"PUBLIC KEY", "RSA PUBLIC KEY"}:
-            return of_public(load_der_public_key(der))
+            return verifying_key(load_der_public_key(der))
     except KeysError:
         raise
     except X509_ERRORS:  # TypeError among them: a key under a password

@@ -37,11 +37,11 @@ from yarl import URL
 from nodeattest_identity.proxy import upgrade
 from nodeattest_identity.proxy.headers import Network, Sender, request_headers, response_headers
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_LINE, ProxyLimits
-from nodeattest_identity.proxy.paths import Target
-from nodeattest_identity.proxy.refusals import Refusal, Refused
-from nodeattest_identity.proxy.upload import Upload
+from nodeattest_identity.proxy.paths import RequestTarget
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+from nodeattest_identity.proxy.request_body import RequestBody
 
-__all__ = ["Forwarder", "Order", "Upstream", "sender_of"]
+__all__ = ["ForwardOptions", "Forwarder", "Upstream", "sender_of"]
 
 _IDLE_UPSTREAM: Final = 10.0
 """Seconds that an unused connection to an upstream is kept: less than any server that we know of does."""
@@ -63,18 +63,18 @@ class Upstream:
     server_name: str | None = None
     """What the upstream's certificate has to name; None: the host."""
 
-    def url(self, target: Target) -> URL:
+    def url(self, target: RequestTarget) -> URL:
         """Name a target there; nothing of it is decoded or normalised."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return URL(f"{'http' if self.tls is None else 'https'}://{host}:{self.port}{target.raw}", encoded=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ForwardOptions:
     """How to forward a request."""
 
     upstream: Upstream
-    target: Target
+    target: RequestTarget
     """What to ask the upstream for."""
     deadline: float
     """When everything ends, by the loop's clock."""
@@ -133,73 +133,77 @@ class Forwarder:
             max_headers=MAX_FIELDS,
         )
 
-    async def forward(self, request: web.BaseRequest, order: Order) -> web.StreamResponse:
-        """Forward a request and its answer; raises ``Refused`` while the client has got nothing yet.
+    async def forward(self, request: web.BaseRequest, options: ForwardOptions) -> web.StreamResponse:
+        """Forward a request and its answer; raises ``RefusalError`` while the client has got nothing yet.
 
         1. The method may be forwarded, an upgrade is to WebSocket, an expectation is of 100. 2. The body may fit.
         3. Header. 4. Ask, within the time for an answer. 5. Relay, or let bytes pass both ways, until the deadline.
         """
         # 1
         if request.method in _NEVER_FORWARDED:
-            raise Refused(Refusal.METHOD_NOT_ALLOWED, f"expected another method, got {request.method}", close=True)
+            raise RefusalError(Refusal.METHOD_NOT_ALLOWED, f"expected another method, got {request.method}", close=True)
         key = upgrade.requested(request)
         # 2
-        upload = Upload(request, self._limits) if request.can_read_body else None
+        body_stream = RequestBody(request, self._limits) if request.can_read_body else None
         # 3
         headers = request_headers(
             request.raw_headers,
-            sender=order.sender,
-            inject=order.inject,
-            without=order.without,
+            sender=options.sender,
+            inject=options.inject,
+            without=options.without,
         )
-        if upload is not None and upload.length is not None:
-            headers[hdrs.CONTENT_LENGTH] = str(upload.length)
+        if body_stream is not None and body_stream.length is not None:
+            headers[hdrs.CONTENT_LENGTH] = str(body_stream.length)
         if key is not None:
             headers.update(upgrade.HEADERS)
-        exchange = _Exchange(request, key, order.relocate)
+        exchange = _Exchange(request, key, options.relocate)
         now = asyncio.get_running_loop().time()
-        answer_by = min(order.deadline, now + self._limits.answer_seconds)
+        answer_by = min(options.deadline, now + self._limits.answer_seconds)
         try:
-            async with asyncio.timeout_at(answer_by if upload is None else order.deadline) as timer:
-                if upload is not None:
-                    upload.answer_within(timer, order.deadline)
-                response = await self._ask(request, order, headers, upload)  # 4
-                if upload is not None:
-                    upload.answered = True
-                timer.reschedule(order.deadline)
+            async with asyncio.timeout_at(answer_by if body_stream is None else options.deadline) as timer:
+                if body_stream is not None:
+                    body_stream.answer_within(timer, options.deadline)
+                response = await self._ask(request, options, headers, body_stream)  # 4
+                if body_stream is not None:
+                    body_stream.answered = True
+                timer.reschedule(options.deadline)
                 return await exchange.relay(response)  # 5
         except TimeoutError:
-            over = asyncio.get_running_loop().time() >= order.deadline
+            over = asyncio.get_running_loop().time() >= options.deadline
             refusal = Refusal.TIME_OVER if over else Refusal.UPSTREAM_TOO_SLOW
-            return exchange.cut(Refused(refusal, "expected an answer in time, got none"))
+            return exchange.cut(RefusalError(refusal, "expected an answer in time, got none"))
         except ClientError:
-            return exchange.cut(Refused(Refusal.UPSTREAM_MALFORMED, "expected a whole answer, got a part"))
+            return exchange.cut(RefusalError(Refusal.UPSTREAM_MALFORMED, "expected a whole answer, got a part"))
 
     async def _ask(
-        self, request: web.BaseRequest, order: Order, headers: CIMultiDict[str], upload: Upload | None
+        self,
+        request: web.BaseRequest,
+        options: ForwardOptions,
+        headers: CIMultiDict[str],
+        body_stream: RequestBody | None,
     ) -> ClientResponse:
-        """Get the beginning of an answer; raises ``Refused``."""
+        """Get the beginning of an answer; raises ``RefusalError``."""
         session = self._session if hdrs.UPGRADE not in headers else self._upgrades
         assert session is not None  # noqa: S101 - for the type checker: callers have entered us
-        upstream = order.upstream
+        upstream = options.upstream
         try:
             return await session.request(
                 request.method,
-                upstream.url(order.target),
+                upstream.url(options.target),
                 headers=headers,
-                data=None if upload is None else upload.chunks(),
+                data=None if body_stream is None else body_stream.chunks(),
                 allow_redirects=False,
                 ssl=upstream.tls or True,
                 server_hostname=upstream.server_name if upstream.tls is not None else None,
             )
         except ClientConnectorError as error:
-            raise Refused(
+            raise RefusalError(
                 Refusal.UPSTREAM_UNREACHABLE, f"expected to reach the upstream, got {error.os_error.strerror}"
             ) from None
         except ClientError as error:
-            if upload is not None and upload.refused is not None:
-                raise upload.refused from None
-            raise Refused(Refusal.UPSTREAM_MALFORMED, f"expected an answer, got {type(error).__name__}") from None
+            if body_stream is not None and body_stream.refused is not None:
+                raise body_stream.refused from None
+            raise RefusalError(Refusal.UPSTREAM_MALFORMED, f"expected an answer, got {type(error).__name__}") from None
 
 
 class _Exchange:
@@ -232,7 +236,7 @@ class _Exchange:
         finally:
             response.close()
 
-    def cut(self, refused: Refused) -> web.StreamResponse:
+    def cut(self, refused: RefusalError) -> web.StreamResponse:
         """End an answer that is not whole so that nobody takes it for one; raises where none has begun."""
         sent = self._sent
         if sent is None or not sent.prepared:
@@ -247,9 +251,9 @@ class _Exchange:
 
 
 def _begin(response: ClientResponse) -> web.StreamResponse:
-    """Make our answer of an upstream's; raises ``Refused``."""
+    """Make our answer of an upstream's; raises ``RefusalError``."""
     if response.status < HTTPStatus.OK:
-        raise Refused(Refusal.UPSTREAM_MALFORMED, f"expected a final answer, got {response.status}")
+        raise RefusalError(Refusal.UPSTREAM_MALFORMED, f"expected a final answer, got {response.status}")
     sent = web.StreamResponse(status=response.status, headers=response_headers(response.raw_headers))
     if hdrs.TRANSFER_ENCODING in response.headers:
         sent.headers.popall(hdrs.CONTENT_LENGTH, None)

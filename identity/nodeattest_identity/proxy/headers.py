@@ -21,7 +21,7 @@ from typing import Final
 
 from multidict import CIMultiDict
 
-from nodeattest_identity.proxy.refusals import Refusal, Refused
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 __all__ = [
     "COOKIE", "CREDENTIALS", "Network", "RawHeaders", "Sender", "canonical", "is_safe_value", "request_headers",
@@ -117,7 +117,7 @@ def request_headers(
     inject: Sequence[tuple[str, str]],
     without: frozenset[bytes] = frozenset(),
 ) -> CIMultiDict[str]:
-    """Make the header that the upstream gets; raises ``Refused``.
+    """Make the header that the upstream gets; raises ``RefusalError``.
 
     1. Drop by canonical name: hop-by-hop, what ``Connection`` lists, identities, credentials, ``without``, and every
        alias of what is injected. 2. Take bearer tokens out of the WebSocket protocols. 3. Write Host and X-Forwarded-*.
@@ -139,7 +139,9 @@ def request_headers(
     # 4
     for name, value in inject:
         if not is_safe_value(value):
-            raise Refused(Refusal.INTERNAL_ERROR, f"expected a value of {name} that a header can carry, got another")
+            raise RefusalError(
+                Refusal.INTERNAL_ERROR, f"expected a value of {name} that a header can carry, got another"
+            )
         made.add(name, value)
     return made
 
@@ -168,7 +170,7 @@ def _origin(raw: RawHeaders, sender: Sender) -> dict[str, str]:
             given[known] = _joined(given.get(known), value)
     host = given.get(b"host", b"")
     if _HOST.fullmatch(host) is None:
-        raise Refused(Refusal.HEADER_NOT_ALLOWED, "expected a Host of name and port, got another")
+        raise RefusalError(Refusal.HEADER_NOT_ALLOWED, "expected a Host of name and port, got another")
     before = given.get(b"x-forwarded-for")
     return {
         "Host": host.decode(),
@@ -201,4 +203,4 @@ def _text(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise Refused(Refusal.HEADER_NOT_ALLOWED, "expected a header in UTF-8, got other bytes") from None
+        raise RefusalError(Refusal.HEADER_NOT_ALLOWED, "expected a header in UTF-8, got other bytes") from None

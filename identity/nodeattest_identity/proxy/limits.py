@@ -27,13 +27,13 @@ class ProxyLimits:
 
     connections: int = 4096
     """At once, WebSockets among them, besides strangers; an idle one costs some 25 KiB, or ``CONNECTION_BYTES``."""
-    stranger_connections: int = 64
+    unauthenticated_connections: int = 64
     """At once, besides; where a proxy knows whom it forwards for by the connection, and for others has documents only.
 
     Handshakes that are under way are among them.
     """
-    stranger_connections_of_client: int = 16
-    stranger_seconds: float = 15.0
+    unauthenticated_connections_of_client: int = 16
+    unauthenticated_seconds: float = 15.0
     """For the whole life of a stranger's connection: to fetch a document takes milliseconds."""
     upstream_connections: int = 4096
     """To all upstreams at once."""

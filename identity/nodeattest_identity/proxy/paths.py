@@ -1,9 +1,9 @@
 """Which request targets are forwarded, decided on the raw bytes of the request line. Pure.
 
-Promises: a ``Target`` means the same to us, to the upstream and to whatever stands between: origin form, printable
-ASCII, no fragment, no backslash, no empty, ``.`` or ``..`` segment in any spelling, no encoded slash, backslash or
-control character. Nothing is decoded or rewritten: what was judged is what is sent. Rules match segment by segment, and
-never see the query.
+Promises: a ``RequestTarget`` means the same to us, to the upstream and to whatever stands between: origin form,
+printable ASCII, no fragment, no backslash, no empty, ``.`` or ``..`` segment in any spelling, no encoded slash,
+backslash or control character. Nothing is decoded or rewritten: what was judged is what is sent. Rules match segment by
+segment, and never see the query.
 Leaves to others: who may ask for it.
 Source: RFC 9112 §3.2, RFC 3986 §3.3 and §6.2; CVE-2026-40575 and CVE-2026-41059 (oauth2-proxy), CVE-2025-54576,
 CVE-2026-48710 (Starlette): each decided on another path than the upstream served.
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from nodeattest_identity.proxy.refusals import Refusal, Refused
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
-__all__ = ["PathRule", "Target", "parse_rule", "read_target"]
+__all__ = ["PathRule", "RequestTarget", "parse_rule", "read_target"]
 
 _MAX_TARGET: Final = 8190
 """Bytes; aiohttp's own limit of a request line."""
@@ -35,7 +35,7 @@ _SEGMENT: Final = re.compile(r"[A-Za-z0-9_~.\-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """A request target that has one meaning."""
 
     path: str
@@ -72,8 +72,8 @@ class PathRule:
         )
 
 
-def read_target(raw: str) -> Target:
-    """Read a request line's target; raises ``Refused``.
+def read_target(raw: str) -> RequestTarget:
+    """Read a request line's target; raises ``RefusalError``.
 
     1. Origin form of bounded length: not the absolute form, not ``*``; no fragment, backslash, blank or control.
     2. No encoding of what separates. 3. No empty segment but the last. 4. No dot segment, also encoded or before a
@@ -85,7 +85,7 @@ def read_target(raw: str) -> Target:
         raise _refused("a path in origin form, of printable ASCII without # and backslash")
     path, query = found.group(1), found.group(2)
     if _PLAIN.fullmatch(path) is not None:
-        return Target(path, query)
+        return RequestTarget(path, query)
     # 2
     if _ENCODED.search(path) is not None:
         raise _refused("no encoded slash, backslash or control character")
@@ -105,7 +105,7 @@ def read_target(raw: str) -> Target:
         b"/".join(decoded).decode()
     except UnicodeDecodeError:
         raise _refused("UTF-8") from None
-    return Target(path, query)
+    return RequestTarget(path, query)
 
 
 def parse_rule(text: str) -> PathRule:
@@ -123,5 +123,5 @@ def parse_rule(text: str) -> PathRule:
     raise ValueError(f"expected a path of plain segments, * for one and ** at the end for any rest, got {text!a}")
 
 
-def _refused(expected: str) -> Refused:
-    return Refused(Refusal.PATH_NOT_ALLOWED, f"expected {expected}, got another target")
+def _refused(expected: str) -> RefusalError:
+    return RefusalError(Refusal.PATH_NOT_ALLOWED, f"expected {expected}, got another target")

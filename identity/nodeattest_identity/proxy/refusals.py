@@ -15,7 +15,7 @@ from typing import Final
 
 from aiohttp import web
 
-__all__ = ["STATUS", "Refusal", "Refused", "answer", "body"]
+__all__ = ["STATUS", "Refusal", "RefusalError", "answer", "body"]
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
@@ -82,7 +82,7 @@ _RETRY: Final[Mapping[HTTPStatus, str]] = {
 """Retry-After in seconds."""
 
 
-class Refused(Exception):  # noqa: N818 - a verdict, not a failure
+class RefusalError(Exception):
     """A request is not forwarded.
 
     ``detail`` is for our log, in our own words. ``close``: nothing more may come on this connection. ``status`` and
@@ -106,7 +106,7 @@ class Refused(Exception):  # noqa: N818 - a verdict, not a failure
         self.headers = headers
 
 
-def answer(refused: Refused, kind: type[web.Response] = web.Response) -> web.Response:
+def answer(refused: RefusalError, kind: type[web.Response] = web.Response) -> web.Response:
     """Make the answer to a request that is not forwarded."""
     status = refused.status
     response = kind(status=status, body=body(refused.refusal, status), headers=refused.headers)

@@ -23,7 +23,7 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.streams import StreamReader
 
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_LINE, ProxyLimits
-from nodeattest_identity.proxy.refusals import STATUS, Refusal, Refused, answer, body
+from nodeattest_identity.proxy.refusals import STATUS, Refusal, RefusalError, answer, body
 from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits
 from nodeattest_serving.connection import CountedServer, quiet_log
 from nodeattest_serving.settings import Address, ConnectionLimits
@@ -43,7 +43,7 @@ _SWEEP: Final = 0.5
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-"""A request to its answer; raises ``Refused``."""
+"""A request to its answer; raises ``RefusalError``."""
 
 
 class _Last(web.Response):
@@ -63,8 +63,8 @@ class _Connection(web.RequestHandler):
     """aiohttp's connection, which counts the bytes and the seconds of a header."""
 
     refused: Callable[[Refusal], None]
-    is_stranger: Callable[[asyncio.BaseTransport], bool]
-    stranger_since: float | None = None
+    is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
+    unauthenticated_since: float | None = None
     """Since when a stranger has been here; None: it is none."""
     waiting_since: float | None = None
     """Since when a header has been coming, or the first one of a connection been waited for; None: it came."""
@@ -85,8 +85,8 @@ class _Connection(web.RequestHandler):
         self._wire = transport
         transport.set_write_buffer_limits(high=_UNSENT)
         self.waiting_since = asyncio.get_running_loop().time()
-        if self.is_stranger(transport):
-            self.stranger_since = self.waiting_since
+        if self.is_unauthenticated(transport):
+            self.unauthenticated_since = self.waiting_since
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -105,7 +105,7 @@ class _Connection(web.RequestHandler):
 
     def sweep(self, now: float, limits: ProxyLimits) -> None:
         """End what takes too long: a header, a stranger, or a client who reads no answer, not even one that closes."""
-        if self._wire is not None and _is_before(self.stranger_since, now - limits.stranger_seconds):
+        if self._wire is not None and _is_before(self.unauthenticated_since, now - limits.unauthenticated_seconds):
             self._wire.abort()
             return
         if _is_before(self.waiting_since, now - limits.header_seconds):
@@ -167,7 +167,7 @@ class _Connection(web.RequestHandler):
             refusal = Refusal.HEADERS_TOO_LARGE if long else Refusal.REQUEST_MALFORMED
         self.refused(refusal)
         self.close()  # and take nothing more in
-        response = answer(Refused(refusal, "expected HTTP/1.1, got something else", close=True), _Last)
+        response = answer(RefusalError(refusal, "expected HTTP/1.1, got something else", close=True), _Last)
         assert isinstance(response, _Last)  # noqa: S101 - for the type checker: it was asked for
         response.transport = self.transport
         return response
@@ -178,7 +178,7 @@ class _Server(CountedServer):
 
     limits: ProxyLimits
     refused: Callable[[Refusal], None]
-    is_stranger: Callable[[asyncio.BaseTransport], bool]
+    is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
 
     def __call__(self) -> _Connection:
         """Make a connection's protocol."""
@@ -196,7 +196,7 @@ class _Server(CountedServer):
             auto_decompress=False,
         )
         connection.refused = self.refused
-        connection.is_stranger = self.is_stranger
+        connection.is_unauthenticated = self.is_unauthenticated
         return connection
 
     def sweep(self) -> None:
@@ -227,12 +227,12 @@ class ProxyServer:
         limits: ProxyLimits,
         *,
         refused: Callable[[Refusal], None] = lambda _: None,
-        is_stranger: Callable[[asyncio.BaseTransport], bool] | None = None,
+        is_unauthenticated: Callable[[asyncio.BaseTransport], bool] | None = None,
     ) -> None:
         """``tls``: None for plain HTTP. ``refused`` hears of what was refused before there was a request to handle.
 
-        ``is_stranger`` tells by a connection that it is nobody's whom anything is forwarded for; None: no connection
-        tells.
+        ``is_unauthenticated`` tells by a connection that it is nobody's whom anything is forwarded for; None: no
+        connection tells.
         """
         self._handler = handler
         self._limits = limits
@@ -242,13 +242,13 @@ class ProxyServer:
         # Who connects is a proxy, and all its users come from one address: no limit of one client below that of all.
         places = ConnectionLimits(connections=limits.connections, connections_of_client=limits.connections)
         unauthenticated = None
-        if is_stranger is not None:
+        if is_unauthenticated is not None:
             unauthenticated = UnauthenticatedLimits(
-                is_unauthenticated=is_stranger,
-                connections=limits.stranger_connections,
-                connections_of_client=limits.stranger_connections_of_client,
+                is_unauthenticated=is_unauthenticated,
+                connections=limits.unauthenticated_connections,
+                connections_of_client=limits.unauthenticated_connections_of_client,
             )
-        self._is_stranger = is_stranger or _is_none
+        self._is_unauthenticated = is_unauthenticated or _is_none
         self._door = BoundedServer(self._connection, address, tls, places, unauthenticated=unauthenticated)
 
     @property
@@ -269,7 +269,7 @@ class ProxyServer:
         )
         self._http.limits = self._limits
         self._http.refused = self._refused
-        self._http.is_stranger = self._is_stranger
+        self._http.is_unauthenticated = self._is_unauthenticated
         self._http.ended = self._door.ended
         await self._door.open()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep(self._http))
@@ -293,7 +293,7 @@ class ProxyServer:
 
     async def _sweep(self, http: _Server) -> None:
         while True:
-            await asyncio.sleep(min(_SWEEP, self._limits.header_seconds, self._limits.stranger_seconds))
+            await asyncio.sleep(min(_SWEEP, self._limits.header_seconds, self._limits.unauthenticated_seconds))
             http.sweep()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -309,27 +309,29 @@ class ProxyServer:
     async def _handled(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             _require_usual(request)
-        except Refused as refused:
+        except RefusalError as refused:
             self._refused(refused.refusal)
             return answer(refused)
         try:
             return await self._handler(request)
-        except Refused as refused:
+        except RefusalError as refused:
             return answer(refused)
         except ConnectionError:
             raise  # the client has gone
         except Exception:  # noqa: BLE001 - the worker's edge
             _log.exception("answering a request failed")
-            return answer(Refused(Refusal.INTERNAL_ERROR, "a bug", close=True))
+            return answer(RefusalError(Refusal.INTERNAL_ERROR, "a bug", close=True))
 
 
 def _require_usual(request: web.BaseRequest) -> None:
-    """Raise ``Refused`` for what aiohttp takes and no client of ours sends."""
+    """Raise ``RefusalError`` for what aiohttp takes and no client of ours sends."""
     if request.version not in _VERSIONS:
-        raise Refused(Refusal.REQUEST_MALFORMED, "expected HTTP/1.1 or 1.0, got another version", close=True)
+        raise RefusalError(Refusal.REQUEST_MALFORMED, "expected HTTP/1.1 or 1.0, got another version", close=True)
     size = sum(len(name) + len(value) for name, value in request.raw_headers)
     if size > MAX_HEAD:
-        raise Refused(Refusal.HEADERS_TOO_LARGE, f"expected at most {MAX_HEAD} bytes of header, got more", close=True)
+        raise RefusalError(
+            Refusal.HEADERS_TOO_LARGE, f"expected at most {MAX_HEAD} bytes of header, got more", close=True
+        )
 
 
 def _say_no_more(transport: asyncio.Transport) -> None:

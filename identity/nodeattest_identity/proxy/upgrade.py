@@ -20,7 +20,7 @@ from aiohttp import ClientResponse, hdrs, web
 from aiohttp.base_protocol import BaseProtocol
 
 from nodeattest_identity.proxy.headers import response_headers
-from nodeattest_identity.proxy.refusals import Refusal, Refused
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 __all__ = ["HEADERS", "accepted", "requested", "tunnel"]
 
@@ -32,10 +32,10 @@ _KEY: Final = 16
 
 
 def requested(request: web.BaseRequest) -> str | None:
-    """Return the key of a request for WebSocket, None of one for no upgrade; raises ``Refused``."""
+    """Return the key of a request for WebSocket, None of one for no upgrade; raises ``RefusalError``."""
     offered = _tokens(request, hdrs.UPGRADE)
     if "HTTP2-Settings" in request.headers or (offered and "websocket" not in offered):
-        raise Refused(Refusal.UPGRADE_NOT_ALLOWED, "expected no upgrade but to websocket, got another", close=True)
+        raise RefusalError(Refusal.UPGRADE_NOT_ALLOWED, "expected no upgrade but to websocket, got another", close=True)
     if not offered:
         return None
     keys = request.headers.getall(hdrs.SEC_WEBSOCKET_KEY, [])
@@ -50,21 +50,21 @@ def requested(request: web.BaseRequest) -> str | None:
         and not request.can_read_body
     )
     if not sound:
-        raise Refused(
+        raise RefusalError(
             Refusal.UPGRADE_MALFORMED, "expected a GET of HTTP/1.1 with one key, got another upgrade", close=True
         )
     return keys[0]
 
 
 def accepted(response: ClientResponse, key: str) -> web.StreamResponse:
-    """Make our 101 of the upstream's; raises ``Refused``."""
+    """Make our 101 of the upstream's; raises ``RefusalError``."""
     digest = hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest()
     proper = (
         response.headers.getall(hdrs.SEC_WEBSOCKET_ACCEPT, []) == [base64.b64encode(digest).decode()]
         and response.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket"
     )
     if not proper:
-        raise Refused(Refusal.UPSTREAM_MALFORMED, "expected a 101 that answers the key, got another", close=True)
+        raise RefusalError(Refusal.UPSTREAM_MALFORMED, "expected a 101 that answers the key, got another", close=True)
     headers = response_headers(response.raw_headers)
     headers.popall(hdrs.CONTENT_LENGTH, None)
     headers.update(HEADERS)
@@ -79,7 +79,7 @@ async def tunnel(request: web.BaseRequest, response: ClientResponse, sent: web.S
     connection = response.connection
     server = connection.protocol if connection is not None else None
     if server is None:
-        raise Refused(Refusal.UPSTREAM_MALFORMED, "expected a connection that stays, got its end", close=True)
+        raise RefusalError(Refusal.UPSTREAM_MALFORMED, "expected a connection that stays, got its end", close=True)
     await sent.prepare(request)
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     client = request.protocol

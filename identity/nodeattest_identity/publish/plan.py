@@ -9,7 +9,7 @@ Promises, of the writes of one plan done in their order and cut off anywhere:
    told of each time.
 4. A time in the state is never before the event: keys count as published when they are seen in the key set that is
    wanted, in a plan after the one that writes it.
-5. What is not ours is left alone (``ForeignIssuer``). Nothing is planned where everything is as it should be.
+5. What is not ours is left alone (``ForeignIssuerError``). Nothing is planned where everything is as it should be.
 Leaves to others: each key's fate (``sorting``); reading and writing (``publisher``); whether the public sees it
 (``readback``).
 Source: companion proposal 002; Kubernetes pkg/serviceaccount/jwt.go (legacy tokens live for up to a year and an hour).
@@ -30,26 +30,26 @@ from nodeattest_identity.issuer.documents import (
     parse_configuration,
 )
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
-from nodeattest_identity.publish.errors import ForeignIssuer
-from nodeattest_identity.publish.layout import layout
-from nodeattest_identity.publish.sorting import check_clock, sort, standing
-from nodeattest_identity.publish.state import KeyRecord, State, StateError, encode, parse
-from nodeattest_identity.publish.store import Stored
-from nodeattest_identity.publish.wanted import DAY, RETIRE_AFTER, Wanted
+from nodeattest_identity.publish.desired import DAY, RETIRE_AFTER, Desired
+from nodeattest_identity.publish.errors import ForeignIssuerError
+from nodeattest_identity.publish.key_lifecycle import check_clock, decide_keys, published_key_set
+from nodeattest_identity.publish.paths import object_paths
+from nodeattest_identity.publish.state import IssuerState, IssuerStateError, KeyRecord, encode, parse
+from nodeattest_identity.publish.store import StoredObject
 
-__all__ = ["DAY", "RETIRE_AFTER", "Found", "Plan", "Wanted", "Write", "cache_control", "plan"]
+__all__ = ["DAY", "RETIRE_AFTER", "Current", "Desired", "Plan", "Write", "cache_control", "plan"]
 
 _STATE_TYPE: Final = "application/json"
 _UNCACHED: Final = "no-store"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Current:
     """What stands in the place."""
 
-    state: Stored | None = None
-    jwks: Stored | None = None
-    configuration: Stored | None = None
+    state: StoredObject | None = None
+    jwks: StoredObject | None = None
+    configuration: StoredObject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Plan:
 
     writes: tuple[Write, ...]
     documents: Documents
-    state: State
+    state: IssuerState
     """As it is once the writes are done."""
     notes: tuple[str, ...]
     """What happens to which key, for people."""
@@ -83,19 +83,19 @@ def cache_control(max_age: int) -> str:
     return f"public, max-age={max_age}"
 
 
-def plan(found: Found, wanted: Wanted, now: int) -> Plan:
-    """Plan the next writes; raises ``ForeignIssuer``, ``PublishError``, ``KeysError`` and ``UrlError``.
+def plan(found: Current, wanted: Desired, now: int) -> Plan:
+    """Plan the next writes; raises ``ForeignIssuerError``, ``PublishError``, ``KeysError`` and ``UrlError``.
 
     1. What stands there is ours, or adopted, and no later than now. 2. Which keys stay, come and go. 3. What differs.
     4. The state first where anything differs, then the key set, then the configuration.
     """
-    place = layout(wanted.issuer, wanted.jwks_uri)
+    place = object_paths(wanted.issuer, wanted.jwks_uri)
     # 1
     before = _ours(found, wanted, now)
     check_clock(before, now)
     # 2
-    there = standing(found.jwks)
-    fates = sort(before, wanted, there, now)
+    there = published_key_set(found.jwks)
+    fates = decide_keys(before, wanted, there, now)
     made = documents(wanted.issuer, wanted.jwks_uri, [record.key for record in fates.staying])
     # 3
     public = cache_control(wanted.max_age)
@@ -119,8 +119,8 @@ def plan(found: Found, wanted: Wanted, now: int) -> Plan:
     )
 
 
-def _ours(found: Found, wanted: Wanted, now: int) -> State:
-    """Tell what was published before; raises ``ForeignIssuer``.
+def _ours(found: Current, wanted: Desired, now: int) -> IssuerState:
+    """Tell what was published before; raises ``ForeignIssuerError``.
 
     1. A configuration of another issuer is never overwritten. 2. A state of another issuer or owner neither.
     3. Documents without a state are ours only if that is said, and if they can be read.
@@ -133,58 +133,60 @@ def _ours(found: Found, wanted: Wanted, now: int) -> State:
         except DocumentError:
             said = ""
         if said not in {"", wanted.issuer}:
-            raise ForeignIssuer(f"the configuration there is of the issuer {said!a}, not of {wanted.issuer}")
+            raise ForeignIssuerError(f"the configuration there is of the issuer {said!a}, not of {wanted.issuer}")
     # 2
     state = _state(found, wanted)
     if state is not None:
         if state.issuer != wanted.issuer:
-            raise ForeignIssuer(f"the state there is of the issuer {state.issuer!a}, not of {wanted.issuer}")
+            raise ForeignIssuerError(f"the state there is of the issuer {state.issuer!a}, not of {wanted.issuer}")
         if state.owner != wanted.owner:
-            raise ForeignIssuer(
+            raise ForeignIssuerError(
                 f"the documents there belong to {state.owner!a}, not to {wanted.owner!a}: one place is one "
                 "cluster's, or each would accept the other's tokens"
             )
         return state
     # 3
-    fresh = State(issuer=wanted.issuer, jwks_uri=wanted.jwks_uri, owner=wanted.owner, max_age=wanted.max_age)
+    fresh = IssuerState(issuer=wanted.issuer, jwks_uri=wanted.jwks_uri, owner=wanted.owner, max_age=wanted.max_age)
     if found.jwks is None and found.configuration is None:
         return fresh
     if not wanted.adopt:
-        raise ForeignIssuer(
+        raise ForeignIssuerError(
             "documents stand there without our mark (.nodeattest/issuer-state.json); if they are this issuer's, say "
             "--adopt: all keys in them stay for --retire-after"
         )
     if said == "":
-        raise ForeignIssuer("the configuration there cannot be read, so nobody can tell whose it is: remove it first")
+        raise ForeignIssuerError(
+            "the configuration there cannot be read, so nobody can tell whose it is: remove it first"
+        )
     return replace(fresh, keys=_adopted(found.jwks), replaced=True, held_until=now + max(wanted.max_age, DAY))
 
 
-def _state(found: Found, wanted: Wanted) -> State | None:
+def _state(found: Current, wanted: Desired) -> IssuerState | None:
     """Read our mark; a spoilt one is none, where documents are adopted."""
     if found.state is None:
         return None
     try:
         return parse(found.state.body)
-    except StateError as error:
+    except IssuerStateError as error:
         if wanted.adopt:
             return None
-        raise ForeignIssuer(
+        raise ForeignIssuerError(
             f"our state there cannot be read ({error}); say --adopt to make it anew: all published keys then stay for "
             "--retire-after"
         ) from None
 
 
-def _adopted(jwks: Stored | None) -> tuple[KeyRecord, ...]:
+def _adopted(jwks: StoredObject | None) -> tuple[KeyRecord, ...]:
     """Take over every key of a set that bears no mark."""
     if jwks is None:
         return ()
     try:
         return tuple(KeyRecord(key=key) for key in read_jwks(jwks.body))
     except KeysError as error:
-        raise ForeignIssuer(f"the key set there cannot be taken over: {error}") from None
+        raise ForeignIssuerError(f"the key set there cannot be taken over: {error}") from None
 
 
-def _differing(found: Stored | None, path: str, body: bytes, content_type: str, cached: str) -> Iterable[Write]:
+def _differing(found: StoredObject | None, path: str, body: bytes, content_type: str, cached: str) -> Iterable[Write]:
     """Write an object unless it stands there already, with its headers where the store keeps them."""
     if found is None:
         yield Write(path=path, body=body, content_type=content_type, cache_control=cached, version=None, why="missing")
@@ -200,9 +202,9 @@ def _differing(found: Stored | None, path: str, body: bytes, content_type: str, 
         )
 
 
-def _under_way(before: State, wanted: Wanted, records: tuple[KeyRecord, ...], *, stood: bool) -> State:
+def _under_way(before: IssuerState, wanted: Desired, records: tuple[KeyRecord, ...], *, stood: bool) -> IssuerState:
     """Say that the documents are being changed; whoever loses the race for this write has written nothing."""
-    return State(
+    return IssuerState(
         issuer=wanted.issuer,
         jwks_uri=wanted.jwks_uri,
         owner=wanted.owner,
@@ -214,7 +216,7 @@ def _under_way(before: State, wanted: Wanted, records: tuple[KeyRecord, ...], *,
     )
 
 
-def _arrived(before: State, wanted: Wanted, records: Iterable[KeyRecord], now: int) -> State:
+def _arrived(before: IssuerState, wanted: Desired, records: Iterable[KeyRecord], now: int) -> IssuerState:
     """Say since when the documents are what they should be, and from when on new keys may sign.
 
     A key that came with the first key set may sign at once: nobody can hold an older one. For any other, whoever asked
@@ -222,7 +224,7 @@ def _arrived(before: State, wanted: Wanted, records: Iterable[KeyRecord], now: i
     """
     held_until = before.held_until if before.max_age <= wanted.max_age else max(before.held_until, now + before.max_age)
     settled = max(now + before.max_age if before.replaced else now, before.held_until)
-    return State(
+    return IssuerState(
         issuer=wanted.issuer,
         jwks_uri=wanted.jwks_uri,
         owner=wanted.owner,

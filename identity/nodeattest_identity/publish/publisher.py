@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_identity.issuer.documents import Documents
-from nodeattest_identity.publish.errors import LostRace, StoreRefused
-from nodeattest_identity.publish.layout import layout
-from nodeattest_identity.publish.plan import Found, Plan, Wanted, Write, plan
-from nodeattest_identity.publish.state import State
+from nodeattest_identity.publish.errors import StoreRefusedError, WriteConflictError
+from nodeattest_identity.publish.paths import object_paths
+from nodeattest_identity.publish.plan import Current, Desired, Plan, Write, plan
+from nodeattest_identity.publish.state import IssuerState
 from nodeattest_identity.publish.store import Store
 
-__all__ = ["Published", "foresee", "look", "publish"]
+__all__ = ["Published", "dry_run", "publish", "read_current"]
 
 _ROUNDS: Final = 16
 """Three without others: write the documents, write their time, see that nothing is left. Lost races take one each."""
@@ -34,7 +34,7 @@ class Published:
     """What stands in the place now."""
 
     documents: Documents
-    state: State
+    state: IssuerState
     writes: tuple[Write, ...]
     """What this run wrote; empty where all was there."""
     notes: tuple[str, ...]
@@ -42,25 +42,25 @@ class Published:
     """Names of keys that were to be dropped, and that this run never saw."""
 
 
-async def look(store: Store, wanted: Wanted) -> Found:
+async def read_current(store: Store, wanted: Desired) -> Current:
     """Read what stands there, all as it was at one moment: the key set is the same before and after the state.
 
     Else a key that another run publishes meanwhile would be one that the state names and the key set lacks. Raises
-    ``LostRace`` where it changes each time.
+    ``WriteConflictError`` where it changes each time.
     """
-    place = layout(wanted.issuer, wanted.jwks_uri)
+    place = object_paths(wanted.issuer, wanted.jwks_uri)
     for _ in range(_READINGS):
         configuration = await store.read(place.configuration)
         jwks = await store.read(place.jwks)
         state = await store.read(place.state)
         if await store.read(place.jwks) == jwks:
-            return Found(configuration=configuration, jwks=jwks, state=state)
-    raise LostRace(f"{store.name}: {place.jwks} is written by others all the time")
+            return Current(configuration=configuration, jwks=jwks, state=state)
+    raise WriteConflictError(f"{store.name}: {place.jwks} is written by others all the time")
 
 
-async def foresee(store: Store, wanted: Wanted, *, clock: Callable[[], float]) -> Plan:
+async def dry_run(store: Store, wanted: Desired, *, clock: Callable[[], float]) -> Plan:
     """Plan without writing."""
-    return plan(await look(store, wanted), wanted, int(clock()))
+    return plan(await read_current(store, wanted), wanted, int(clock()))
 
 
 async def _some_time(races: int) -> None:
@@ -69,7 +69,7 @@ async def _some_time(races: int) -> None:
 
 
 async def publish(
-    store: Store, wanted: Wanted, *, clock: Callable[[], float], pause: Callable[[int], Awaitable[None]] = _some_time
+    store: Store, wanted: Desired, *, clock: Callable[[], float], pause: Callable[[int], Awaitable[None]] = _some_time
 ) -> Published:
     """Make the place hold what is wanted; ``clock`` gives seconds since the epoch, ``pause`` waits after a lost race.
 
@@ -77,11 +77,11 @@ async def publish(
     """
     written: list[Write] = []
     notes: dict[str, None] = {}
-    lost: LostRace | None = None
+    lost: WriteConflictError | None = None
     races = 0
     unknown = wanted.revoked
     for _ in range(_ROUNDS):
-        ahead = await foresee(store, wanted, clock=clock)
+        ahead = await dry_run(store, wanted, clock=clock)
         notes |= dict.fromkeys(ahead.notes)
         unknown &= ahead.unknown
         if not ahead.writes:
@@ -94,10 +94,10 @@ async def publish(
             )
         try:
             written += await _write(store, ahead)
-        except LostRace as race:
+        except WriteConflictError as race:
             lost, races = race, races + 1
             await pause(races)
-    raise lost or _unholdable(store, await foresee(store, wanted, clock=clock))
+    raise lost or _unholdable(store, await dry_run(store, wanted, clock=clock))
 
 
 async def _write(store: Store, ahead: Plan) -> tuple[Write, ...]:
@@ -112,10 +112,10 @@ async def _write(store: Store, ahead: Plan) -> tuple[Write, ...]:
     return ahead.writes
 
 
-def _unholdable(store: Store, ahead: Plan) -> StoreRefused:
+def _unholdable(store: Store, ahead: Plan) -> StoreRefusedError:
     """Tell what the place does not keep, however often it is written."""
     lost = ", ".join(f"{write.path} {write.why}" for write in ahead.writes)
-    return StoreRefused(
+    return StoreRefusedError(
         f"{store.name}: expected to read what was written, got otherwise each time ({lost}); a place that changes "
         "bytes or loses headers cannot hold an issuer's documents, or somebody else writes there all the time"
     )

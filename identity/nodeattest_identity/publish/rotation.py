@@ -19,8 +19,8 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_identity.publish.plan import RETIRE_AFTER
-from nodeattest_identity.publish.state import KeyRecord, State
-from nodeattest_identity.tokens.jwt import shown
+from nodeattest_identity.publish.state import IssuerState, KeyRecord
+from nodeattest_identity.tokens.jwt import printable
 
 __all__ = ["SLACK", "Status", "Step", "StepName", "Timeline", "may_sign_from", "timeline"]
 
@@ -79,7 +79,7 @@ class Timeline:
 
 
 def timeline(
-    state: State | None,
+    state: IssuerState | None,
     signer: str,
     new: str | None = None,
     *,
@@ -146,7 +146,7 @@ def _too_early(records: dict[str, KeyRecord], old: Sequence[str], signer: str, n
     since = signing.settled if signing is not None and signing.settled is not None else now
     early = [kid for kid in old if (retire := records[kid].retire) is not None and retire < since + token_life]
     return [
-        f"{shown(kid)} is to go before the last token that it may have signed has expired: publish it again"
+        f"{printable(kid)} is to go before the last token that it may have signed has expired: publish it again"
         for kid in early
     ]
 

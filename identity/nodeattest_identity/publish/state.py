@@ -1,7 +1,8 @@
 """What was published when: one object of ours beside the documents, which also marks them as ours. Pure.
 
-Promises: any bytes give a ``State`` or ``StateError``; what is written is read as the same value. No private member can
-stand in it. A key's own bytes stand in it too, so that a key set that was spoilt is made anew from it.
+Promises: any bytes give an ``IssuerState`` or ``IssuerStateError``; what is written is read as the same value. No
+private member can stand in it. A key's own bytes stand in it too, so that a key set that was spoilt is made anew from
+it.
 Leaves to others: what follows from it (``plan``).
 """
 
@@ -16,7 +17,7 @@ from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks
 from nodeattest_identity.issuer.urls import UrlError
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
 
-__all__ = ["KeyRecord", "State", "StateError", "encode", "parse"]
+__all__ = ["IssuerState", "IssuerStateError", "KeyRecord", "encode", "parse"]
 
 FORMAT: Final = "nodeattest/issuer-state/v1"
 MAX_SIZE: Final = 1 << 20
@@ -30,7 +31,7 @@ _TIMES: Final = frozenset({"kid", "published", "settled", "retire"})
 _LONGEST_TEXT: Final = 2048
 
 
-class StateError(ValueError):
+class IssuerStateError(ValueError):
     """An object that is no state of ours; says what was expected."""
 
 
@@ -48,7 +49,7 @@ class KeyRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class IssuerState:
     """What this issuer has published."""
 
     issuer: str
@@ -65,7 +66,7 @@ class State:
     keys: tuple[KeyRecord, ...] = field(default=())
 
 
-def encode(state: State) -> bytes:
+def encode(state: IssuerState) -> bytes:
     """Write it; raises ``KeysError`` and ``UrlError`` for what could not be published either."""
     jwks = documents(state.issuer, state.jwks_uri, [record.key for record in state.keys]).jwks
     members: dict[str, JsonValue] = {
@@ -86,21 +87,21 @@ def encode(state: State) -> bytes:
     return json.dumps(members, indent=1).encode() + b"\n"
 
 
-def parse(body: bytes) -> State:
-    """Read it; raises ``StateError``."""
+def parse(body: bytes) -> IssuerState:
+    """Read it; raises ``IssuerStateError``."""
     if len(body) > MAX_SIZE:
-        raise StateError(f"expected at most {MAX_SIZE} bytes of an issuer's state, got {len(body)}")
+        raise IssuerStateError(f"expected at most {MAX_SIZE} bytes of an issuer's state, got {len(body)}")
     try:
         members = parse_json(body, max_values=100_000)
     except ValueError as error:
-        raise StateError(f"expected an issuer's state in JSON, got {error}") from None
+        raise IssuerStateError(f"expected an issuer's state in JSON, got {error}") from None
     if members.get("format") != FORMAT or members.keys() != _MEMBERS:
-        raise StateError(f"expected {FORMAT} with its members and no others, got something else")
+        raise IssuerStateError(f"expected {FORMAT} with its members and no others, got something else")
     replaced, max_age = members["replaced"], _time(members["max_age"])
     held_until = _time(members["held_until"])
     if not isinstance(replaced, bool) or max_age is None or held_until is None:
-        raise StateError("expected max_age and held_until in seconds and replaced as true or false, got others")
-    state = State(
+        raise IssuerStateError("expected max_age and held_until in seconds and replaced as true or false, got others")
+    state = IssuerState(
         issuer=_text(members["issuer"]),
         jwks_uri=_text(members["jwks_uri"]),
         owner=_text(members["owner"]),
@@ -113,7 +114,7 @@ def parse(body: bytes) -> State:
     try:
         encode(state)
     except (KeysError, UrlError) as error:
-        raise StateError(str(error)) from None
+        raise IssuerStateError(str(error)) from None
     return state
 
 
@@ -122,18 +123,20 @@ def _records(jwks: JsonValue, times: JsonValue) -> tuple[KeyRecord, ...]:
     try:
         keys = read_jwks(json.dumps(jwks).encode())
     except KeysError as error:
-        raise StateError(str(error)) from None
+        raise IssuerStateError(str(error)) from None
     if not isinstance(times, list) or len(times) != len(keys):
-        raise StateError("expected the times of each key, got more or fewer")
+        raise IssuerStateError("expected the times of each key, got more or fewer")
     return tuple(_record(key, each) for key, each in zip(keys, times, strict=True))
 
 
 def _record(key: VerifyingKey, times: JsonValue) -> KeyRecord:
     if not isinstance(times, dict) or times.keys() != _TIMES or times["kid"] != key.kid:
-        raise StateError("expected kid, published, settled and retire of each key in the key set's order, got others")
+        raise IssuerStateError(
+            "expected kid, published, settled and retire of each key in the key set's order, got others"
+        )
     record = _of_times(key, times)
     if (record.published is None) != (record.settled is None):
-        raise StateError("expected published and settled together, got one of them")
+        raise IssuerStateError("expected published and settled together, got one of them")
     return record
 
 
@@ -146,11 +149,11 @@ def _time(value: JsonValue) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LATEST:
-        raise StateError("expected whole seconds before the year 10000, got something else")
+        raise IssuerStateError("expected whole seconds before the year 10000, got something else")
     return value
 
 
 def _text(value: JsonValue) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise StateError(f"expected a text of at most {_LONGEST_TEXT} characters, got something else")
+        raise IssuerStateError(f"expected a text of at most {_LONGEST_TEXT} characters, got something else")
     return value

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-__all__ = ["MAX_OBJECT", "Store", "Stored"]
+__all__ = ["MAX_OBJECT", "Store", "StoredObject"]
 
 MAX_OBJECT: Final = 1 << 20
 """Bytes of an object that is read; the largest key set that is taken has as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredObject:
     """An object as it stands in a store."""
 
     body: bytes = field(repr=False)
@@ -35,7 +35,7 @@ class Store(Protocol):
         """The place, for messages: ``s3://bucket/prefix``."""
         ...
 
-    async def read(self, path: str) -> Stored | None:
+    async def read(self, path: str) -> StoredObject | None:
         """Read an object, None where there is none; raises ``PublishError``."""
         ...
 

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Final, Protocol
 
 from nodeattest_identity.serve.clusters import Clusters
-from nodeattest_identity.serve.follower import Follower, Pace
 from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.places import Place
+from nodeattest_identity.serve.paths import IssuerPaths
+from nodeattest_identity.serve.poller import PollConfig, Poller
+from nodeattest_identity.serve.routes import RouteConflictError, RouteTable
 from nodeattest_identity.serve.service import IssuerService
-from nodeattest_identity.serve.settings import FromApiServer, FromClusters, FromFiles, ServeSettings
-from nodeattest_identity.serve.site import Site, Taken
-from nodeattest_identity.serve.sources import FileKeys, read_api_server
+from nodeattest_identity.serve.settings import ApiServerSource, FileSource, KubeconfigSecretsSource, ServeSettings
+from nodeattest_identity.serve.sources import KeyFileReader, read_api_server
 from nodeattest_kube.client import ApiClient
 from nodeattest_serving.health import Health
 from nodeattest_serving.listener import Listener
@@ -61,7 +61,7 @@ async def run(settings: ServeSettings, connect: Callable[[], ApiClient], *, star
     ``connect`` makes the client of the one cluster, or of the management cluster, where the settings want one.
     ``started`` is told the ports as soon as all of them listen.
     """
-    site = Site(max_age=settings.max_age, secure=settings.certificate is not None)
+    site = RouteTable(max_age=settings.max_age, secure=settings.certificate is not None)
     metrics = Metrics()
     async with AsyncExitStack() as stack:
         following = await _following(settings, connect, stack, site, metrics)
@@ -86,42 +86,42 @@ async def run(settings: ServeSettings, connect: Callable[[], ApiClient], *, star
 
 
 async def _following(
-    settings: ServeSettings, connect: Callable[[], ApiClient], stack: AsyncExitStack, site: Site, metrics: Metrics
+    settings: ServeSettings, connect: Callable[[], ApiClient], stack: AsyncExitStack, site: RouteTable, metrics: Metrics
 ) -> _Following:
     match settings.source:
-        case FromFiles(places=places, files=files):
+        case FileSource(places=places, files=files):
             _open(site, places)
-            pace = Pace(period=min(_FILE_PERIOD, settings.period), max_stale=None)
-            follower = Follower(places, FileKeys(files).read, site=site, metrics=metrics, pace=pace)
+            pace = PollConfig(period=min(_FILE_PERIOD, settings.period), max_stale=None)
+            follower = Poller(places, KeyFileReader(files).read, site=site, metrics=metrics, pace=pace)
             if not await follower.once():
                 raise SettingsError(f"--service-account-key-file: {follower.trouble}")
             return _Single(follower)
-        case FromApiServer(places=places):
+        case ApiServerSource(places=places):
             _open(site, places)
             client = await stack.enter_async_context(connect())
             read = partial(read_api_server, client, places[0].issuer)
-            return _Single(Follower(places, read, site=site, metrics=metrics, pace=_pace(settings)))
-        case FromClusters() as source:
+            return _Single(Poller(places, read, site=site, metrics=metrics, pace=_pace(settings)))
+        case KubeconfigSecretsSource() as source:
             client = await stack.enter_async_context(connect())
             return Clusters(client, source, site=site, metrics=metrics, pace=_pace(settings))
 
 
-def _pace(settings: ServeSettings) -> Pace:
-    return Pace(period=settings.period, max_stale=settings.max_stale)
+def _pace(settings: ServeSettings) -> PollConfig:
+    return PollConfig(period=settings.period, max_stale=settings.max_stale)
 
 
-def _open(site: Site, places: Sequence[Place]) -> None:
+def _open(site: RouteTable, places: Sequence[IssuerPaths]) -> None:
     try:
         for place in places:
             site.open(place)
-    except Taken as error:
+    except RouteConflictError as error:
         raise SettingsError(f"--service-account-issuer: {error}; run a server for each") from None
 
 
 class _Single:
     """One source."""
 
-    def __init__(self, follower: Follower) -> None:
+    def __init__(self, follower: Poller) -> None:
         self._follower = follower
 
     async def run(self) -> None:

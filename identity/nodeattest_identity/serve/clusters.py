@@ -20,11 +20,11 @@ from functools import partial
 from typing import Final
 
 from nodeattest_identity.issuer.keys import VerifyingKey
-from nodeattest_identity.serve.follower import Follower, Pace
 from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.places import Place, place_of
-from nodeattest_identity.serve.settings import FromClusters
-from nodeattest_identity.serve.site import Site
+from nodeattest_identity.serve.paths import IssuerPaths, issuer_paths
+from nodeattest_identity.serve.poller import PollConfig, Poller
+from nodeattest_identity.serve.routes import RouteTable
+from nodeattest_identity.serve.settings import KubeconfigSecretsSource
 from nodeattest_identity.serve.sources import read_api_server
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, JsonObject, KubeconfigError
@@ -51,12 +51,12 @@ _log = logging.getLogger(__name__)
 class _Cluster:
     """One workload cluster that is followed."""
 
-    def __init__(self, place: Place, fingerprint: str, client: ApiClient) -> None:
+    def __init__(self, place: IssuerPaths, fingerprint: str, client: ApiClient) -> None:
         self.place = place
         self.fingerprint = fingerprint
         """Of the kubeconfig."""
         self.client = client
-        self.follower: Follower
+        self.follower: Poller
         self.task: asyncio.Task[None]
 
     async def read(self) -> tuple[VerifyingKey, ...]:
@@ -75,11 +75,11 @@ class Clusters:
     def __init__(
         self,
         management: ApiClient,
-        settings: FromClusters,
+        settings: KubeconfigSecretsSource,
         *,
-        site: Site,
+        site: RouteTable,
         metrics: Metrics,
-        pace: Pace,
+        pace: PollConfig,
         connect: Connect = ApiClient.from_kubeconfig,
     ) -> None:
         self._settings, self._site, self._metrics, self._pace = settings, site, metrics, pace
@@ -156,17 +156,17 @@ class Clusters:
             return
         self._site.open(place)
         self._followed[key] = opened = _Cluster(place, fingerprint, client)
-        opened.follower = Follower(
+        opened.follower = Poller(
             [place], opened.read, site=self._site, metrics=self._metrics, pace=self._pace, gate=lambda: self._gate
         )
         self._start(key, opened)
 
-    def _place(self, key: str) -> Place | None:
+    def _place(self, key: str) -> IssuerPaths | None:
         """Tell which issuer a cluster is; None for a Secret that is no cluster's."""
         namespace, _, name = key.removesuffix(self._settings.secret_suffix).partition("/")
         if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
             return None
-        return place_of(f"{self._settings.base_url}/{namespace}/{name}")
+        return issuer_paths(f"{self._settings.base_url}/{namespace}/{name}")
 
     def _start(self, key: str, cluster: _Cluster) -> None:
         cluster.task = asyncio.create_task(cluster.follower.run())

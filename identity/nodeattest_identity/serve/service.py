@@ -15,7 +15,7 @@ from typing import Final
 from aiohttp import web
 
 from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.site import Site
+from nodeattest_identity.serve.routes import RouteTable
 from nodeattest_serving.replies import Reply, refusal
 
 __all__ = ["IssuerService", "matches"]
@@ -30,7 +30,7 @@ _NOT_YET: Final = refusal(HTTPStatus.SERVICE_UNAVAILABLE)
 class IssuerService:
     """Answers out of a site."""
 
-    def __init__(self, site: Site, metrics: Metrics) -> None:
+    def __init__(self, site: RouteTable, metrics: Metrics) -> None:
         self._site = site
         self._metrics = metrics
 

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_identity.issuer.documents import MAX_AGE
-from nodeattest_identity.serve.places import Place
+from nodeattest_identity.serve.paths import IssuerPaths
 from nodeattest_serving.settings import Address, ConnectionLimits, SettingsError
 
-__all__ = ["Certificate", "FromApiServer", "FromClusters", "FromFiles", "ServeSettings"]
+__all__ = ["ApiServerSource", "CertificateFiles", "FileSource", "KubeconfigSecretsSource", "ServeSettings"]
 
 _LONGEST_AGE: Final = 7 * 24 * 3600
 _SHORTEST_STALE: Final = 60.0
-USUAL_LIMITS: Final = ConnectionLimits(
+DEFAULT_LIMITS: Final = ConnectionLimits(
     connections=512, connections_of_client=256, connection_seconds=600.0, idle_seconds=30.0
 )
 """A cache in front of us comes from few addresses with many connections; each costs some 300 KiB under TLS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
+class CertificateFiles:
     """What we show to clients; read again when the files change."""
 
     certificate: Path
@@ -29,24 +29,24 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FromFiles:
+class FileSource:
     """Keys in files."""
 
-    places: tuple[Place, ...]
+    places: tuple[IssuerPaths, ...]
     """Issuers whose tokens these keys verify: the one that signs, and earlier ones whose tokens still live."""
     files: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FromApiServer:
+class ApiServerSource:
     """Keys of one workload cluster, as its API server has them."""
 
-    places: tuple[Place, ...]
+    places: tuple[IssuerPaths, ...]
     """The first is the issuer that the API server names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FromClusters:
+class KubeconfigSecretsSource:
     """Keys of every workload cluster whose kubeconfig stands in a Secret of the management cluster."""
 
     base_url: str
@@ -61,8 +61,8 @@ class ServeSettings:
     """All of it."""
 
     address: Address
-    source: FromFiles | FromApiServer | FromClusters
-    certificate: Certificate | None = None
+    source: FileSource | ApiServerSource | KubeconfigSecretsSource
+    certificate: CertificateFiles | None = None
     """None: plain HTTP, on an address that only this machine reaches."""
     health: Address | None = None
     max_age: int = MAX_AGE
@@ -71,7 +71,7 @@ class ServeSettings:
     """Seconds between two readings of an API server."""
     max_stale: float = 24 * 3600.0
     """Seconds that keys of an API server are served after it was last read."""
-    limits: ConnectionLimits = field(default=USUAL_LIMITS)
+    limits: ConnectionLimits = field(default=DEFAULT_LIMITS)
 
     def __post_init__(self) -> None:
         if self.certificate is None and not self.address.is_loopback:

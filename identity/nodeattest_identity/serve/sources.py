@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, DocumentError, parse_configuration
-from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, once, read_jwks, read_pem
+from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, deduplicate, read_jwks, read_pem
 from nodeattest_identity.issuer.urls import CONFIGURATION_PATH, JWKS_PATH
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound, Unreachable
 from nodeattest_serving.files import stamp
 
-__all__ = ["FileKeys", "SourceError", "read_api_server"]
+__all__ = ["KeyFileReader", "SourceError", "read_api_server"]
 
 _MAX_CONFIGURATION: Final = 64 * 1024
 _State = tuple[tuple[int, int, int] | None, ...]
@@ -34,7 +34,7 @@ class SourceError(Exception):
         self.outcome = outcome
 
 
-class FileKeys:
+class KeyFileReader:
     """Keys in files of ``--service-account-key-file``, in the order of the flags."""
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -55,7 +55,7 @@ class FileKeys:
         if state == self._taken or not (first or state == before):
             return None
         try:
-            keys = once(key for file in self._files for key in _keys(file))
+            keys = deduplicate(key for file in self._files for key in _keys(file))
         except KeysError as error:
             raise SourceError("unusable", str(error)) from None
         if state != tuple(stamp(file) for file in self._files):

@@ -1,8 +1,9 @@
 """A strict verifier of JWTs under an issuer's keys (JWS compact, RS256 and ES256 to ES512).
 
-Promises: ``parse`` makes of any bytes, and any text, an ``Unproved`` or ``Denied``; ``verify`` returns ``Claims`` that
-one of the given keys signed, by that key's own algorithm, for one of the expected audiences, and that are good now. No
-message quotes the token. Leaves to others: signatures (joserfc), where keys come from (``keyring``), who may do what.
+Promises: ``parse`` makes of any bytes, and any text, an ``UnverifiedToken`` or ``Denied``; ``verify`` returns
+``Claims`` that one of the given keys signed, by that key's own algorithm, for one of the expected audiences, and that
+are good now. No message quotes the token. Leaves to others: signatures (joserfc), where keys come from (``keyring``),
+who may do what.
 
 Stricter than other relying parties, on purpose: ``kid`` is required (npm jose, go-oidc and jwcrypto try every key
 without one: a token of unnamed key is then good as long as any key is), header members that we do not know are refused
@@ -27,7 +28,17 @@ from nodeattest_identity.issuer.keys import VerifyingKey, base64url
 from nodeattest_identity.tokens.claims import Claims, json_object, malformed, read_claims
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["ALGORITHMS", "MAX_LEEWAY", "MAX_SIZE", "Claims", "Expected", "Unproved", "parse", "shown", "verify"]
+__all__ = [
+    "ALGORITHMS",
+    "MAX_LEEWAY",
+    "MAX_SIZE",
+    "Claims",
+    "Expected",
+    "UnverifiedToken",
+    "parse",
+    "printable",
+    "verify",
+]
 
 MAX_SIZE: Final = 8192
 """Bytes: what fits into one header field of a request; a token of kube-apiserver takes 1,100."""
@@ -45,7 +56,7 @@ _CLOCK: Final = "set the clocks of both sides by NTP, and ask for a new token"
 
 
 @dataclass(frozen=True, slots=True)
-class Unproved:
+class UnverifiedToken:
     """A well-formed JWT, of which nothing is proved yet."""
 
     key_id: str
@@ -82,7 +93,7 @@ class Expected:
             raise ValueError(f"expected a longest lifetime of some seconds, got {self.longest_lifetime}")
 
 
-def parse(token: bytes | str) -> Unproved:
+def parse(token: bytes | str) -> UnverifiedToken:
     """Read a JWT without believing it; raises ``Denied``.
 
     1. Three parts of at most 8 KiB together, each base64url in its one spelling.
@@ -105,10 +116,12 @@ def parse(token: bytes | str) -> Unproved:
         raise malformed("kid: the name of the key", "none, or something else")
     if not isinstance(typ, str) or typ.upper() != "JWT":
         raise malformed("typ JWT, or none", "another type of token")
-    return Unproved(key_id, algorithm, payload, data)
+    return UnverifiedToken(key_id, algorithm, payload, data)
 
 
-def verify(token: bytes | str | Unproved, keys: Sequence[VerifyingKey], expected: Expected, now: float) -> Claims:
+def verify(
+    token: bytes | str | UnverifiedToken, keys: Sequence[VerifyingKey], expected: Expected, now: float
+) -> Claims:
     """Prove a token at ``now``, seconds since the epoch; raises ``Denied``.
 
     1. Its algorithm is expected. 2. Its ``kid`` names one of the keys, and its algorithm is that key's own.
@@ -116,27 +129,27 @@ def verify(token: bytes | str | Unproved, keys: Sequence[VerifyingKey], expected
     6. One of its audiences is expected. 7. It has not expired, is valid already and was issued in the past.
     8. It lasts no longer than expected.
     """
-    unproved = token if isinstance(token, Unproved) else parse(token)
+    unverified = token if isinstance(token, UnverifiedToken) else parse(token)
     # 1, RFC 8725 §3.1
-    if unproved.algorithm not in expected.algorithms:
+    if unverified.algorithm not in expected.algorithms:
         wanted = f"alg among {', '.join(expected.algorithms)}"
-        raise _denied(Reason.JWT_ALGORITHM_NOT_ALLOWED, wanted, unproved.algorithm, _SIGNER)
+        raise _denied(Reason.JWT_ALGORITHM_NOT_ALLOWED, wanted, unverified.algorithm, _SIGNER)
     # 2, RFC 7515 §4.1.4; RFC 8725 §3.2
-    key = next((key for key in keys if key.kid == unproved.key_id), None)
+    key = next((key for key in keys if key.kid == unverified.key_id), None)
     if key is None:
-        got = f"kid {shown(unproved.key_id)}"
+        got = f"kid {printable(unverified.key_id)}"
         raise _denied(Reason.JWT_KEY_UNKNOWN, f"a kid of one of the issuer's {len(keys)} keys", got, _KEYS)
-    if key.alg != unproved.algorithm:
-        raise _denied(Reason.JWT_ALGORITHM_NOT_ALLOWED, f"the key's own alg {key.alg}", unproved.algorithm, _SIGNER)
+    if key.alg != unverified.algorithm:
+        raise _denied(Reason.JWT_ALGORITHM_NOT_ALLOWED, f"the key's own alg {key.alg}", unverified.algorithm, _SIGNER)
     # 3, RFC 7515 §5.2 (8)
-    if not _signed(unproved, key):
+    if not _signed(unverified, key):
         raise _denied(Reason.JWT_SIGNATURE_INVALID, "a signature by the key that kid names", "another", _KEYS)
     # 4
-    claims = read_claims(unproved.payload, key_id=unproved.key_id, algorithm=unproved.algorithm)
+    claims = read_claims(unverified.payload, key_id=unverified.key_id, algorithm=unverified.algorithm)
     # 5, RFC 7519 §4.1.1; OpenID Connect Core §3.1.3.7 (2)
     if claims.issuer != expected.issuer:
         remedy = "give the issuer exactly as tokens have it, slash included, or take a token of that issuer"
-        raise _denied(Reason.JWT_ISSUER_MISMATCH, f"iss {shown(expected.issuer)}", shown(claims.issuer), remedy)
+        raise _denied(Reason.JWT_ISSUER_MISMATCH, f"iss {printable(expected.issuer)}", printable(claims.issuer), remedy)
     # 6, RFC 7519 §4.1.3; RFC 8725 §3.9
     _check_audience(claims, expected)
     # 7 and 8
@@ -144,7 +157,7 @@ def verify(token: bytes | str | Unproved, keys: Sequence[VerifyingKey], expected
     return claims
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Make a stranger's text fit for a message: printable, ASCII and short."""
     return text if len(text) <= _SHOWN and text.isascii() and text.isprintable() else f"{text[:_SHOWN]!a}"
 
@@ -154,8 +167,8 @@ _KEYS: Final = "check that the token is this issuer's, and that the issuer publi
 
 
 def _check_audience(claims: Claims, expected: Expected) -> None:
-    wanted = f"aud {' or '.join(shown(each) for each in sorted(expected.audiences))}"
-    got = ", ".join(shown(each) for each in claims.audiences[:4])
+    wanted = f"aud {' or '.join(printable(each) for each in sorted(expected.audiences))}"
+    got = ", ".join(printable(each) for each in claims.audiences[:4])
     if expected.single_audience and len(claims.audiences) > 1:
         remedy = "ask for a token with one audience"
         raise _denied(Reason.JWT_AUDIENCE_MISMATCH, f"one audience: {wanted}", got, remedy)
@@ -190,15 +203,15 @@ class _Registry(jws.JWSRegistry):
     max_signature_length = MAX_SIZE
 
 
-def _signed(unproved: Unproved, key: VerifyingKey) -> bool:
+def _signed(unverified: UnverifiedToken, key: VerifyingKey) -> bool:
     """Whether the key made the signature, by its own algorithm."""
     public = key.public
     jwk = RSAKey.import_key(public) if isinstance(public, rsa.RSAPublicKey) else ECKey.import_key(public)
     try:
-        proved = jws.deserialize_compact(unproved.token, jwk, registry=_Registry(algorithms=[key.alg]))
+        proved = jws.deserialize_compact(unverified.token, jwk, registry=_Registry(algorithms=[key.alg]))
     except (JoseError, ValueError):
         return False
-    return proved.payload == unproved.payload
+    return proved.payload == unverified.payload
 
 
 def _octets(part: bytes) -> bytes:

@@ -21,8 +21,8 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import cluster_ref
 from nodeattest_controller.settings import Settings
-from nodeattest_discovery.controllers.cluster import TokenControllers
-from nodeattest_discovery.controllers.ground import Controller
+from nodeattest_discovery.controllers.deps import TokenController
+from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden
 
 __all__ = [
@@ -55,7 +55,7 @@ class TokenPairController:
     def __init__(
         self,
         management: ManagementCache,
-        enabled: frozenset[Controller],
+        enabled: frozenset[TokenController],
         *,
         events: EventRecorder,
         metrics: Metrics,
@@ -105,9 +105,9 @@ class TokenPairRunner:
         """Do nothing: all that matters to these stands in the workload cluster."""
 
 
-def enabled_controllers(settings: Settings) -> frozenset[Controller]:
+def enabled_controllers(settings: Settings) -> frozenset[TokenController]:
     """Read which of the pair run."""
-    return frozenset(controller for controller in Controller if settings.enabled(controller))
+    return frozenset(controller for controller in TokenController if settings.enabled(controller))
 
 
 class Reporter:
@@ -130,21 +130,21 @@ class Reporter:
 
     def signed(self, tokens: int, seconds: float) -> None:
         """Count and log a signed cluster-info."""
-        self._metrics.token_write(Controller.SIGNER, "written")
+        self._metrics.token_write(TokenController.SIGNER, "written")
         self._metrics.signing_seconds(seconds)
         _LOG.info("signed cluster-info", extra=fields(cluster=self._key, tokens=tokens, seconds=round(seconds, 4)))
 
     def cleaned(self, name: str) -> None:
         """Count and log a deleted token."""
-        self._metrics.token_write(Controller.CLEANER, "written")
+        self._metrics.token_write(TokenController.CLEANER, "written")
         _LOG.info("deleted an expired bootstrap token", extra=fields(cluster=self._key, secret=name))
 
-    def failed(self, controller: Controller, error: ApiError, delay: float) -> None:
+    def failed(self, controller: TokenController, error: ApiError, delay: float) -> None:
         """Count a failed write, and tell of it unless somebody else was merely faster."""
         self._metrics.token_write(controller, outcome_of(error))
         if isinstance(error, Conflict):
             return
-        what = "cannot sign cluster-info" if controller is Controller.SIGNER else "cannot delete an expired token"
+        what = "cannot sign cluster-info" if controller is TokenController.SIGNER else "cannot delete an expired token"
         if self._tellings.may_tell(f"log {controller}", LOG_PERIOD):
             remedy = REMEDY if isinstance(error, Forbidden) else ""
             _LOG.warning(
@@ -156,7 +156,7 @@ class Reporter:
 
     def may_not_watch(self, error: Forbidden) -> None:
         """Tell that what the pair needs may not even be read; the reflector has logged the server's answer."""
-        who = " and ".join(sorted(Controller))
+        who = " and ".join(sorted(TokenController))
         if self._tellings.may_tell("log watch", LOG_PERIOD):
             _LOG.warning("cannot follow tokens and cluster-info", extra=fields(cluster=self._key, remedy=REMEDY))
         self._tell_on_cluster("watch", f"{who} cannot follow tokens and cluster-info: {error}")

@@ -19,7 +19,7 @@ from typing import Final, Literal
 from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, ContractReference, bootstrap_config_ref
 from nodeattest_controller.model.objects import mapping, rfc3339, text
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG
-from nodeattest_discovery.secret import expiry, stored, text_of
+from nodeattest_discovery.secret import expiry, stored_token, text_values
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = [
@@ -123,8 +123,8 @@ def owner_of(found: JsonObject, kind: Literal["Machine", "MachinePool"]) -> Owne
 
 def token_of(secret: JsonObject, now: datetime) -> Token | None:
     """Read a token that the bootstrap provider made; None for any other Secret, and for a token without an end."""
-    found, moment = stored(secret), expiry(secret, now)[1]
-    described = text_of(secret, ("description",)) == (DESCRIPTION,)
+    found, moment = stored_token(secret), expiry(secret, now)[1]
+    described = text_values(secret, ("description",)) == (DESCRIPTION,)
     uid, version = text(secret, "metadata", "uid"), text(secret, "metadata", "resourceVersion")
     going = bool(text(secret, "metadata", "deletionTimestamp"))
     if found is None or moment is None or going or not (described and uid and version):

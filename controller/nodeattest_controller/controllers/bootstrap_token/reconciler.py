@@ -32,7 +32,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
 from nodeattest_controller.runtime.list_limit import MOST, ListLimit
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, stored
+from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, stored_token
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -152,7 +152,7 @@ class BootstrapTokenReconciler:
                 if token is not None:
                     kept.take(token.name, token.uid, token.resource_version, token.value, str(token.record))
                     found[token.id] = token
-                elif isinstance(item, dict) and (other := stored(item)) is not None:
+                elif isinstance(item, dict) and (other := stored_token(item)) is not None:
                     kept.take(other.id)
                     others.add(other.id)
         return found, frozenset(others)

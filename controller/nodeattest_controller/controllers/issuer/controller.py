@@ -24,12 +24,17 @@ from nodeattest_controller.runtime.ownership import Ownership
 from nodeattest_controller.runtime.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
 from nodeattest_identity.issuer.urls import UrlError
-from nodeattest_identity.publish.errors import ForeignIssuer, LostRace, PublishError, StoreUnavailable
-from nodeattest_identity.publish.plan import Wanted
+from nodeattest_identity.publish.errors import (
+    ForeignIssuerError,
+    PublishError,
+    StoreUnavailableError,
+    WriteConflictError,
+)
+from nodeattest_identity.publish.plan import Desired
 from nodeattest_identity.publish.publisher import Published, publish
-from nodeattest_identity.publish.readback import PublicReader, Seen
 from nodeattest_identity.publish.store import Store
-from nodeattest_identity.publish.targets import Access, Target, open_store
+from nodeattest_identity.publish.store_location import StoreAccess, StoreLocation, open_store
+from nodeattest_identity.publish.verify_public import PublicReader, PublicStatus
 from nodeattest_identity.serve.sources import SourceError, read_api_server
 from nodeattest_kube.client import ApiClient, ApiError
 
@@ -61,7 +66,7 @@ class IssuerController:
         ownership: Ownership,
         sites: PublishTargets | None,
         pace: ResyncConfig = _PACE,
-        open_place: Callable[[Target, Access], Store] = open_store,
+        open_place: Callable[[StoreLocation, StoreAccess], Store] = open_store,
         reader: Callable[[], PublicReader] = PublicReader,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -101,23 +106,23 @@ class _Publisher:
 
     def __init__(
         self,
-        open_place: Callable[[Target, Access], Store],
+        open_place: Callable[[StoreLocation, StoreAccess], Store],
         reader: Callable[[], PublicReader],
         now: Callable[[], float],
     ) -> None:
         self._open, self._reader, self._now = open_place, reader, now
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def publish(self, site: PublishTarget, wanted: Wanted) -> Published:
+    async def publish(self, site: PublishTarget, wanted: Desired) -> Published:
         """Make the place hold the documents; raises ``PublishError``, ``KeysError`` and ``UrlError``."""
         async with self._gate:
-            store = PrefixedStore(self._open(site.target, Access()), site.folder)
+            store = PrefixedStore(self._open(site.target, StoreAccess()), site.folder)
             try:
                 return await publish(store, wanted, clock=self._now)
             finally:
                 await store.aclose()
 
-    async def read_back(self, published: Published) -> tuple[Seen, str]:
+    async def read_back(self, published: Published) -> tuple[PublicStatus, str]:
         """Look at the public URL without credentials."""
         async with self._reader() as reader:
             found = await reader.read_back(published, now=int(self._now()))
@@ -163,13 +168,13 @@ class _Looker:
         self._report.published(self._key, self._site, published)
         # 4
         seen, findings = await self._publisher.read_back(published)
-        if seen is Seen.WRONG:
+        if seen is PublicStatus.WRONG:
             raise self._told(
                 "not-public", f"published at {self._site.place}, but the public URL does not show it: {findings}"
             )
-        if seen is Seen.EQUAL:
+        if seen is PublicStatus.EQUAL:
             self._standing, self._compare_at = keys, self._clock() + _AGAIN
-        return seen is Seen.OLDER
+        return seen is PublicStatus.OLDER
 
     async def failed(self, error: ApiError, failures: int, pause: float) -> None:
         """Take no notice: all that can fail is told where it fails."""
@@ -186,7 +191,9 @@ class _Looker:
 
     async def _publish(self, keys: tuple[VerifyingKey, ...]) -> Published:
         site = self._site
-        wanted = Wanted(issuer=site.issuer, jwks_uri=site.jwks_uri, keys=keys, owner=site.folder, max_age=self._max_age)
+        wanted = Desired(
+            issuer=site.issuer, jwks_uri=site.jwks_uri, keys=keys, owner=site.folder, max_age=self._max_age
+        )
         try:
             return await self._publisher.publish(site, wanted)
         except (PublishError, KeysError, UrlError) as error:
@@ -199,9 +206,9 @@ class _Looker:
 
 def _outcome(error: Exception) -> str:
     match error:
-        case ForeignIssuer():
+        case ForeignIssuerError():
             return "foreign-issuer"
-        case StoreUnavailable() | LostRace():
+        case StoreUnavailableError() | WriteConflictError():
             return "place-unavailable"
         case PublishError():
             return "place-refused"

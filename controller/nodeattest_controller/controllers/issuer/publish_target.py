@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
-from nodeattest_identity.publish.store import Store, Stored
-from nodeattest_identity.publish.targets import Target, parse_target
-from nodeattest_identity.serve.places import own_jwks_uri
+from nodeattest_identity.publish.store import Store, StoredObject
+from nodeattest_identity.publish.store_location import StoreLocation, parse_location
+from nodeattest_identity.serve.paths import own_jwks_uri
 
 __all__ = ["PrefixedStore", "PublishTarget", "PublishTargets", "publish_targets"]
 
@@ -23,7 +23,7 @@ class PublishTarget:
 
     issuer: str
     jwks_uri: str
-    target: Target
+    target: StoreLocation
     """The place of all clusters."""
     folder: str
     """This cluster's in it, ``namespace/name``, which also marks its documents as this cluster's."""
@@ -44,7 +44,7 @@ class PublishTargets:
     def of(self, key: ClusterKey) -> PublishTarget:
         """Tell one cluster's; ``key`` is two Kubernetes names, so it needs no quoting anywhere."""
         issuer = f"{self.base}/{key}"
-        return PublishTarget(issuer, own_jwks_uri(issuer), parse_target(self.place), key, f"{self.place}/{key}")
+        return PublishTarget(issuer, own_jwks_uri(issuer), parse_location(self.place), key, f"{self.place}/{key}")
 
 
 class PrefixedStore:
@@ -54,7 +54,7 @@ class PrefixedStore:
         self.name = f"{store.name}/{folder}"
         self._store, self._folder = store, folder
 
-    async def read(self, path: str) -> Stored | None:
+    async def read(self, path: str) -> StoredObject | None:
         """Read an object of the folder."""
         return await self._store.read(f"{self._folder}/{path}")
 

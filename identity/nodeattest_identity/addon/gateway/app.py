@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from nodeattest_identity.addon.gateway.backends import Backends, EndpointReader
-from nodeattest_identity.addon.gateway.keeper import KeyKeeper
+from nodeattest_identity.addon.gateway.authorizer import SubjectAccessAuthorizer
+from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, EndpointResolver
+from nodeattest_identity.addon.gateway.front_proxy_watcher import FrontProxyWatcher
+from nodeattest_identity.addon.gateway.issuer_endpoint import IssuerEndpoint
+from nodeattest_identity.addon.gateway.key_store import KeyStore
+from nodeattest_identity.addon.gateway.keyset import generate_key
 from nodeattest_identity.addon.gateway.metrics import Metrics
-from nodeattest_identity.addon.gateway.minting import Minter
-from nodeattest_identity.addon.gateway.publication import Publication
-from nodeattest_identity.addon.gateway.review import AccessReviews
-from nodeattest_identity.addon.gateway.ring import generate
-from nodeattest_identity.addon.gateway.service import Gateway, Parts
+from nodeattest_identity.addon.gateway.service import Gateway, GatewayDeps
 from nodeattest_identity.addon.gateway.settings import GatewaySettings
 from nodeattest_identity.addon.gateway.tls import GatewayTls
-from nodeattest_identity.addon.gateway.trust import FrontProxyTrust
+from nodeattest_identity.addon.gateway.token_cache import TokenCache
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_kube.client import ApiClient
@@ -55,7 +55,7 @@ async def run(
     client: ApiClient,
     *,
     started: Callable[[Ports], None],
-    backends: Backends | None = None,
+    backends: EndpointResolver | None = None,
     now: Callable[[], float] = time.time,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
@@ -68,39 +68,43 @@ async def run(
     backend_tls = _backend_tls(settings)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(client)
-        trust = FrontProxyTrust(client, tls.believe, clock=clock)
-        keeper = KeyKeeper(
+        trust = FrontProxyWatcher(client, tls.believe, clock=clock)
+        key_store = KeyStore(
             client,
             namespace=settings.namespace,
             schedule=settings.schedule,
-            make=partial(generate, settings.algorithm),
+            make=partial(generate_key, settings.algorithm),
             now=now,
             clock=clock,
         )
-        minter = Minter(settings.issuer, keeper.signer, now=now, jwt_id=lambda: secrets.token_urlsafe(_JTI_BYTES))
-        parts = Parts(
+        tokens = TokenCache(
+            settings.issuer, key_store.signer, now=now, jwt_id=lambda: secrets.token_urlsafe(_JTI_BYTES)
+        )
+        parts = GatewayDeps(
             trust=lambda: trust.current,
             common_name=tls.common_name,
-            reviews=AccessReviews(client, clock=clock),
-            backends=backends or EndpointReader(client, clock=clock, pick=random.SystemRandom().choice),
-            minter=minter,
-            publication=Publication(settings.issuer, lambda: keeper.ring.published),
+            reviews=SubjectAccessAuthorizer(client, clock=clock),
+            backends=backends or ApiEndpointResolver(client, clock=clock, pick=random.SystemRandom().choice),
+            tokens=tokens,
+            issuer_endpoint=IssuerEndpoint(settings.issuer, lambda: key_store.keyset.published),
             forwarder=await stack.enter_async_context(Forwarder(settings.proxy)),
             backend_tls=backend_tls,
             metrics=metrics,
         )
         gateway = Gateway(parts, limits=settings.limits, request_seconds=settings.proxy.request_seconds, clock=clock)
         metrics.watch(
-            minted=lambda: minter.minted,
+            minted=lambda: tokens.minted,
             open_now=lambda: gateway.open_now,
-            keys=lambda: len(keeper.ring.keys),
+            keys=lambda: len(key_store.keyset.keys),
         )
-        server = ProxyServer(gateway.handle, settings.address, tls.context, settings.proxy, is_stranger=tls.is_stranger)
+        server = ProxyServer(
+            gateway.handle, settings.address, tls.context, settings.proxy, is_unauthenticated=tls.is_unauthenticated
+        )
         await server.start()
         stack.push_async_callback(server.stop)
         health = None
         if settings.health is not None:
-            health = Health(settings.health, metrics, lambda: trust.trouble() or keeper.trouble())
+            health = Health(settings.health, metrics, lambda: trust.trouble() or key_store.trouble())
             await health.start()
             stack.push_async_callback(health.stop)
         ports = Ports(gateway=server.port, health=None if health is None else health.port)
@@ -108,7 +112,7 @@ async def run(
         started(ports)
         async with asyncio.TaskGroup() as group:
             group.create_task(trust.run())
-            group.create_task(keeper.run())
+            group.create_task(key_store.run())
 
 
 def _backend_tls(settings: GatewaySettings) -> ssl.SSLContext:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from nodeattest_identity.addon.gateway.names import GROUP, GROUP_ROOT, RESOURCE, ROOT, SUBRESOURCE, VERSION
+from nodeattest_identity.addon.gateway.api_group import GROUP, GROUP_ROOT, RESOURCE, ROOT, SUBRESOURCE, VERSION
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["DOCUMENTS"]

@@ -22,48 +22,48 @@ from typing import Final, Protocol
 
 from aiohttp import hdrs, web
 
-from nodeattest_identity.addon.gateway.backends import Backends
 from nodeattest_identity.addon.gateway.discovery import DOCUMENTS
-from nodeattest_identity.addon.gateway.frontproxy import Identity, Trust, identify
-from nodeattest_identity.addon.gateway.location import relative, to_slash
+from nodeattest_identity.addon.gateway.endpoints import EndpointResolver
+from nodeattest_identity.addon.gateway.errors import StatusError, status_body
+from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, UserInfo, identify
+from nodeattest_identity.addon.gateway.issuer_endpoint import IssuerEndpoint
 from nodeattest_identity.addon.gateway.metrics import Metrics
-from nodeattest_identity.addon.gateway.minting import Minter
-from nodeattest_identity.addon.gateway.publication import Publication
-from nodeattest_identity.addon.gateway.refusals import Refused, body_of
-from nodeattest_identity.addon.gateway.settings import Limits
-from nodeattest_identity.addon.gateway.target import Target, parse
+from nodeattest_identity.addon.gateway.redirects import relative, to_slash
+from nodeattest_identity.addon.gateway.settings import UserLimits
+from nodeattest_identity.addon.gateway.target import ServiceTarget, parse
+from nodeattest_identity.addon.gateway.token_cache import TokenCache
 from nodeattest_identity.proxy import refusals as proxy_refusals
-from nodeattest_identity.proxy.forward import Forwarder, Order, Upstream, sender_of
+from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
+from nodeattest_identity.proxy.log_sampler import LogSampler
 from nodeattest_identity.proxy.paths import read_target
-from nodeattest_identity.proxy.sparing import Sparing
 from nodeattest_kube.rate_limiter import RateLimiter
 
-__all__ = ["Gateway", "Parts", "Reviews"]
+__all__ = ["Authorizer", "Gateway", "GatewayDeps"]
 
 _READ: Final = frozenset({"GET", "HEAD"})
 
 _log = logging.getLogger(__name__)
 
 
-class Reviews(Protocol):
+class Authorizer(Protocol):
     """Decides who may ask for a service."""
 
-    async def require(self, identity: Identity, target: Target, method: str) -> None:
-        """Raise ``Refused`` unless the user may."""
+    async def require(self, identity: UserInfo, target: ServiceTarget, method: str) -> None:
+        """Raise ``StatusError`` unless the user may."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class GatewayDeps:
     """What a gateway is made of."""
 
-    trust: Callable[[], Trust | None]
+    trust: Callable[[], FrontProxyTrust | None]
     common_name: Callable[[asyncio.BaseTransport | None], str | None]
     """Of the certificate that a connection showed."""
-    reviews: Reviews
-    backends: Backends
-    minter: Minter
-    publication: Publication
+    reviews: Authorizer
+    backends: EndpointResolver
+    tokens: TokenCache
+    issuer_endpoint: IssuerEndpoint
     forwarder: Forwarder
     backend_tls: ssl.SSLContext
     metrics: Metrics
@@ -72,14 +72,16 @@ class Parts:
 class Gateway:
     """Answers requests."""
 
-    def __init__(self, parts: Parts, *, limits: Limits, request_seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, parts: GatewayDeps, *, limits: UserLimits, request_seconds: float, clock: Callable[[], float]
+    ) -> None:
         """``request_seconds``: after which any answer and any websocket ends."""
         self._parts = parts
         self._limits = limits
         self._request_seconds = request_seconds
         self._buckets = RateLimiter(burst=limits.user_burst, per_second=limits.user_rate, clock=clock)
         self._open: Counter[str] = Counter()
-        self._sparing = Sparing(clock)
+        self._log_sampler = LogSampler(clock)
 
     @property
     def open_now(self) -> int:
@@ -90,18 +92,20 @@ class Gateway:
         """Answer a request."""
         path = request.raw_path.partition("?")[0]
         plain = path.removesuffix("/")
-        what = "issuer" if plain in self._parts.publication.paths else "discovery" if plain in DOCUMENTS else "proxy"
+        what = (
+            "issuer" if plain in self._parts.issuer_endpoint.paths else "discovery" if plain in DOCUMENTS else "proxy"
+        )
         try:
             if what == "issuer":
-                answer: web.StreamResponse = await self._parts.publication.answer(request)
+                answer: web.StreamResponse = await self._parts.issuer_endpoint.answer(request)
             elif what == "discovery":
                 answer = self._discovery(request, plain)
             else:
                 answer = await self._proxy(request)
-        except Refused as refused:
+        except StatusError as refused:
             self._tell(f"{what} {refused.status:d}", f"refused {what}: {refused.status:d} {refused.message}")
             answer = _answer(refused)
-        except proxy_refusals.Refused as refused:
+        except proxy_refusals.RefusalError as refused:
             self._tell(f"{what} {refused.refusal}", f"refused {what}: {refused}")
             answer = proxy_refusals.answer(refused)
         self._parts.metrics.answered(what, answer.status)
@@ -109,20 +113,20 @@ class Gateway:
 
     def _tell(self, kind: str, line: str) -> None:
         """Log a refusal; where too many of its kind come, for whoever debugs."""
-        more = self._sparing.more(kind)
+        more = self._log_sampler.more(kind)
         said = f"; {more} more like it were not told" if more else ""
         _log.log(logging.DEBUG if more is None else logging.INFO, "%s%s", line, said)
 
-    def _identity(self, request: web.BaseRequest) -> Identity:
+    def _identity(self, request: web.BaseRequest) -> UserInfo:
         trust = self._parts.trust()
         if trust is None:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "no front proxy is known yet", {"Retry-After": "5"})
+            raise StatusError(HTTPStatus.SERVICE_UNAVAILABLE, "no front proxy is known yet", {"Retry-After": "5"})
         return identify(trust, self._parts.common_name(request.transport), request.headers.items())
 
     def _discovery(self, request: web.BaseRequest, path: str) -> web.Response:
         self._identity(request)
         if request.method not in _READ:
-            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "expected GET or HEAD", {"Allow": "GET, HEAD"})
+            raise StatusError(HTTPStatus.METHOD_NOT_ALLOWED, "expected GET or HEAD", {"Allow": "GET, HEAD"})
         return web.Response(body=DOCUMENTS[path], content_type="application/json")
 
     async def _proxy(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -143,9 +147,9 @@ class Gateway:
             asked = read_target(target.path + (f"?{target.query}" if target.query else ""))  # 6
             endpoint = await self._parts.backends.find(target)  # 7
             lasting = hdrs.UPGRADE in request.headers or "text/event-stream" in request.headers.get(hdrs.ACCEPT, "")
-            minted = self._parts.minter.token(identity, target.audience, whole_life=lasting)  # 8
+            minted = self._parts.tokens.token(identity, target.audience, fresh=lasting)  # 8
             _log.info("forwarding %a to %s, key %s", identity.user, target.audience, minted.key_id)
-            order = Order(
+            options = ForwardOptions(
                 upstream=Upstream(
                     host=endpoint.host,
                     port=endpoint.port,
@@ -158,14 +162,14 @@ class Gateway:
                 inject=((hdrs.AUTHORIZATION, f"Bearer {minted.token}"),),
                 relocate=partial(relative, path=asked.path, host=request.headers.get(hdrs.HOST, "")),
             )
-            return await self._parts.forwarder.forward(request, order)
+            return await self._parts.forwarder.forward(request, options)
         finally:
             self._open[identity.user] -= 1
             if not self._open[identity.user]:
                 del self._open[identity.user]
 
-    def _admit(self, identity: Identity) -> None:
-        """Take of a user's limits; raises ``Refused``."""
+    def _admit(self, identity: UserInfo) -> None:
+        """Take of a user's limits; raises ``StatusError``."""
         if self._open[identity.user] >= self._limits.user_requests:
             raise _too_many(f"expected at most {self._limits.user_requests} requests of one user at once, got more", 1)
         if not self._buckets.take(identity.user):
@@ -175,20 +179,20 @@ class Gateway:
             )
 
 
-def _too_many(message: str, wait: int) -> Refused:
-    return Refused(HTTPStatus.TOO_MANY_REQUESTS, message, {hdrs.RETRY_AFTER: str(wait)})
+def _too_many(message: str, wait: int) -> StatusError:
+    return StatusError(HTTPStatus.TOO_MANY_REQUESTS, message, {hdrs.RETRY_AFTER: str(wait)})
 
 
 def _to_slash(request: web.BaseRequest) -> web.Response:
     """Send whoever left out the last slash there: a page's links are relative to it."""
     if request.method not in _READ:
-        raise Refused(HTTPStatus.NOT_FOUND, "expected a path behind proxy, got none")
+        raise StatusError(HTTPStatus.NOT_FOUND, "expected a path behind proxy, got none")
     location = to_slash(request.raw_path.partition("?")[2])
     return web.Response(status=HTTPStatus.MOVED_PERMANENTLY, headers={hdrs.LOCATION: location})
 
 
-def _answer(refused: Refused) -> web.Response:
-    response = web.Response(status=refused.status, body=body_of(refused), headers=refused.headers)
+def _answer(refused: StatusError) -> web.Response:
+    response = web.Response(status=refused.status, body=status_body(refused), headers=refused.headers)
     response.content_type = "application/json"
     response.headers[hdrs.CACHE_CONTROL] = "no-store"
     response.headers["X-Content-Type-Options"] = "nosniff"

@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from nodeattest_identity.addon.gateway.ring import Algorithm, Schedule
+from nodeattest_identity.addon.gateway.keyset import Algorithm, RotationSchedule
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.issuer.urls import UrlError, issuer_url
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_serving.settings import Address, SettingsError
 
-__all__ = ["USUAL_CONNECTIONS", "USUAL_PROXY", "GatewaySettings", "Limits"]
+__all__ = ["DEFAULT_CONNECTIONS", "DEFAULT_PROXY", "GatewaySettings", "UserLimits"]
 
-USUAL_CONNECTIONS: Final = 400
+DEFAULT_CONNECTIONS: Final = 400
 """From kube-apiserver, one for each request that is under way; and as many to services."""
-USUAL_PROXY: Final = ProxyLimits(connections=USUAL_CONNECTIONS, upstream_connections=USUAL_CONNECTIONS)
+DEFAULT_PROXY: Final = ProxyLimits(connections=DEFAULT_CONNECTIONS, upstream_connections=DEFAULT_CONNECTIONS)
 
 _SHORTEST_PERIOD = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class UserLimits:
     """What one user may use: pages load many things at once, and then few."""
 
     user_burst: int = 100
@@ -48,9 +48,9 @@ class GatewaySettings:
     """Who certifies services that are asked over HTTPS; None: the system's roots."""
     health: Address | None = None
     algorithm: Algorithm = "ES256"
-    schedule: Schedule = field(default_factory=Schedule)
-    limits: Limits = field(default_factory=Limits)
-    proxy: ProxyLimits = USUAL_PROXY
+    schedule: RotationSchedule = field(default_factory=RotationSchedule)
+    limits: UserLimits = field(default_factory=UserLimits)
+    proxy: ProxyLimits = DEFAULT_PROXY
 
     def __post_init__(self) -> None:
         try:

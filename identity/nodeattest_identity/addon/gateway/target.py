@@ -1,8 +1,8 @@
 """Which service a request is for, read from its raw path as kube-apiserver read it to authorise it. Pure.
 
-Promises: any text gives a ``Target`` or ``Refused``; namespace and name are the very segments that kube-apiserver's
-RequestInfo took for its decision, because no segment before the sub-resource may be encoded, empty or dots. Of the
-query only ``add-auth`` is ours: it is taken out, everything else stays byte for byte.
+Promises: any text gives a ``ServiceTarget`` or ``StatusError``; namespace and name are the very segments that
+kube-apiserver's RequestInfo took for its decision, because no segment before the sub-resource may be encoded, empty or
+dots. Of the query only ``add-auth`` is ours: it is taken out, everything else stays byte for byte.
 Leaves to others: what the rest of the path may hold (``nodeattest_identity.proxy``), whether the service exists.
 Source: apiserver pkg/endpoints/request/requestinfo.go; apimachinery pkg/util/net/port_split.go (SplitSchemeNamePort);
 pkg/registry/core/service/proxy; RFC 1035 labels and RFC 6335 §5.1 port names.
@@ -16,10 +16,10 @@ from http import HTTPStatus
 from typing import Final, Literal
 from urllib.parse import unquote_plus
 
-from nodeattest_identity.addon.gateway.names import RESOURCE, ROOT, SUBRESOURCE
-from nodeattest_identity.addon.gateway.refusals import Refused
+from nodeattest_identity.addon.gateway.api_group import RESOURCE, ROOT, SUBRESOURCE
+from nodeattest_identity.addon.gateway.errors import StatusError
 
-__all__ = ["ADD_AUTH", "Scheme", "Target", "parse"]
+__all__ = ["ADD_AUTH", "Scheme", "ServiceTarget", "parse"]
 
 ADD_AUTH: Final = "add-auth"
 
@@ -35,7 +35,7 @@ _SEGMENTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ServiceTarget:
     """One service of one namespace, and what is asked of it."""
 
     namespace: str
@@ -56,20 +56,22 @@ class Target:
         return f"{self.namespace}/{self.service}"
 
 
-def parse(raw_path: str) -> Target:
-    """Read a request's target (RFC 9112 §3.2.1, origin-form); raises ``Refused``."""
+def parse(raw_path: str) -> ServiceTarget:
+    """Read a request's target (RFC 9112 §3.2.1, origin-form); raises ``StatusError``."""
     path, _, query = raw_path.partition("?")
     if not path.startswith(f"{ROOT}/"):
-        raise Refused(HTTPStatus.NOT_FOUND, f"expected {_SHAPE}, got another path")
+        raise StatusError(HTTPStatus.NOT_FOUND, f"expected {_SHAPE}, got another path")
     segments = path.removeprefix(f"{ROOT}/").split("/", _SEGMENTS)
     fixed = (segments[0], *segments[2:3], *segments[4:5])
     if fixed != ("namespaces", RESOURCE, SUBRESOURCE):
-        raise Refused(HTTPStatus.NOT_FOUND, f"expected {_SHAPE}, got another path")
+        raise StatusError(HTTPStatus.NOT_FOUND, f"expected {_SHAPE}, got another path")
     namespace, name = segments[1], segments[3]
     scheme, service, port = _split(name)
     if _LABEL.fullmatch(namespace) is None or _LABEL.fullmatch(service) is None or not _is_port(port):
-        raise Refused(HTTPStatus.BAD_REQUEST, f"expected the names of a namespace, a service and a port in {_SHAPE}")
-    return Target(
+        raise StatusError(
+            HTTPStatus.BAD_REQUEST, f"expected the names of a namespace, a service and a port in {_SHAPE}"
+        )
+    return ServiceTarget(
         namespace=namespace,
         name=name,
         scheme=scheme,
@@ -92,7 +94,7 @@ def _split(name: str) -> tuple[Scheme, str, str]:
         case ["https", service, port]:
             return "https", service, port
         case _:
-            raise Refused(HTTPStatus.BAD_REQUEST, "expected NAME, NAME:PORT or SCHEME:NAME:PORT with http or https")
+            raise StatusError(HTTPStatus.BAD_REQUEST, "expected NAME, NAME:PORT or SCHEME:NAME:PORT with http or https")
 
 
 def _is_port(port: str) -> bool:
@@ -113,7 +115,7 @@ def _without_ours(query: str) -> str:
         if unquote_plus(name).strip().lower() != ADD_AUTH:
             kept.append(part)
         elif value != "true":
-            raise Refused(
+            raise StatusError(
                 HTTPStatus.BAD_REQUEST,
                 f"expected {ADD_AUTH}=true or nothing, got something else: this path never forwards a request without "
                 "its caller's identity",

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
 
-from nodeattest_identity.addon.gateway.frontproxy import Trust
+from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust
 from nodeattest_serving.files import Stamp, describe_error, no_password, stamp
 from nodeattest_serving.settings import SettingsError
 
@@ -44,7 +44,7 @@ class GatewayTls:
         """Read the files; raises ``SettingsError``."""
         self._files = certificate, key
         self._clock = clock
-        self._trust: Trust | None = None
+        self._trust: FrontProxyTrust | None = None
         self._state = self._look()
         self._look_again = clock() + _LOOK_AGAIN
         try:
@@ -56,7 +56,7 @@ class GatewayTls:
             ) from None
         self.context.sni_callback = self._choose
 
-    def believe(self, trust: Trust | None) -> None:
+    def believe(self, trust: FrontProxyTrust | None) -> None:
         """Let the clients of other CAs in from now on; None: nobody's."""
         before = self._trust
         self._trust = trust
@@ -76,7 +76,7 @@ class GatewayTls:
         names = [value for attributes in subject for name, value in attributes if name == "commonName"]
         return names[0] if len(names) == 1 else None
 
-    def is_stranger(self, transport: asyncio.BaseTransport) -> bool:
+    def is_unauthenticated(self, transport: asyncio.BaseTransport) -> bool:
         """Tell whether a connection is nobody's who is believed."""
         return self._trust is None or not self._trust.knows(self.common_name(transport))
 

@@ -15,21 +15,21 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nodeattest_identity.addon.sidecar.cache import Verified
-from nodeattest_identity.addon.sidecar.callers import Verifier
+from nodeattest_identity.addon.sidecar.caller import Verifier
 from nodeattest_identity.addon.sidecar.metrics import Metrics
 from nodeattest_identity.addon.sidecar.service import SidecarService
 from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.addon.sidecar.verifier_cache import CachedVerifier
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_serving.health import Health
 from nodeattest_serving.tls import ServingCertificate
 
-__all__ = ["JWT_KEPT", "REVIEW_KEPT", "Parts", "Ports", "run", "with_follower"]
+__all__ = ["JWT_CACHE_SECONDS", "REVIEW_CACHE_SECONDS", "Ports", "VerifierSetup", "run", "with_task"]
 
-REVIEW_KEPT: Final = 10.0
+REVIEW_CACHE_SECONDS: Final = 10.0
 """Seconds that a TokenReview counts: kube-apiserver's own, so a token that is taken back is good for that long."""
-JWT_KEPT: Final = 300.0
+JWT_CACHE_SECONDS: Final = 300.0
 """Seconds that a verified JWT counts, if it lasts: so soon a key that was taken back is noticed."""
 _SECRET: Final = 32
 
@@ -45,7 +45,7 @@ class Ports:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class VerifierSetup:
     """Who verifies, and what has to run meanwhile."""
 
     verifier: Verifier
@@ -56,14 +56,14 @@ class Parts:
     followers: tuple[Callable[[], Awaitable[None]], ...] = ()
 
 
-def with_follower(parts: Parts, follow: Callable[[], Awaitable[None]]) -> Parts:
+def with_task(parts: VerifierSetup, follow: Callable[[], Awaitable[None]]) -> VerifierSetup:
     """Add what has to run meanwhile."""
     return replace(parts, followers=(*parts.followers, follow))
 
 
 async def run(
     settings: SidecarSettings,
-    parts: Parts,
+    parts: VerifierSetup,
     *,
     started: Callable[[Ports], None],
     now: Callable[[], float] = time.time,
@@ -76,7 +76,9 @@ async def run(
         tls = ServingCertificate(settings.certificate, settings.key, clock=clock).context
     async with AsyncExitStack() as stack:
         forwarder = await stack.enter_async_context(Forwarder(settings.limits))
-        verified = Verified(parts.verifier, keep=parts.keep, secret=secrets.token_bytes(_SECRET), now=now, clock=clock)
+        verified = CachedVerifier(
+            parts.verifier, keep=parts.keep, secret=secrets.token_bytes(_SECRET), now=now, clock=clock
+        )
         service = SidecarService(
             settings, verified, forwarder, metrics=metrics, now=now, new_id=lambda: secrets.token_hex(8)
         )

@@ -12,8 +12,8 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from nodeattest_identity.proxy.headers import RawHeaders, canonical
-from nodeattest_identity.proxy.paths import Target
-from nodeattest_identity.proxy.refusals import Refusal, Refused
+from nodeattest_identity.proxy.paths import RequestTarget
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 __all__ = ["bearer", "require_no_token_in_query"]
 
@@ -24,14 +24,14 @@ _CHALLENGE: Final = "Bearer"
 
 
 def bearer(headers: RawHeaders) -> bytes:
-    """Take the token out of a request's header; raises ``Refused``."""
+    """Take the token out of a request's header; raises ``RefusalError``."""
     given = [value for name, value in headers if canonical(name) == b"authorization"]
     if len(given) > 1:
-        raise Refused(Refusal.CREDENTIALS_AMBIGUOUS, f"expected one Authorization header, got {len(given)}")
+        raise RefusalError(Refusal.CREDENTIALS_AMBIGUOUS, f"expected one Authorization header, got {len(given)}")
     found = _BEARER.fullmatch(given[0].strip()) if given else None
     if found is None:
         got = "another scheme, or no token" if given else "none"
-        raise Refused(
+        raise RefusalError(
             Refusal.CREDENTIALS_MISSING,
             f"expected Authorization: Bearer, got {got}",
             headers={"WWW-Authenticate": _CHALLENGE},
@@ -39,11 +39,11 @@ def bearer(headers: RawHeaders) -> bytes:
     return found.group(1)
 
 
-def require_no_token_in_query(target: Target) -> None:
-    """Raise ``Refused`` for ``?access_token=`` in any spelling."""
+def require_no_token_in_query(target: RequestTarget) -> None:
+    """Raise ``RefusalError`` for ``?access_token=`` in any spelling."""
     if not target.query:
         return
     for part in re.split("[&;]", target.query):
         name = unquote_to_bytes(part.partition("=")[0].replace("+", " "))
         if canonical(name.strip()) == _PARAMETER:
-            raise Refused(Refusal.CREDENTIALS_AMBIGUOUS, "expected no access_token in the query, got one")
+            raise RefusalError(Refusal.CREDENTIALS_AMBIGUOUS, "expected no access_token in the query, got one")

@@ -20,16 +20,16 @@ from typing import Final
 
 from aiohttp import web
 
-from nodeattest_identity.addon.sidecar.cache import Verified
-from nodeattest_identity.addon.sidecar.callers import Caller, identity_headers, require_allowed
+from nodeattest_identity.addon.sidecar.caller import Caller, identity_headers, require_allowed
 from nodeattest_identity.addon.sidecar.credentials import bearer, require_no_token_in_query
 from nodeattest_identity.addon.sidecar.metrics import Metrics
 from nodeattest_identity.addon.sidecar.settings import SidecarSettings
-from nodeattest_identity.proxy.forward import Forwarder, Order, Upstream, sender_of
+from nodeattest_identity.addon.sidecar.verifier_cache import CachedVerifier
+from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
 from nodeattest_identity.proxy.headers import CREDENTIALS
-from nodeattest_identity.proxy.paths import Target, read_target
-from nodeattest_identity.proxy.refusals import Refusal, Refused
-from nodeattest_identity.proxy.sparing import Sparing
+from nodeattest_identity.proxy.log_sampler import LogSampler
+from nodeattest_identity.proxy.paths import RequestTarget, read_target
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_providers.errors import Denied, Unavailable
 
 __all__ = ["SidecarService"]
@@ -49,7 +49,7 @@ class SidecarService:
     def __init__(
         self,
         settings: SidecarSettings,
-        verified: Verified,
+        verified: CachedVerifier,
         forwarder: Forwarder,
         *,
         metrics: Metrics,
@@ -64,7 +64,7 @@ class SidecarService:
         self._now = now
         self._new_id = new_id
         self._upstream = Upstream(host=settings.upstream.host, port=settings.upstream.port)
-        self._sparing = Sparing(now)
+        self._log_sampler = LogSampler(now)
         self._under_way: Counter[str | None] = Counter()
         """Requests of each user; of nobody, too."""
 
@@ -74,7 +74,7 @@ class SidecarService:
         return self._under_way.total()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request; raises ``Refused``."""
+        """Answer a request; raises ``RefusalError``."""
         request_id = self._new_id()
         caller: Caller | None = None
         try:
@@ -82,7 +82,7 @@ class SidecarService:
             require_no_token_in_query(target)
             caller = None if self._is_open(target) else await self._caller(request)
             response = await self._forward(request, target, caller, request_id)
-        except Refused as refused:
+        except RefusalError as refused:
             self._metrics.refused(refused.refusal)
             self._tell(request_id, caller, f"refused, {refused.refusal}", f": {refused.detail}")
             raise self._as_set(refused) from None
@@ -93,12 +93,12 @@ class SidecarService:
         self._tell(request_id, caller, "forwarded", f", {response.status}")
         return response
 
-    def _is_open(self, target: Target) -> bool:
+    def _is_open(self, target: RequestTarget) -> bool:
         rules = self._settings.open_paths
         return bool(rules) and any(rule.matches(target.segments) for rule in rules)
 
     async def _caller(self, request: web.BaseRequest) -> Caller:
-        """Prove who asks; raises ``Refused``.
+        """Prove who asks; raises ``RefusalError``.
 
         1. There is one bearer token. 2. It holds. 3. Whoever it speaks for is let through.
         """
@@ -109,15 +109,15 @@ class SidecarService:
             caller = await self._verified.caller(token, sender_of(request).peer)
         except Denied as denied:
             detail = f"{denied.reason}, expected {denied.expected}, got {denied.got}"
-            raise Refused(Refusal.CREDENTIALS_REFUSED, detail, headers={"WWW-Authenticate": _CHALLENGE}) from None
+            raise RefusalError(Refusal.CREDENTIALS_REFUSED, detail, headers={"WWW-Authenticate": _CHALLENGE}) from None
         except Unavailable as unavailable:
-            raise Refused(Refusal.VERIFICATION_UNAVAILABLE, unavailable.detail) from None
+            raise RefusalError(Refusal.VERIFICATION_UNAVAILABLE, unavailable.detail) from None
         # 3
         require_allowed(caller, self._settings.users, self._settings.groups)
         return caller
 
     async def _forward(
-        self, request: web.BaseRequest, target: Target, caller: Caller | None, request_id: str
+        self, request: web.BaseRequest, target: RequestTarget, caller: Caller | None, request_id: str
     ) -> web.StreamResponse:
         settings = self._settings
         seconds = settings.limits.request_seconds
@@ -127,7 +127,7 @@ class SidecarService:
             if caller.expires is not None:
                 seconds = min(seconds, caller.expires - self._now())
         with self._place(None if caller is None else caller.user):
-            order = Order(
+            options = ForwardOptions(
                 upstream=self._upstream,
                 target=target,
                 deadline=asyncio.get_running_loop().time() + seconds,
@@ -135,13 +135,15 @@ class SidecarService:
                 inject=inject,
                 without=CREDENTIALS if caller is None else frozenset(),
             )
-            return await self._forwarder.forward(request, order)
+            return await self._forwarder.forward(request, options)
 
     @contextmanager
     def _place(self, user: str | None) -> Generator[None]:
-        """Count a request while it lasts; raises ``Refused`` where the user has too many."""
+        """Count a request while it lasts; raises ``RefusalError`` where the user has too many."""
         if self._under_way[user] >= self._settings.requests_of_user:
-            raise Refused(Refusal.USER_BUSY, f"expected at most {self._settings.requests_of_user} requests at once")
+            raise RefusalError(
+                Refusal.USER_BUSY, f"expected at most {self._settings.requests_of_user} requests at once"
+            )
         self._under_way[user] += 1
         try:
             yield
@@ -150,7 +152,7 @@ class SidecarService:
             if not self._under_way[user]:
                 del self._under_way[user]
 
-    def _as_set(self, refused: Refused) -> Refused:
+    def _as_set(self, refused: RefusalError) -> RefusalError:
         """Answer with the status that was asked for; 403 says nothing of how to authenticate."""
         if refused.refusal in _CREDENTIALS and self._settings.deny_status is HTTPStatus.FORBIDDEN:
             refused.status, refused.headers = HTTPStatus.FORBIDDEN, {}
@@ -160,7 +162,7 @@ class SidecarService:
         """Log a decision: who, for which audience, by which key; nothing of the request but its name of ours."""
         decision = kind + detail
         if caller is None:
-            more = self._sparing.more(kind)
+            more = self._log_sampler.more(kind)
             level = logging.DEBUG if more is None else logging.INFO
             said = f"; {more} more like it were not told" if more else ""
             _log.log(level, "request %s: %s; user %s%s", request_id, decision, _NOBODY, said)

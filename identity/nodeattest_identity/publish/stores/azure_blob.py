@@ -3,7 +3,7 @@
 Promises: a blob is created only where none is and replaced only if it is the version that was read. Credentials are
 azure-identity's chain (workload identity, managed identity, ``az login``) or an account key, and never shown. Whatever
 goes wrong is a ``PublishError`` that says whose matter it is; throttling is waited out by the library, then
-``StoreUnavailable``.
+``StoreUnavailableError``.
 Leaves to others: who may read the container in public (docs/issuer.md).
 Source: Azure Storage REST API, "Put Blob", "Specifying conditional headers", "Common REST API error codes". Library:
 azure-storage-blob and azure-identity, in the extra ``azure``.
@@ -20,8 +20,13 @@ from azure.core.credentials import AzureNamedKeyCredential
 from azure.identity import DefaultAzureCredential
 from azure.storage.blob import BlobServiceClient, ContentSettings
 
-from nodeattest_identity.publish.errors import LostRace, PublishError, StoreRefused, StoreUnavailable
-from nodeattest_identity.publish.store import MAX_OBJECT, Stored
+from nodeattest_identity.publish.errors import (
+    PublishError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    WriteConflictError,
+)
+from nodeattest_identity.publish.store import MAX_OBJECT, StoredObject
 from nodeattest_identity.publish.stores.threads import CONNECT, READ, in_thread
 
 __all__ = ["AzureBlobStore"]
@@ -64,7 +69,7 @@ class AzureBlobStore:
         self._retries = retries
         self._made: BlobServiceClient | None = None
 
-    async def read(self, path: str) -> Stored | None:
+    async def read(self, path: str) -> StoredObject | None:
         """Read a blob."""
         return await in_thread(self.name, lambda: self._told(path, lambda: self._read(path)))
 
@@ -88,7 +93,7 @@ class AzureBlobStore:
             self._made.close()
             self._made = None
 
-    def _read(self, path: str) -> Stored | None:
+    def _read(self, path: str) -> StoredObject | None:
         try:
             opened = self._blob(path).download_blob(offset=0, length=MAX_OBJECT + 1)
         except exceptions.ResourceNotFoundError as error:
@@ -97,9 +102,9 @@ class AzureBlobStore:
             raise
         body = cast("bytes", opened.readall())
         if len(body) > MAX_OBJECT:
-            raise StoreRefused(f"{self.name}: {path}: expected at most {MAX_OBJECT} bytes, got more")
+            raise StoreRefusedError(f"{self.name}: {path}: expected at most {MAX_OBJECT} bytes, got more")
         settings = opened.properties.content_settings
-        return Stored(
+        return StoredObject(
             body=body,
             version=str(opened.properties.etag),
             content_type=settings.content_type or "",
@@ -127,9 +132,9 @@ class AzureBlobStore:
         try:
             return call()
         except (exceptions.ResourceExistsError, exceptions.ResourceModifiedError):
-            raise LostRace(f"{where} was written by somebody else meanwhile") from None
+            raise WriteConflictError(f"{where} was written by somebody else meanwhile") from None
         except exceptions.ClientAuthenticationError as error:
-            raise StoreRefused(
+            raise StoreRefusedError(
                 f"{where}: expected credentials that Azure takes, got none ({_code(error) or 'no identity here'}); "
                 "use a workload identity, a managed identity, az login, or AZURE_STORAGE_KEY"
             ) from None
@@ -137,12 +142,12 @@ class AzureBlobStore:
             raise _refused(where, error, writing=writing) from None
         except (exceptions.AzureError, OSError):
             address = urlsplit(self._endpoint).netloc.rpartition("@")[2]
-            raise StoreUnavailable(
+            raise StoreUnavailableError(
                 f"{where}: expected an answer of {address}, got none; look at the account's name, --endpoint-url and "
                 "the network"
             ) from None
         except ValueError:
-            raise StoreRefused(f"{where}: expected an account, a container and a base64 key, got others") from None
+            raise StoreRefusedError(f"{where}: expected an account, a container and a base64 key, got others") from None
 
 
 def _code(error: exceptions.AzureError) -> str:
@@ -154,8 +159,8 @@ def _refused(where: str, error: exceptions.HttpResponseError, *, writing: bool) 
     """Tell whose matter an answer is."""
     code, status = _code(error), error.status_code or 0
     if writing and code == "BlobNotFound":
-        return LostRace(f"{where} was written by somebody else meanwhile")
+        return WriteConflictError(f"{where} was written by somebody else meanwhile")
     if status == _TOO_MANY or status >= _SERVER_ERROR:
-        return StoreUnavailable(f"{where}: Azure is busy ({status} {code})")
+        return StoreUnavailableError(f"{where}: Azure is busy ({status} {code})")
     remedy = _REMEDIES.get(code, "see Azure Storage, Common REST API error codes")
-    return StoreRefused(f"{where}: Azure says {status} {code}; {remedy}")
+    return StoreRefusedError(f"{where}: Azure says {status} {code}; {remedy}")

@@ -11,8 +11,13 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from nodeattest_identity.publish.errors import LostRace, PublishError, StoreRefused, StoreUnavailable
-from nodeattest_identity.publish.store import Stored
+from nodeattest_identity.publish.errors import (
+    PublishError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    WriteConflictError,
+)
+from nodeattest_identity.publish.store import StoredObject
 from nodeattest_kube import paths
 from nodeattest_kube.client import (
     AlreadyExists,
@@ -44,7 +49,7 @@ class ConfigMapStore:
         self._namespace = namespace
         self._object = name
 
-    async def read(self, path: str) -> Stored | None:
+    async def read(self, path: str) -> StoredObject | None:
         """Read one key."""
         found = await self._read()
         return None if found is None else self._stored(found, _key(path))
@@ -67,7 +72,7 @@ class ConfigMapStore:
                 break
             if await self._written(found, data):
                 return
-        raise LostRace(f"{self.name} was written by somebody else meanwhile")
+        raise WriteConflictError(f"{self.name} was written by somebody else meanwhile")
 
     async def aclose(self) -> None:
         """Leave the client open."""
@@ -95,14 +100,14 @@ class ConfigMapStore:
         except ApiError as error:
             raise self._refused(error) from None
 
-    def _stored(self, found: JsonObject, key: str) -> Stored | None:
+    def _stored(self, found: JsonObject, key: str) -> StoredObject | None:
         if dig(found, "binaryData", key) is not None:
-            raise StoreRefused(f"{self.name}: expected text under {key}, got binaryData; remove that key")
+            raise StoreRefusedError(f"{self.name}: expected text under {key}, got binaryData; remove that key")
         value = dig(found, "data", key)
         if not isinstance(value, str):
             return None
         body = value.encode()
-        return Stored(body=body, version=hashlib.sha256(body).hexdigest())
+        return StoredObject(body=body, version=hashlib.sha256(body).hexdigest())
 
     def _made(self, data: JsonObject) -> JsonObject:
         labels: JsonObject = {"app.kubernetes.io/managed-by": "nodeattest"}
@@ -115,7 +120,7 @@ class ConfigMapStore:
     def _refused(self, error: ApiError) -> PublishError:
         """Tell whose matter an answer is."""
         if isinstance(error, Unreachable | TooManyRequests) or error.status >= _SERVER_ERROR:
-            return StoreUnavailable(f"{self.name}: {error}", retry_after=error.retry_after)
+            return StoreUnavailableError(f"{self.name}: {error}", retry_after=error.retry_after)
         remedy = "see the API server's answer"
         if isinstance(error, Unauthorized | Forbidden):
             remedy = "it needs get, create and patch on configmaps (docs/issuer.md, ConfigMap)"
@@ -123,7 +128,7 @@ class ConfigMapStore:
             remedy = "make the namespace first"
         elif isinstance(error, Invalid):
             remedy = "is it immutable? Then remove it first"
-        return StoreRefused(f"{self.name}: {error}; {remedy}")
+        return StoreRefusedError(f"{self.name}: {error}; {remedy}")
 
 
 def _key(path: str) -> str:

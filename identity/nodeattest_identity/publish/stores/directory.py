@@ -2,7 +2,7 @@
 
 Promises: a file is replaced by one rename after its bytes are on the disk; readable for everybody (0644, directories
 0755), because another user's web server reads it. Writers exclude each other by a lock, so of two who read the same one
-gets ``LostRace``. Symbolic links below the directory are not followed,
+gets ``WriteConflictError``. Symbolic links below the directory are not followed,
 nor what becomes one meanwhile: whoever may write there leads no publisher elsewhere.
 Leaves to others: content types and Cache-Control, which the web server sets.
 """
@@ -21,8 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from nodeattest_identity.publish.errors import LostRace, StoreRefused
-from nodeattest_identity.publish.store import MAX_OBJECT, Stored
+from nodeattest_identity.publish.errors import StoreRefusedError, WriteConflictError
+from nodeattest_identity.publish.store import MAX_OBJECT, StoredObject
 
 __all__ = ["DirectoryStore", "explained"]
 
@@ -55,7 +55,7 @@ class DirectoryStore:
         self._root = root
         self.name: Final = f"dir:{root}"
 
-    async def read(self, path: str) -> Stored | None:
+    async def read(self, path: str) -> StoredObject | None:
         """Read a file."""
         return await asyncio.to_thread(self._read, path)
 
@@ -74,10 +74,10 @@ class DirectoryStore:
     async def aclose(self) -> None:
         """Nothing is open."""
 
-    def _read(self, path: str) -> Stored | None:
+    def _read(self, path: str) -> StoredObject | None:
         try:
             if not self._root.is_dir():
-                raise StoreRefused(f"{self.name}: expected a directory, got none; make it, or mount it first")
+                raise StoreRefusedError(f"{self.name}: expected a directory, got none; make it, or mount it first")
             with self._opened(path) as (folder, name):
                 file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         except FileNotFoundError:
@@ -90,15 +90,15 @@ class DirectoryStore:
         except OSError as error:
             raise self._refused(path, error) from None
         if len(body) > MAX_OBJECT:
-            raise StoreRefused(f"{self.name}: {path}: expected at most {MAX_OBJECT} bytes, got more")
-        return Stored(body=body, version=hashlib.sha256(body).hexdigest())
+            raise StoreRefusedError(f"{self.name}: {path}: expected at most {MAX_OBJECT} bytes, got more")
+        return StoredObject(body=body, version=hashlib.sha256(body).hexdigest())
 
     def _write(self, path: str, body: bytes, version: str | None) -> None:
         try:
             with self._locked(), self._opened(path, make=True) as (folder, name):
                 found = self._read(path)
                 if (None if found is None else found.version) != version:
-                    raise LostRace(f"{self.name}: {path} was written by somebody else meanwhile")
+                    raise WriteConflictError(f"{self.name}: {path} was written by somebody else meanwhile")
                 for left in os.listdir(folder):  # noqa: PTH208 - a path could lead elsewhere by now
                     if left.startswith(_BESIDE):  # by a run that was killed: the lock is ours
                         os.unlink(left, dir_fd=folder)
@@ -131,7 +131,9 @@ class DirectoryStore:
             inner = os.open(segment, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
         except OSError:
             if stat.S_ISLNK(os.stat(segment, dir_fd=folder, follow_symlinks=False).st_mode):
-                raise StoreRefused(f"{self.name}: expected no symbolic link at {segment}, got one; remove it") from None
+                raise StoreRefusedError(
+                    f"{self.name}: expected no symbolic link at {segment}, got one; remove it"
+                ) from None
             raise
         if made:
             os.fchmod(inner, _DIRECTORY_MODE)
@@ -147,8 +149,8 @@ class DirectoryStore:
         finally:
             os.close(lock)
 
-    def _refused(self, path: str, error: OSError) -> StoreRefused:
-        return StoreRefused(f"{self.name}: {path}: {explained(error)}")
+    def _refused(self, path: str, error: OSError) -> StoreRefusedError:
+        return StoreRefusedError(f"{self.name}: {path}: {explained(error)}")
 
 
 def explained(error: OSError) -> str:

@@ -2,7 +2,7 @@
 
 Promises: an object is created only where none is (``If-None-Match: *``) and replaced only if it is the version that was
 read (``If-Match``). Credentials are boto3's own chain, and never shown. Whatever goes wrong is a ``PublishError`` that
-says whose matter it is. Throttling is waited out by botocore (four attempts), then ``StoreUnavailable``.
+says whose matter it is. Throttling is waited out by botocore (four attempts), then ``StoreUnavailableError``.
 Leaves to others: who may read the bucket in public: policy, CloudFront (docs/issuer.md).
 Source: Amazon S3 User Guide, "Conditional writes"; API Reference PutObject, GetObject ("Permissions": without
 s3:ListBucket a missing object is 403) and "Error responses". Library: botocore, in the extra ``aws``.
@@ -18,8 +18,13 @@ import botocore.session
 from botocore import exceptions
 from botocore.config import Config
 
-from nodeattest_identity.publish.errors import LostRace, PublishError, StoreRefused, StoreUnavailable
-from nodeattest_identity.publish.store import MAX_OBJECT, Stored
+from nodeattest_identity.publish.errors import (
+    PublishError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    WriteConflictError,
+)
+from nodeattest_identity.publish.store import MAX_OBJECT, StoredObject
 from nodeattest_identity.publish.stores.threads import CONNECT, READ, in_thread
 
 __all__ = ["S3Store"]
@@ -87,7 +92,7 @@ class S3Store:
         self._endpoint = endpoint_url
         self._made: Any = None
 
-    async def read(self, path: str) -> Stored | None:
+    async def read(self, path: str) -> StoredObject | None:
         """Read an object."""
         return await in_thread(self.name, lambda: self._told(path, lambda: self._read(path)))
 
@@ -105,7 +110,7 @@ class S3Store:
             self._made.close()
             self._made = None
 
-    def _read(self, path: str) -> Stored | None:
+    def _read(self, path: str) -> StoredObject | None:
         try:
             answer: _Shape = self._client().get_object(Bucket=self._bucket, Key=self._key(path))
         except exceptions.ClientError as error:
@@ -115,8 +120,8 @@ class S3Store:
         with answer["Body"] as body:
             data = cast("bytes", body.read(MAX_OBJECT + 1))
         if len(data) > MAX_OBJECT:
-            raise StoreRefused(f"{self.name}: {path}: expected at most {MAX_OBJECT} bytes, got more")
-        return Stored(
+            raise StoreRefusedError(f"{self.name}: {path}: expected at most {MAX_OBJECT} bytes, got more")
+        return StoredObject(
             body=data,
             version=str(answer["ETag"]),
             content_type=str(answer.get("ContentType", "")),
@@ -157,19 +162,19 @@ class S3Store:
         except exceptions.ClientError as error:
             raise _refused(where, error, writing=writing) from None
         except _NO_CREDENTIALS:
-            raise StoreRefused(
+            raise StoreRefusedError(
                 f"{where}: expected AWS credentials, got none; give AWS_PROFILE, AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY, aws sso login, or a role (IRSA, instance profile)"
             ) from None
         except exceptions.ParamValidationError:
-            raise StoreRefused(f"{where}: expected a bucket's name, got one that S3 does not allow") from None
+            raise StoreRefusedError(f"{where}: expected a bucket's name, got one that S3 does not allow") from None
         except exceptions.SSLError:
-            raise StoreRefused(
+            raise StoreRefusedError(
                 f"{where}: expected a certificate of {self._address()} that is trusted here, got another; "
                 "AWS_CA_BUNDLE names the CA"
             ) from None
         except (exceptions.BotoCoreError, OSError):
-            raise StoreUnavailable(
+            raise StoreUnavailableError(
                 f"{where}: expected an answer of {self._address()}, got none; look at --endpoint-url, --region and the "
                 "network"
             ) from None
@@ -191,7 +196,9 @@ def _refused(where: str, error: exceptions.ClientError, *, writing: bool) -> Pub
     code = _code(error)
     status = int(cast("_Shape", answer.get("ResponseMetadata", {})).get("HTTPStatusCode", 0))
     if code in _LOST or (writing and code in _MISSING):
-        return LostRace(f"{where} was written by somebody else meanwhile")
+        return WriteConflictError(f"{where} was written by somebody else meanwhile")
     if code not in _REMEDIES and (code in _BUSY or status >= _SERVER_ERROR or status == _TOO_MANY):
-        return StoreUnavailable(f"{where}: S3 is busy ({status} {code[:40]!a})")
-    return StoreRefused(f"{where}: S3 says {status} {code[:40]!a}; {_REMEDIES.get(code, 'see S3, Error responses')}")
+        return StoreUnavailableError(f"{where}: S3 is busy ({status} {code[:40]!a})")
+    return StoreRefusedError(
+        f"{where}: S3 says {status} {code[:40]!a}; {_REMEDIES.get(code, 'see S3, Error responses')}"
+    )

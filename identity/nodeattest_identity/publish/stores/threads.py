@@ -1,6 +1,7 @@
 """Blocking libraries in threads, with an end.
 
-Promises: a call that does not return in time is ``StoreUnavailable``; its thread ends by the library's own time limits.
+Promises: a call that does not return in time is ``StoreUnavailableError``; its thread ends by the library's own
+time limits.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from nodeattest_identity.publish.errors import StoreUnavailable
+from nodeattest_identity.publish.errors import StoreUnavailableError
 
 __all__ = ["CONNECT", "READ", "in_thread"]
 
@@ -28,4 +29,4 @@ async def in_thread(name: str, call: Callable[[], T], *, total: float = _TOTAL) 
         async with asyncio.timeout(total):
             return await asyncio.to_thread(call)
     except TimeoutError:
-        raise StoreUnavailable(f"{name}: expected an answer within {total:.0f} s, got none") from None
+        raise StoreUnavailableError(f"{name}: expected an answer within {total:.0f} s, got none") from None

@@ -1,0 +1,192 @@
+"""The controller ``bootstrap-signer``: keeps the signatures of cluster-info equal to the tokens that sign.
+
+Promises: one write a change, and none while nothing changed; a token's signature goes at the moment when it expires,
+whether or not anybody deletes the token; a write that failed is made again, after reading cluster-info anew; somebody
+who undoes our writes is not answered faster than with growing patience. Leaves to others: what is signed
+(``signing``), deleting tokens (``cleaner``), whether it may run (leadership).
+Source: kubernetes pkg/controller/bootstrap/bootstrapsigner.go; it gives up on a failed write (kubernetes#109233).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from nodeattest_discovery.clusterinfo import NAME, NAMESPACE, PATH
+from nodeattest_discovery.controllers.bootstrap_signer.decide import (
+    SigningTokens,
+    current_signatures,
+    desired_cluster_info,
+    find_signing_tokens,
+    signed_content,
+)
+from nodeattest_discovery.controllers.bootstrap_signer.signature_cache import DutyCycle, SignatureCache
+from nodeattest_discovery.controllers.deps import (
+    ControllerDeps,
+    Observer,
+    TokenController,
+    cluster_info_informer,
+    seconds_until,
+)
+from nodeattest_kube.backoff import BackoffPolicy
+from nodeattest_kube.client import ApiClient, ApiError, NotFound
+from nodeattest_kube.jsontypes import JsonObject, version_of
+from nodeattest_kube.reflector import Reflector
+
+__all__ = ["BootstrapSigner", "RevertBackoff"]
+
+_KEY: Final = f"{NAMESPACE}/{NAME}"
+"""The one key of the queue: cluster-info is always looked at as a whole."""
+_SYNC_LIMIT: Final = 60.0
+_PATIENCE: Final = BackoffPolicy(initial=1.0, cap=60.0, jitter=0.1)
+"""Towards somebody who undoes our writes, such as another signer whose clock differs."""
+_FORGIVEN: Final = 3
+"""Undone writes that are made again at once: people edit cluster-info, too."""
+_FORGOTTEN: Final = 120.0
+"""Seconds without one after which undone writes are forgotten."""
+
+
+class BootstrapSigner:
+    """Signs the cluster-info of one cluster."""
+
+    def __init__(self, client: ApiClient, tokens: Reflector, *, observer: Observer, deps: ControllerDeps) -> None:
+        """``tokens`` is followed by its owner, who calls ``token_changed``."""
+        self.info = cluster_info_informer(client, lambda _key, _found: self._enqueue())
+        self._client = client
+        self._tokens = tokens
+        self._observer = observer
+        self._deps = deps
+        self._queue = deps.queue()
+        self._signatures = SignatureCache()
+        self._duty_cycle = DutyCycle(deps.clock)
+        self._pending_since: float | None = None
+        """When the first change came that no write has answered, on the monotonic clock."""
+        self._written: tuple[tuple[str, str] | None, JsonObject] | None = None
+        """The version in the cache when we wrote, and what we wrote: newer than the cache until that moves on."""
+        self._revert_backoff = RevertBackoff(deps)
+
+    def token_changed(self) -> None:
+        """Look again: a token came, changed or went."""
+        self._enqueue()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.info.run())
+                tasks.create_task(self._enqueue_once_synced())
+                tasks.create_task(self._queue.run(self._process, 1))
+        finally:
+            self._queue.shut_down()
+
+    async def _enqueue_once_synced(self) -> None:
+        """Look for the first time once both sides are known: no token known yet is not no token."""
+        for reflector in (self._tokens, self.info):
+            while not await reflector.wait_synced(_SYNC_LIMIT):
+                pass
+        self._enqueue()
+
+    def _enqueue(self) -> None:
+        self._mark_pending()
+        self._queue.add(_KEY)
+
+    def _mark_pending(self) -> float:
+        """Remember when it became known that there may be something to do."""
+        if self._pending_since is None:
+            self._pending_since = self._deps.clock()
+        return self._pending_since
+
+    async def _process(self, key: str) -> None:
+        if not (self._tokens.synced and self.info.synced):
+            return
+        self._mark_pending()  # a token's end comes without a change
+        wait = self._duty_cycle.wait()
+        if wait > 0:
+            self._queue.add_after(key, wait)
+            return
+        try:
+            current = await self._current(key)
+            await self._reconcile(key, current)
+        except ApiError as error:
+            if isinstance(error, NotFound) and self.info.get(_KEY) is None:
+                self._settle(key)  # when cluster-info is there again, the watch says so
+                return
+            self._observer.failed(TokenController.SIGNER, error, self._queue.retry(key))
+
+    async def _reconcile(self, key: str, current: JsonObject | None) -> None:
+        found = await self._found(current)
+        if found.until is not None:
+            self._queue.add_after(key, seconds_until(found.until, self._deps.now()))
+        wanted = desired_cluster_info(current, found.tokens, self._signatures.sign) if current is not None else None
+        if wanted is None:
+            self._settle(key)
+            return
+        made = current_signatures(wanted)
+        wait = self._revert_backoff.wait(made)
+        if wait > 0:
+            self._queue.add_after(key, wait)
+            return
+        cached = self._cached_version()
+        written = await self._client.replace(PATH, wanted)
+        self._written = cached, written
+        self._revert_backoff.wrote(made)
+        self._observer.signed(len(made), self._deps.clock() - self._mark_pending())
+        self._settle(key)
+
+    def _settle(self, key: str) -> None:
+        """Nothing is left to be done."""
+        self._queue.forget(key)
+        self._pending_since = None
+
+    async def _found(self, current: JsonObject | None) -> SigningTokens:
+        """Find who signs now, and have their signatures made."""
+        started = self._deps.clock()
+        items: Iterable[JsonObject] = self._tokens.values()
+        found = find_signing_tokens(items, self._deps.now())
+        self._duty_cycle.worked(started)
+        content = signed_content(current) if current is not None else None
+        await self._signatures.prepare(content or b"", found.tokens if content is not None else ())
+        return found
+
+    async def _current(self, key: str) -> JsonObject | None:
+        """Return cluster-info: as it was watched or written, and read anew where a write failed."""
+        if self._queue.failures(key):
+            return await self._client.get(PATH)
+        if self._written is not None:
+            base, written = self._written
+            if base == self._cached_version():
+                return written
+            self._written = None
+        return self.info.get(_KEY)
+
+    def _cached_version(self) -> tuple[str, str] | None:
+        cached = self.info.get(_KEY)
+        return version_of(cached) if cached is not None else None
+
+
+class RevertBackoff:
+    """Who undoes our writes, and how long to wait before the next."""
+
+    def __init__(self, deps: ControllerDeps) -> None:
+        self._deps = deps
+        self._last: dict[str, object] | None = None
+        self._count = 0
+        self._next = float("-inf")
+        self._newest = float("-inf")
+
+    def wait(self, wanted: dict[str, object]) -> float:
+        """Say how many seconds to wait with a write; 0 to make it now."""
+        now = self._deps.clock()
+        if wanted != self._last:
+            return 0.0
+        return max(self._next - now, 0.0)
+
+    def wrote(self, wanted: dict[str, object]) -> None:
+        """Note a write; the same again means that the last was undone."""
+        now = self._deps.clock()
+        again = wanted == self._last and now - self._newest < _FORGOTTEN
+        self._last, self._newest = wanted, now
+        self._count = self._count + 1 if again else 0
+        excess = self._count - _FORGIVEN
+        self._next = now + _PATIENCE.delay(excess, self._deps.random) if excess > 0 else now

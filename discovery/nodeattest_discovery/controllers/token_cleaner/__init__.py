@@ -1,0 +1,1 @@
+"""The controller ``token-cleaner``: deletes the Secrets of expired bootstrap tokens."""

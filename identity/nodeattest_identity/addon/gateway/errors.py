@@ -1,0 +1,54 @@
+"""Why the gateway does not forward a request, in words for whoever made it.
+
+Promises: a refusal quotes nothing of the request. Source: apimachinery metav1.Status.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["StatusError", "status_body"]
+
+_NONE: Final[Mapping[str, str]] = {}
+_REASONS: Final[dict[HTTPStatus, str]] = {
+    HTTPStatus.BAD_REQUEST: "BadRequest",
+    HTTPStatus.UNAUTHORIZED: "Unauthorized",
+    HTTPStatus.FORBIDDEN: "Forbidden",
+    HTTPStatus.NOT_FOUND: "NotFound",
+    HTTPStatus.METHOD_NOT_ALLOWED: "MethodNotAllowed",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "RequestEntityTooLarge",
+    HTTPStatus.TOO_MANY_REQUESTS: "TooManyRequests",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "InternalError",
+    HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailable",
+    HTTPStatus.GATEWAY_TIMEOUT: "Timeout",
+}
+"""StatusReasons of apimachinery; a status without one has an empty reason there, too."""
+
+
+class StatusError(Exception):
+    """A request that goes no further."""
+
+    def __init__(self, status: HTTPStatus, message: str, headers: Mapping[str, str] = _NONE) -> None:
+        super().__init__(f"{status.value}: {message}")
+        self.status = status
+        self.message = message
+        self.headers = headers
+
+
+def status_body(refused: StatusError) -> bytes:
+    """Write a refusal as every API server writes its own."""
+    said: JsonObject = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": refused.message,
+        "reason": _REASONS.get(refused.status, ""),
+        "code": refused.status.value,
+    }
+    return json.dumps(said, separators=(",", ":")).encode()

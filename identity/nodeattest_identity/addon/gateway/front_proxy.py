@@ -1,0 +1,203 @@
+"""Who a request is from, as kube-apiserver says in the name of its front proxy. Pure.
+
+Promises: nothing is read of ``X-Remote-*`` unless the connection showed a certificate of the front proxy's CA with an
+allowed name; a ConfigMap that allows every name is refused, because nothing in it tells whether users' certificates
+lead to the same CA, be it by an intermediate that only the user shows. Only the header
+names that kube-apiserver writes itself, and therefore takes away from its users, are ever read: under another name that
+the ConfigMap lists, and under ``X-Remote-Uid`` where the ConfigMap lists none (kube-apiserver before 1.33), every user
+could send a value of his own.
+Leaves to others: the chain of the certificate (TLS, ``tls``), and taking the headers out (``proxy``).
+Source: apiserver pkg/authentication/request/headerrequest (requestheader.go, requestheader_controller.go);
+client-go transport/round_trippers.go (SetAuthProxyHeaders); apiserver pkg/server/options/authentication.go.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final, cast
+from urllib.parse import unquote
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from nodeattest_identity.addon.gateway.errors import StatusError
+from nodeattest_kube.jsontypes import JsonObject, dig_text
+
+__all__ = ["CONFIG_MAP", "NAMESPACE", "FrontProxyTrust", "TrustError", "UserInfo", "identify", "read_trust"]
+
+NAMESPACE: Final = "kube-system"
+CONFIG_MAP: Final = "extension-apiserver-authentication"
+
+_USER: Final = "x-remote-user"
+_UID: Final = "x-remote-uid"
+_GROUP: Final = "x-remote-group"
+_EXTRA: Final = "x-remote-extra-"
+_MOST_CAS: Final = 64
+_MOST_TEXT: Final = 4096
+"""Characters of one name, group or value: header fields have 8190."""
+_WHERE: Final = f"ConfigMap {NAMESPACE}/{CONFIG_MAP}"
+
+
+class TrustError(ValueError):
+    """The ConfigMap names no front proxy that could be believed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontProxyTrust:
+    """Whose word counts."""
+
+    authorities: tuple[bytes, ...]
+    """The CAs of front proxies, DER."""
+    allowed_names: frozenset[str]
+    """Common names; there is one at least."""
+    has_uid: bool
+    """Whether this kube-apiserver writes ``X-Remote-Uid``."""
+
+    def knows(self, common_name: str | None) -> bool:
+        """Tell whether a certificate with this name is a front proxy's; None: there was no certificate."""
+        return common_name is not None and common_name in self.allowed_names
+
+    @property
+    def pem(self) -> str:
+        """The CAs for a TLS library."""
+        return "".join(
+            x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM).decode() for der in self.authorities
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserInfo:
+    """A user, as kube-apiserver authenticated him."""
+
+    user: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), repr=False)
+    """By key; may hold what is nobody's business."""
+
+
+def read_trust(config_map: JsonObject | None) -> FrontProxyTrust:
+    """Read the ConfigMap; raises ``TrustError``."""
+    if config_map is None:
+        raise TrustError(f"expected {_WHERE}, got none: kube-apiserver writes it when it has a front proxy's CA")
+    authorities = _certificates(dig_text(config_map, "data", "requestheader-client-ca-file"))
+    if not authorities:
+        raise TrustError(
+            f"{_WHERE}: expected certificates in requestheader-client-ca-file, got none; start kube-apiserver with "
+            "--requestheader-client-ca-file"
+        )
+    allowed = frozenset(_names(config_map, "requestheader-allowed-names"))
+    if not allowed:
+        raise TrustError(
+            f"{_WHERE}: expected requestheader-allowed-names, got none: whoever has a certificate of the CA of front "
+            "proxies could claim to be anybody; start kube-apiserver with --requestheader-allowed-names"
+        )
+    for wanted, key in ((_USER, "username-headers"), (_GROUP, "group-headers"), (_EXTRA, "extra-headers-prefix")):
+        if wanted not in {name.lower() for name in _names(config_map, f"requestheader-{key}")}:
+            raise TrustError(
+                f"{_WHERE}: expected {wanted} in requestheader-{key}, got others; kube-apiserver writes no other name"
+            )
+    has_uid = _UID in {name.lower() for name in _names(config_map, "requestheader-uid-headers")}
+    return FrontProxyTrust(
+        authorities=tuple(each.public_bytes(Encoding.DER) for each in authorities),
+        allowed_names=allowed,
+        has_uid=has_uid,
+    )
+
+
+def identify(trust: FrontProxyTrust, common_name: str | None, headers: Iterable[tuple[str, str]]) -> UserInfo:
+    """Say who asks; raises ``StatusError`` with 401.
+
+    ``common_name`` is that of the certificate that TLS verified by the trust's CAs; None: there is none.
+
+    1. There is a certificate. 2. Its name is allowed. 3. One user, not empty. 4. UID, groups and extra, each a text
+    that can be written into a token: the empty group and the empty key are nobody's.
+    """
+    # 1
+    if common_name is None:
+        raise _unauthorized("expected kube-apiserver's front-proxy certificate, got none: ask through kube-apiserver")
+    # 2
+    if not trust.knows(common_name):
+        raise _unauthorized("expected a front-proxy certificate with an allowed name, got another")
+    told = _read(trust, headers)
+    # 3
+    if len(told.users) != 1 or not told.users[0] or len(told.uids) > 1:
+        raise _unauthorized("expected one user of kube-apiserver, got none or several")
+    # 4
+    values = (value for each in told.extra.values() for value in each)
+    if not all(map(_is_writable, (*told.users, *told.uids, *told.groups, *told.extra, *values))):
+        raise _unauthorized("expected names in UTF-8 without control characters, got others")
+    if "" in told.extra or "" in told.groups:
+        raise _unauthorized("expected groups and extra with names, got one without")
+    return UserInfo(
+        user=told.users[0],
+        uid=told.uids[0] if told.uids else "",
+        groups=tuple(told.groups),
+        extra=tuple(sorted((key, tuple(each)) for key, each in told.extra.items())),
+    )
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the headers say, before anything is judged."""
+
+    users: list[str] = field(default_factory=list[str])
+    uids: list[str] = field(default_factory=list[str])
+    groups: list[str] = field(default_factory=list[str])
+    extra: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+
+def _read(trust: FrontProxyTrust, headers: Iterable[tuple[str, str]]) -> _Told:
+    told = _Told()
+    for name, value in headers:
+        lowered = name.lower()
+        if lowered == _USER:
+            told.users.append(value)
+        elif lowered == _UID and trust.has_uid:
+            told.uids.append(value)
+        elif lowered == _GROUP:
+            told.groups.append(value)
+        elif lowered.startswith(_EXTRA):
+            key = unquote(lowered.removeprefix(_EXTRA), errors="surrogateescape")
+            told.extra.setdefault(key, []).append(value)
+    return told
+
+
+def _is_writable(text: str) -> bool:
+    """Whether a text of bounded length is well-formed UTF-8 without control characters."""
+    if len(text) > _MOST_TEXT:
+        return False
+    return not any(ord(each) < 0x20 or 0x7F <= ord(each) < 0xA0 or 0xD800 <= ord(each) < 0xE000 for each in text)  # noqa: PLR2004 - C0, DEL and C1, surrogates
+
+
+def _certificates(pem: str) -> list[x509.Certificate]:
+    if not pem.strip():
+        return []
+    try:
+        found = x509.load_pem_x509_certificates(pem.encode())
+    except (ValueError, x509.InvalidVersion):
+        raise TrustError(f"{_WHERE}: expected certificates in PEM, got something else") from None
+    if len(found) > _MOST_CAS:
+        raise TrustError(f"{_WHERE}: expected at most {_MOST_CAS} CAs, got {len(found)}")
+    return found
+
+
+def _names(config_map: JsonObject, key: str) -> list[str]:
+    text = dig_text(config_map, "data", key)
+    if not text:
+        return []
+    try:
+        found: object = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    names = cast("list[object]", found) if isinstance(found, list) else [None]
+    if not all(isinstance(name, str) and name for name in names):
+        raise TrustError(f"{_WHERE}: expected a JSON list of texts in {key}, got something else")
+    return [str(name) for name in names]
+
+
+def _unauthorized(message: str) -> StatusError:
+    return StatusError(HTTPStatus.UNAUTHORIZED, message)

@@ -1,0 +1,157 @@
+"""The gateway's signing keys: which signs, which are published, and when the next one comes. Pure.
+
+Promises: a key is published for ``Schedule.ahead`` before it signs, but for the very first, when nobody can have kept a
+key set without it; a key stays published for ``Schedule.behind`` after its successor took over, which is longer than
+any token lives; bytes give a ``KeySet`` or ``KeySetError``, which quotes no key; what was read is written the same.
+Leaves to others: where the bytes are kept (``key_store``), making random keys, the clock.
+Source: Kubernetes pkg/serviceaccount/jwt.go (a new key is published before it signs); companion proposal 002, rotation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
+from nodeattest_identity.tokens.signing import SigningKey, read_signing_key, signing_key
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
+
+__all__ = [
+    "Algorithm",
+    "KeySet",
+    "KeySetError",
+    "PrivateKey",
+    "RotationSchedule",
+    "ScheduledKey",
+    "encode_keyset",
+    "generate_key",
+    "parse_keyset",
+    "rotate",
+]
+
+PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+Algorithm = Literal["ES256", "RS256"]
+
+_RSA_BITS: Final = 2048
+_MOST_KEYS: Final = 16
+"""A rotation has two, and three for a while where somebody rotates in haste."""
+_LATEST: Final = 2**40
+"""Seconds since the epoch."""
+
+
+class KeySetError(ValueError):
+    """Stored keys that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledKey:
+    """One key pair, and when it begins to sign."""
+
+    signing: SigningKey = field(repr=False)
+    signs_from: int
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """All keys, the one that signs first is the first."""
+
+    keys: tuple[ScheduledKey, ...] = ()
+
+    def signer(self, now: float) -> SigningKey | None:
+        """Return the newest key whose time has come; where our clock is behind the maker's, the oldest."""
+        ready = [key for key in self.keys if key.signs_from <= now]
+        chosen = ready[-1:] or self.keys[:1]
+        return chosen[0].signing if chosen else None
+
+    @property
+    def published(self) -> tuple[VerifyingKey, ...]:
+        """Return what verifies: every key that signed, signs or will."""
+        return tuple(key.signing.verifying for key in self.keys)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotationSchedule:
+    """When keys change; seconds."""
+
+    period: float = 30 * 86_400.0
+    """That a key signs."""
+    ahead: float = 4_500.0
+    """That a key is published before it signs: the documents' max-age of an hour, and a quarter for clocks, replicas
+    that read the Secret later, and whoever publishes the documents elsewhere."""
+    behind: float = 900.0
+    """That a key is published after it signed: a token's minute, and clocks."""
+
+
+def generate_key(algorithm: Algorithm) -> PrivateKey:
+    """Make a key."""
+    if algorithm == "RS256":
+        return rsa.generate_private_key(65537, _RSA_BITS)
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def rotate(keyset: KeySet, now: float, schedule: RotationSchedule, make: Callable[[], PrivateKey]) -> KeySet | None:
+    """Say what the ring must become now; None where it is right as it is.
+
+    1. Without a key, one that signs at once. 2. Keys that were succeeded long enough ago go. 3. The newest key is near
+    the end of its period: its successor is published.
+    """
+    # 1
+    if not keyset.keys:
+        return KeySet((ScheduledKey(signing_key(make()), int(now)),))
+    # 2
+    kept = tuple(
+        key
+        for key, successor in zip(keyset.keys, (*keyset.keys[1:], None), strict=True)
+        if successor is None or successor.signs_from + schedule.behind > now
+    )
+    # 3
+    if kept[-1].signs_from + schedule.period - schedule.ahead <= now:
+        kept = (*kept, ScheduledKey(signing_key(make()), int(now + schedule.ahead) + 1))
+    return None if kept == keyset.keys else KeySet(kept)
+
+
+def encode_keyset(keyset: KeySet) -> bytes:
+    """Write a ring, private keys included."""
+    keys: list[JsonValue] = [{"key": _pem(key.signing), "signsFrom": key.signs_from} for key in keyset.keys]
+    return json.dumps({"keys": keys}, separators=(",", ":"), sort_keys=True).encode()
+
+
+def parse_keyset(data: bytes) -> KeySet:
+    """Read what ``encode_keyset`` wrote; raises ``KeySetError``."""
+    try:
+        stored = parse_json(data)
+    except ValueError:
+        raise KeySetError("expected keys in JSON, got something else") from None
+    entries = stored.get("keys")
+    if not isinstance(entries, list) or not 0 < len(entries) <= _MOST_KEYS or set(stored) != {"keys"}:
+        raise KeySetError(f"expected one to {_MOST_KEYS} keys, got something else")
+    keys = tuple(_key(entry) for entry in entries)
+    if len({key.signing.verifying.kid for key in keys}) < len(keys) or list(keys) != sorted(
+        keys, key=lambda key: key.signs_from
+    ):
+        raise KeySetError("expected different keys, in the order in which they sign, got others")
+    return KeySet(keys)
+
+
+def _key(entry: JsonValue) -> ScheduledKey:
+    found: JsonObject = entry if isinstance(entry, dict) else {}
+    pem, signs_from = found.get("key"), found.get("signsFrom")
+    if not isinstance(pem, str) or set(found) != {"key", "signsFrom"}:
+        raise KeySetError("expected key and signsFrom of each key, got others")
+    if isinstance(signs_from, bool) or not isinstance(signs_from, int) or not 0 <= signs_from <= _LATEST:
+        raise KeySetError("expected signsFrom in whole seconds since 1970, got something else")
+    try:
+        signing = read_signing_key(pem.encode(errors="replace"))
+    except KeysError as error:
+        raise KeySetError(str(error)) from None
+    return ScheduledKey(signing, signs_from)
+
+
+def _pem(key: SigningKey) -> str:
+    return key.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()

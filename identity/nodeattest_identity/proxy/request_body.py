@@ -1,0 +1,78 @@
+"""A request's body on its way to the upstream, piece by piece.
+
+Promises: a body is read at the upstream's pace and never kept; one that is too long, too slow or broken ends the
+request, and ``refused`` tells why. ``100 Continue`` is said once somebody reads.
+Source: RFC 9110 §10.1.1, RFC 9112 §7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from aiohttp import hdrs, web
+
+from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+
+__all__ = ["RequestBody"]
+
+
+class RequestBody:
+    """A request's body on its way to the upstream."""
+
+    def __init__(self, request: web.BaseRequest, limits: ProxyLimits) -> None:
+        """Raise ``RefusalError`` for a body that says it is too long."""
+        self.length = request.content_length
+        """Bytes; None where it comes in chunks."""
+        self.refused: RefusalError | None = None
+        """Why it ended too early."""
+        self.answered = False
+        self._request = request
+        self._limits = limits
+        self._timer: tuple[asyncio.Timeout, float] | None = None
+        expected = request.headers.get(hdrs.EXPECT)
+        if expected is not None and expected.lower() != "100-continue":
+            raise RefusalError(
+                Refusal.EXPECTATION_NOT_ALLOWED, "expected 100-continue, got another expectation", close=True
+            )
+        self._continue = expected is not None
+        if limits.most_body is not None and self.length is not None and self.length > limits.most_body:
+            raise self._too_large()
+
+    def answer_within(self, timer: asyncio.Timeout, deadline: float) -> None:
+        """Begin the time for an answer when the body ends."""
+        self._timer = timer, deadline
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Read the body at the upstream's pace."""
+        if self._continue:
+            await self._request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        content, count = self._request.content, 0
+        while True:
+            try:
+                async with asyncio.timeout(self._limits.body_idle_seconds):
+                    chunk = await content.readany()
+            except TimeoutError:
+                raise self._end(Refusal.REQUEST_TOO_SLOW, "expected more of the body, got nothing") from None
+            except Exception:  # noqa: BLE001 - aiohttp raises its own and its parser's; all mean that this is no body
+                raise self._end(Refusal.REQUEST_MALFORMED, "expected a whole body, got a part") from None
+            if not chunk:
+                break
+            count += len(chunk)
+            if self._limits.most_body is not None and count > self._limits.most_body:
+                self.refused = self._too_large()
+                raise self.refused
+            yield chunk
+        if self._timer is not None and not self.answered:
+            timer, deadline = self._timer
+            timer.reschedule(min(deadline, asyncio.get_running_loop().time() + self._limits.answer_seconds))
+
+    def _end(self, refusal: Refusal, detail: str) -> RefusalError:
+        self.refused = RefusalError(refusal, detail, close=True)
+        return self.refused
+
+    def _too_large(self) -> RefusalError:
+        return RefusalError(
+            Refusal.BODY_TOO_LARGE, f"expected at most {self._limits.most_body} bytes, got more", close=True
+        )

@@ -1,0 +1,97 @@
+"""Which place a text such as ``s3://bucket/prefix`` means.
+
+Promises: a library is imported only for the place that needs it; a missing one is said with the extra that brings it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from nodeattest_identity.publish.errors import StoreRefusedError
+from nodeattest_identity.publish.store import Store
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.paths import is_segment
+
+__all__ = ["FORMS", "StoreAccess", "StoreLocation", "open_store", "parse_location"]
+
+FORMS: Final = "dir:PATH, s3://BUCKET/PREFIX, azblob://ACCOUNT/CONTAINER/PREFIX or configmap:NAMESPACE/NAME"
+_SEGMENT: Final = re.compile(r"[A-Za-z0-9._~$-]+", re.ASCII)
+_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?", re.ASCII)
+_LONGEST: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLocation:
+    """A place by kind and parts."""
+
+    kind: str
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAccess:
+    """How places are reached."""
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    azure_key: str | None = field(default=None, repr=False)
+    cluster: Callable[[], ApiClient] | None = None
+    """Makes the client of the cluster that holds the ConfigMap."""
+
+
+def parse_location(text: str) -> StoreLocation:
+    """Read a place; raises ``StoreRefusedError``."""
+    kind, colon, rest = text.partition(":")
+    if colon and kind == "dir" and rest:
+        return StoreLocation("dir", (rest,))
+    if colon and kind in {"s3", "azblob"} and rest.startswith("//") and len(text) <= _LONGEST:
+        parts = rest[2:].removesuffix("/").split("/")
+        heads = 1 if kind == "s3" else 2
+        if len(parts) >= heads and all(_SEGMENT.fullmatch(part) and is_segment(part) for part in parts):
+            return StoreLocation(kind, (*parts[:heads], "/".join(parts[heads:])))
+    if colon and kind == "configmap":
+        namespace, slash, name = rest.partition("/")
+        if slash and _NAME.fullmatch(namespace) and _NAME.fullmatch(name):
+            return StoreLocation("configmap", (namespace, name))
+    raise StoreRefusedError(f"--to: expected {FORMS}, got {text[:80]!a}")
+
+
+def open_store(target: StoreLocation, access: StoreAccess) -> Store:
+    """Make the store; raises ``StoreRefusedError``."""
+    if target.kind == "dir":
+        from nodeattest_identity.publish.stores.directory import DirectoryStore  # noqa: PLC0415 - only what is used
+
+        return DirectoryStore(Path(target.parts[0]))
+    if target.kind == "configmap":
+        from nodeattest_identity.publish.stores.configmap import ConfigMapStore  # noqa: PLC0415 - only what is used
+
+        if access.cluster is None:
+            raise StoreRefusedError("--to configmap:: expected a cluster's kubeconfig, got none")
+        return ConfigMapStore(access.cluster(), *target.parts)
+    return _s3(target, access) if target.kind == "s3" else _azure(target, access)
+
+
+def _s3(target: StoreLocation, access: StoreAccess) -> Store:
+    try:
+        from nodeattest_identity.publish.stores.s3 import S3Store  # noqa: PLC0415 - botocore comes with an extra
+    except ImportError:
+        raise _missing("boto3", "aws") from None
+    bucket, prefix = target.parts
+    return S3Store(bucket, prefix, region=access.region, endpoint_url=access.endpoint_url)
+
+
+def _azure(target: StoreLocation, access: StoreAccess) -> Store:
+    try:
+        from nodeattest_identity.publish.stores.azure_blob import AzureBlobStore  # noqa: PLC0415 - comes with an extra
+    except ImportError:
+        raise _missing("azure-storage-blob and azure-identity", "azure") from None
+    account, container, prefix = target.parts
+    return AzureBlobStore(account, container, prefix, endpoint_url=access.endpoint_url, key=access.azure_key)
+
+
+def _missing(library: str, extra: str) -> StoreRefusedError:
+    return StoreRefusedError(f"--to: expected the library {library}, got none; pip install 'nodeattest[{extra}]'")

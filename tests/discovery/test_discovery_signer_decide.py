@@ -1,0 +1,123 @@
+"""What cluster-info must hold, decided without an API server; and patience with whoever undoes it."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+from token_world import SECRET, VirtualTime, signature
+
+from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX
+from nodeattest_discovery.controllers.bootstrap_signer.decide import (
+    current_signatures,
+    desired_cluster_info,
+    find_signing_tokens,
+)
+from nodeattest_discovery.controllers.bootstrap_signer.reconciler import RevertBackoff
+from nodeattest_discovery.controllers.deps import slim_token
+from nodeattest_discovery.secret import SECRET_TYPE, secret_name
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_kube.jsontypes import JsonObject, dig
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+ONE = BootstrapToken("abc123", SECRET)
+OTHER = BootstrapToken("def456", SECRET)
+KEYS = st.one_of(
+    st.text(alphabet="ab-.", min_size=1, max_size=8),
+    st.just(KUBECONFIG_KEY),
+    st.text(alphabet="abc123", max_size=6).map(SIGNATURE_PREFIX.__add__),
+)
+
+
+def secret_of(token_id: str, expiration: str = "") -> JsonObject:
+    data = {"token-id": token_id, "token-secret": SECRET, "usage-bootstrap-signing": "true", "expiration": expiration}
+    encoded: JsonObject = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    return {"type": SECRET_TYPE, "metadata": {"name": secret_name(token_id)}, "data": encoded}
+
+
+@given(st.dictionaries(KEYS, st.text(max_size=20)), st.sets(st.sampled_from([ONE, OTHER])))
+def test_signing_is_done_once_and_touches_signatures_only(data: dict[str, str], tokens: set[BootstrapToken]) -> None:
+    others: JsonObject = {"metadata": {"name": "cluster-info", "strange": [1]}, "binaryData": {"b": "AA=="}}
+    before: JsonObject = {**others, "data": {**data}}
+    after = desired_cluster_info(before, tokens) or before
+    assert desired_cluster_info(after, tokens) is None
+    assert {key: value for key, value in after.items() if key != "data"} == others
+    kept = {key: value for key, value in data.items() if not key.startswith(SIGNATURE_PREFIX)}
+    signed = data.get(KUBECONFIG_KEY)
+    wanted = {} if signed is None else {SIGNATURE_PREFIX + token.id: signature(token, signed) for token in tokens}
+    assert dig(after, "data") == {**kept, **wanted}
+    assert current_signatures(after) == wanted
+
+
+def test_a_cluster_info_without_data_is_left_alone() -> None:
+    assert desired_cluster_info({"metadata": {"name": "cluster-info"}}, [ONE]) is None
+
+
+def test_the_first_end_of_a_signer_is_when_to_look_again() -> None:
+    secrets = [
+        secret_of("aaaaaa"),
+        secret_of("bbbbbb", "2026-06-03T00:00:00Z"),
+        secret_of("cccccc", "2026-06-02T00:00:00Z"),
+        secret_of("dddddd", "2026-05-31T00:00:00Z"),
+        secret_of("eeeeee", "never"),
+    ]
+    found = find_signing_tokens(secrets, NOW)
+    assert {token.id for token in found.tokens} == {"aaaaaa", "bbbbbb", "cccccc"}
+    assert found.until == NOW + timedelta(days=1)
+    assert find_signing_tokens(secrets[:1], NOW).until is None
+
+
+def fight(time: VirtualTime, undone: RevertBackoff, seconds: float) -> list[float]:
+    """Write whenever allowed, while somebody undoes each write at once; return when."""
+    end, written = time.seconds + seconds, list[float]()
+    while time.seconds < end:
+        wait = undone.wait({"sig": "x"})
+        if wait > 0:
+            time.advance(wait)
+            continue
+        undone.wrote({"sig": "x"})
+        written.append(time.seconds)
+        time.advance(0.01)
+    return written
+
+
+def test_who_undoes_our_writes_again_and_again_is_answered_ever_slower() -> None:
+    time = VirtualTime()
+    written = fight(time, RevertBackoff(time.deps), 3600)
+    assert written[3] - written[0] < 0.1, "people edit cluster-info, too"
+    assert len(written) < 80
+    assert max(second - first for first, second in pairwise(written)) <= 61
+
+
+def test_patience_is_with_one_quarrel_and_ends_with_it() -> None:
+    time = VirtualTime()
+    undone = RevertBackoff(time.deps)
+    fight(time, undone, 300)
+    assert undone.wait({"sig": "y"}) == 0
+    undone.wrote({"sig": "y"})
+    assert undone.wait({"sig": "y"}) == 0
+    time.advance(600)
+    assert undone.wait({"sig": "x"}) == 0
+
+
+def test_of_a_token_only_what_decides_is_kept() -> None:
+    fat: JsonObject = {
+        **secret_of("abc123"),
+        "metadata": {
+            "name": "bootstrap-token-abc123",
+            "uid": "u",
+            "resourceVersion": "1",
+            "annotations": {"a": "b" * 1000},
+            "managedFields": [{"manager": "m" * 1000}],
+        },
+    }
+    data = dig(fat, "data")
+    assert isinstance(data, dict)
+    data["description"] = "x" * 1000
+    kept = slim_token(fat)
+    assert len(str(kept)) < 500
+    assert find_signing_tokens([kept], NOW) == find_signing_tokens([fat], NOW)
+    assert slim_token({"metadata": 1, "data": []}) == {"type": None, "metadata": {}, "data": {}}

@@ -1,0 +1,101 @@
+"""The second opinion: what RBAC says of the very attributes that the gateway read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nodeattest_identity.addon.gateway.api_group import GROUP, ROOT
+from nodeattest_identity.addon.gateway.authorizer import SubjectAccessAuthorizer, request_verb
+from nodeattest_identity.addon.gateway.errors import StatusError
+from nodeattest_identity.addon.gateway.front_proxy import UserInfo
+from nodeattest_identity.addon.gateway.target import ServiceTarget, parse
+from nodeattest_kube.client import ApiClient
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.fleet import create_namespace
+
+RBAC = "rbac.authorization.k8s.io"
+
+
+def target(name: str, namespace: str) -> ServiceTarget:
+    return parse(f"{ROOT}/namespaces/{namespace}/services/{name}/proxy/")
+
+
+def allow(plane: ControlPlane, namespace: str, name: str) -> None:
+    admin = plane.client()
+    create_namespace(admin, namespace)
+    rule: JsonMap = {
+        "apiGroups": [GROUP], "resources": ["services/proxy"], "verbs": ["get"], "resourceNames": [name],
+    }  # fmt: skip
+    root = f"/apis/{RBAC}/v1/namespaces/{namespace}"
+    metadata: JsonMap = {"name": "user"}
+    admin.create(f"{root}/roles", {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": [rule]})
+    admin.create(
+        f"{root}/rolebindings",
+        {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "user"},
+            "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": "devs"}],
+        },
+    )
+
+
+async def refused(reviews: SubjectAccessAuthorizer, who: UserInfo, wanted: ServiceTarget, method: str) -> int | None:
+    try:
+        await reviews.require(who, wanted, method)
+    except StatusError as error:
+        return error.status.value
+    return None
+
+
+async def test_a_right_is_one_of_verb_service_and_namespace(control_plane: ControlPlane) -> None:
+    allow(control_plane, "gateway-review", "dashboard:80")
+    dev = UserInfo(user="jane", uid="7", groups=("devs",), extra=(("scopes", ("a",)),))
+    async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
+        reviews = SubjectAccessAuthorizer(client, clock=lambda: 0.0)
+        wanted = target("dashboard:80", "gateway-review")
+        assert await refused(reviews, dev, wanted, "GET") is None
+        assert await refused(reviews, dev, wanted, "HEAD") is None
+        for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"):
+            assert await refused(reviews, dev, wanted, method) == 403
+        assert await refused(reviews, dev, target("dashboard", "gateway-review"), "GET") == 403
+        assert await refused(reviews, dev, target("dashboard:80", "kube-system"), "GET") == 403
+        assert await refused(reviews, UserInfo(user="jane", groups=("others",)), wanted, "GET") == 403
+        assert await refused(reviews, UserInfo(user="devs"), wanted, "GET") == 403
+
+
+async def test_many_at_once_ask_once_and_a_yes_is_good_for_ten_seconds(control_plane: ControlPlane) -> None:
+    allow(control_plane, "gateway-review-cache", "dashboard")
+    dev, now = UserInfo(user="jane", groups=("devs",)), 0.0
+    async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
+        reviews = SubjectAccessAuthorizer(client, clock=lambda: now)
+        wanted = target("dashboard", "gateway-review-cache")
+        await asyncio.gather(*(reviews.require(dev, wanted, "GET") for _ in range(20)))
+        assert client.requests == 1
+        control_plane.client().delete(f"/apis/{RBAC}/v1/namespaces/gateway-review-cache/rolebindings/user")
+        now = 9.9
+        await reviews.require(dev, wanted, "GET")
+        now = 10.0
+        while await refused(reviews, dev, wanted, "GET") is None:  # a real API server learns of it by a watch
+            now += 10.0
+        assert await refused(reviews, dev, wanted, "GET") == 403
+
+
+async def test_without_an_answer_nobody_may(control_plane: ControlPlane) -> None:
+    async with ApiClient.from_kubeconfig_file(control_plane.client_kubeconfig("nobody-in-particular")) as client:
+        reviews = SubjectAccessAuthorizer(client, clock=lambda: 0.0)
+        assert await refused(reviews, UserInfo(user="jane"), target("dashboard", "default"), "GET") == 503
+        task = asyncio.create_task(reviews.require(UserInfo(user="jim"), target("dashboard", "default"), "GET"))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def test_verbs_are_kube_apiserver_s() -> None:
+    methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "get")
+    assert [request_verb(method) for method in methods] == ["get", "get", "create", "update", "patch", "delete", "", ""]

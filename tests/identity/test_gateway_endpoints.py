@@ -1,0 +1,180 @@
+"""Where a service leads: to ready Pods of it, and to nothing that only the gateway can reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from nodeattest_identity.addon.gateway.api_group import ROOT
+from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, Endpoint, ready_endpoints
+from nodeattest_identity.addon.gateway.errors import StatusError
+from nodeattest_identity.addon.gateway.target import ServiceTarget, parse
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.fleet import create_namespace
+
+PORTS: list[JsonObject] = [
+    {"name": "web", "port": 80, "protocol": "TCP", "targetPort": 8080},
+    {"name": "tls", "port": 443},
+    {"name": "dns", "port": 53, "protocol": "UDP"},
+]
+
+
+def target(name: str = "dashboard:80", namespace: str = "apps") -> ServiceTarget:
+    return parse(f"{ROOT}/namespaces/{namespace}/services/{name}/proxy/")
+
+
+def service(ports: Sequence[JsonObject] = PORTS, kind: str = "ClusterIP") -> JsonObject:
+    return {"spec": {"type": kind, "ports": [*ports]}}
+
+
+def address(ip: str, *, kind: str = "Pod", namespace: str = "apps") -> JsonObject:
+    return {"ip": ip, "targetRef": {"kind": kind, "name": "pod", "namespace": namespace}}
+
+
+def endpoints(*addresses: JsonObject, not_ready: Sequence[JsonObject] = ()) -> JsonObject:
+    ports: list[JsonObject] = [
+        {"name": "web", "port": 8080, "protocol": "TCP"},
+        {"name": "tls", "port": 8443},
+        {"name": "dns", "port": 5353, "protocol": "UDP"},
+    ]
+    return {"subsets": [{"addresses": [*addresses], "notReadyAddresses": [*not_ready], "ports": [*ports]}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "port"),
+    [("dashboard:80", 8080), ("dashboard:web", 8080), ("https:dashboard:443", 8443), ("https:dashboard:tls", 8443)],
+)
+def test_a_port_is_found_by_number_and_by_name(name: str, port: int) -> None:
+    found = ready_endpoints(service(), endpoints(address("10.0.0.1"), address("fd00::2")), target(name))
+    assert found == [Endpoint("10.0.0.1", port), Endpoint("fd00::2", port)]
+
+
+def test_the_only_port_needs_no_name() -> None:
+    assert ready_endpoints(service(PORTS[:1]), endpoints(address("10.0.0.1")), target("dashboard")) == [
+        Endpoint("10.0.0.1", 8080)
+    ]
+    with pytest.raises(StatusError) as refused:
+        ready_endpoints(service(), endpoints(address("10.0.0.1")), target("dashboard"))
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("name", ["dashboard:81", "dashboard:8080", "dashboard:other", "dashboard:53", "dashboard:dns"])
+def test_a_port_that_the_service_does_not_have_is_refused(name: str) -> None:
+    with pytest.raises(StatusError) as refused:
+        ready_endpoints(service(), endpoints(address("10.0.0.1")), target(name))
+    assert refused.value.status == 400
+
+
+def test_a_service_that_names_another_host_leads_nowhere() -> None:
+    with pytest.raises(StatusError) as refused:
+        ready_endpoints(service(kind="ExternalName"), endpoints(address("10.0.0.1")), target())
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        address("127.0.0.1"),
+        address("127.9.9.9"),
+        address("::1"),
+        address("::ffff:127.0.0.1"),
+        address("169.254.169.254"),
+        address("fe80::1"),
+        address("::ffff:169.254.169.254"),
+        address("224.0.0.1"),
+        address("0.0.0.0"),  # noqa: S104 - an address that is refused
+        address("::"),
+        address("255.255.255.255"),
+        address("fd00:ec2::254"),
+        address("fd20:ce::254"),
+        address("168.63.129.16"),
+        address("100.100.100.200"),
+        address("192.0.0.192"),
+        address("::ffff:168.63.129.16"),
+        address("2002:a9fe:a9fe::1"),
+        address("64:ff9b::a9fe:a9fe"),
+        address("64:ff9b::7f00:1"),
+        address("::127.0.0.1"),
+        address("2001:0:a9fe:a9fe::1"),
+        address("metadata.google.internal"),
+        address(""),
+        address("10.0.0.1", namespace="kube-system"),
+        address("10.0.0.1", kind="Node"),
+        {"ip": "10.0.0.1"},
+    ],
+)
+def test_an_address_that_is_no_pods_is_never_asked(spoilt: JsonObject) -> None:
+    with pytest.raises(StatusError) as refused:
+        ready_endpoints(service(), endpoints(spoilt), target())
+    assert (refused.value.status, refused.value.headers["Retry-After"]) == (503, "2")
+    assert ready_endpoints(service(), endpoints(spoilt, address("10.0.0.7")), target()) == [Endpoint("10.0.0.7", 8080)]
+
+
+@pytest.mark.parametrize(
+    "ip",
+    [
+        "10.0.0.1",
+        "100.64.3.4",
+        "192.168.0.9",
+        "172.16.0.1",
+        "fd00::2",
+        "2001:db8::7",
+        "::ffff:10.0.0.1",
+        "2002:a00:1::1",
+    ],
+)
+def test_an_address_that_pods_have_is_asked(ip: str) -> None:
+    assert ready_endpoints(service(), endpoints(address(ip)), target()) == [Endpoint(ip, 8080)]
+
+
+def test_a_pod_that_is_not_ready_is_not_asked() -> None:
+    with pytest.raises(StatusError) as refused:
+        ready_endpoints(service(), endpoints(not_ready=[address("10.0.0.1")]), target())
+    assert refused.value.status == 503
+
+
+@pytest.mark.parametrize("answer", [{}, {"subsets": None}, {"subsets": [1, {"addresses": 1, "ports": "x"}]}])
+def test_odd_answers_lead_nowhere(answer: JsonObject) -> None:
+    with pytest.raises(StatusError):
+        ready_endpoints(service(), answer, target())
+
+
+@pytest.mark.conformance
+async def test_a_cluster_s_own_objects_are_read_and_kept_for_two_seconds(real_control_plane: ControlPlane) -> None:
+    admin = real_control_plane.client()
+    create_namespace(admin, "gateway-backends")
+    root = "/api/v1/namespaces/gateway-backends"
+    metadata: JsonMap = {"name": "dashboard"}
+    spec: JsonMap = {"ports": [{"name": "web", "port": 80, "protocol": "TCP", "targetPort": 8080}]}
+    made: JsonMap = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+    admin.create(f"{root}/services", made)
+    subset: JsonMap = {
+        "addresses": [{"ip": "10.1.2.3", "targetRef": {"kind": "Pod", "name": "a", "namespace": "gateway-backends"}}],
+        "ports": [{"name": "web", "port": 8080, "protocol": "TCP"}],
+    }
+    listed: JsonMap = {"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": [subset]}
+    admin.create(f"{root}/endpoints", listed)
+    now = 0.0
+    async with ApiClient.from_kubeconfig_file(real_control_plane.admin_kubeconfig) as client:
+        reader = ApiEndpointResolver(client, clock=lambda: now, pick=lambda found: found[0])
+        wanted = target("dashboard:web", "gateway-backends")
+        assert await reader.find(wanted) == Endpoint("10.1.2.3", 8080)
+        before = client.requests
+        assert await reader.find(wanted) == Endpoint("10.1.2.3", 8080)
+        assert client.requests == before
+        admin.delete(f"{root}/endpoints/dashboard")
+        now = 2.0
+        with pytest.raises(StatusError) as refused:
+            await reader.find(wanted)
+        assert refused.value.status == 404
+
+
+async def test_an_api_server_that_does_not_answer_is_503(control_plane: ControlPlane) -> None:
+    async with ApiClient.from_kubeconfig_file(control_plane.client_kubeconfig("nobody-in-particular")) as client:
+        with pytest.raises(StatusError) as refused:
+            await ApiEndpointResolver(client, clock=lambda: 0.0, pick=lambda found: found[0]).find(target())
+        assert refused.value.status == 503

@@ -1,0 +1,175 @@
+"""Whom the gateway believes about who asks: nobody but kube-apiserver's front proxy."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from pathlib import Path
+from typing import Final
+
+import pytest
+from front_kit import Authority
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_identity.addon.gateway.errors import StatusError, status_body
+from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, TrustError, UserInfo, identify, read_trust
+from nodeattest_kube.jsontypes import JsonObject
+
+FRONT: Final = Authority("front-proxy-ca")
+USERS: Final = Authority("kubernetes")
+TRUST: Final = FrontProxyTrust(authorities=(b"der",), allowed_names=frozenset({"front-proxy-client"}), has_uid=False)
+USER: Final = ("X-Remote-User", "jane")
+
+
+def config_map(**changes: str | None) -> JsonObject:
+    """Make the ConfigMap of a kubeadm cluster; ``changes`` replace entries, with ``_`` for ``-``, or leave them out."""
+    data: dict[str, str | None] = {
+        "client-ca-file": USERS.pem.decode(),
+        "requestheader-client-ca-file": FRONT.pem.decode(),
+        "requestheader-allowed-names": '["front-proxy-client"]',
+        "requestheader-username-headers": '["X-Remote-User"]',
+        "requestheader-group-headers": '["X-Remote-Group"]',
+        "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
+    }
+    data.update({name.replace("_", "-"): value for name, value in changes.items()})
+    return {"data": {name: value for name, value in data.items() if value is not None}}
+
+
+def of_version(number: int) -> str:
+    """Write a certificate that calls itself of another version of X.509 (3 is written as 2)."""
+    der = ssl.PEM_cert_to_DER_cert(FRONT.pem.decode())
+    return ssl.DER_cert_to_PEM_cert(der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01" + bytes([number]), 1))
+
+
+def test_kubeadm_s_config_map_is_believed() -> None:
+    trust = read_trust(config_map())
+    assert trust.allowed_names == {"front-proxy-client"}
+    assert trust.pem == FRONT.pem.decode()
+    assert not trust.has_uid
+    assert read_trust(config_map(requestheader_uid_headers='["X-Remote-Uid"]')).has_uid
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"requestheader_client_ca_file": None}, "--requestheader-client-ca-file"),
+        ({"requestheader_client_ca_file": "no certificate"}, "PEM"),
+        ({"requestheader_client_ca_file": of_version(34)}, "PEM"),
+        ({"requestheader_allowed_names": "front-proxy-client"}, "JSON list"),
+        ({"requestheader_allowed_names": '[""]'}, "JSON list"),
+        ({"requestheader_allowed_names": "[[[["}, "JSON list"),
+        ({"requestheader_username_headers": '["X-Forwarded-User"]'}, "x-remote-user"),
+        ({"requestheader_username_headers": None}, "x-remote-user"),
+        ({"requestheader_group_headers": "[]"}, "x-remote-group"),
+        ({"requestheader_extra_headers_prefix": '["X-Other-"]'}, "x-remote-extra-"),
+    ],
+)
+def test_a_config_map_that_names_no_front_proxy_is_refused(changes: dict[str, str | None], remedy: str) -> None:
+    with pytest.raises(TrustError, match=remedy):
+        read_trust(config_map(**changes))
+    with pytest.raises(TrustError, match="got none"):
+        read_trust(None)
+
+
+@pytest.mark.parametrize("names", [None, "", "[]"])
+@pytest.mark.parametrize(
+    "users", [USERS.pem.decode(), FRONT.pem.decode(), FRONT.pem.decode() + USERS.pem.decode(), None]
+)
+def test_any_name_is_refused_whatever_ca_users_certificates_are_of(names: str | None, users: str | None) -> None:
+    """An intermediate under the front proxy's CA could certify users, and need not be in the ConfigMap."""
+    with pytest.raises(TrustError, match="could claim to be anybody"):
+        read_trust(config_map(client_ca_file=users, requestheader_allowed_names=names))
+    assert read_trust(config_map(client_ca_file=users)).allowed_names
+
+
+def test_without_allowed_names_there_is_no_front_proxy() -> None:
+    nobody = FrontProxyTrust(authorities=TRUST.authorities, allowed_names=frozenset(), has_uid=False)
+    with pytest.raises(StatusError):
+        identify(nobody, "front-proxy-client", [USER])
+
+
+def test_a_user_is_read_as_kube_apiserver_wrote_him() -> None:
+    headers = [
+        ("Authorization", "Bearer secret"),
+        ("x-remote-user", "system:serviceaccount:a:b"),
+        ("X-Remote-Group", "system:authenticated"),
+        ("X-REMOTE-GROUP", "Team A"),
+        ("X-Remote-Extra-Acme.com%2fScopes", "one"),
+        ("X-Remote-Extra-acme.com%2Fscopes", "two"),
+    ]
+    assert identify(TRUST, "front-proxy-client", headers) == UserInfo(
+        user="system:serviceaccount:a:b",
+        groups=("system:authenticated", "Team A"),
+        extra=(("acme.com/scopes", ("one", "two")),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("common_name", "headers"),
+    [
+        (None, [USER]),
+        ("admin", [USER]),
+        ("", [USER]),
+        ("FRONT-PROXY-CLIENT", [USER]),
+        ("front-proxy-client", []),
+        ("front-proxy-client", [("X-Remote-User", "")]),
+        ("front-proxy-client", [USER, ("x-remote-user", "root")]),
+        ("front-proxy-client", [USER, USER]),
+        ("front-proxy-client", [("X_Remote_User", "root")]),
+        ("front-proxy-client", [("X.Remote.User", "root")]),
+        ("front-proxy-client", [("X-Remote-Group", "system:masters")]),
+        ("front-proxy-client", [USER, ("X-Remote-Group", "")]),
+        ("front-proxy-client", [USER, ("X-Remote-Extra-", "nobody's")]),
+        ("front-proxy-client", [("X-Remote-User", "jane\r\nX-Other: 1")]),
+        ("front-proxy-client", [("X-Remote-User", "jane\0")]),
+        ("front-proxy-client", [("X-Remote-User", "jane\udcff")]),
+        ("front-proxy-client", [USER, ("X-Remote-Extra-%ff", "half a character")]),
+        ("front-proxy-client", [("X-Remote-User", "j" * 5000)]),
+    ],
+)
+def test_whoever_is_no_front_proxy_or_names_no_user_is_unauthorized(
+    common_name: str | None, headers: list[tuple[str, str]]
+) -> None:
+    with pytest.raises(StatusError) as refused:
+        identify(TRUST, common_name, headers)
+    assert refused.value.status == 401
+    assert "root" not in status_body(refused.value).decode()
+
+
+def test_a_uid_counts_only_where_this_kube_apiserver_writes_it() -> None:
+    """Before 1.33 kube-apiserver lets its users' own X-Remote-Uid pass."""
+    claimed = [USER, ("X-Remote-Uid", "forged")]
+    assert identify(TRUST, "front-proxy-client", claimed).uid == ""
+    writes = FrontProxyTrust(authorities=TRUST.authorities, allowed_names=TRUST.allowed_names, has_uid=True)
+    assert identify(writes, "front-proxy-client", claimed).uid == "forged"
+    with pytest.raises(StatusError):
+        identify(writes, "front-proxy-client", [*claimed, ("X-Remote-UID", "another")])
+
+
+def test_a_name_of_another_header_that_the_config_map_lists_is_not_read() -> None:
+    trust = read_trust(config_map(requestheader_username_headers='["X-Remote-User", "X-Forwarded-User"]'))
+    who = identify(trust, "front-proxy-client", [USER, ("X-Forwarded-User", "root")])
+    assert who.user == "jane"
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["X-Remote-User", "X-Remote-Group", "X-Remote-Extra-a", "Cookie"]), st.text())),
+    st.sampled_from([None, "front-proxy-client", "other"]),
+)
+def test_any_headers_give_an_identity_that_can_be_written_or_a_refusal(
+    headers: list[tuple[str, str]], common_name: str | None
+) -> None:
+    try:
+        who = identify(TRUST, common_name, headers)
+    except StatusError:
+        return
+    assert common_name == "front-proxy-client"
+    assert [value for name, value in headers if name == "X-Remote-User"] == [who.user]
+    json.dumps([who.user, *who.groups]).encode()
+
+
+def test_the_config_map_of_a_ca_file_on_disk_reads_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    file.write_bytes(b"# a comment\n" + FRONT.pem)
+    assert read_trust(config_map(requestheader_client_ca_file=file.read_text())) == read_trust(config_map())

@@ -1,0 +1,158 @@
+"""One Secret for all replicas: they agree on the keys, whoever writes first and whoever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from nodeattest_identity.addon.gateway.key_store import SECRET_NAME, KeyStore
+from nodeattest_identity.addon.gateway.keyset import KeySetError, RotationSchedule, generate_key, parse_keyset
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, ApiError, NotFound
+from nodeattest_kube.jsontypes import dig_text
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.fleet import create_namespace
+
+SCHEDULE = RotationSchedule()
+
+
+@dataclass
+class Replicas:
+    """Gateways' keepers of one namespace, and the time."""
+
+    plane: ControlPlane
+    namespace: str
+    client: ApiClient
+    now: float = 1_800_000_000.0
+    clock: float = 0.0
+    made: int = 0
+    keepers: list[KeyStore] = field(default_factory=list[KeyStore])
+
+    def add(self) -> KeyStore:
+        def make() -> object:
+            self.made += 1
+            return generate_key("ES256")
+
+        key_store = KeyStore(
+            self.client,
+            namespace=self.namespace,
+            schedule=SCHEDULE,
+            make=make,  # pyright: ignore[reportArgumentType]
+            now=lambda: self.now,
+            clock=lambda: self.clock,
+        )
+        self.keepers.append(key_store)
+        return key_store
+
+    async def stored(self) -> bytes:
+        secret = await self.client.get(paths.core_path("secrets", SECRET_NAME, namespace=self.namespace))
+        return base64.b64decode(dig_text(secret, "data", "keys.json"))
+
+    async def write(self, data: str) -> None:
+        path = paths.core_path("secrets", SECRET_NAME, namespace=self.namespace)
+        await self.client.merge_patch(path, {"data": {"keys.json": data}})
+
+
+@asynccontextmanager
+async def replicas(plane: ControlPlane, namespace: str) -> AsyncGenerator[Replicas]:
+    create_namespace(plane.client(), namespace)
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        yield Replicas(plane, namespace, client)
+
+
+async def test_replicas_that_start_at_once_share_one_key(control_plane: ControlPlane) -> None:
+    async with replicas(control_plane, "gateway-start") as world:
+        await asyncio.gather(*(world.add().refresh() for _ in range(4)))
+        await asyncio.gather(*(key_store.refresh() for key_store in world.keepers))
+        signers = [key_store.signer(world.now) for key_store in world.keepers]
+        kids = {signer.verifying.kid for signer in signers if signer is not None}
+        assert len(kids) == 1
+        assert all(key_store.trouble() is None for key_store in world.keepers)
+        assert [key.kid for key in parse_keyset(await world.stored()).published] == list(kids)
+
+
+async def test_replicas_that_rotate_at_once_announce_one_successor(control_plane: ControlPlane) -> None:
+    async with replicas(control_plane, "gateway-rotation") as world:
+        for _ in range(3):
+            await world.add().refresh()
+        [first] = world.keepers[0].keyset.published
+        world.now += SCHEDULE.period - SCHEDULE.ahead
+        await asyncio.gather(*(key_store.refresh() for key_store in world.keepers))
+        await asyncio.gather(*(key_store.refresh() for key_store in world.keepers))
+        rings = {tuple(key.kid for key in key_store.keyset.published) for key_store in world.keepers}
+        assert len(rings) == 1
+        [(old, new)] = rings
+        assert old == first.kid
+        assert {signer.verifying.kid for key_store in world.keepers if (signer := key_store.signer(world.now))} == {old}
+        world.now += SCHEDULE.ahead + 1
+        assert {signer.verifying.kid for key_store in world.keepers if (signer := key_store.signer(world.now))} == {new}
+        world.now += SCHEDULE.behind
+        await asyncio.gather(*(key_store.refresh() for key_store in world.keepers))
+        assert [key.kid for key in parse_keyset(await world.stored()).published] == [new]
+
+
+async def test_a_replica_killed_before_or_after_its_write_leaves_keys_that_another_uses(
+    control_plane: ControlPlane,
+) -> None:
+    async with replicas(control_plane, "gateway-killed") as world:
+        killed = asyncio.create_task(world.add().refresh())
+        await asyncio.sleep(0)
+        killed.cancel()
+        await asyncio.gather(killed, return_exceptions=True)
+        survivor = world.add()
+        await survivor.refresh()
+        before = await world.stored()
+        again = world.add()
+        await again.refresh()
+        assert await world.stored() == before
+        assert again.keyset.published == survivor.keyset.published
+
+
+async def test_a_secret_that_cannot_be_read_is_reported_and_never_replaced(
+    control_plane: ControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with replicas(control_plane, "gateway-spoilt") as world:
+        key_store = world.add()
+        await key_store.refresh()
+        spoilt = base64.b64encode(b'{"keys":[]}').decode()
+        await world.write(spoilt)
+        fresh = world.add()
+        with pytest.raises(KeySetError):
+            await fresh.refresh()
+        assert fresh.signer(world.now) is None
+        with caplog.at_level(logging.WARNING):
+            running = asyncio.create_task(fresh.run())
+            while "delete it" not in (fresh.trouble() or ""):  # noqa: ASYNC110 - nobody tells of a failed look
+                await asyncio.sleep(0.01)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        assert SECRET_NAME in caplog.text
+        assert await world.stored() == b'{"keys":[]}'
+        assert key_store.signer(world.now) is not None
+
+
+async def test_keys_that_were_not_compared_for_long_sign_nothing(control_plane: ControlPlane) -> None:
+    async with replicas(control_plane, "gateway-stale") as world:
+        key_store = world.add()
+        assert key_store.trouble() == "the signing keys were not read yet"
+        await key_store.refresh()
+        world.clock += 601
+        assert key_store.signer(world.now) is None
+        assert "600 s" in (key_store.trouble() or "")
+        await key_store.refresh()
+        assert key_store.signer(world.now) is not None
+
+
+async def test_a_namespace_that_is_not_there_is_said(control_plane: ControlPlane) -> None:
+    async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
+        key_store = Replicas(control_plane, "gateway-nowhere", client).add()
+        with pytest.raises((ApiError, KeySetError)):
+            await key_store.refresh()
+        with pytest.raises(NotFound):
+            await client.get(paths.core_path("secrets", SECRET_NAME, namespace="gateway-nowhere"))

@@ -1,0 +1,141 @@
+"""Strangers' tokens and the API server: a few reviews at once, each peer in turn, and a line that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from front_kit import LOOPBACK, Authority
+from issuer_kit import kubeconfig
+from proxy_kit import until
+
+from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
+from nodeattest_identity.addon.sidecar.token_review import TokenReviewVerifier
+from nodeattest_identity.addon.sidecar.verifier_cache import CachedVerifier
+from nodeattest_kube.client import ApiClient
+from nodeattest_providers.errors import Denied, Unavailable
+
+OURS = frozenset({"apps/dashboard"})
+YES = {"authenticated": True, "audiences": ["apps/dashboard"], "user": {"username": "alice"}}
+
+
+@asynccontextmanager
+async def api_server(
+    directory: Path, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+) -> AsyncGenerator[bytes]:
+    """Serve over TLS; gives the kubeconfig."""
+    authority = Authority()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.certify(directory))
+    runner = web.ServerRunner(web.Server(answer, access_log=None), shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, LOOPBACK, 0, ssl_context=context).start()
+    try:
+        yield kubeconfig(f"https://{LOOPBACK}:{runner.addresses[0][1]}", authority.pem)
+    finally:
+        await runner.cleanup()
+
+
+class Asking:
+    """Some who ask in one order, and the order in which they had their turn."""
+
+    def __init__(self, turns: FairSemaphore) -> None:
+        self.turns = turns
+        self.had: list[str] = []
+        self.go = asyncio.Event()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def ask(self, name: str) -> asyncio.Task[None]:
+        """Ask as the peer that is the name's first letter."""
+        task = asyncio.create_task(self._have(name))
+        self.tasks.append(task)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return task
+
+    async def _have(self, name: str) -> None:
+        async with self.turns.turn(name[0]):
+            self.had.append(name)
+            await self.go.wait()
+
+    async def end(self) -> list[BaseException | None]:
+        self.go.set()
+        return await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+async def test_peers_have_their_turns_one_after_another_however_many_one_asks_for() -> None:
+    asking = Asking(FairSemaphore(at_once=1, most_waiting=8))
+    for name in ("a0", "a1", "a2", "a3", "b1", "b2", "c1"):
+        await asking.ask(name)
+    assert asking.had == ["a0"], "one at once"
+    assert await asking.end() == [None] * 7
+    assert asking.had == ["a0", "a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+async def test_where_no_place_is_left_the_longest_line_gives_one_up_and_never_the_shorter() -> None:
+    asking = Asking(FairSemaphore(at_once=1, most_waiting=4))
+    for name in ("a0", "a1", "a2", "a3", "a4"):
+        await asking.ask(name)
+    for name in ("a5", "b1", "b2", "b3"):
+        await asking.ask(name)
+    assert asking.turns.waiting == 4
+    ended = dict(zip(("a0", "a1", "a2", "a3", "a4", "a5", "b1", "b2", "b3"), await asking.end(), strict=True))
+    assert {name for name, error in ended.items() if isinstance(error, Unavailable)} == {"a3", "a4", "a5", "b3"}
+    assert asking.had == ["a0", "a1", "b1", "a2", "b2"]
+
+
+async def test_who_waits_too_long_or_goes_away_keeps_nobody_from_his_turn() -> None:
+    asking = Asking(FairSemaphore(at_once=1, patience=0.01))
+    await asking.ask("a0")
+    late = await asking.ask("b1")
+    with pytest.raises(Unavailable, match="too many tokens"):
+        await late
+    assert asking.turns.waiting == 0
+    asking.turns = FairSemaphore(at_once=1)
+    first, gone, last = [await asking.ask(name) for name in ("c0", "d1", "e1")]
+    gone.cancel()
+    asking.go.set()
+    await asyncio.gather(first, last)
+    assert asking.had == ["a0", "c0", "e1"]
+    async with asking.turns.turn("f"):
+        assert asking.turns.waiting == 0
+
+
+async def test_a_turn_that_comes_as_its_owner_goes_is_the_next_ones() -> None:
+    asking = Asking(FairSemaphore(at_once=1))
+    first, gone, last = [await asking.ask(name) for name in ("a0", "b1", "c1")]
+    first.add_done_callback(lambda _: gone.cancel())
+    await asking.end()
+    assert asking.had[-1] == "c1"
+    assert last.done()
+
+
+async def test_strangers_tokens_do_not_keep_others_from_a_review(tmp_path: Path) -> None:
+    go, reviews = asyncio.Event(), list[str]()
+
+    async def review(request: web.BaseRequest) -> web.Response:
+        token = str((await request.json())["spec"]["token"])
+        reviews.append(token)
+        await go.wait()
+        status = YES if token == "alices" else {"authenticated": False}
+        return web.json_response({"kind": "TokenReview", "status": status}, status=201)
+
+    async with api_server(tmp_path, review) as config, ApiClient.from_kubeconfig(config) as client:
+        verifier = TokenReviewVerifier(client, audiences=lambda: OURS, turns=FairSemaphore(at_once=4, most_waiting=16))
+        verified = CachedVerifier(verifier, keep=10, secret=b"k" * 32, now=lambda: 0.0, clock=lambda: 0.0)
+        strange = [asyncio.create_task(verified.caller(b"junk%d" % each, "10.0.0.1")) for each in range(40)]
+        await until(lambda: len(reviews) == 4)
+        alice = asyncio.create_task(verified.caller(b"alices", "10.0.0.2"))
+        await until(lambda: sum(task.done() for task in strange) == 40 - 4 - 15)
+        assert len(reviews) == 4, "no more at once"
+        go.set()
+        assert (await alice).user == "alice"
+        assert reviews.index("alices") <= 5, "after one of the strangers who had waited before"
+        ended = await asyncio.gather(*strange, return_exceptions=True)
+        assert {type(error) for error in ended} == {Denied, Unavailable}
+        assert len(reviews) == 4 + 15 + 1

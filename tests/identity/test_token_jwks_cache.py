@@ -1,0 +1,229 @@
+"""Keys that are fetched: one fetch at a time, none too often, kept as long as they may be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from token_kit import elliptic, rsa_key
+
+from nodeattest_identity.issuer.documents import documents
+from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
+from nodeattest_identity.tokens.jwks_cache import (
+    CacheTimes,
+    FetchedKeys,
+    JWKSCache,
+    StaticKeys,
+    key_file_cache,
+    read_key_files,
+)
+from nodeattest_identity.tokens.oidc_http import max_age
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+
+OLD, NEW = elliptic().verifying, rsa_key().verifying
+TIMES = CacheTimes(patience=0.05)
+AWAY = Unavailable(Reason.ISSUER_UNAVAILABLE, "away", remedy="wait")
+ODD = Denied(Reason.ISSUER_DOCUMENT_REFUSED, expected="a key set", got="none", remedy="publish")
+
+
+@dataclass
+class Issuer:
+    """An issuer whose clock stands still until it is moved."""
+
+    keys: tuple[VerifyingKey, ...] = (OLD,)
+    max_age: float | None = None
+    error: Exception | None = None
+    now: float = 1000.0
+    fetches: int = 0
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    async def fetch(self) -> FetchedKeys:
+        self.fetches += 1
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return FetchedKeys(self.keys, self.max_age)
+
+    def ring(self) -> JWKSCache:
+        return JWKSCache(self.fetch, monotonic=lambda: self.now, times=TIMES)
+
+
+async def test_many_who_ask_at_once_cause_one_fetch() -> None:
+    issuer = Issuer()
+    issuer.gate.clear()
+    ring = issuer.ring()
+    waiting = [asyncio.create_task(ring.keys_for(OLD.kid)) for _ in range(50)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()  # one who goes away takes nothing from the others
+    await asyncio.sleep(0)
+    issuer.gate.set()
+    found: list[Sequence[VerifyingKey]] = await asyncio.gather(*waiting[1:])
+    assert all(keys == (OLD,) for keys in found)
+    assert issuer.fetches == 1
+
+
+async def test_an_unknown_kid_is_asked_for_once_in_ten_seconds_whatever_tokens_name() -> None:
+    issuer = Issuer(max_age=3600)
+    ring = issuer.ring()
+    await ring.keys_for(OLD.kid)
+    for number in range(100):
+        assert await ring.keys_for(f"made up {number}") == (OLD,)
+    assert issuer.fetches == 1
+    issuer.now += TIMES.pause
+    issuer.keys = (OLD, NEW)
+    assert await ring.keys_for(NEW.kid) == (OLD, NEW)
+    assert issuer.fetches == 2
+    await ring.keys_for(NEW.kid)
+    assert issuer.fetches == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "lasts"), [(None, 300), (0.0, 60), (10.0, 60), (600.0, 600), (3600.0, 3600), (1e9, 3600)]
+)
+async def test_keys_are_kept_as_long_as_the_issuer_says_within_bounds(said: float | None, lasts: float) -> None:
+    issuer = Issuer(max_age=said)
+    ring = issuer.ring()
+    await ring.keys_for(OLD.kid)
+    issuer.now += lasts - 1
+    await ring.keys_for(OLD.kid)
+    assert issuer.fetches == 1
+    issuer.now += 1
+    await ring.keys_for(OLD.kid)
+    assert issuer.fetches == 2
+
+
+async def test_a_key_that_the_issuer_takes_back_is_gone_with_the_next_fetch() -> None:
+    issuer = Issuer(keys=(OLD, NEW))
+    ring = issuer.ring()
+    await ring.keys_for(OLD.kid)
+    issuer.keys = (NEW,)
+    issuer.now += 300
+    assert await ring.keys_for(OLD.kid) == (NEW,)
+
+
+@pytest.mark.parametrize("error", [AWAY, ODD])
+async def test_the_last_good_keys_count_for_a_day_while_the_issuer_is_away_or_talks_nonsense(error: Exception) -> None:
+    issuer = Issuer()
+    ring = issuer.ring()
+    await ring.keys_for(OLD.kid)
+    issuer.error = error
+    issuer.now += TIMES.last_good - 1
+    assert await ring.keys_for(OLD.kid) == (OLD,)
+    assert ring.trouble is error
+    issuer.now += 1
+    assert not ring.has_keys
+    with pytest.raises(type(error)):
+        await ring.keys_for(OLD.kid)
+    issuer.error = None
+    issuer.now += TIMES.pause
+    assert await ring.keys_for(OLD.kid) == (OLD,)
+    assert ring.trouble is None
+
+
+async def test_without_any_keys_the_refusal_is_the_issuers_and_it_is_not_asked_for_each_token() -> None:
+    issuer = Issuer(error=AWAY)
+    ring = issuer.ring()
+    for _ in range(20):
+        with pytest.raises(Unavailable):
+            await ring.keys_for(OLD.kid)
+    assert issuer.fetches == 1
+    assert _depth(AWAY) < 10, "an error that is raised anew grows by each time"
+
+
+async def test_a_token_whose_key_is_known_does_not_wait_for_an_issuer_that_hangs() -> None:
+    issuer = Issuer()
+    ring = issuer.ring()
+    await ring.keys_for(OLD.kid)
+    issuer.gate.clear()
+    issuer.now += 300
+    assert await asyncio.wait_for(ring.keys_for(OLD.kid), 10) == (OLD,)
+    issuer.keys = (NEW,)
+    issuer.gate.set()
+    assert await ring.keys_for(NEW.kid) == (NEW,)
+    assert issuer.fetches == 2
+
+
+async def test_a_bug_in_a_fetch_is_not_taken_for_an_issuer_that_is_away() -> None:
+    issuer = Issuer(error=ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        await issuer.ring().keys_for(OLD.kid)
+
+
+async def test_a_fetch_is_given_up_with_its_keyring() -> None:
+    issuer = Issuer()
+    issuer.gate.clear()
+    ring = issuer.ring()
+    waiting = asyncio.create_task(ring.keys_for(OLD.kid))
+    await asyncio.sleep(0)
+    await ring.aclose()
+    with pytest.raises(Unavailable):
+        await waiting
+
+
+async def test_keys_from_files_are_read_in_both_forms_and_again_when_they_change(tmp_path: Path) -> None:
+    jwks, pem = tmp_path / "jwks.json", tmp_path / "keys.pem"
+    jwks.write_bytes(documents("https://a", "https://a/k", [OLD]).jwks)
+    pem.write_bytes(_pem(NEW))
+    assert {key.kid for key in read_key_files([jwks, pem, pem])} == {OLD.kid, NEW.kid}
+    assert await StaticKeys(read_key_files([jwks])).keys_for("another") == read_key_files([jwks])
+    now = [0.0]
+    ring = key_file_cache([jwks], monotonic=lambda: now[0])
+    assert [key.kid for key in await ring.keys_for(OLD.kid)] == [OLD.kid]
+    jwks.write_bytes(documents("https://a", "https://a/k", [NEW]).jwks)
+    now[0] += 60
+    assert [key.kid for key in await ring.keys_for(OLD.kid)] == [NEW.kid]
+    jwks.unlink()
+    now[0] += 60
+    assert [key.kid for key in await ring.keys_for(NEW.kid)] == [NEW.kid]
+    assert "jwks.json: No such file" in str(ring.trouble)
+
+
+def test_files_without_keys_are_an_error_that_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    for paths in ([tmp_path / "empty"], [tmp_path / "none"], [tmp_path]):
+        with pytest.raises(KeysError, match=str(paths[0])):
+            read_key_files(paths)
+    with pytest.raises(KeysError, match="at least one file"):
+        read_key_files([])
+
+
+@pytest.mark.parametrize(
+    ("caching", "age", "kept"),
+    [
+        ("", "", None),
+        ("public, max-age=3600", "", 3600),
+        ("max-age=3600", "600", 3000),
+        ("max-age=10", "600", 0),
+        ("MAX-AGE = 5", "", 5),
+        ('max-age="7"', "", 7),
+        ("no-cache, max-age=3600", "", 0),
+        ("no-store", "", 0),
+        ("s-maxage=9", "", None),
+        ("x-max-age=9", "", None),
+        ("max-age=-1", "", None),
+        ("max-age=1e9", "", None),
+        ("max-age=9999999999999999", "", None),
+        ("max-age=60", "soon", 60),
+    ],
+)
+def test_what_is_said_of_keeping_is_read_as_it_stands(caching: str, age: str, kept: float | None) -> None:
+    assert max_age(caching, age) == kept
+
+
+def _pem(key: VerifyingKey) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # noqa: PLC0415 - once, here
+
+    return key.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _depth(error: BaseException) -> int:
+    depth, trace = 0, error.__traceback__
+    while trace is not None:
+        depth, trace = depth + 1, trace.tb_next
+    return depth

@@ -1,0 +1,212 @@
+"""The relying party as a program uses it: real HTTPS on loopback, an issuer that behaves and many that do not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from front_kit import Authority
+from issuer_server import IssuerServer, Reply, issuer_server
+from token_kit import EXPECTED, NOW, SUBJECT, bad_tokens, claims, elliptic, good_tokens, header, rsa_key, token
+
+from nodeattest_identity.issuer.urls import UrlError
+from nodeattest_identity.tokens.oidc_http import HttpsFetcher
+from nodeattest_identity.tokens.relying_party import RelyingParty
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+
+ES, RS = elliptic(), rsa_key()
+CONFIGURATION, JWKS = "/.well-known/openid-configuration", "/openid/v1/jwks"
+GZIPPED = Reply(b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
+CUT = Reply(b"{}", headers={"Content-Length": "4000"})
+OCT = Reply(b'{"keys":[{"kty":"oct","k":"c2VjcmV0","kid":"1"}]}')
+
+
+@pytest.fixture
+def issuer(tmp_path: Path) -> Generator[IssuerServer]:
+    """Run an issuer with two keys."""
+    with issuer_server(tmp_path) as server:
+        server.publish([RS.verifying, ES.verifying])
+        yield server
+
+
+def party(issuer: IssuerServer, *, ca: Path | None = None, time_limit: float = 10) -> RelyingParty:
+    """Make a relying party that trusts the issuer's CA."""
+    https = HttpsFetcher(ca_file=ca or issuer.ca, time_limit=time_limit)
+    return RelyingParty.at(replace(EXPECTED, issuer=issuer.url), https, clock=lambda: NOW + 1)
+
+
+async def refusal(asked: RelyingParty, text: bytes) -> Denied | Unavailable:
+    """Return why a token is not believed."""
+    with pytest.raises((Denied, Unavailable)) as refused:
+        await asked.verify(text)
+    error = refused.value
+    assert isinstance(error, Denied | Unavailable)
+    return error
+
+
+async def test_tokens_are_verified_by_what_the_issuer_publishes_and_it_is_asked_once(issuer: IssuerServer) -> None:
+    asked = party(issuer)
+    for text in good_tokens([RS, ES], NOW, issuer.url).values():
+        assert (await asked.verify(text)).subject == SUBJECT
+    for text in bad_tokens(ES, elliptic(1), NOW, issuer.url).values():
+        assert isinstance(await refusal(asked, text), Denied)
+    assert issuer.asked == [CONFIGURATION, JWKS]
+    assert issuer.accepted[JWKS].startswith("application/jwk-set+json")
+
+
+async def test_a_token_that_is_none_asks_nobody(issuer: IssuerServer) -> None:
+    denied = await refusal(party(issuer), b"abcdef.0123456789abcdef")
+    assert denied.reason == Reason.JWT_MALFORMED
+    assert issuer.asked == []
+
+
+async def test_a_path_in_the_issuer_and_a_slash_at_its_end_are_its_own(issuer: IssuerServer) -> None:
+    name = f"{issuer.url}/clusters/one/"
+    issuer.publish([ES.verifying], issuer=name)
+    issuer.answers[f"/clusters/one{CONFIGURATION}"] = issuer.answers.pop(CONFIGURATION)
+    asked = RelyingParty.at(replace(EXPECTED, issuer=name), HttpsFetcher(ca_file=issuer.ca), clock=lambda: NOW + 1)
+    assert (await asked.verify(token(ES, given_claims=claims(issuer=name)))).issuer == name
+    denied = await refusal(asked, token(ES, given_claims=claims(issuer=name.rstrip("/"))))
+    assert denied.reason == Reason.JWT_ISSUER_MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("path", "reply", "reason", "words"),
+    [
+        pytest.param(CONFIGURATION, Reply(b"<html>log in", 200), "IssuerDocumentRefused", "JSON", id="a login page"),
+        pytest.param(CONFIGURATION, Reply(b"[]"), "IssuerDocumentRefused", "JSON", id="a list"),
+        pytest.param(
+            CONFIGURATION,
+            Reply(b'{"issuer":"https://evil.example","jwks_uri":"https://evil.example/k"}'),
+            "IssuerDocumentRefused",
+            "evil.example",
+            id="another issuer's",
+        ),
+        pytest.param(
+            CONFIGURATION,
+            Reply(b'{"issuer":"ISSUER/","jwks_uri":"ISSUER/k"}'),
+            "IssuerDocumentRefused",
+            "issuer",
+            id="another by a slash",
+        ),
+        pytest.param(
+            CONFIGURATION,
+            Reply(b'{"issuer":"ISSUER","jwks_uri":"http://localhost/k"}'),
+            "IssuerDocumentRefused",
+            "https",
+            id="a key set over http",
+        ),
+        pytest.param(
+            CONFIGURATION,
+            Reply(b'{"issuer":"ISSUER","jwks_uri":"file:///etc/passwd"}'),
+            "IssuerDocumentRefused",
+            "https",
+            id="a key set in a file",
+        ),
+        pytest.param(CONFIGURATION, Reply(b'{"issuer":"ISSUER"}'), "IssuerDocumentRefused", "jwks_uri", id="no keys"),
+        pytest.param(
+            CONFIGURATION,
+            Reply(b"", 302, {"Location": "https://evil.example/"}),
+            "IssuerDocumentRefused",
+            "redirect",
+            id="a redirect",
+        ),
+        pytest.param(CONFIGURATION, Reply(b"{}", 403), "IssuerUnavailable", "403", id="forbidden"),
+        pytest.param(CONFIGURATION, Reply(b"", 500), "IssuerUnavailable", "500", id="broken"),
+        pytest.param(CONFIGURATION, Reply(b" " * 70_000), "IssuerDocumentRefused", "at most", id="too long"),
+        pytest.param(
+            CONFIGURATION,
+            GZIPPED,
+            "IssuerDocumentRefused",
+            "packed",
+            id="packed",
+        ),
+        pytest.param(
+            CONFIGURATION,
+            CUT,
+            "IssuerUnavailable",
+            "answer",
+            id="cut short",
+        ),
+        pytest.param(JWKS, Reply(b"", 301, {"Location": "/k"}), "IssuerDocumentRefused", "redirect", id="moved"),
+        pytest.param(JWKS, Reply(b'{"keys":[]}'), "IssuerDocumentRefused", "key", id="no key"),
+        pytest.param(
+            JWKS,
+            OCT,
+            "IssuerDocumentRefused",
+            "key",
+            id="symmetric",
+        ),
+        pytest.param(JWKS, Reply(b"{" * 2_000_000), "IssuerDocumentRefused", "at most", id="a key set without end"),
+        pytest.param(JWKS, Reply(b"", 404), "IssuerUnavailable", "404", id="no key set"),
+    ],
+)
+async def test_documents_that_are_not_to_be_believed_are_refused(
+    issuer: IssuerServer, path: str, reply: Reply, reason: str, words: str
+) -> None:
+    issuer.answers[path] = replace(reply, body=reply.body.replace(b"ISSUER", issuer.url.encode()))
+    error = await refusal(party(issuer), good_tokens([ES], NOW, issuer.url)["ES256"])
+    assert error.reason == reason
+    assert words in str(error)
+    assert "evil" not in "".join(issuer.asked)
+
+
+async def test_foreign_kinds_of_keys_beside_ours_are_passed_over(issuer: IssuerServer) -> None:
+    jwks = issuer.answers[JWKS]
+    more = b'{"keys":[{"kty":"OKP","crv":"Ed25519","x":"AA","kid":"1"},{"kty":"RSA","use":"enc","kid":"2"},'
+    issuer.answers[JWKS] = replace(jwks, body=jwks.body.replace(b'{"keys":[', more))
+    assert (await party(issuer).verify(good_tokens([ES], NOW, issuer.url)["ES256"])).subject == SUBJECT
+
+
+async def test_a_server_of_another_ca_is_not_believed(issuer: IssuerServer, tmp_path: Path) -> None:
+    other = tmp_path / "other.crt"
+    other.write_bytes(Authority("another").pem)
+    error = await refusal(party(issuer, ca=other), good_tokens([ES], NOW, issuer.url)["ES256"])
+    assert "certificate" in str(error)
+    assert issuer.asked == []
+    other.write_bytes(b"no PEM")
+    assert "no certificate in it" in str(
+        await refusal(party(issuer, ca=other), good_tokens([ES], NOW, issuer.url)["ES256"])
+    )
+
+
+async def test_an_issuer_that_never_ends_its_answer_is_given_up(issuer: IssuerServer) -> None:
+    never = threading.Event()
+    issuer.answers[JWKS] = replace(issuer.answers[JWKS], after=never)
+    try:
+        error = await refusal(party(issuer, time_limit=0.3), good_tokens([ES], NOW, issuer.url)["ES256"])
+    finally:
+        never.set()
+    assert "no whole answer within" in str(error)
+
+
+async def test_nobody_listens(issuer: IssuerServer) -> None:
+    asked = RelyingParty.at(replace(EXPECTED, issuer="https://127.0.0.1:1"), HttpsFetcher(ca_file=issuer.ca))
+    error = await refusal(asked, token(ES))
+    assert error.reason == Reason.ISSUER_UNAVAILABLE
+    assert "127.0.0.1:1" in str(error)
+
+
+async def test_a_proxy_of_the_environment_is_not_used(issuer: IssuerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert (await party(issuer).verify(good_tokens([ES], NOW, issuer.url)["ES256"])).subject == SUBJECT
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost", "https://localhost?x", "https://u@localhost", "kubernetes/serviceaccount"]
+)
+def test_an_issuer_that_is_no_https_url_is_not_asked(url: str) -> None:
+    with pytest.raises(UrlError):
+        RelyingParty.at(replace(EXPECTED, issuer=url))
+
+
+async def test_a_token_cannot_lead_anywhere(issuer: IssuerServer) -> None:
+    evil = header(ES, jku=f"{issuer.url}/evil", x5u=f"{issuer.url}/evil")
+    assert (await refusal(party(issuer), token(ES, evil))).reason == Reason.JWT_MALFORMED
+    elsewhere = token(ES, given_claims=claims(issuer=f"{issuer.url}/elsewhere"))
+    assert (await refusal(party(issuer), elsewhere)).reason == Reason.JWT_ISSUER_MISMATCH
+    assert set(issuer.asked) <= {CONFIGURATION, JWKS}
