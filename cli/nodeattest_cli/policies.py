@@ -22,14 +22,13 @@ from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selects
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing import structural_schema
 from nodeattest_providers import signers
 from nodeattest_providers.composite.config import parse_policy as parse_composite
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.platform import OFFLINE
 from nodeattest_providers.verifier_interface import CheckedSettings, ClusterAPISigner
-from nodeattest_sandbox.apiserver import schema
-from nodeattest_sandbox.apiserver.kinds import Kind
 
 __all__ = ["notes", "policy", "problems"]
 
@@ -131,8 +130,7 @@ def problems(document: JsonObject) -> Iterator[str]:
     if not text(document, "metadata", "name"):
         yield "metadata.name: expected a name, got none"
     shape = _schema()
-    kind = Kind(_GROUP, _VERSION, _PLURAL, _KIND, custom=True, schema=shape)
-    refused = [f"{cause.field}: {cause.message}" for cause in schema.validate(kind, document)]
+    refused = [f"{one.field}: {one.message}" for one in structural_schema.violations(document, shape)]
     yield from refused
     unknown = list(_unknown(mapping(document, "spec"), mapping(shape, "properties", "spec"), "spec"))
     yield from unknown

@@ -162,7 +162,7 @@ def test_the_agent_runs_out_of_two_wheels_without_a_heavy_library(wheels: dict[s
     assert run(unpacked, "-c", code).strip() == "[]"
 
 
-@pytest.mark.parametrize("name", ["controller"])
+@pytest.mark.parametrize("name", ["controller", "cli"])
 def test_every_module_of_a_wheel_imports_with_the_wheels_that_it_needs(
     wheels: dict[str, Path], contents: dict[str, set[str]], tmp_path: Path, name: str
 ) -> None:
