@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.server import WebhookServer
-from nodeattest_controller.health import HealthServer
+from nodeattest_controller.health import serve_health
 from nodeattest_controller.logs import fields
 from nodeattest_controller.manager import Manager, build_manager
 from nodeattest_controller.metrics import PROVIDERS, Metrics
@@ -126,7 +126,7 @@ async def run(
         controller = _Controller(settings, client, metrics, leases=leases, signers=signers)
         webhook = WebhookServer(settings, leases, metrics)  # it answers whether this replica may act or not
         checks = {"caches": controller.health} | ({"webhook": webhook.unhealthy} if webhook.is_on else {})
-        async with webhook, HealthServer(settings, metrics, checks):
+        async with webhook, serve_health(settings, metrics, checks):
             try:
                 await (_elected(settings, controller, leases) if settings.leader_elect else controller.lead())
             except* LostLease as lost:

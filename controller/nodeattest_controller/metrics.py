@@ -17,7 +17,6 @@ from nodeattest_providers.platform import CallOutcome
 
 __all__ = [
     "ADMISSION_OUTCOMES",
-    "CONTENT_TYPE",
     "POLICY_REASONS",
     "PROVIDERS",
     "TOKEN_CONTROLLERS",
@@ -26,7 +25,6 @@ __all__ = [
     "Metrics",
 ]
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus' text exposition format."""
 PROVIDERS: Final = ("insecure", "tpm", "challenge", "aws", "azure", "gcp", "composite", "kubelet")
 """``kubelet`` stands for kubelet's own serving requests, which no provider attests."""

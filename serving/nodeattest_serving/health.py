@@ -1,13 +1,17 @@
-"""/healthz, /readyz and /metrics of a program, over plain HTTP on an address of their own: nothing there is secret.
+"""/healthz, /livez, /readyz and /metrics over plain HTTP, for probes and Prometheus.
 
-Promises: connections that say nothing keep no probe out, and use up no file descriptors: over ``_CONNECTIONS`` the
-oldest ends.
+Liveness says only that the event loop runs: a program that waits for an API server must not be killed for it. Readiness
+lists every check by name. Only GET and HEAD are answered, bodies are not read. Above ``_CONNECTIONS`` the oldest
+connection is closed, so that idle connections neither block a probe nor use up file descriptors.
+Leaves to others: the checks; who may connect (bind address, network policy): nothing here is secret.
+Source: kube-apiserver's ``staging/src/k8s.io/apiserver/pkg/server/healthz``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -15,68 +19,140 @@ from aiohttp import web
 
 from nodeattest_serving.settings import Address, SettingsError
 
-__all__ = ["Health", "Metrics"]
+__all__ = ["Check", "HealthServer", "Metrics", "MetricsServer"]
 
 _KEEPALIVE: Final = 15.0
 """Seconds an idle connection is kept; probes come every 10."""
+_SHUTDOWN: Final = 1.0
+"""Seconds for requests in progress at shutdown."""
 _CONNECTIONS: Final = 64
-"""At once; probes and Prometheus have one or two."""
+"""At the same time; probes and Prometheus have one or two."""
+_BACKLOG: Final = 64
+_HEADERS: Final = {"Cache-Control": "no-cache, private", "X-Content-Type-Options": "nosniff"}
+_EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""Content type of Prometheus' text format."""
+_METHODS: Final = frozenset({"GET", "HEAD"})
+_ALIVE: Final = frozenset({"healthz", "livez"})
+
+Check = Callable[[], str | None]
+"""Returns None if all is well, else the reason that it is not."""
 
 
 class Metrics(Protocol):
     """What can be scraped."""
 
     def render(self) -> bytes:
-        """Write the exposition."""
+        """Return the exposition in Prometheus' text format."""
         ...
 
 
-class _Server(web.Server):
-    """aiohttp's server, bounded in connections."""
+class _BoundedHttpServer(web.Server):
+    """aiohttp's server with a limit of connections."""
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Take a connection in, at the cost of the oldest if need be."""
+        """Accept a connection; above the limit, abort the oldest one."""
         super().connection_made(handler, transport)
         held = [each.transport for each in self.connections if each.transport and not each.transport.is_closing()]
         if len(held) > _CONNECTIONS:
             held[0].abort()
 
 
-class Health:
-    """Ready means that ``trouble`` knows of none."""
+class _PlainServer:
+    """One address with plain HTTP for reading."""
 
-    def __init__(self, address: Address, metrics: Metrics, trouble: Callable[[], str | None]) -> None:
+    def __init__(self, address: Address) -> None:
         self.port = 0
+        """Where it listens; the chosen one where 0 was asked for."""
         self._address = address
-        self._metrics = metrics
-        self._trouble = trouble
         self._runner: web.ServerRunner | None = None
 
     async def start(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
-        self._runner = web.ServerRunner(_Server(self._answer, access_log=None, keepalive_timeout=_KEEPALIVE))
-        await self._runner.setup()
+        server = _BoundedHttpServer(self._handle, access_log=None, keepalive_timeout=_KEEPALIVE)
+        runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN)
+        await runner.setup()
         try:
-            await web.TCPSite(self._runner, self._address.host or None, self._address.port).start()
+            await web.TCPSite(runner, self._address.host or None, self._address.port, backlog=_BACKLOG).start()
         except OSError as error:
-            await self._runner.cleanup()
-            raise SettingsError(f"expected an address to listen on, got {self._address}: {error.strerror}") from None
-        self.port = int(self._runner.addresses[0][1])
+            await runner.cleanup()
+            why = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
+            raise SettingsError(f"expected an address to listen on, got {self._address}: {why}") from None
+        self._runner = runner
+        self.port = int(runner.addresses[0][1])
 
     async def stop(self) -> None:
-        """Stop listening."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        """Stop listening and close every connection; may be called twice."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        match request.path:
-            case "/healthz":
-                return web.Response(text="ok")
-            case "/readyz":
-                trouble = self._trouble()
-                status = HTTPStatus.OK if trouble is None else HTTPStatus.INTERNAL_SERVER_ERROR
-                return web.Response(status=status, text=trouble or "ok")
-            case "/metrics":
-                return web.Response(body=self._metrics.render(), content_type="text/plain")
-            case _:
-                return web.Response(status=HTTPStatus.NOT_FOUND, text="not found")
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method not in _METHODS:
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered")
+        return self._answer(request) or _text(HTTPStatus.NOT_FOUND, "not found")
+
+    def _answer(self, request: web.BaseRequest) -> web.Response | None:
+        raise NotImplementedError
+
+
+class MetricsServer(_PlainServer):
+    """Serves /metrics."""
+
+    def __init__(self, address: Address, metrics: Metrics) -> None:
+        super().__init__(address)
+        self._metrics = metrics
+
+    def _answer(self, request: web.BaseRequest) -> web.Response | None:
+        return _exposition(self._metrics) if request.path == "/metrics" else None
+
+
+class HealthServer(_PlainServer):
+    """Serves /healthz, /livez and /readyz, and /metrics where it has no address of its own."""
+
+    def __init__(self, address: Address, checks: Mapping[str, Check], metrics: Metrics | None = None) -> None:
+        """Take readiness ``checks`` by name."""
+        super().__init__(address)
+        self._checks = dict(checks)
+        self._metrics = metrics
+
+    def _answer(self, request: web.BaseRequest) -> web.Response | None:
+        if request.path == "/metrics" and self._metrics is not None:
+            return _exposition(self._metrics)
+        name, _, only = request.path.removeprefix("/").partition("/")
+        if name not in {*_ALIVE, "readyz"}:
+            return None
+        checks: dict[str, Check] = {"ping": _ping, **({} if name in _ALIVE else self._checks)}
+        if only and only not in checks:
+            return _text(HTTPStatus.NOT_FOUND, f"no such check: {', '.join(checks)}")
+        results = {check: _run(checks[check]) for check in checks if only in {"", check}}
+        return _report(name, results, verbose="verbose" in request.query)
+
+
+def _report(name: str, results: Mapping[str, str | None], *, verbose: bool) -> web.Response:
+    passed = all(reason is None for reason in results.values())
+    if passed and not verbose:
+        return _text(HTTPStatus.OK, "ok")
+    lines = [
+        f"[+]{check} ok" if reason is None else f"[-]{check} failed: {reason}" for check, reason in results.items()
+    ]
+    lines.append(f"{name} check {'passed' if passed else 'failed'}")
+    return _text(HTTPStatus.OK if passed else HTTPStatus.INTERNAL_SERVER_ERROR, "\n".join(lines) + "\n")
+
+
+def _ping() -> str | None:
+    return None
+
+
+def _run(check: Check) -> str | None:
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001 - a check that raises has failed, and the probe must report it
+        return f"the check itself failed with {type(error).__name__}"
+
+
+def _exposition(metrics: Metrics) -> web.Response:
+    return web.Response(body=metrics.render(), headers={**_HEADERS, "Content-Type": _EXPOSITION})
+
+
+def _text(status: HTTPStatus, text: str) -> web.Response:
+    return web.Response(status=status, text=text, headers=_HEADERS)

@@ -21,7 +21,7 @@ from nodeattest_serving.settings import SettingsError
 
 __all__ = ["ServingCertificate"]
 
-_LOOK_AGAIN: Final = 1.0
+_CHECK_PERIOD: Final = 1.0
 """Seconds between two checks of the files."""
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,9 @@ class ServingCertificate:
             raise SettingsError(
                 f"{certificate}, {key}: expected a certificate in PEM and its key, got {describe_error(error)}"
             ) from None
-        self._look_again = clock() + _LOOK_AGAIN
+        self._failed: tuple[_State, str] | None = None
+        """Files that could not be used, and why: the warning is logged once for each."""
+        self._next_check = clock() + _CHECK_PERIOD
         self.context: Final = self._make()
         """The context to listen with; each handshake gets the current certificate."""
         self.context.sni_callback = self._choose
@@ -61,20 +63,21 @@ class ServingCertificate:
         connection.context = self._current
 
     def _refresh(self) -> None:
-        if self._clock() < self._look_again:
+        if self._clock() < self._next_check:
             return
-        self._look_again = self._clock() + _LOOK_AGAIN
+        self._next_check = self._clock() + _CHECK_PERIOD
         state = self._stamps()
         if state == self._state:
             return
         try:
             self._current = self._make()
         except (OSError, ValueError) as error:
-            _log.warning(
-                "keeping the serving certificate: %s cannot be used: %s", self._certificate, describe_error(error)
-            )
+            failed = state, describe_error(error)
+            if failed != self._failed:
+                _log.warning("keeping the serving certificate: %s cannot be used: %s", self._certificate, failed[1])
+            self._failed = failed
             return
-        self._state = state
+        self._state, self._failed = state, None
         _log.info("took the new serving certificate of %s", self._certificate)
 
     def _stamps(self) -> _State:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import aiohttp
 import pytest
 
-from nodeattest_controller.health import HealthServer
+from nodeattest_controller.health import HealthPorts, serve_health
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings, SettingsError
 
@@ -44,15 +46,15 @@ def doctor() -> Doctor:
 
 
 @pytest.fixture
-async def server(doctor: Doctor) -> AsyncIterator[HealthServer]:
+async def server(doctor: Doctor) -> AsyncIterator[HealthPorts]:
     checks = {"caches": doctor.check_caches, "bug": doctor.check_bug}
-    async with HealthServer(settings(), Metrics(), checks) as running:
+    async with serve_health(settings(), Metrics(), checks) as running:
         yield running
 
 
 @pytest.fixture
-async def web(server: HealthServer) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{server.health_port}") as session:
+async def web(server: HealthPorts) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{server.health}") as session:
         yield session
 
 
@@ -102,9 +104,9 @@ async def test_nothing_but_reading_is_served(web: aiohttp.ClientSession) -> None
     assert (await fetch(web, "/"))[0] == 404
 
 
-async def test_metrics_stand_on_their_own_port(server: HealthServer) -> None:
+async def test_metrics_stand_on_their_own_port(server: HealthPorts) -> None:
     async with (
-        aiohttp.ClientSession(f"http://127.0.0.1:{server.metrics_port}") as session,
+        aiohttp.ClientSession(f"http://127.0.0.1:{server.metrics}") as session,
         session.get("/metrics") as answer,
     ):
         assert answer.status == 200
@@ -114,24 +116,42 @@ async def test_metrics_stand_on_their_own_port(server: HealthServer) -> None:
 
 
 async def test_zero_serves_no_metrics_at_all() -> None:
-    async with HealthServer(settings(metrics_bind_address="0"), Metrics(), {}) as running:
-        assert running.metrics_port is None
+    async with serve_health(settings(metrics_bind_address="0"), Metrics(), {}) as ports:
+        assert ports.metrics is None
 
 
 @pytest.mark.parametrize("field", ["health_bind_address", "metrics_bind_address"])
 async def test_a_taken_port_is_a_clear_error_and_leaves_nothing_open(field: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        server = HealthServer(settings(**{field: f"127.0.0.1:{port}"}), Metrics(), {})
-        with pytest.raises(SettingsError, match=f"127.0.0.1:{port}: another process listens there"):
-            await server.start()
-    if server.health_port:
-        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", server.health_port)):
-            pass
-
-
-async def test_stopping_twice_is_harmless_and_frees_the_port(server: HealthServer) -> None:
-    await server.stop()
-    await server.stop()
-    with socket.create_server(("127.0.0.1", server.health_port)):
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as other:
+        port, free = taken.getsockname()[1], other.getsockname()[1]
+        other.close()
+        chosen = settings(**{"health_bind_address": f"127.0.0.1:{free}", field: f"127.0.0.1:{port}"})
+        with pytest.raises(SettingsError, match=f"BindAddress: .*127.0.0.1:{port}: another process listens there"):
+            async with serve_health(chosen, Metrics(), {}):
+                pytest.fail("it must not start")
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", free)):
         pass
+
+
+async def test_the_end_frees_the_port() -> None:
+    async with serve_health(settings(), Metrics(), {}) as ports:
+        pass
+    with socket.create_server(("127.0.0.1", ports.health)):
+        pass
+
+
+@pytest.mark.parametrize("name", ["health", "metrics"])
+async def test_idle_connections_are_limited_and_do_not_block_a_probe(server: HealthPorts, name: str) -> None:
+    port: int = getattr(server, name)
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+            assert (await fetch(session, "/healthz" if name == "health" else "/metrics"))[0] == 200
+        async with asyncio.timeout(10):
+            for reader, _writer in idle[: 100 - 64]:
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+        assert not any(reader.at_eof() for reader, _writer in idle[-32:])
+    finally:
+        for _reader, writer in idle:
+            writer.close()

@@ -24,7 +24,7 @@ from nodeattest_discovery.jwt import mint, parse
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_providers.errors import Denied
-from nodeattest_serving.health import Health
+from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.settings import Address
 from nodeattest_serving.tls import ServingCertificate
@@ -224,7 +224,7 @@ def test_a_token_that_nobody_has_takes_the_very_steps_of_one_with_another_secret
 
 
 async def test_silent_connections_keep_no_probe_out() -> None:
-    health = Health(Address(LOOPBACK, 0), Metrics(), lambda: None)
+    health = HealthServer(Address(LOOPBACK, 0), {}, Metrics())
     await health.start()
     held: list[socket.socket] = []
     try:

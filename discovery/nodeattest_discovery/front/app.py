@@ -21,7 +21,7 @@ from nodeattest_discovery.front.settings import FrontSettings
 from nodeattest_discovery.front.webhook import TokenReviewService
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_serving.health import Health
+from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.tls import ServingCertificate
 
@@ -72,7 +72,7 @@ async def run(
             webhook = (await _listen(stack, listener)).port
         health = None
         if settings.health is not None:
-            server = Health(settings.health, metrics, view.trouble)
+            server = HealthServer(settings.health, {"informers": view.trouble}, metrics)
             await server.start()
             stack.push_async_callback(server.stop)
             health = server.port

@@ -22,7 +22,7 @@ from nodeattest_identity.serve.service import IssuerService
 from nodeattest_identity.serve.settings import ApiServerSource, FileSource, KubeconfigSecretsSource, ServeSettings
 from nodeattest_identity.serve.sources import KeyFileReader, read_api_server
 from nodeattest_kube.client import ApiClient
-from nodeattest_serving.health import Health
+from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.settings import SettingsError
 from nodeattest_serving.tls import ServingCertificate
@@ -75,7 +75,7 @@ async def run(settings: ServeSettings, connect: Callable[[], ApiClient], *, star
         metrics.watch_turned_away(lambda: listener.turned_away)
         health = None
         if settings.health is not None:
-            health = Health(settings.health, metrics, following.trouble)
+            health = HealthServer(settings.health, {"documents": following.trouble}, metrics)
             await health.start()
             stack.push_async_callback(health.stop)
         ports = Ports(documents=listener.port, health=None if health is None else health.port)

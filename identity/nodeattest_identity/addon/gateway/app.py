@@ -32,7 +32,7 @@ from nodeattest_identity.addon.gateway.token_cache import TokenCache
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_kube.client import ApiClient
-from nodeattest_serving.health import Health
+from nodeattest_serving.health import HealthServer
 from nodeattest_serving.settings import SettingsError
 
 __all__ = ["Ports", "run"]
@@ -104,7 +104,9 @@ async def run(
         stack.push_async_callback(server.stop)
         health = None
         if settings.health is not None:
-            health = Health(settings.health, metrics, lambda: trust.trouble() or key_store.trouble())
+            health = HealthServer(
+                settings.health, {"front-proxy": trust.trouble, "signing-keys": key_store.trouble}, metrics
+            )
             await health.start()
             stack.push_async_callback(health.stop)
         ports = Ports(gateway=server.port, health=None if health is None else health.port)

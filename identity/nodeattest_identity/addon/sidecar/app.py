@@ -22,7 +22,7 @@ from nodeattest_identity.addon.sidecar.settings import SidecarSettings
 from nodeattest_identity.addon.sidecar.verifier_cache import CachedVerifier
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
-from nodeattest_serving.health import Health
+from nodeattest_serving.health import HealthServer
 from nodeattest_serving.tls import ServingCertificate
 
 __all__ = ["JWT_CACHE_SECONDS", "REVIEW_CACHE_SECONDS", "Ports", "VerifierSetup", "run", "with_task"]
@@ -88,7 +88,7 @@ async def run(
         metrics.watch(lambda: service.under_way, lambda: server.turned_away)
         health = None
         if settings.health is not None:
-            listener = Health(settings.health, metrics, parts.trouble)
+            listener = HealthServer(settings.health, {"verifiers": parts.trouble}, metrics)
             await listener.start()
             stack.push_async_callback(listener.stop)
             health = listener.port
