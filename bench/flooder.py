@@ -17,11 +17,11 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from bench.software_tpm import SoftwareAttestor
-from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.enrollment.enroll import USAGES
 from nodeattest_authenticator.formats.csr_object import manifest
 from nodeattest_authenticator.formats.endpoint import Endpoint
-from nodeattest_authenticator.transport.api_client import HttpsApi, Login
+from nodeattest_authenticator.transport.api_client import ApiClient, Credentials
+from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_providers import envelope
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.names import ProviderName, Purpose, signer_for
@@ -50,9 +50,9 @@ def main() -> None:
     os.nice(YIELDING)
 
     def file(numbers: range) -> None:
-        login = Login(username=f"system:bootstrap:{token[:6]}", token=token)
+        login = Credentials(username=f"system:bootstrap:{token[:6]}", token=token)
         deadline = Deadline.after(Clock(), PATIENCE)
-        api = HttpsApi(Endpoint.parse(server), login, ca_pem=Path(ca_file).read_bytes(), deadline=deadline)
+        api = ApiClient(Endpoint.parse(server), login, ca_pem=Path(ca_file).read_bytes(), deadline=deadline)
         for number in numbers:
             request = made[number]
             name = f"junk-{number}-{hashlib.sha256(request).hexdigest()[:16]}"

@@ -10,12 +10,12 @@ from bench.environment import BenchEnvironment, cpu_seconds
 from bench.figures import Figure
 from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator import certificate
-from nodeattest_authenticator.clock import Clock, Deadline, chance
 from nodeattest_authenticator.enrollment.enroll import Order, obtain
 from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.state.pending_request import Draft
-from nodeattest_authenticator.transport.api_client import HttpsApi, Login
+from nodeattest_authenticator.transport.api_client import ApiClient, Credentials
 from nodeattest_cli.demo.fleet import new_token
+from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_providers.names import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     NodeName,
@@ -98,9 +98,9 @@ def _machine(env: BenchEnvironment, number: int, token: str) -> tuple[Order, Sof
 
 def _join(env: BenchEnvironment, token: str, order: Order, attestor: SoftwareAttestor) -> None:
     deadline = Deadline.after(Clock(), PATIENCE)
-    login = Login(username=f"system:bootstrap:{token[:6]}", token=token)
-    api = HttpsApi(Endpoint.parse(env.world.workload.server), login, ca_pem=order.ca_pem, deadline=deadline)
+    login = Credentials(username=f"system:bootstrap:{token[:6]}", token=token)
+    api = ApiClient(Endpoint.parse(env.world.workload.server), login, ca_pem=order.ca_pem, deadline=deadline)
     try:
-        obtain(order, attestor=attestor, api=api, drafts=NoDrafts(), deadline=deadline, chance=chance)
+        obtain(order, attestor=attestor, api=api, drafts=NoDrafts(), deadline=deadline, random=random_unit)
     finally:
         api.close()

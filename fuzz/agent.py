@@ -107,7 +107,7 @@ def _failure(data: bytes) -> bool:
     read = failure_backoff.load(storage, _IDENTITY)
     failure = Failure("APIUnavailable", "no answer", remedy="wait", fate=Fate.TEMPORARY)
     after = failure_backoff.remember(
-        storage, _IDENTITY, failure, pause=failure_backoff.FIRST, now=NOW.timestamp(), chance=lambda: 0.5
+        storage, _IDENTITY, failure, pause=failure_backoff.FIRST, now=NOW.timestamp(), random=lambda: 0.5
     )
     require(after.until > NOW.timestamp(), "the next attempt lies ahead")
     return read is not None

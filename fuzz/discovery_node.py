@@ -11,9 +11,9 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.mutators.slips import Slips
 from fuzz.target import Target, require
-from nodeattest_discovery.node import configmap, credential, filed
+from nodeattest_discovery.node import configmap, credential, discovery_file
 from nodeattest_discovery.node.address import parse_endpoint, parse_server
-from nodeattest_discovery.node.filed import Filed, InFile
+from nodeattest_discovery.node.discovery_file import DiscoveryFile, FileReference
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = ["TARGETS"]
@@ -56,8 +56,8 @@ def _file(data: bytes) -> bool:
     strict, loose = _filed(text, trusted=False), _filed(text, trusted=True)
     require(strict is None or strict == loose, "what is refused less is read alike")
     if strict is not None:
-        require(strict.user == filed.User(), "no credential and no command from elsewhere")
-        require(not isinstance(strict.ca, InFile), "no file of this machine is read for a stranger")
+        require(strict.user == discovery_file.User(), "no credential and no command from elsewhere")
+        require(not isinstance(strict.ca, FileReference), "no file of this machine is read for a stranger")
     if loose is None:
         return False
     parse_server(loose.server)
@@ -71,9 +71,9 @@ def _file(data: bytes) -> bool:
     return True
 
 
-def _filed(text: str, *, trusted: bool) -> Filed | None:
+def _filed(text: str, *, trusted: bool) -> DiscoveryFile | None:
     try:
-        return filed.parse(text, local=trusted, allow_credentials=trusted)
+        return discovery_file.parse(text, local=trusted, allow_credentials=trusted)
     except Denied as denied:
         require("hunter2" not in str(denied), "no refusal shows a credential")
         refused(denied, Reason.CLUSTER_INFO_MALFORMED, Reason.DISCOVERY_FILE_NOT_ALLOWED)

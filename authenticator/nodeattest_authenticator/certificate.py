@@ -90,17 +90,17 @@ def checked(certificate_pem: bytes, key_pem: bytes, wanted: Wanted) -> tuple[byt
     return canonical, int(chain[0].not_valid_before_utc.timestamp()), int(chain[0].not_valid_after_utc.timestamp())
 
 
-def check_time(not_before: int, not_after: int, *, now: float, ahead: float | None) -> None:
-    """Check the times; ``ahead`` is by how many seconds this machine's clock is ahead of the API server's, if known.
+def check_time(not_before: int, not_after: int, *, now: float, clock_skew: float | None) -> None:
+    """Check the times; ``clock_skew``: seconds by which this machine's clock is ahead of the API server's, if known.
 
     Raises ``Failure``: that the clock is off where this explains it, else that the certificate is of no use.
     """
     if is_time_valid(not_before, not_after, now):
         return
     early = now < not_before
-    if ahead is not None and abs(ahead) > SKEW:
-        direction = "ahead of" if ahead > 0 else "behind"
-        raise _clock_off(f"it is {round(abs(ahead) / _MINUTE)} minutes {direction} the API server's")
+    if clock_skew is not None and abs(clock_skew) > SKEW:
+        direction = "ahead of" if clock_skew > 0 else "behind"
+        raise _clock_off(f"it is {round(abs(clock_skew) / _MINUTE)} minutes {direction} the API server's")
     if early:
         raise _clock_off(f"the certificate begins {round((not_before - now) / _MINUTE)} minutes in its future")
     raise _refused("it has expired")
@@ -111,7 +111,7 @@ def check_credential(credential: Credential, wanted: Wanted, *, now: float) -> N
     _, not_before, not_after = checked(credential.certificate_pem, credential.key_pem, wanted)
     if (not_before, not_after) != (credential.not_before, credential.not_after):
         raise _refused("its times are not those that the cache file states")
-    check_time(not_before, not_after, now=now, ahead=None)
+    check_time(not_before, not_after, now=now, clock_skew=None)
 
 
 def ca_pins(ca_pem: bytes) -> list[str]:

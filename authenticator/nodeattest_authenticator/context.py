@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
-from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.config.settings import Settings, load
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.exec_plugin.fast_path import FAILURE_FILE, UnsafeFileError, config_identity
 from nodeattest_authenticator.state import credential_cache, failure_backoff
 from nodeattest_authenticator.state.credential_cache import Cached, Credential
 from nodeattest_authenticator.state.storage import Storage
+from nodeattest_discovery.node.clock import Backoff, Clock, Deadline
 
 __all__ = [
     "Agent",
@@ -41,7 +41,7 @@ class Agent:
     """Its content's identity; a cached credential is bound to it."""
     storage: Storage
     clock: Clock
-    chance: Callable[[], float]
+    random: Callable[[], float]
     tell: Callable[[str], None]
     """Says something to whoever reads the log."""
 
@@ -53,7 +53,7 @@ class Agent:
         *,
         hostname: str,
         clock: Clock,
-        chance: Callable[[], float],
+        random: Callable[[], float],
         tell: Callable[[str], None],
         create: bool = True,
     ) -> Self:
@@ -70,7 +70,7 @@ class Agent:
             identity=identity,
             storage=storage,
             clock=clock,
-            chance=chance,
+            random=random,
             tell=tell,
         )
 
@@ -133,7 +133,7 @@ def issue_and_store(
     drafts = StoredDrafts(agent.storage, used_key_pem=current.key_pem if current else None)
     try:
         settings = reachable(agent.settings, deadline, agent.tell)
-        credential = issue(settings, agent.storage, current, drafts=drafts, deadline=deadline, chance=agent.chance)
+        credential = issue(settings, agent.storage, current, drafts=drafts, deadline=deadline, random=agent.random)
     except Failure as failure:
         if failure.fate is not Fate.USAGE:
             remember(agent, failure, current)
@@ -179,10 +179,10 @@ def remember(agent: Agent, failure: Failure, current: Credential | None, *, name
     now, pause = agent.clock.now(), failure_backoff.FIRST
     if current is not None:
         # Several attempts must fit into what is left of the certificate's life.
-        first, longest = failure_backoff.RENEWAL.denied
-        bounds = (first, min(longest, (current.not_after - now) / 8))
-        pause = failure_backoff.Pause(temporary=bounds, denied=bounds)
+        usual = failure_backoff.RENEWAL.denied
+        bounded = Backoff(usual.first, min(usual.longest, (current.not_after - now) / 8))
+        pause = failure_backoff.Pause(temporary=bounded, denied=bounded)
     with contextlib.suppress(OSError):
         failure_backoff.remember(
-            agent.storage, agent.identity, failure, pause=pause, now=now, chance=agent.chance, name=name
+            agent.storage, agent.identity, failure, pause=pause, now=now, random=agent.random, name=name
         )

@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 
 from cryptography import x509
 
-from nodeattest_authenticator.clock import chance
 from nodeattest_authenticator.exec_plugin.fast_path import CREDENTIAL_FILE
 from nodeattest_cli.demo.children import Children
 from nodeattest_controller.model.objects import items, mapping, moment, strings, text
+from nodeattest_discovery.node.clock import random_unit
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 
 PLUGIN_LIMIT = 90.0
@@ -90,7 +90,7 @@ class Kubelet:
 
     def run(self, stop: threading.Event) -> None:
         """Beat until ``stop``; the first moment is drawn, so that nodes do not march in step."""
-        stop.wait(chance() * self._beat)
+        stop.wait(random_unit() * self._beat)
         while not stop.is_set():
             began = time.monotonic()
             self._step()

@@ -19,7 +19,6 @@ from bench.joins import installed
 from bench.soak.audit import audit
 from bench.soak.kubelet import Diary, Kubelet
 from bench.soak.supervisor import Life, Supervisor
-from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_cli.demo.children import Children
@@ -28,6 +27,7 @@ from nodeattest_cli.demo.machine_spec import MachineSpec
 from nodeattest_cli.demo.platforms.tpm import TpmDemoPlatform
 from nodeattest_cli.demo.tools import Tools
 from nodeattest_cli.demo.world import CLUSTER, NAMESPACE
+from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_kube.jsontypes import JsonObject
 
 AT_ONCE = 4

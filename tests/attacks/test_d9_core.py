@@ -161,7 +161,7 @@ def world() -> World:
 def join(world: World, answer: Callable[[str], Reply]) -> object:
     with LyingServer(world.real.server(), Reply()) as server:
         server.says = script(answer(world.text(server)))
-        return by_token([server.endpoint], TOKEN, frozenset({world.real.pin}), VirtualTime().surroundings(limit=12))
+        return by_token([server.endpoint], TOKEN, frozenset({world.real.pin}), VirtualTime().environment(limit=12))
 
 
 @pytest.mark.parametrize(("row", "answer"), attacks(SIGNED))

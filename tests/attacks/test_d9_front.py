@@ -23,7 +23,7 @@ from nodeattest_discovery.front.authenticate import authenticate, bearer_token
 from nodeattest_discovery.front.settings import FrontLimits
 from nodeattest_discovery.jwt import mint, parse
 from nodeattest_discovery.node.by_front import by_front
-from nodeattest_discovery.node.found import Found
+from nodeattest_discovery.node.result import Found
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 
@@ -187,7 +187,7 @@ class Scene:
         return clusterinfo.build(self.server.url, b"".join(one.pem for one in bundle or (REAL,)))
 
     def find(self) -> Found:
-        return by_front(self.front.endpoint, TOKEN, frozenset({REAL.pin}), VirtualTime().surroundings(limit=12))
+        return by_front(self.front.endpoint, TOKEN, frozenset({REAL.pin}), VirtualTime().environment(limit=12))
 
 
 @contextmanager

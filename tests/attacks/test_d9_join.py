@@ -44,11 +44,11 @@ class Scene:
         return server
 
     def join(self, *endpoints: str, pins: frozenset[CaPin] = frozenset({REAL.pin})) -> object:
-        return by_token(endpoints, TOKEN, pins, VirtualTime().surroundings(limit=12))
+        return by_token(endpoints, TOKEN, pins, VirtualTime().environment(limit=12))
 
     def read(self, source: str, *, stdin: str = "", allow_credentials: bool = False) -> object:
-        around = VirtualTime().surroundings(limit=12, public_roots=PUBLIC.pem)
-        return by_file(source, around, stdin=stdin.encode, allow_credentials=allow_credentials)
+        environment = VirtualTime().environment(limit=12, public_roots=PUBLIC.pem)
+        return by_file(source, environment, stdin=stdin.encode, allow_credentials=allow_credentials)
 
     def file(self, content: object) -> str:
         path = self.folder / "discovery.conf"
@@ -56,7 +56,7 @@ class Scene:
         return str(path)
 
     def refresh(self, server: LyingServer) -> object:
-        return refresh([server.url], REAL.pem, "known", VirtualTime().surroundings())
+        return refresh([server.url], REAL.pem, "known", VirtualTime().environment())
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def redirected(scene: Scene) -> object:
 def evil_first(scene: Scene) -> object:
     evil, good = scene.stand(EVIL.server()), scene.stand(REAL.server())
     evil.says, good.says = signed(text(evil, REAL, EVIL), TOKEN), signed(text(good), TOKEN)
-    found = by_token([evil.endpoint, good.endpoint], TOKEN, frozenset({REAL.pin}), VirtualTime().surroundings(limit=12))
+    found = by_token([evil.endpoint, good.endpoint], TOKEN, frozenset({REAL.pin}), VirtualTime().environment(limit=12))
     assert (found.asked, found.ca_pem) == (good.url, REAL.pem)
     return found
 

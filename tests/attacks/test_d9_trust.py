@@ -70,7 +70,7 @@ def front_names_a_node(scene: Scene, *, hides: bool = False) -> object:
     node = scene.attacker(kubelets(REAL))
     told = text(node, REAL, EVIL, name="worker-1")
     node.says = status(401) if hides else config_map({"kubeconfig": told})
-    return by_front(scene.front(told).endpoint, TOKEN, PINS, VirtualTime().surroundings())
+    return by_front(scene.front(told).endpoint, TOKEN, PINS, VirtualTime().environment())
 
 
 def front_names_another(scene: Scene) -> object:
@@ -78,11 +78,11 @@ def front_names_another(scene: Scene) -> object:
     told = text(other, REAL, EVIL, name="hook.example")
     other.says = config_map({"kubeconfig": told})
     api = scene.api("# the cluster's own\n")
-    return by_front(scene.front(told).endpoint, TOKEN, PINS, VirtualTime().surroundings(), servers=[api.endpoint])
+    return by_front(scene.front(told).endpoint, TOKEN, PINS, VirtualTime().environment(), servers=[api.endpoint])
 
 
 def news(api: LyingServer, *trusted: Ca) -> object:
-    return refresh([api.url], b"".join(ca.pem for ca in trusted), "known", VirtualTime().surroundings())
+    return refresh([api.url], b"".join(ca.pem for ca in trusted), "known", VirtualTime().environment())
 
 
 def moved(certificate: Callable[[], bytes], trusted: tuple[Ca, ...], last: tuple[Ca, ...]) -> Attack:
@@ -123,7 +123,7 @@ def shown(certificate: bytes, host: str = "127.0.0.1") -> Attack:
         server = scene.stack.enter_context(LyingServer(certificate, status(404)))
         server.says = signed(text(server, REAL), TOKEN)
         try:
-            return by_token([f"{host}:{server.port}"], TOKEN, PINS, VirtualTime().surroundings(limit=12))
+            return by_token([f"{host}:{server.port}"], TOKEN, PINS, VirtualTime().environment(limit=12))
         finally:
             assert server.headers <= QUIET
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from agent_cluster import TOKEN, FakeApi
 
-from nodeattest_authenticator.clock import Clock, chance
 from nodeattest_authenticator.context import Agent
+from nodeattest_discovery.node.clock import Clock, random_unit
 
 COMMAND = Path(sys.executable).parent / "kubelet-authenticator"
 NODE = "node-0"
@@ -107,7 +107,7 @@ class Machine:
             str(self.cache),
             hostname="host",
             clock=clock or Clock(),
-            chance=chance,
+            random=random_unit,
             tell=notes.append,
         )
 

@@ -25,7 +25,8 @@ OTHERS = {
     "nodeattest_providers.pkcs10",
     "nodeattest_providers.tpm.event_log",  # the node sends its log unread
     "nodeattest_providers.tpm.event_log_checks",
-    "nodeattest_discovery.node",
+    "nodeattest_discovery.clusterinfo",
+    "nodeattest_discovery.node.client",
     "pyasn1",
     "subprocess",
     "tpm2_pytss",  # comes when the TPM is opened

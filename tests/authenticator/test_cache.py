@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -14,16 +15,20 @@ from agent_machine import NODE, Machine
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from discovered_cluster import Discoverer
 from hypothesis import given
 from hypothesis import strategies as st
+from test_credential import challenge_then_sign, make_due
+from test_discovery_refresh import certificate
 
-from nodeattest_authenticator.clock import Clock
 from nodeattest_authenticator.context import usable
 from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.exec_plugin import background_renewal
 from nodeattest_authenticator.exec_plugin.handle import credential
 from nodeattest_authenticator.state import credential_cache
 from nodeattest_authenticator.state.credential_cache import Cached, Credential
 from nodeattest_authenticator.state.storage import Storage
+from nodeattest_discovery.node.clock import Clock
 
 IDENTITY = b"1.2.3.4"
 
@@ -199,3 +204,37 @@ def test_a_key_never_shows(machine: Machine) -> None:
     store(machine)
     cached = found(machine, [])
     assert "PRIVATE" not in repr(cached)
+
+
+def no_fork() -> int:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def test_a_renewal_that_cannot_be_started_costs_no_valid_credential(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.challenged()
+    machine.api.on_create = challenge_then_sign
+    assert machine.run().returncode == 0
+    make_due(machine)
+    monkeypatch.setattr(os, "fork", no_fork)
+    said: list[str] = []
+    agent = machine.agent(said=said)
+    with agent.storage:
+        answer = json.loads(credential(agent, machine.info().encode()))
+    assert answer["status"]["clientCertificateData"]
+    assert said == ["the renewal waits: no process can be started for it: Resource temporarily unavailable"]
+
+
+def test_a_refresh_that_cannot_be_started_leaves_the_renewal_alone(
+    node: Discoverer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = certificate(node)
+    make_due(node.installed)
+    monkeypatch.setattr(os, "fork", no_fork)
+    said: list[str] = []
+    agent = node.installed.agent(said=said)
+    with agent.storage:
+        background_renewal.run(agent)
+    assert certificate(node) != before
+    assert said[0].startswith("the cluster was not asked what changed: no process can be started")

@@ -92,13 +92,13 @@ def test_any_bytes_are_refused_and_nothing_else_happens(certificate: bytes, key:
 )
 def test_a_wrong_time_is_laid_to_the_clock_where_that_explains_it(now: float, ahead: float | None, says: str) -> None:
     with pytest.raises(Failure) as caught:
-        check_time(1000, 2000, now=now, ahead=ahead)
+        check_time(1000, 2000, now=now, clock_skew=ahead)
     assert says in str(caught.value)
 
 
 @pytest.mark.parametrize("now", [700, 1000, 1999])
 def test_five_minutes_of_skew_are_tolerated_at_the_beginning(now: float) -> None:
-    check_time(1000, 2000, now=now, ahead=None)
+    check_time(1000, 2000, now=now, clock_skew=None)
 
 
 def spki_pin(authority: Authority) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import yaml
@@ -196,3 +197,27 @@ def test_it_is_written_as_json_which_every_reader_of_yaml_reads_alike(joiner: Di
     data = joiner.folder.joinpath("kubelet/config.yaml").read_bytes()
     assert data.startswith(MARK)
     assert json.loads(data.removeprefix(MARK)) == written(joiner)
+
+
+class LockedWhenRead(dict[str, Any]):
+    """What the API server shows; whoever reads kubelet's configuration finds the cache directory's lock taken after."""
+
+    def __init__(self, shown: dict[str, Any], lock: IO[bytes]) -> None:
+        super().__init__(shown)
+        self.lock = lock
+
+    def __getitem__(self, path: str) -> Any:  # noqa: ANN401 - any object
+        if path == KUBELET_CONFIG:
+            fcntl.flock(self.lock, fcntl.LOCK_EX)
+        return super().__getitem__(path)
+
+
+def test_kubelets_files_are_written_by_one_process_at_a_time(joiner: Discoverer) -> None:
+    joiner.folder.joinpath("cache").mkdir(mode=0o700)
+    with joiner.folder.joinpath("cache/lock").open("wb") as lock:
+        joiner.api.readable = LockedWhenRead(joiner.api.readable, lock)
+        joiner.options["--timeout"] = "2"
+        done = joiner.join()
+    assert "LockTimeout" in done.stderr
+    for name in ("pki/ca.crt", "kubelet/config.yaml", "etc/kubelet.conf"):
+        assert not joiner.folder.joinpath(name).exists()

@@ -13,14 +13,14 @@ from agent_cluster import TOKEN, Authority, FakeApi
 from test_credential import challenge_then_sign
 
 from nodeattest_authenticator.certificate import pin
-from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.enrollment.enroll import Order, new_draft, obtain, renewal_moment
 from nodeattest_authenticator.enrollment.evidence_version import AGREED_FOR, Agreed
 from nodeattest_authenticator.errors import Failure, Fate
 from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.state.credential_cache import Credential
 from nodeattest_authenticator.state.pending_request import Draft, Filed
-from nodeattest_authenticator.transport.api_client import HttpsApi, Login
+from nodeattest_authenticator.transport.api_client import ApiClient, Credentials
+from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
@@ -111,9 +111,9 @@ class Bench:
 
     def obtain(self, *, token: str = TOKEN) -> Credential:
         deadline = Deadline.after(self.clock, self.seconds)
-        login = Login(username=f"system:bootstrap:{token[:6]}", token=token)
+        login = Credentials(username=f"system:bootstrap:{token[:6]}", token=token)
         server = Endpoint.parse(self.fake.url)
-        https = HttpsApi(server, login, ca_pem=self.order.ca_pem, deadline=deadline)
+        https = ApiClient(server, login, ca_pem=self.order.ca_pem, deadline=deadline)
         try:
             return obtain(
                 self.order,
@@ -122,7 +122,7 @@ class Bench:
                 drafts=self.drafts,
                 agreed=self.agreements,
                 deadline=deadline,
-                chance=lambda: 0.5,
+                random=lambda: 0.5,
             )
         finally:
             https.close()
@@ -559,7 +559,7 @@ def test_a_draft_whose_parts_do_not_belong_together_is_not_used(
 
 
 def test_the_renewal_moment_lies_between_half_and_seventy_percent() -> None:
-    for chance in (0.0, 0.3, 0.999):
-        at = renewal_moment(now=1000, not_after=2000, renewable=True, chance=lambda chance=chance: chance)
+    for drawn in (0.0, 0.3, 0.999):
+        at = renewal_moment(now=1000, not_after=2000, renewable=True, random=lambda drawn=drawn: drawn)
         assert 1500 <= at <= 1700
-    assert renewal_moment(now=1000, not_after=2000, renewable=False, chance=lambda: 0.0) == 2000
+    assert renewal_moment(now=1000, not_after=2000, renewable=False, random=lambda: 0.0) == 2000

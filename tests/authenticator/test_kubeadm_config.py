@@ -12,11 +12,11 @@ from agent_cluster import TOKEN, Authority, FakeApi
 from agent_machine import NODE
 from discovered_cluster import Discoverer, pin, publish
 
-from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.commands.cluster_source import ByFile, ByToken
 from nodeattest_authenticator.commands.kubeadm_config import Joining, parse
 from nodeattest_authenticator.errors import Failure, Fate
 from nodeattest_authenticator.transport.retry import patiently
+from nodeattest_discovery.node.clock import Clock, Deadline
 
 HASH = "sha256:" + "ab" * 32
 OTHER = "zyxwvu.0123456789abcdef"
@@ -264,7 +264,7 @@ def test_at_the_first_boot_the_agent_tries_again_with_pauses_that_differ() -> No
     made = patiently(
         failing(Fate.TEMPORARY, Fate.TEMPORARY),
         Deadline.after(clock, 60),
-        chance=lambda: next(chances),
+        random=lambda: next(chances),
         tell=said.append,
     )
     assert made == "joined"
@@ -278,7 +278,7 @@ def test_at_the_first_boot_the_agent_tries_again_with_pauses_that_differ() -> No
 def test_the_agents_patience_ends(fates: list[Fate], patience: int) -> None:
     clock, slept = virtual()
     with pytest.raises(Failure):
-        patiently(failing(*fates), Deadline.after(clock, patience), chance=lambda: 0.0, tell=lambda _: None)
+        patiently(failing(*fates), Deadline.after(clock, patience), random=lambda: 0.0, tell=lambda _: None)
     assert sum(slept) <= patience
 
 

@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_authenticator.clock import Clock, Deadline, chance
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.enrollment.evidence_version import Agreed
@@ -28,6 +27,7 @@ from nodeattest_authenticator.state.evidence_version_store import StoredAgreemen
 from nodeattest_authenticator.state.lock import exclusive, exclusive_if_free
 from nodeattest_authenticator.state.pending_request import Draft, Filed, StoredDrafts
 from nodeattest_authenticator.state.storage import Storage
+from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_providers.names import NodeName, ProviderName
 
 
@@ -102,7 +102,7 @@ def test_pauses_double_with_jitter_up_to_their_bound(storage: Storage) -> None:
     until: list[float] = []
     for _ in range(8):
         remembered = failure_backoff.remember(
-            storage, b"i", denied(), pause=failure_backoff.FIRST, now=1000, chance=lambda: 0.5
+            storage, b"i", denied(), pause=failure_backoff.FIRST, now=1000, random=lambda: 0.5
         )
         until.append(remembered.until - 1000)
     assert until == [30, 60, 120, 240, 480, 600, 600, 600]
@@ -112,14 +112,14 @@ def test_pauses_double_with_jitter_up_to_their_bound(storage: Storage) -> None:
 def test_a_failed_renewal_pauses_for_thirty_to_ninety_seconds(
     storage: Storage, drawn: float, least: int, most: int
 ) -> None:
-    made = failure_backoff.remember(storage, b"i", denied(), pause=failure_backoff.RENEWAL, now=0, chance=lambda: drawn)
+    made = failure_backoff.remember(storage, b"i", denied(), pause=failure_backoff.RENEWAL, now=0, random=lambda: drawn)
     assert least <= made.until <= most
 
 
 def test_a_temporary_failure_pauses_for_seconds_only(storage: Storage) -> None:
     failure = Failure("Timeout", "m", remedy="r", fate=Fate.TEMPORARY)
     assert (
-        failure_backoff.remember(storage, b"i", failure, pause=failure_backoff.FIRST, now=0, chance=lambda: 0.5).until
+        failure_backoff.remember(storage, b"i", failure, pause=failure_backoff.FIRST, now=0, random=lambda: 0.5).until
         == 2
     )
 
@@ -127,14 +127,14 @@ def test_a_temporary_failure_pauses_for_seconds_only(storage: Storage) -> None:
 def test_a_node_is_back_soon_after_an_api_server_that_was_long_away(storage: Storage) -> None:
     failure = Failure("APIUnavailable", "m", remedy="r", fate=Fate.TEMPORARY)
     pauses = [
-        failure_backoff.remember(storage, b"i", failure, pause=failure_backoff.FIRST, now=0, chance=lambda: 0.5).until
+        failure_backoff.remember(storage, b"i", failure, pause=failure_backoff.FIRST, now=0, random=lambda: 0.5).until
         for _ in range(40)
     ]
     assert max(pauses) == 60
 
 
 def test_a_failure_is_loaded_under_its_own_configuration_only(storage: Storage) -> None:
-    made = failure_backoff.remember(storage, b"i", denied(), pause=failure_backoff.FIRST, now=0, chance=chance)
+    made = failure_backoff.remember(storage, b"i", denied(), pause=failure_backoff.FIRST, now=0, random=random_unit)
     assert failure_backoff.load(storage, b"i") == made
     assert failure_backoff.load(storage, b"j") is None
     assert made.text == "MachineNotFound: the cluster refused; create it"
@@ -331,7 +331,7 @@ def test_any_draft_file_is_a_draft_or_none(document: object, tmp_path_factory: p
 
 
 def test_chance_is_a_fraction() -> None:
-    drawn = {chance() for _ in range(100)}
+    drawn = {random_unit() for _ in range(100)}
     assert len(drawn) > 90
     assert all(0 <= value < 1 for value in drawn)
 

@@ -24,10 +24,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from test_credential import challenge_then_sign, make_due
 
-from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.context import issue_and_store
 from nodeattest_authenticator.errors import Failure
 from nodeattest_authenticator.kubelet_serving.serve import Served, serve
+from nodeattest_discovery.node.clock import Deadline
 
 ADDRESS = "127.0.0.7"
 SERVING = {"dnsNames": [NODE, "alias.example"], "ipAddresses": [ADDRESS, "fd00::7"]}
@@ -548,7 +548,7 @@ def test_a_watch_whose_network_is_down_rests_while_its_certificate_is_good(joine
     program = f"""
 import sys, time
 from nodeattest_authenticator.context import Agent
-from nodeattest_authenticator.clock import Clock
+from nodeattest_discovery.node.clock import Clock
 from nodeattest_authenticator.kubelet_serving.watch import run
 
 slept = []
@@ -562,9 +562,9 @@ def sleep(seconds):
 
 def open_agent():
     places = {(str(joined.config), str(joined.cache))!r}
-    return Agent.open(*places, hostname="h", clock=clock, chance=float, tell=print)
+    return Agent.open(*places, hostname="h", clock=clock, random=float, tell=print)
 
-run(open_agent, ["true"], clock=Clock(clock.now, clock.monotonic, sleep), chance=float, tell=print)
+run(open_agent, ["true"], clock=Clock(clock.now, clock.monotonic, sleep), random=float, tell=print)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 7, done.stderr

@@ -190,7 +190,7 @@ class Watched(VirtualTime):
 
     def run(self) -> list[float]:
         with pytest.raises(Stopped):
-            watch(self.attempt, self.look, clock=self.clock, chance=lambda: 0.5, tell=self.said.append)
+            watch(self.attempt, self.look, clock=self.clock, random=lambda: 0.5, tell=self.said.append)
         return [round(at - 1000) for at in self.tried]
 
 
@@ -232,7 +232,7 @@ def test_what_changes_is_noticed_within_a_minute(change: dict[str, Any]) -> None
 def test_an_attempt_that_cannot_be_made_is_a_failed_one() -> None:
     program = """
 import sys
-from nodeattest_authenticator.clock import Clock
+from nodeattest_discovery.node.clock import Clock
 from nodeattest_authenticator.errors import Failure
 from nodeattest_authenticator.kubelet_serving.watch import run
 
@@ -244,7 +244,7 @@ def tell(words):
     if "next attempt" in words:
         sys.exit(7)
 
-run(open_agent, ["/nonexistent/kubelet-authenticator"], clock=Clock(), chance=lambda: 0.5, tell=tell)
+run(open_agent, ["/nonexistent/kubelet-authenticator"], clock=Clock(), random=lambda: 0.5, tell=tell)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 7, done.stderr

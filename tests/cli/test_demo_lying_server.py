@@ -9,7 +9,7 @@ import pytest
 from nodeattest_cli.demo.lying_server import LyingServer
 from nodeattest_discovery import clusterinfo, jws, token
 from nodeattest_discovery.node.by_token import by_token
-from nodeattest_discovery.node.surroundings import Surroundings
+from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.pins import CaPin
 from nodeattest_providers.errors import Denied, Reason
 
@@ -24,8 +24,8 @@ def test_an_answer_of_http_1_0_that_ends_with_its_connection_is_read_and_judged(
         server.say({"kubeconfig": kubeconfig, f"jws-kubeconfig-{stolen.id}": signature})
         endpoint = server.url.removeprefix("https://")
         with pytest.raises(Denied) as refused:
-            by_token([endpoint], stolen, ANOTHER, Surroundings(limit=2))
+            by_token([endpoint], stolen, ANOTHER, Environment(limit=2))
         assert refused.value.reason is Reason.CA_NOT_PINNED
-        found = by_token([endpoint], stolen, None, Surroundings(limit=2))
+        found = by_token([endpoint], stolen, None, Environment(limit=2))
         assert found.kubeconfig == kubeconfig
         assert server.credentials == []

@@ -59,8 +59,8 @@ class Cluster:
         return self.find_at(self.write(content), allow_credentials=allow_credentials)
 
     def find_at(self, source: str, *, allow_credentials: bool = False) -> FileFound:
-        around = self.time.surroundings(limit=12, public_roots=PUBLIC.pem)
-        return by_file(source, around, stdin=self.stdin, allow_credentials=allow_credentials)
+        environment = self.time.environment(limit=12, public_roots=PUBLIC.pem)
+        return by_file(source, environment, stdin=self.stdin, allow_credentials=allow_credentials)
 
     def reason(self, content: Config | str | bytes, *, allow_credentials: bool = False) -> Reason:
         return self.reason_at(self.write(content), allow_credentials=allow_credentials)

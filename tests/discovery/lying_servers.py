@@ -25,7 +25,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.node.surroundings import Surroundings
+from nodeattest_discovery.node.clock import Clock
+from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.pins import CaPin, pin_of
 from nodeattest_discovery.token import BootstrapToken
 
@@ -253,11 +254,9 @@ class VirtualTime:
     def sleep(self, seconds: float) -> None:
         self.moment += seconds
 
-    def surroundings(self, limit: float = 300.0, public_roots: bytes | None = None) -> Surroundings:
-        return Surroundings(
-            monotonic=lambda: self.moment,
-            sleep=self.sleep,
-            now=lambda: time.time() + self.ahead,
+    def environment(self, limit: float = 300.0, public_roots: bytes | None = None) -> Environment:
+        return Environment(
+            clock=Clock(now=lambda: time.time() + self.ahead, monotonic=lambda: self.moment, sleep=self.sleep),
             tell=self.told.append,
             limit=limit,
             public_roots=public_roots,

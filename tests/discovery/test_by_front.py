@@ -13,7 +13,7 @@ from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, VirtualTi
 
 from nodeattest_discovery import clusterinfo, jws, jwt
 from nodeattest_discovery.node.by_front import by_front
-from nodeattest_discovery.node.found import Found
+from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.pins import CaPin
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -35,7 +35,7 @@ class Scene:
         return clusterinfo.build(self.cluster.url, REAL.pem)
 
     def find(self, pins: frozenset[CaPin] | None = PINS, time: VirtualTime | None = None) -> Found:
-        return by_front(self.front.endpoint, TOKEN, pins, (time or VirtualTime()).surroundings(limit=12))
+        return by_front(self.front.endpoint, TOKEN, pins, (time or VirtualTime()).environment(limit=12))
 
     def reason(self, pins: frozenset[CaPin] | None = PINS) -> tuple[type[Exception], Reason] | None:
         try:
@@ -89,7 +89,7 @@ def test_the_front_sees_a_jwt_and_the_cluster_no_credential_at_all(scene: Scene)
     (seen,) = scene.front.seen
     assert seen.names == {*QUIET, "authorization"}
     scheme, _, question = dict(seen.headers)["authorization"].partition(" ")
-    proved = jwt.verify(jwt.parse(question.encode()), TOKEN, now=VirtualTime().surroundings().now())
+    proved = jwt.verify(jwt.parse(question.encode()), TOKEN, now=VirtualTime().environment().clock.now())
     assert (scheme, proved.token_id) == ("Bearer", TOKEN.id)
     assert TOKEN.secret not in str(seen)
     assert scene.cluster.headers == QUIET
@@ -256,7 +256,7 @@ def test_no_pin_at_all_and_an_odd_address_are_refused_before_anything_is_sent(sc
     assert scene.reason(frozenset()) == (Denied, Reason.CA_PIN_MALFORMED)
     for address in ("http://front:80", "front", "https://front/path", "https://user@front"):
         with pytest.raises(Denied):
-            by_front(address, TOKEN, PINS, VirtualTime().surroundings())
+            by_front(address, TOKEN, PINS, VirtualTime().environment())
     assert not scene.front.seen
 
 
@@ -285,9 +285,9 @@ def test_a_known_server_bears_the_answer_out_and_the_one_that_it_names_is_not_as
     with LyingServer(REAL.server(), status(404)) as named, LyingServer(REAL.server(), status(503)) as away:
         text = clusterinfo.build(named.url, REAL.pem)
         scene.front.says, scene.cluster.says = answer(text), config_map({"kubeconfig": text})
-        around = VirtualTime().surroundings()
+        environment = VirtualTime().environment()
         known = [away.endpoint, scene.cluster.endpoint]
-        found = by_front(scene.front.endpoint, TOKEN, PINS, around, servers=known)
+        found = by_front(scene.front.endpoint, TOKEN, PINS, environment, servers=known)
         assert (found.asked, found.info.server) == (scene.cluster.url, named.url)
         assert named.url in found.notes[0]
         assert not named.seen
@@ -299,8 +299,8 @@ def test_where_a_known_server_tells_nobody_it_is_the_one_that_is_found(scene: Sc
     with LyingServer(REAL.server(), status(404)) as named:
         text = clusterinfo.build(named.url, REAL.pem).replace("    server:", "    tls-server-name: other\n    server:")
         scene.front.says, scene.cluster.says = answer(text), status(code)
-        around = VirtualTime().surroundings()
-        found = by_front(scene.front.endpoint, TOKEN, PINS, around, servers=[scene.cluster.endpoint])
+        environment = VirtualTime().environment()
+        found = by_front(scene.front.endpoint, TOKEN, PINS, environment, servers=[scene.cluster.endpoint])
         assert (found.asked, found.info.server, found.info.tls_server_name) == (*[scene.cluster.url] * 2, None)
         assert any(named.url in note for note in found.notes)
 
@@ -316,10 +316,10 @@ def test_a_leaked_token_and_any_certificate_of_the_ca_do_not_make_a_cluster_wher
         )
         scene.front.says = answer(text)
         other.says = config_map({"kubeconfig": text}) if code == 200 else status(code)
-        around = VirtualTime().surroundings()
-        assert by_front(scene.front.endpoint, TOKEN, PINS, around).asked == other.url
+        environment = VirtualTime().environment()
+        assert by_front(scene.front.endpoint, TOKEN, PINS, environment).asked == other.url
         other.seen.clear()
         with pytest.raises(Denied) as refused:
-            by_front(scene.front.endpoint, TOKEN, PINS, around, servers=[scene.cluster.endpoint])
+            by_front(scene.front.endpoint, TOKEN, PINS, environment, servers=[scene.cluster.endpoint])
         assert refused.value.reason is Reason.CLUSTER_INFO_CHANGED
         assert not other.seen

@@ -12,7 +12,7 @@ from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, VirtualTi
 
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.node.by_token import by_token
-from nodeattest_discovery.node.found import Found
+from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.pins import CaPin
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -28,7 +28,7 @@ def find(
     *servers: LyingServer | str, pins: frozenset[CaPin] | None, time: VirtualTime | None = None, limit: float = 12
 ) -> Found:
     endpoints = [server if isinstance(server, str) else server.endpoint for server in servers]
-    return by_token(endpoints, TOKEN, pins, (time or VirtualTime()).surroundings(limit=limit))
+    return by_token(endpoints, TOKEN, pins, (time or VirtualTime()).environment(limit=limit))
 
 
 def reason(action: Callable[[], object]) -> Reason | None:

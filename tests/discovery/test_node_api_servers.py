@@ -16,8 +16,9 @@ from token_world import TokenCluster
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.node.by_file import by_file
 from nodeattest_discovery.node.by_token import by_token
+from nodeattest_discovery.node.clock import Clock
+from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.node.refresh import refresh
-from nodeattest_discovery.node.surroundings import Surroundings
 from nodeattest_discovery.pins import pin_of
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
@@ -25,7 +26,7 @@ from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
-AROUND: Final = Surroundings(limit=20.0)
+AROUND: Final = Environment(limit=20.0)
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-public"
 _NAME: Final = "tests-read-cluster-info"
 
@@ -93,15 +94,16 @@ def test_a_server_under_another_ca_than_the_pinned_is_not_believed(cluster: Read
     cluster.publish({"kubeconfig": text, "jws-kubeconfig-nod002": jws.sign(text.encode(), token)})
     cluster.allow()
     with pytest.raises(Unavailable) as caught:
-        by_token([cluster.endpoint], token, frozenset({evil.pin}), Surroundings(limit=2))
+        by_token([cluster.endpoint], token, frozenset({evil.pin}), Environment(limit=2))
     assert caught.value.reason == Reason.SERVER_NOT_TRUSTED
 
 
 def test_a_closed_cluster_info_is_waited_for(cluster: Readable) -> None:
     token = cluster.add("nod003")
     cluster.publish({"kubeconfig": cluster.text, "jws-kubeconfig-nod003": jws.sign(cluster.text.encode(), token)})
-    around = Surroundings(limit=20, sleep=lambda _: cluster.allow())
-    assert by_token([cluster.endpoint], token, frozenset({pin_of(cluster.ca)}), around).asked == cluster.plane.server
+    environment = Environment(limit=20, clock=Clock(sleep=lambda _: cluster.allow()))
+    found = by_token([cluster.endpoint], token, frozenset({pin_of(cluster.ca)}), environment)
+    assert found.asked == cluster.plane.server
 
 
 def test_a_file_is_enough_where_cluster_info_is_closed(cluster: Readable, tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def test_a_refresh_follows_a_rotation_and_refuses_a_replacement(cluster: Readabl
     cluster.publish({"kubeconfig": cluster.text})
     servers = [cluster.plane.server]
     told: list[str] = []
-    assert refresh(servers, held, cluster.text, Surroundings(tell=told.append)) is None
+    assert refresh(servers, held, cluster.text, Environment(tell=told.append)) is None
     assert "403" in told[0]
     cluster.allow()
     assert refresh(servers, held, cluster.text, AROUND) is None
@@ -153,7 +155,7 @@ def test_a_cluster_is_found_by_a_token_that_kube_controller_manager_signed_with(
                 stack.enter_context(controller_manager(real_control_plane, assets, ["bootstrapsigner"]))
             time.sleep(0.1)
 
-        around = Surroundings(limit=60, sleep=start)
-        found = by_token([cluster.endpoint], token, frozenset({pin_of(cluster.ca)}), around)
+        environment = Environment(limit=60, clock=Clock(sleep=start))
+        found = by_token([cluster.endpoint], token, frozenset({pin_of(cluster.ca)}), environment)
         assert found.kubeconfig == cluster.text
         assert not signer

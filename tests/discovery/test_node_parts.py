@@ -149,9 +149,9 @@ def test_any_bytes_are_a_configmap_or_denied(body: bytes) -> None:
         configmap.parse(body)
 
 
-def test_patience_ends_where_it_was_said() -> None:
+def test_no_attempt_begins_after_the_deadline() -> None:
     time = VirtualTime()
-    patience = time.surroundings(limit=12).patience()
-    assert [patience.pause(), patience.pause(), patience.pause()] == [True, True, False]
-    assert patience.left == 2
+    deadline = time.environment(limit=12).deadline()
+    assert [deadline.pause(5), deadline.pause(5), deadline.pause(5)] == [True, True, False]
+    assert deadline.left == 2
     assert time.moment == 10

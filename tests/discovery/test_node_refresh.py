@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from lying_servers import QUIET, Ca, LyingServer, Reply, Says, VirtualTime, config_map, script, status
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.node.found import Found
 from nodeattest_discovery.node.refresh import refresh
+from nodeattest_discovery.node.result import Found
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 OLD, NEW, EVIL = Ca("old"), Ca("new"), Ca("evil")
@@ -29,7 +29,7 @@ class Servers:
 
     def ask(self, *servers: LyingServer, trusted: tuple[Ca, ...] = (OLD,), known: str | None = "known") -> Found | None:
         pem = b"".join(ca.pem for ca in trusted)
-        return refresh([server.url for server in servers], pem, known, self.time.surroundings())
+        return refresh([server.url for server in servers], pem, known, self.time.environment())
 
     def reason(self, *servers: LyingServer, trusted: tuple[Ca, ...] = (OLD,)) -> Reason:
         with pytest.raises((Denied, Unavailable)) as caught:
@@ -91,7 +91,7 @@ def test_a_renewed_certificate_of_the_same_key_is_the_same_ca(servers: Servers) 
     assert ca.certificate != short
     server.says = published(text(server, ca))
     pem = short.public_bytes(Encoding.PEM)
-    found = refresh([server.url], pem, None, servers.time.surroundings())
+    found = refresh([server.url], pem, None, servers.time.environment())
     assert found is not None
     assert found.ca_pem == ca.pem
 
@@ -135,23 +135,23 @@ def test_a_node_that_keeps_its_server_follows_cas_though_the_named_one_is_out_of
     here = servers.stand(OLD)
     with LyingServer(OLD.server(), status(404)) as gone:
         here.says = published(text(gone, OLD, NEW))
-    around = servers.time.surroundings()
-    found = refresh([here.url], OLD.pem, "known", around, keeps_server=True)
+    environment = servers.time.environment()
+    found = refresh([here.url], OLD.pem, "known", environment, keeps_server=True)
     assert found is not None
     assert found.ca_pem == OLD.pem + NEW.pem
     assert here.headers <= QUIET
     with pytest.raises(Unavailable):
-        refresh([here.url], OLD.pem, "known", around)
+        refresh([here.url], OLD.pem, "known", environment)
 
 
 def test_a_node_that_keeps_its_server_lets_that_one_bear_out_which_cas_stay(servers: Servers) -> None:
     here, moved = servers.stand(OLD), servers.stand(NEW)
     here.says = moved.says = published(text(here, NEW))
-    around = servers.time.surroundings()
+    environment = servers.time.environment()
     with pytest.raises(Unavailable) as refused:
-        refresh([here.url], OLD.pem + NEW.pem, "known", around, keeps_server=True)
+        refresh([here.url], OLD.pem + NEW.pem, "known", environment, keeps_server=True)
     assert refused.value.reason is Reason.SERVER_NOT_TRUSTED
-    assert refresh([moved.url], OLD.pem + NEW.pem, "known", around, keeps_server=True) is not None
+    assert refresh([moved.url], OLD.pem + NEW.pem, "known", environment, keeps_server=True) is not None
 
 
 # What must not be believed

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
-from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -12,10 +9,13 @@ from certified import CLIENT, LOOPBACK, certified
 from cryptography import x509
 from lying_servers import Ca, LyingServer, Reply, VirtualTime, config_map
 
-from nodeattest_authenticator.transport.api_client import Login, client_context
+from nodeattest_authenticator.config.discovery import Cluster
+from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.transport.probe import fault_of
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.node import fetch
+from nodeattest_discovery.node import client, https
 from nodeattest_discovery.node.address import Address
+from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_discovery.node.refresh import refresh
 from nodeattest_providers.errors import Reason, Unavailable
 
@@ -25,9 +25,10 @@ of_real = partial(certified, ca=REAL)
 
 def outcome(certificate: bytes, host: str = "127.0.0.1", name: str | None = None) -> Reason | None:
     with LyingServer(certificate, Reply(body=b"{}")) as server:
-        patience = VirtualTime().surroundings().patience()
+        deadline = VirtualTime().environment().deadline()
         try:
-            fetch.get(Address(host, server.port), "/", fetch.Verified(ca_pem=REAL.pem, server_name=name), patience)
+            trust = https.Verified(ca_pem=REAL.pem, server_name=name)
+            client.get(Address(host, server.port), "/", trust, deadline, headers={})
         except Unavailable as unavailable:
             assert not server.seen
             return unavailable.reason
@@ -62,15 +63,9 @@ def test_an_api_servers_certificate_passes() -> None:
 
 def agents(certificate: bytes, ca: Ca, host: str) -> bool:
     """Tell whether the agent's own requests would go there."""
-    context = client_context(ca.pem, Login(username="x"))
-    with (
-        LyingServer(certificate, Reply()) as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=10) as plain,
-        suppress(ssl.SSLCertVerificationError),
-        context.wrap_socket(plain, server_hostname=host) as peer,
-    ):
-        return peer.version() is not None
-    return False
+    with LyingServer(certificate, Reply()) as server:
+        cluster = Cluster(endpoint=Endpoint("127.0.0.1", server.port, ""), tls_server_name=host, ca_pem=ca.pem)
+        return fault_of(cluster, Deadline.after(Clock(), 10)) is None
 
 
 def test_the_agent_trusts_whom_discovery_trusts() -> None:
@@ -86,6 +81,6 @@ def test_a_server_moves_under_the_new_ca_once_servers_show_it() -> None:
     with LyingServer(new.server(), Reply()) as here, LyingServer(new.server(), Reply()) as there:
         text = clusterinfo.build(there.url, new.pem)
         here.says = there.says = config_map({"kubeconfig": text})
-        found = refresh([here.url], REAL.pem + new.pem, "known", VirtualTime().surroundings())
+        found = refresh([here.url], REAL.pem + new.pem, "known", VirtualTime().environment())
         assert found is not None
         assert found.info.server == there.url

@@ -20,7 +20,7 @@ from lying_servers import Ca
 
 from nodeattest_controller import manifests
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.node.surroundings import Surroundings
+from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.pins import CaPin, pin_of
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, Usage, encode, secret_name
 from nodeattest_discovery.token import BootstrapToken, generate
@@ -168,6 +168,6 @@ class FrontProcess:
         return self.read("/readyz")[0] == 200
 
 
-def quick() -> Surroundings:
-    """Surroundings of a node that does not wait long."""
-    return Surroundings(limit=10.0)
+def quick() -> Environment:
+    """Make the environment of a node that does not wait long."""
+    return Environment(limit=10.0)

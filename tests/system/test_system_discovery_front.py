@@ -12,7 +12,7 @@ from lying_servers import Ca
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node.by_front import by_front
-from nodeattest_discovery.node.found import Found
+from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.secret import Usage
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Unavailable

@@ -12,21 +12,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from nodeattest_authenticator.clock import Clock
 from nodeattest_authenticator.commands.cluster_source import ByFile, ByToken
 from nodeattest_authenticator.config.discovery import Cluster
 from nodeattest_authenticator.errors import Failure, Fate, Local, refusal
 from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_discovery import token as bootstrap
+from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied, Unavailable
 
 if TYPE_CHECKING:
     from nodeattest_discovery.node.by_file import FileFound
-    from nodeattest_discovery.node.found import Found
-    from nodeattest_discovery.node.surroundings import Surroundings
+    from nodeattest_discovery.node.environment import Environment
+    from nodeattest_discovery.node.result import Found
 
-__all__ = ["Discovered", "cluster_of", "discover", "surroundings"]
+__all__ = ["Discovered", "cluster_of", "discover", "environment_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +48,14 @@ class Discovered:
 
 def discover(way: ByToken | ByFile, *, clock: Clock, tell: Callable[[str], None]) -> Discovered:
     """Find the cluster; raises ``Failure``."""
-    around = surroundings(clock, tell, way.limit)
+    environment = environment_of(clock, tell, way.limit)
     try:
         match way:
             case ByToken():
-                found = _by_token(way, around)
+                found = _by_token(way, environment)
                 others, token, needs_no_token = [Endpoint.parse(f"https://{word}") for word in way.servers], None, False
             case ByFile():
-                told = _by_file(way, around)
+                told = _by_file(way, environment)
                 found, others = told, list[Endpoint]()
                 token, needs_no_token = _token(told), told.runs_authenticator
     except (Denied, Unavailable) as verdict:
@@ -85,34 +85,34 @@ def cluster_of(found: Found) -> Cluster:
     return Cluster(endpoint=endpoint, tls_server_name=found.info.tls_server_name, ca_pem=found.ca_pem)
 
 
-def surroundings(clock: Clock, tell: Callable[[str], None], limit: float) -> Surroundings:
+def environment_of(clock: Clock, tell: Callable[[str], None], limit: float) -> Environment:
     """Give discovery our clock."""
-    from nodeattest_discovery.node.surroundings import Surroundings  # noqa: PLC0415 - see above
+    from nodeattest_discovery.node.environment import Environment  # noqa: PLC0415 - see above
 
-    return Surroundings(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now, tell=tell, limit=limit)
+    return Environment(clock=clock, tell=tell, limit=limit)
 
 
-def _by_token(way: ByToken, around: Surroundings) -> Found:
+def _by_token(way: ByToken, environment: Environment) -> Found:
     """Ask the front first, then the servers: both prove themselves by token and pins, so neither can do harm."""
     if way.front is not None:
         from nodeattest_discovery.node.by_front import by_front  # noqa: PLC0415 - see above
 
         try:
-            return by_front(way.front, way.token, way.pins, around, servers=way.servers)
+            return by_front(way.front, way.token, way.pins, environment, servers=way.servers)
         except (Denied, Unavailable) as verdict:
             if not way.servers:
                 raise
-            around.tell(f"{refusal(verdict, 'the discovery front is left out: ')}")
+            environment.tell(f"{refusal(verdict, 'the discovery front is left out: ')}")
     from nodeattest_discovery.node.by_token import by_token  # noqa: PLC0415 - see above
 
-    return by_token(way.servers, way.token, way.pins, around)
+    return by_token(way.servers, way.token, way.pins, environment)
 
 
-def _by_file(way: ByFile, around: Surroundings) -> FileFound:
+def _by_file(way: ByFile, environment: Environment) -> FileFound:
     from nodeattest_discovery.node.by_file import by_file  # noqa: PLC0415 - see above
 
     read = cast("Callable[[], bytes]", sys.stdin.buffer.read)
-    return by_file(way.source, around, stdin=read, allow_credentials=way.allow_credentials)
+    return by_file(way.source, environment, stdin=read, allow_credentials=way.allow_credentials)
 
 
 def _token(found: FileFound) -> BootstrapToken | None:

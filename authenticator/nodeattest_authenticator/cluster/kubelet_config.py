@@ -13,9 +13,9 @@ import json
 import re
 from typing import Final, cast
 
-from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.errors import Failure, Fate, Local
-from nodeattest_authenticator.transport.api_client import ForbiddenError, HttpsApi, UnreachableError
+from nodeattest_authenticator.transport.api_client import ApiClient, ForbiddenError, UnreachableError
+from nodeattest_discovery.node.clock import Deadline
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_yaml import Scalars
@@ -35,23 +35,22 @@ _MAX_DEPTH: Final = 16
 _MAX_VALUES: Final = 4096
 """Values and keys of YAML; a KubeletConfiguration has some hundred."""
 _RETRY: Final = 1.0
-"""Seconds between two attempts at a server that does not answer."""
+"""Seconds between two attempts at a server that does not answer and does not say when it will."""
 
 
-def fetch(api: HttpsApi, deadline: Deadline) -> JsonObject:
+def fetch(api: ApiClient, deadline: Deadline) -> JsonObject:
     """Read the configuration from the cluster; raises ``Failure``."""
     while True:
         try:
             return parse(_config_map(api))
         except UnreachableError as error:
-            if deadline.left <= _RETRY:
+            if not deadline.pause(error.retry_after if error.retry_after is not None else _RETRY):
                 said = f"kubelet's configuration cannot be read: {error}"
                 remedy = "run join again when the API server answers"
                 raise Failure(Local.API_UNAVAILABLE, said, remedy=remedy, fate=Fate.TEMPORARY) from None
-            deadline.sleep(_RETRY)
 
 
-def _config_map(api: HttpsApi) -> JsonObject:
+def _config_map(api: ApiClient) -> JsonObject:
     refusal: Failure | None = None
     try:
         found = api.read(_PATH)

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.certificate import ca_pins, is_issued_by
-from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.cluster import last_refresh
-from nodeattest_authenticator.cluster.discover import cluster_of, surroundings
+from nodeattest_authenticator.cluster.discover import cluster_of, environment_of
 from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Cluster, Discovery
 from nodeattest_authenticator.config.settings import Settings, to_json
 from nodeattest_authenticator.context import Agent, reopened
@@ -26,10 +25,11 @@ from nodeattest_authenticator.formats import exec_credential, kubeconfig
 from nodeattest_authenticator.state import credential_cache, kubelet_files
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.transport.probe import fault_of
+from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers.errors import Denied, Unavailable
 
 if TYPE_CHECKING:
-    from nodeattest_discovery.node.found import Found
+    from nodeattest_discovery.node.result import Found
 
 __all__ = ["run", "run_locked"]
 
@@ -98,7 +98,7 @@ def _ask(agent: Agent, section: Discovery, limit: float) -> Found | None:
             [endpoint.url for endpoint in section.servers],
             agent.settings.ca_pem,
             None if seen is None else seen.decode("utf-8", "replace"),
-            surroundings(agent.clock, agent.tell, limit),
+            environment_of(agent.clock, agent.tell, limit),
             tls_server_name=agent.settings.tls_server_name,
             keeps_server=section.keeps_server,
         )

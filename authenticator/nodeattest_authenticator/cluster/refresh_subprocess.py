@@ -21,7 +21,11 @@ LIMIT: Final = 10
 
 def refreshed(agent: Agent) -> Agent:
     """Refresh; returns the agent under the configuration that is there afterwards. Hold the lock."""
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as error:  # EAGAIN, ENOMEM: the renewal goes on with what is known
+        agent.tell(f"the cluster was not asked what changed: no process can be started: {error.strerror}")
+        return agent
     if not child:
         _run(agent)
     os.waitpid(child, 0)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_authenticator.certificate import check_time
-from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.commands.existing_kubeconfig import KubeletAccess
 from nodeattest_authenticator.config.settings import Settings, to_json
 from nodeattest_authenticator.context import Agent, issue_and_store, usable
@@ -26,6 +25,7 @@ from nodeattest_authenticator.state import failure_backoff, kubelet_files
 from nodeattest_authenticator.state.credential_cache import Cached
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.storage import Storage
+from nodeattest_discovery.node.clock import Clock, Deadline
 
 __all__ = ["AdoptOptions", "adopt", "backup_of", "what_remains"]
 
@@ -48,7 +48,7 @@ class AdoptOptions:
     """Absolute path of kubelet-authenticator, for the kubeconfig."""
 
 
-def adopt(options: AdoptOptions, *, clock: Clock, chance: Callable[[], float], tell: Callable[[str], None]) -> Cached:
+def adopt(options: AdoptOptions, *, clock: Clock, random: Callable[[], float], tell: Callable[[str], None]) -> Cached:
     """Adopt the node; returns its attested credential. Raises ``Failure``."""
     settings = options.settings
     if not settings.renewable:
@@ -65,7 +65,7 @@ def adopt(options: AdoptOptions, *, clock: Clock, chance: Callable[[], float], t
     with Storage(options.cache_dir) as storage, exclusive(storage, deadline):
         if kubelet_files.write_private(options.config, to_json(settings)):
             failure_backoff.forget(storage)
-    agent = Agent.open(options.config, options.cache_dir, hostname="", clock=clock, chance=chance, tell=tell)
+    agent = Agent.open(options.config, options.cache_dir, hostname="", clock=clock, random=random, tell=tell)
     with agent.storage, exclusive(agent.storage, deadline):
         found = usable(agent) or issue_and_store(agent, options.access.credential, deadline)
         _replace(options)
@@ -93,7 +93,7 @@ def what_remains(node_name: str) -> list[str]:
 def _check_old(options: AdoptOptions, *, now: float) -> None:
     credential = options.access.credential
     if now < credential.not_after:
-        check_time(credential.not_before, credential.not_after, now=now, ahead=None)
+        check_time(credential.not_before, credential.not_after, now=now, clock_skew=None)
         return
     raise Failure(
         Local.CERTIFICATE_REFUSED,

@@ -8,8 +8,7 @@ import os
 import sys
 from typing import Final
 
-from nodeattest_authenticator import console
-from nodeattest_authenticator.clock import Clock, chance
+from nodeattest_authenticator import console, watchdog
 from nodeattest_authenticator.commands.cli_args import absolute, program_path, provider_settings, read, wrong
 from nodeattest_authenticator.commands.join_flags import describe_proof, provider_id_source
 from nodeattest_authenticator.config import settings
@@ -17,6 +16,7 @@ from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.formats import kubeconfig
 from nodeattest_authenticator.formats.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_API_VERSIONS
 from nodeattest_authenticator.formats.strict_json import FieldsError
+from nodeattest_discovery.node.clock import Clock, random_unit
 from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["describe", "run"]
@@ -74,7 +74,8 @@ def run(options: argparse.Namespace, program: str) -> None:
         exec_api_version=options.exec_api_version,
         command=program_path(program),
     )
-    credential = adopt(made, clock=Clock(), chance=chance, tell=console.tell)
+    with watchdog.running(made.settings.timeout_seconds):
+        credential = adopt(made, clock=Clock(), random=random_unit, tell=console.tell)
     until = status.moment(credential.credential.not_after)
     said = f"node {made.settings.node_name} is adopted: {path} runs kubelet-authenticator, certificate until {until}"
     remains = what_remains(made.settings.node_name)

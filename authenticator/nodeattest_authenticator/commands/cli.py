@@ -12,13 +12,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from nodeattest_authenticator import console
-from nodeattest_authenticator.clock import Clock, chance
+from nodeattest_authenticator import console, watchdog
 from nodeattest_authenticator.commands import adopt_flags, join_flags
 from nodeattest_authenticator.commands.cli_args import describe_provider_settings, program_path, provider_settings
 from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.errors import Failure
 from nodeattest_authenticator.exec_plugin.fast_path import DEFAULT_CACHE_DIR, DEFAULT_CONFIG
+from nodeattest_discovery.node.clock import Clock, random_unit
 from nodeattest_providers.node_interface import JsonObject
 
 if TYPE_CHECKING:
@@ -125,9 +125,9 @@ def _adopt(options: argparse.Namespace, program: str) -> int:
 def _refresh(options: argparse.Namespace) -> int:
     from nodeattest_authenticator.cluster import refresh  # noqa: PLC0415 - for those who discover
 
-    agent = _agent(options)
-    with agent.storage:
-        sys.stdout.write(f"{refresh.run(agent, limit=max(1, options.timeout))}\n")
+    agent, limit = _agent(options), max(1, options.timeout)
+    with agent.storage, watchdog.running(2 * limit):  # for the lock, and for the work
+        sys.stdout.write(f"{refresh.run(agent, limit=limit)}\n")
     return 0
 
 
@@ -137,16 +137,15 @@ def _serving(options: argparse.Namespace, program: str) -> int:
 
         once = ["serving", "--config", options.config, "--cache-dir", options.cache_dir]
         watch.run(
-            lambda: _agent(options), [program_path(program), *once], clock=Clock(), chance=chance, tell=console.tell
+            lambda: _agent(options),
+            [program_path(program), *once],
+            clock=Clock(),
+            random=random_unit,
+            tell=console.tell,
         )
-    from nodeattest_authenticator import watchdog  # noqa: PLC0415 - not for --help
-
     agent = _agent(options)
-    watchdog.start(agent.settings.timeout_seconds)
-    try:
+    with watchdog.running(agent.settings.timeout_seconds):
         return _serve(agent)
-    finally:
-        watchdog.stop()
 
 
 def _serve(agent: Agent) -> int:
@@ -168,7 +167,7 @@ def _agent(options: argparse.Namespace) -> Agent:
         options.cache_dir,
         hostname=os.uname().nodename,
         clock=Clock(),
-        chance=chance,
+        random=random_unit,
         tell=console.tell,
         create=False,
     )

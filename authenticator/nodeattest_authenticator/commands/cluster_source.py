@@ -2,7 +2,7 @@
 
 Promises: every wrong combination is one message that names the flags, and whatever passes is wholly parsed, CA pins
 included, so that nothing is sent before it is known to make sense. Source: kubeadm join (its flags, its rules), but for
-what it leaves to chance: pins that contradict the unsafe flag, and two sources of one token, are refused.
+what it leaves to random: pins that contradict the unsafe flag, and two sources of one token, are refused.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ import os
 import sys
 
 from nodeattest_authenticator import console, watchdog
-from nodeattest_authenticator.clock import Clock, chance
 from nodeattest_authenticator.context import Agent
 from nodeattest_authenticator.exec_plugin.handle import credential
+from nodeattest_discovery.node.clock import Clock, random_unit
 
 __all__ = ["run"]
 
@@ -16,11 +16,7 @@ __all__ = ["run"]
 def run(cache_dir: str, config: str) -> None:
     """Write the ExecCredential to standard output; raises ``Failure``."""
     hostname = os.uname().nodename
-    agent = Agent.open(config, cache_dir, hostname=hostname, clock=Clock(), chance=chance, tell=console.tell)
-    with agent.storage:
-        watchdog.start(agent.settings.timeout_seconds)
-        try:
-            answer = credential(agent, os.environb.get(b"KUBERNETES_EXEC_INFO"))
-        finally:
-            watchdog.stop()
+    agent = Agent.open(config, cache_dir, hostname=hostname, clock=Clock(), random=random_unit, tell=console.tell)
+    with agent.storage, watchdog.running(agent.settings.timeout_seconds):
+        answer = credential(agent, os.environb.get(b"KUBERNETES_EXEC_INFO"))
     sys.stdout.buffer.write(answer)

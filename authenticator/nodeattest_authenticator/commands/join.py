@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from nodeattest_authenticator.clock import Clock, Deadline
 from nodeattest_authenticator.commands.cli_args import wrong
 from nodeattest_authenticator.commands.cluster_source import Told, Ways
 from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
@@ -24,7 +23,8 @@ from nodeattest_authenticator.state import failure_backoff, kubelet_files
 from nodeattest_authenticator.state.credential_cache import Cached
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.storage import Storage
-from nodeattest_authenticator.transport.api_client import HttpsApi
+from nodeattest_authenticator.transport.api_client import ApiClient
+from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_discovery.token import BootstrapToken
 
 __all__ = ["JoinOptions", "KubeletFiles", "join"]
@@ -71,8 +71,17 @@ class _Located:
     cluster_info: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file for kubelet."""
+
+    path: str
+    content: bytes
+    mode: int
+
+
 def join(
-    options: JoinOptions, *, clock: Clock, chance: Callable[[], float], tell: Callable[[str], None]
+    options: JoinOptions, *, clock: Clock, random: Callable[[], float], tell: Callable[[str], None]
 ) -> Cached | None:
     """Join; returns the credential, None when it was not waited for. Raises ``Failure``."""
     with attestor_of(options.settings.provider, options.settings.provider_settings) as attestor:
@@ -84,11 +93,11 @@ def join(
         with exclusive(storage, deadline):
             _write_inputs(options, located, storage)
     found: Cached | None = None
+    files: list[_File] = []
     if options.wait:
-        found = _first_credential(options, clock=clock, chance=chance, tell=tell)
-        _write_for_kubelet(
-            options, located.settings, found, Deadline.after(clock, options.settings.timeout_seconds), tell
-        )
+        found = _first_credential(options, clock=clock, random=random, tell=tell)
+        deadline = Deadline.after(clock, options.settings.timeout_seconds)
+        files = _kubelet_files(options, located.settings, found, deadline, tell)
     rendered = kubeconfig.render(
         located.settings,
         command=options.command,
@@ -96,7 +105,12 @@ def join(
         cache_dir=options.cache_dir,
         exec_api_version=options.exec_api_version,
     )
-    kubelet_files.write_private(options.kubeconfig, rendered)
+    deadline = Deadline.after(clock, options.settings.timeout_seconds)
+    # A refresh and another join write these files, too: one writer at a time.
+    with Storage(options.cache_dir) as storage, exclusive(storage, deadline):
+        for file in files:
+            kubelet_files.write(file.path, file.content, mode=file.mode)
+        kubelet_files.write_private(options.kubeconfig, rendered)
     return found
 
 
@@ -160,10 +174,10 @@ def _write_inputs(options: JoinOptions, located: _Located, storage: Storage) -> 
 
 
 def _first_credential(
-    options: JoinOptions, *, clock: Clock, chance: Callable[[], float], tell: Callable[[str], None]
+    options: JoinOptions, *, clock: Clock, random: Callable[[], float], tell: Callable[[str], None]
 ) -> Cached:
     # The node name stands in the configuration by now, so the host name is of no consequence.
-    agent = Agent.open(options.config, options.cache_dir, hostname="", clock=clock, chance=chance, tell=tell)
+    agent = Agent.open(options.config, options.cache_dir, hostname="", clock=clock, random=random, tell=tell)
     with agent.storage:
         deadline = Deadline.after(clock, agent.settings.timeout_seconds)
         with exclusive(agent.storage, deadline):
@@ -175,20 +189,24 @@ def _first_credential(
             return issue_and_store(agent, found.credential if found else None, deadline)
 
 
-def _write_for_kubelet(
+def _kubelet_files(
     options: JoinOptions, settings: Settings, found: Cached, deadline: Deadline, tell: Callable[[str], None]
-) -> None:
+) -> list[_File]:
+    """Get the contents of kubelet's files; its configuration comes from the cluster."""
     kubelet = options.kubelet
+    files: list[_File] = []
     if kubelet.ca_file is not None:
-        kubelet_files.write(kubelet.ca_file, settings.ca_pem, mode=kubelet_files.PUBLIC)
+        files.append(_File(kubelet.ca_file, settings.ca_pem, kubelet_files.PUBLIC))
     if kubelet.config is None or kubelet.ca_file is None:
-        return
+        return files
     from nodeattest_authenticator.cluster import kubelet_config  # noqa: PLC0415 - where it was asked for
     from nodeattest_authenticator.transport.probe import reachable  # noqa: PLC0415 - the same
 
     asked = reachable(settings, deadline, tell)
     login = by_certificate(asked, found.credential)
-    api = HttpsApi(asked.endpoint, login, ca_pem=asked.ca_pem, deadline=deadline, tls_server_name=asked.tls_server_name)
+    api = ApiClient(
+        asked.endpoint, login, ca_pem=asked.ca_pem, deadline=deadline, tls_server_name=asked.tls_server_name
+    )
     try:
         document = kubelet_config.fetch(api, deadline)
     finally:
@@ -197,4 +215,4 @@ def _write_for_kubelet(
     if settings.serving is not None:
         serving_file = settings.serving.file or f"{options.cache_dir}/serving.pem"
     made = kubelet_config.adjust(document, ca_file=kubelet.ca_file, serving_file=serving_file)
-    kubelet_files.write(kubelet.config, kubelet_config.render(made), mode=kubelet_files.PRIVATE)
+    return [*files, _File(kubelet.config, kubelet_config.render(made), kubelet_files.PRIVATE)]

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
-from nodeattest_authenticator import console
-from nodeattest_authenticator.clock import Clock, Deadline, chance
+from nodeattest_authenticator import console, watchdog
 from nodeattest_authenticator.commands import cluster_source
 from nodeattest_authenticator.commands.cli_args import (
     absolute,
@@ -27,10 +26,12 @@ from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.formats.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_API_VERSIONS
 from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_authenticator.transport.retry import FIRST_BOOT, patiently
+from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.commands.kubeadm_config import Joining
+    from nodeattest_authenticator.state.credential_cache import Cached
 
 __all__ = ["describe", "describe_proof", "provider_id_source", "run"]
 
@@ -176,10 +177,16 @@ def run(options: argparse.Namespace, program: str) -> bool:
     for warning in (*found.warnings, *_readable_by_others(options)):
         console.tell(warning)
     clock = Clock()
+
+    def attempt() -> Cached | None:
+        discovery = 0 if isinstance(found.way, Told) else found.way.limit
+        with watchdog.running(discovery + 3 * made.settings.timeout_seconds):  # inputs, certificate, kubelet's files
+            return join(made, clock=clock, random=random_unit, tell=console.tell)
+
     credential = patiently(
-        lambda: join(made, clock=clock, chance=chance, tell=console.tell),
+        attempt,
         Deadline.after(clock, patience),
-        chance=chance,
+        random=random_unit,
         tell=console.tell,
     )
     until = f"; its certificate lasts until {status.moment(credential.credential.not_after)}" if credential else ""

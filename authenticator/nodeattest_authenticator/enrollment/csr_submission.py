@@ -15,24 +15,23 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
-from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.formats.csr_object import Condition, Csr, manifest
 from nodeattest_authenticator.state.pending_request import Filed
 from nodeattest_authenticator.transport.api_client import ForbiddenError, UnreachableError
+from nodeattest_discovery.node.clock import Backoff, Deadline
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import SignerName
 from nodeattest_providers.node_interface import JsonObject
 
-__all__ = ["CsrApi", "Desk", "RestartError", "VersionRefusedError", "backoff", "follow", "name_of", "submit"]
+__all__ = ["RETRY", "CsrClient", "Desk", "RestartError", "VersionRefusedError", "follow", "name_of", "submit"]
 
 NAME_PREFIX: Final = "nodeattest-"
 _NAME_DIGITS: Final = 32
 """Hex digits of the request's digest in its name: 128 bits, as many as a UID has."""
 _MOST_NAMES: Final = 5
-_RETRY_FIRST: Final = 0.25
-_RETRY_MOST: Final = 5.0
-"""Seconds between attempts to reach the API server, doubling, with jitter."""
+RETRY: Final = Backoff(first=0.25, longest=5.0)
+"""Between attempts to reach the API server."""
 _FORBIDDEN_FOR: Final = 5
 """Attempts: some seven seconds, in which the controller of a new cluster lets bootstrap tokens file requests."""
 _SHOWN: Final = 300
@@ -53,11 +52,11 @@ _NEW_KEY: Final = frozenset({Reason.SUPERSEDED, Reason.KEY_REUSED})
 _T = TypeVar("_T")
 
 
-class CsrApi(Protocol):
+class CsrClient(Protocol):
     """The API server, as ``api.HttpsApi`` reaches it."""
 
     username: str
-    ahead: float | None
+    clock_skew: float | None
 
     def create(self, manifest: JsonObject) -> Csr | None:
         """Create a CSR; None when its name is taken."""
@@ -76,9 +75,9 @@ class CsrApi(Protocol):
 class Desk:
     """Where requests are filed, and until when."""
 
-    api: CsrApi
+    api: CsrClient
     deadline: Deadline
-    chance: Callable[[], float]
+    random: Callable[[], float]
 
 
 class RestartError(Exception):
@@ -105,11 +104,6 @@ def name_of(request: bytes, signer_name: SignerName) -> str:
     return NAME_PREFIX + hashlib.sha256(request + signer_name.encode()).hexdigest()[:_NAME_DIGITS]
 
 
-def backoff(attempt: int, chance: Callable[[], float]) -> float:
-    """Draw the pause after ``attempt`` failures before this one, in seconds."""
-    return min(_RETRY_FIRST * 2**attempt, _RETRY_MOST) * (0.5 + chance())
-
-
 def submit(
     desk: Desk, filed: Filed, *, signer_name: SignerName, usages: Sequence[str], expiration_seconds: int | None
 ) -> tuple[Csr, Filed]:
@@ -133,7 +127,7 @@ def submit(
             continue  # deleted between the two requests
         if csr.request == filed.request and csr.signer_name == signer_name and csr.username == desk.api.username:
             return csr, filed
-        suffix = int(desk.chance() * 2**32)
+        suffix = int(desk.random() * 2**32)
         filed = replace(filed, name=f"{filed.name[: len(NAME_PREFIX) + _NAME_DIGITS]}-{suffix:08x}")
     raise _lost("the request cannot be filed: objects of its name come and go")
 
@@ -173,9 +167,10 @@ def _versions(desk: Desk, csr: Csr) -> Generator[Csr | None]:
                     yield event
                     if event is None or desk.deadline.passed:
                         return
-        except UnreachableError:
-            pass  # as if it had ended
-        desk.deadline.sleep(backoff(ended, desk.chance))
+            asked_to_wait = None
+        except UnreachableError as error:  # as if it had ended
+            asked_to_wait = error.retry_after
+        desk.deadline.sleep(asked_to_wait if asked_to_wait is not None else RETRY.pause(ended, desk.random))
         ended += 1
         if desk.deadline.passed:
             return
@@ -185,12 +180,13 @@ def _versions(desk: Desk, csr: Csr) -> Generator[Csr | None]:
 
 def _reach(desk: Desk, request: Callable[[], _T]) -> _T:
     """Repeat a request until the API server answers it or the deadline has passed."""
-    attempt = 0
+    unreachable = forbidden = 0
     while True:
         try:
             return request()
         except UnreachableError as error:
-            pause = error.retry_after if error.retry_after is not None else backoff(attempt, desk.chance)
+            pause = error.retry_after if error.retry_after is not None else RETRY.pause(unreachable, desk.random)
+            unreachable += 1
             if desk.deadline.left <= pause:
                 raise Failure(
                     Local.API_UNAVAILABLE,
@@ -199,11 +195,11 @@ def _reach(desk: Desk, request: Callable[[], _T]) -> _T:
                     fate=Fate.TEMPORARY,
                 ) from None
         except ForbiddenError:
-            pause = backoff(attempt, desk.chance)
-            if attempt >= _FORBIDDEN_FOR or desk.deadline.left <= pause:
+            pause = RETRY.pause(forbidden, desk.random)
+            if forbidden >= _FORBIDDEN_FOR or desk.deadline.left <= pause:
                 raise
+            forbidden += 1
         desk.deadline.sleep(pause)
-        attempt += 1
 
 
 def _refusal(condition: Condition, versions: str | None) -> Exception:

@@ -1,6 +1,6 @@
 """From nothing to a credential: key, evidence, request, challenge, second request, certificate.
 
-A library call without files, processes or environment: API, attestor, drafts, time and chance come in as arguments.
+A library call without files, processes or environment: API, attestor, drafts, time and randomness are arguments.
 Promises: the returned credential passed every check of ``certificate``; a TPM join is four requests (create, watch,
 create, watch); a challenge is only answered when it stands on the very object that this node filed, else the node
 would decrypt for others; an interrupted call is taken up where it stopped, with the same key and the same bytes;
@@ -28,13 +28,12 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509 import load_der_x509_csr
 
 from nodeattest_authenticator.certificate import Wanted, check_time, checked
-from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.enrollment.csr_submission import (
-    CsrApi,
+    RETRY,
+    CsrClient,
     Desk,
     RestartError,
     VersionRefusedError,
-    backoff,
     follow,
     name_of,
     submit,
@@ -53,6 +52,7 @@ from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.state.credential_cache import Credential
 from nodeattest_authenticator.state.pending_request import FIRST_VERSION, Draft, DraftStore, Filed
+from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.csr import PrivateKey, build_csr
@@ -117,17 +117,17 @@ def obtain(
     order: Order,
     *,
     attestor: Attestor,
-    api: CsrApi,
+    api: CsrClient,
     drafts: DraftStore,
     deadline: Deadline,
-    chance: Callable[[], float],
+    random: Callable[[], float],
     agreed: AgreedStore | None = None,
 ) -> Credential:
     """Get a certificate; raises ``Failure``. The caller stores the credential, then discards the draft.
 
     Without ``agreed``, each call begins with the newest version of the evidence.
     """
-    desk, offer = Desk(api, deadline, chance), offer_of(attestor, order.minimum_version)
+    desk, offer = Desk(api, deadline, random), offer_of(attestor, order.minimum_version)
     run = _Run(order=order, attestor=attestor, offer=offer, desk=desk, drafts=drafts)
     before, now = agreed.load() if agreed else None, deadline.clock.now()
     draft = _taken_up(run) or new_draft(order, version=opening(offer, before, now=now))
@@ -145,7 +145,7 @@ def obtain(
             drafts.save(draft)
             if rounds + 1 == most or deadline.passed:
                 raise ended.failure from None
-            deadline.sleep(backoff(rounds, chance))
+            deadline.sleep(RETRY.pause(rounds, random))
         else:
             if agreed:
                 agreed.save(agreement(offer, before, draft.version, refused=bool(refused), now=now))
@@ -174,9 +174,9 @@ def new_draft(order: Order, *, key_pem: bytes | None = None, version: int = FIRS
     return Draft(purpose=order.purpose, key_pem=key_pem, csr_der=csr_der, version=version)
 
 
-def renewal_moment(*, now: float, not_after: int, renewable: bool, chance: Callable[[], float]) -> int:
+def renewal_moment(*, now: float, not_after: int, renewable: bool, random: Callable[[], float]) -> int:
     """Draw the moment from which a new certificate is wanted: after 50 to 70 % of the time that is left at issue."""
-    return int(now + (not_after - now) * (0.5 + 0.2 * chance())) if renewable else not_after
+    return int(now + (not_after - now) * (0.5 + 0.2 * random())) if renewable else not_after
 
 
 def _taken_up(run: _Run) -> Draft | None:
@@ -289,12 +289,12 @@ def _accept(run: _Run, draft: Draft, certificate: bytes) -> Credential:
     order, now = run.order, run.desk.deadline.clock.now()
     wanted = Wanted(node_name=order.node_name, ca_pem=order.ca_pem, names=order.names)
     canonical, not_before, not_after = checked(certificate, draft.key_pem, wanted)
-    check_time(not_before, not_after, now=now, ahead=run.desk.api.ahead)
+    check_time(not_before, not_after, now=now, clock_skew=run.desk.api.clock_skew)
     return Credential(
         certificate_pem=canonical,
         key_pem=draft.key_pem,
         not_before=not_before,
-        renew_at=renewal_moment(now=now, not_after=not_after, renewable=order.renewable, chance=run.desk.chance),
+        renew_at=renewal_moment(now=now, not_after=not_after, renewable=order.renewable, random=run.desk.random),
         not_after=not_after,
     )
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from nodeattest_authenticator import certificate
-from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.config.settings import Settings, invalid
 from nodeattest_authenticator.enrollment import bootstrap_token, provider_id
 from nodeattest_authenticator.enrollment.enroll import Order, obtain
@@ -26,7 +25,8 @@ from nodeattest_authenticator.state.evidence_version_store import AGREED_FILE, S
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.pending_request import DraftStore
 from nodeattest_authenticator.state.storage import Storage
-from nodeattest_authenticator.transport.api_client import HttpsApi, Login, UnreachableError
+from nodeattest_authenticator.transport.api_client import ApiClient, Credentials, UnreachableError
+from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import attestors
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied
@@ -56,7 +56,7 @@ class _Run:
     storage: Storage
     drafts: DraftStore
     deadline: Deadline
-    chance: Callable[[], float]
+    random: Callable[[], float]
     names: Names | None = None
     """None: a client certificate is wanted."""
 
@@ -73,10 +73,10 @@ def issue(
     *,
     drafts: DraftStore,
     deadline: Deadline,
-    chance: Callable[[], float],
+    random: Callable[[], float],
 ) -> Credential:
     """Get a new credential; raises ``Failure``."""
-    run = _Run(settings=settings, storage=storage, drafts=drafts, deadline=deadline, chance=chance)
+    run = _Run(settings=settings, storage=storage, drafts=drafts, deadline=deadline, random=random)
     if current is None:
         return _ask(run, _by_token(settings, storage))
     try:
@@ -99,10 +99,10 @@ def issue_serving(
     *,
     drafts: DraftStore,
     deadline: Deadline,
-    chance: Callable[[], float],
+    random: Callable[[], float],
 ) -> Credential:
     """Get a new serving certificate; ``current`` is the node's client certificate. Raises ``Failure``."""
-    run = _Run(settings=settings, storage=storage, drafts=drafts, deadline=deadline, chance=chance, names=names)
+    run = _Run(settings=settings, storage=storage, drafts=drafts, deadline=deadline, random=random, names=names)
     return _ask(run, by_certificate(settings, current))
 
 
@@ -120,24 +120,24 @@ def attestor_of(provider: ProviderName, provider_settings: Mapping[str, JsonValu
             attestor.close()
 
 
-def by_certificate(settings: Settings, current: Credential) -> Login:
+def by_certificate(settings: Settings, current: Credential) -> Credentials:
     """Let the node ask by its own certificate."""
-    return Login(
+    return Credentials(
         username=NODE_USER_PREFIX + settings.node_name,
         certificate_pem=current.certificate_pem,
         key_pem=current.key_pem,
     )
 
 
-def _by_token(settings: Settings, storage: Storage) -> Login:
+def _by_token(settings: Settings, storage: Storage) -> Credentials:
     token = bootstrap_token.read(settings, storage)
-    return Login(username=token.username, token=token.reveal())
+    return Credentials(username=token.username, token=token.reveal())
 
 
-def _ask(run: _Run, login: Login) -> Credential:
+def _ask(run: _Run, login: Credentials) -> Credential:
     settings = run.settings
     with attestor_of(settings.provider, settings.provider_settings) as attestor, _alone(run, attestor) as guarded:
-        api = HttpsApi(
+        api = ApiClient(
             settings.endpoint,
             login,
             ca_pem=settings.ca_pem,
@@ -153,7 +153,7 @@ def _ask(run: _Run, login: Login) -> Credential:
                 drafts=run.drafts,
                 agreed=StoredAgreement(run.storage, settings, name=run.agreed_file),
                 deadline=run.deadline,
-                chance=run.chance,
+                random=run.random,
             )
         finally:
             api.close()
@@ -194,7 +194,7 @@ class _Sharing:
             return speaking(attestor, self._version).attest(binding, challenge)
 
 
-def _order(run: _Run, attestor: Attestor, api: HttpsApi) -> Order:
+def _order(run: _Run, attestor: Attestor, api: ApiClient) -> Order:
     settings = run.settings
     server_certificate: bytes | None = None
     if certificate.has_several(settings.ca_pem):

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Final
 
 from nodeattest_authenticator import watchdog
-from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.context import Agent, issue_and_store, usable
 from nodeattest_authenticator.errors import Failure
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.credential_cache import Credential
 from nodeattest_authenticator.state.lock import exclusive_if_free
+from nodeattest_discovery.node.clock import Deadline
 
 __all__ = ["LOG_FILE", "begin", "run"]
 
@@ -42,10 +42,10 @@ def begin(agent: Agent, credential: Credential) -> float:
     now = agent.clock.now()
     last = failure_backoff.load(agent.storage, agent.identity)
     if last is not None and now < last.until <= now + failure_backoff.LONGEST:
-        ask_again = last.until + _SOON / 2 * agent.chance()
+        ask_again = last.until + _SOON / 2 * agent.random()
     else:
         _detach(agent, lambda: run(agent, guard=watchdog.start))
-        ask_again = now + _SOON + _SOON / 2 * agent.chance()
+        ask_again = now + _SOON + _SOON / 2 * agent.random()
     return min(ask_again, credential.not_after)
 
 
@@ -90,9 +90,17 @@ def _has_room(agent: Agent) -> bool:
 
 
 def _detach(agent: Agent, work: Callable[[], None]) -> None:
-    """Run ``work`` in a grandchild that belongs to init, in a Unix session of its own, and return at once."""
+    """Run ``work`` in a grandchild that belongs to init, in a Unix session of its own, and return at once.
+
+    A system that has no process left (fork(2), EAGAIN and ENOMEM) costs this renewal, not the answer: the credential
+    is still valid, and the next call tries again.
+    """
     watchdog.stop()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as error:
+        agent.tell(f"the renewal waits: no process can be started for it: {error.strerror}")
+        return
     if child:
         os.waitpid(child, 0)
         return
@@ -101,6 +109,8 @@ def _detach(agent: Agent, work: Callable[[], None]) -> None:
         if os.fork() == 0:
             _redirect(agent)
             work()
+    except OSError as error:
+        agent.tell(f"the renewal waits: {error.strerror}")
     finally:
         os._exit(0)
 

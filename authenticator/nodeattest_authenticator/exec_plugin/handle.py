@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.context import Agent, issue_and_store, refuse_while_paused, remember_answer, usable
 from nodeattest_authenticator.exec_plugin import fast_path
 from nodeattest_authenticator.formats import exec_credential
 from nodeattest_authenticator.state.credential_cache import Cached
 from nodeattest_authenticator.state.lock import exclusive, exclusive_if_free
+from nodeattest_discovery.node.clock import Deadline
 
 __all__ = ["credential"]
 

@@ -13,7 +13,6 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.context import Agent, refuse_while_paused, remember, usable
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.kubelet_serving.names import Names, wanted_names
@@ -21,6 +20,7 @@ from nodeattest_authenticator.kubelet_serving.serving_file import FILE_NAME, Ser
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.credential_cache import Cached, Credential
 from nodeattest_authenticator.state.lock import exclusive
+from nodeattest_discovery.node.clock import Deadline
 
 __all__ = ["FAILURE_FILE", "Served", "file_of", "identity_of", "serve", "stored"]
 
@@ -136,7 +136,7 @@ def _renewed(agent: Agent, file: ServingFile, found: Served | None, names: Names
             names,
             drafts=drafts,
             deadline=deadline,
-            chance=agent.chance,
+            random=agent.random,
         )
         file.save(Cached(credential=credential, identity=agent.identity))
     except Failure as failure:

@@ -17,26 +17,24 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final, NoReturn
 
-from nodeattest_authenticator.clock import Clock
 from nodeattest_authenticator.context import Agent
 from nodeattest_authenticator.errors import Failure
 from nodeattest_authenticator.kubelet_serving.names import wanted_names
 from nodeattest_authenticator.kubelet_serving.serve import FAILURE_FILE, file_of, identity_of
 from nodeattest_authenticator.kubelet_serving.serving_file import ServingFile
 from nodeattest_authenticator.state import failure_backoff
+from nodeattest_discovery.node.clock import Backoff, Clock
 
 __all__ = ["State", "run", "watch"]
 
 _LOOK: Final = 60.0
 """Seconds between looks at what may have changed: as often as kubelet itself reads its file again."""
-_RETRY_FIRST: Final = 2.0
-_RETRY_LONGEST: Final = 60.0
-"""Seconds before the next attempt where nothing remembers the failure, doubling, with jitter."""
+_RETRY: Final = Backoff(first=2.0, longest=60.0)
+"""Before the next attempt where nothing remembers the failure."""
 _CALM: Final = 600.0
 """Seconds after an attempt; a change that comes sooner follows upon another one."""
-_RESTLESS_LONGEST: Final = 300.0
-"""Seconds that such changes wait at most: each may cost a certificate."""
-_MAX_EXPONENT: Final = 10
+_RESTLESS: Final = Backoff(first=2.0, longest=300.0)
+"""Before such changes are followed: each may cost a certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +54,18 @@ def watch(
     look: Callable[[], State],
     *,
     clock: Clock,
-    chance: Callable[[], float],
+    random: Callable[[], float],
     tell: Callable[[str], None],
 ) -> NoReturn:
     """Run an attempt whenever there is reason to; ``attempt`` returns an exit code."""
     failed, changes, before = 0, 0, look()
     while True:
         began, is_done = clock.monotonic(), attempt() == 0
-        clock.sleep(_RETRY_FIRST)
+        clock.sleep(_RETRY.first)
         seen = look()
         # A success that leaves a certificate which is due already, or none that can be read, would be one for ever.
         failed = 0 if is_done and clock.now() < seen.renew_at else failed + 1
-        until = _next(seen, failed, clock, chance) if seen.wanted == before.wanted else None
+        until = _next(seen, failed, clock, random) if seen.wanted == before.wanted else None
         if until is not None:
             if failed:
                 tell(f"the next attempt is in {max(0.0, until - clock.now()):.0f} s")
@@ -76,7 +74,7 @@ def watch(
         has_changed = until is None or clock.now() < until
         changes = changes + 1 if has_changed and clock.monotonic() - began < _CALM else 0
         if changes > 1:
-            clock.sleep(_doubled(changes - 1, _RESTLESS_LONGEST))
+            clock.sleep(_RESTLESS.bound(changes - 2))
         before = look()
 
 
@@ -85,7 +83,7 @@ def run(
     command: Sequence[str],
     *,
     clock: Clock,
-    chance: Callable[[], float],
+    random: Callable[[], float],
     tell: Callable[[str], None],
 ) -> NoReturn:
     """Watch with ``command`` as the attempt, until a signal says otherwise."""
@@ -110,7 +108,7 @@ def run(
         finally:
             _on_end(_end)
 
-    watch(attempt, look, clock=clock, chance=chance, tell=tell)
+    watch(attempt, look, clock=clock, random=random, tell=tell)
 
 
 def _on_end(action: signal.Handlers | Callable[[int, FrameType | None], NoReturn]) -> None:
@@ -141,18 +139,14 @@ def _renewal(path: str) -> int:
     return 0
 
 
-def _next(state: State, failed: int, clock: Clock, chance: Callable[[], float]) -> float:
+def _next(state: State, failed: int, clock: Clock, random: Callable[[], float]) -> float:
     """Tell when to try again: at the renewal moment, or when the pause after a failure is over."""
     now = clock.now()
     if failed == 0:
-        return max(float(state.renew_at), now + _RETRY_FIRST)
-    pause = _doubled(failed, _RETRY_LONGEST) * (0.5 + chance())
+        return max(float(state.renew_at), now + _RETRY.first)
+    pause = _RETRY.pause(failed - 1, random)
     remembered = state.paused_until if now < state.paused_until <= now + failure_backoff.LONGEST else 0
     return max(now + pause, float(remembered))
-
-
-def _doubled(count: int, longest: float) -> float:
-    return min(_RETRY_FIRST * 2 ** min(count - 1, _MAX_EXPONENT), longest)
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:

@@ -14,34 +14,34 @@ from typing import Final
 from nodeattest_authenticator.errors import Failure, Fate
 from nodeattest_authenticator.exec_plugin.fast_path import FAILURE_FILE, FAILURE_MAGIC, UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
+from nodeattest_discovery.node.clock import Backoff
 
 __all__ = ["FIRST", "LONGEST", "RENEWAL", "Pause", "Remembered", "forget", "load", "remember"]
 
 _MAX_TEXT: Final = 1000
 """Characters of a message that are kept."""
-_MAX_EXPONENT: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """How long to wait after the n-th failure in a row, in seconds; the jitter is half of it up and down."""
+    """How long to wait after the n-th failure in a row."""
 
-    temporary: tuple[float, float]
-    """The first pause and the longest, after a failure that may pass by itself."""
-    denied: tuple[float, float]
-    """The same, after a refusal."""
+    temporary: Backoff
+    """After a failure that may pass by itself."""
+    denied: Backoff
+    """After a refusal."""
 
-    def after(self, failure: Failure, count: int, chance: Callable[[], float]) -> int:
+    def after(self, failure: Failure, count: int, random: Callable[[], float]) -> int:
         """Draw the pause after ``count`` failures before this one."""
-        first, longest = self.denied if failure.fate is Fate.DENIED else self.temporary
-        return max(1, round(min(first * 2 ** min(count, _MAX_EXPONENT), longest) * (0.5 + chance())))
+        backoff = self.denied if failure.fate is Fate.DENIED else self.temporary
+        return max(1, round(backoff.pause(count, random)))
 
 
 LONGEST: Final = 3600
 """Seconds; a pause that seems longer was written under another clock and does not count."""
-FIRST: Final = Pause(temporary=(2, 60), denied=(30, 600))
+FIRST: Final = Pause(temporary=Backoff(2, 60), denied=Backoff(30, 600))
 """Without a certificate: the node cannot work meanwhile, and is to be back soon after the API server is."""
-RENEWAL: Final = Pause(temporary=(60, 1800), denied=(60, 1800))
+RENEWAL: Final = Pause(temporary=Backoff(60, 1800), denied=Backoff(60, 1800))
 """With a certificate that is still valid, for days in the default policy: 30 to 90 s after the first failure."""
 
 
@@ -77,14 +77,14 @@ def remember(
     *,
     pause: Pause,
     now: float,
-    chance: Callable[[], float],
+    random: Callable[[], float],
     name: str = FAILURE_FILE,
 ) -> Remembered:
     """Write a failure down and return the pause it causes; raises OSError. Hold the lock."""
     before = load(storage, identity, name=name)
     count = before.count if before else 0
     remembered = Remembered(
-        until=int(now) + pause.after(failure, count, chance),
+        until=int(now) + pause.after(failure, count, random),
         count=count + 1,
         reason=_one_line(failure.reason),
         text=_one_line(str(failure)),

@@ -12,9 +12,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.errors import Failure, Fate, Local
 from nodeattest_authenticator.state.storage import Storage
+from nodeattest_discovery.node.clock import Deadline
 
 __all__ = ["LOCK_FILE", "exclusive", "exclusive_if_free"]
 

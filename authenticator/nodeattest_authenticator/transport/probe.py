@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.config.discovery import Cluster
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.errors import Failure
-from nodeattest_authenticator.transport.api_client import HttpsApi, Login, UnreachableError
+from nodeattest_authenticator.transport.api_client import ApiClient, Credentials, UnreachableError
+from nodeattest_discovery.node.clock import Deadline
 
 __all__ = ["fault_of", "reachable"]
 
@@ -37,9 +37,9 @@ def reachable(settings: Settings, deadline: Deadline, tell: Callable[[str], None
 
 def fault_of(cluster: Cluster, deadline: Deadline) -> str | None:
     """Say what is wrong with a server; None if it answers and can be trusted. Nobody's credential is shown to it."""
-    api = HttpsApi(
+    api = ApiClient(
         cluster.endpoint,
-        Login(username=""),
+        Credentials(username=""),
         ca_pem=cluster.ca_pem,
         deadline=deadline,
         tls_server_name=cluster.tls_server_name,

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from nodeattest_authenticator.clock import Deadline
 from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_discovery.node.clock import Deadline
 
 __all__ = ["FIRST_BOOT", "patiently"]
 
 FIRST_BOOT: Final = 1200
 """Seconds: longer than clouds take, and near the end of a token that nobody renews (15 minutes)."""
 _PAUSE: Final = 10.0
-"""Seconds between two attempts, at least; as many again by chance, so that a pool's machines do not ask together."""
+"""Seconds between two attempts, at least; as many again by random, so that a pool's machines do not ask together."""
 T = TypeVar("T")
 
 
 def patiently(
-    attempt: Callable[[], T], deadline: Deadline, *, chance: Callable[[], float], tell: Callable[[str], None]
+    attempt: Callable[[], T], deadline: Deadline, *, random: Callable[[], float], tell: Callable[[str], None]
 ) -> T:
     """Try until it works, is refused for good, or there is no time for another attempt; raises ``Failure``."""
     while True:
         try:
             return attempt()
         except Failure as failure:
-            pause = _PAUSE * (1 + chance())
+            pause = _PAUSE * (1 + random())
             if failure.fate is not Fate.TEMPORARY or deadline.left < pause:
                 raise
             tell(f"{failure}; trying again in {pause:.0f} s")

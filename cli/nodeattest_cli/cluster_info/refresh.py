@@ -17,8 +17,8 @@ from nodeattest_cli.connection import Connection, cluster_options
 from nodeattest_cli.denials import told
 from nodeattest_cli.errors import UserError
 from nodeattest_discovery.clusterinfo import ClusterInfo, parse_bundle
+from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.node.refresh import refresh as ask_for_news
-from nodeattest_discovery.node.surroundings import Surroundings
 from nodeattest_discovery.pins import pin_of
 
 __all__ = ["refresh"]
@@ -59,14 +59,14 @@ def refresh(
 def _news(known: PersonalCluster, server: str | None, *, take_server: bool) -> ClusterInfo:
     """Ask, and believe only what the agent would."""
     said: list[str] = []
-    around = Surroundings(tell=said.append, limit=_LIMIT)
+    environment = Environment(tell=said.append, limit=_LIMIT)
     with told("cluster-info"):
         name = None if server else known.tls_server_name
         found = ask_for_news(
             [server or known.server],
             known.ca_pem,
             None,
-            around,
+            environment,
             tls_server_name=name,
             keeps_server=not take_server,
         )

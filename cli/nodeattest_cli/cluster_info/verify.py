@@ -20,7 +20,7 @@ from nodeattest_discovery import jws, pins
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX, ClusterInfo, parse
 from nodeattest_discovery.node.address import parse_endpoint
 from nodeattest_discovery.node.by_token import by_token
-from nodeattest_discovery.node.surroundings import Surroundings
+from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.pins import CaPin, pin_of, select_pinned
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject
@@ -64,7 +64,7 @@ def verify(
         raise UserError("--token-file: expected a token, got none")
     try:
         if path is None:
-            found = by_token(server, token, wanted, _surroundings(timeout, several=len(server) > 1))
+            found = by_token(server, token, wanted, _environment(timeout, several=len(server) > 1))
             click.echo(_said(found.info, f"verified at {found.asked}", found.notes))
         else:
             click.echo(_said(*_of_file(from_file(path), token, wanted)))
@@ -83,7 +83,7 @@ def _pins(hashes: Sequence[str], *, unsafe: bool) -> frozenset[CaPin] | None:
         return frozenset(map(pins.parse, hashes)) or None
 
 
-def _surroundings(timeout: str, *, several: bool) -> Surroundings:
+def _environment(timeout: str, *, several: bool) -> Environment:
     """Ask for so long; what one of several servers did wrong is told, what the only one did is the result."""
     try:
         limit = parse_duration(timeout) / SECOND
@@ -91,7 +91,7 @@ def _surroundings(timeout: str, *, several: bool) -> Surroundings:
         raise UserError(f"--timeout: {error}") from None
     if limit <= 0:
         raise UserError(f"--timeout: expected more than nothing, got {timeout}")
-    return Surroundings(tell=_tell, limit=limit) if several else Surroundings(limit=limit)
+    return Environment(tell=_tell, limit=limit) if several else Environment(limit=limit)
 
 
 def _tell(line: str) -> None:

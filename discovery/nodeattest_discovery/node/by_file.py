@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.clusterinfo import ClusterInfo
-from nodeattest_discovery.node import ask, fetch, filed
+from nodeattest_discovery.node import client, discovery_file, https
 from nodeattest_discovery.node.address import Address, parse_server
+from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.configmap import Published
 from nodeattest_discovery.node.credential import (
     BasicCredential,
@@ -29,17 +30,17 @@ from nodeattest_discovery.node.credential import (
     authorization,
     of_user,
 )
-from nodeattest_discovery.node.filed import Filed, InFile, malformed, not_allowed
-from nodeattest_discovery.node.found import Found
-from nodeattest_discovery.node.rounds import first_sound
-from nodeattest_discovery.node.surroundings import Patience, Surroundings
+from nodeattest_discovery.node.discovery_file import DiscoveryFile, FileReference, malformed, not_allowed
+from nodeattest_discovery.node.environment import Environment
+from nodeattest_discovery.node.result import Found
+from nodeattest_discovery.node.retry import first_valid
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import printable
 
 __all__ = ["BasicCredential", "ClientCertificate", "Credential", "FileFound", "TokenCredential", "by_file"]
 
 _STDIN: Final = "-"
-_LIMIT: Final = fetch.LIMIT
+_LIMIT: Final = https.LIMIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class FileFound(Found):
 
 
 def by_file(
-    source: str, around: Surroundings, *, stdin: Callable[[], bytes], allow_credentials: bool = False
+    source: str, environment: Environment, *, stdin: Callable[[], bytes], allow_credentials: bool = False
 ) -> FileFound:
     """Find the cluster that a file names: a path, an https URL, or ``-`` for standard input.
 
@@ -61,22 +62,22 @@ def by_file(
 
     1. Read the file. 2. Take it apart. 3. Read what it names beside itself. 4. Ask the server that it names.
     """
-    patience = around.patience()
+    deadline = environment.deadline()
     # 1
-    data, folder = _read(source, patience, stdin)
+    data, folder = _read(source, environment, deadline, stdin)
     try:
         text = data.decode()
     except UnicodeDecodeError:
         raise malformed("a kubeconfig in YAML", "bytes that are not UTF-8") from None
     # 2
-    told = filed.parse(text, local=folder is not None, allow_credentials=allow_credentials)
+    told = discovery_file.parse(text, local=folder is not None, allow_credentials=allow_credentials)
     # 3
     base = folder or Path()
     info = _cluster(told, base)
     credential = of_user(told.user, lambda stored: _local(base / stored.path))
     # 4
-    wanted = _Wanted(text, info, credential, told.user.runs_authenticator, patience)
-    return first_sound([parse_server(info.server)], wanted.confirmed, patience)
+    wanted = _Wanted(text, info, credential, told.user.runs_authenticator, deadline, environment.public_roots)
+    return first_valid([parse_server(info.server)], wanted.confirmed, deadline, environment.tell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ class _Wanted:
     info: ClusterInfo
     credential: Credential | None
     runs_authenticator: bool
-    patience: Patience
+    deadline: Deadline
+    public_roots: bytes | None
 
     def confirmed(self, server: Address) -> FileFound:
         """Ask the server over a verified connection; raises ``Unavailable`` or ``Denied``.
@@ -96,9 +98,9 @@ class _Wanted:
         """
         # 1
         held = self.info.ca_certificates
-        roots = ask.anchors(held, self.patience) if held else self.patience.around.public_roots
-        client = self.credential if isinstance(self.credential, ClientCertificate) else None
-        trust = fetch.Verified(ca_pem=roots, server_name=self.info.tls_server_name, client=client)
+        roots = client.anchors(held, self.deadline.clock) if held else self.public_roots
+        shown_as = self.credential if isinstance(self.credential, ClientCertificate) else None
+        trust = https.Verified(ca_pem=roots, server_name=self.info.tls_server_name, client=shown_as)
         # 2
         published, notes = self._published(server, trust)
         told, more = _told(published)
@@ -122,11 +124,11 @@ class _Wanted:
             runs_authenticator=self.runs_authenticator,
         )
 
-    def _published(self, server: Address, trust: fetch.Verified) -> tuple[Published | None, tuple[str, ...]]:
+    def _published(self, server: Address, trust: https.Verified) -> tuple[Published | None, tuple[str, ...]]:
         try:
             shown_as = authorization(self.credential)
-            return ask.cluster_info(server, trust, self.patience, authorization=shown_as), ()
-        except ask.RefusedError as refused:
+            return client.cluster_info(server, trust, self.deadline, authorization=shown_as), ()
+        except client.RefusedError as refused:
             if refused.status != http.HTTPStatus.FORBIDDEN:
                 raise
             return None, (
@@ -144,19 +146,21 @@ def _told(published: Published | None) -> tuple[ClusterInfo | None, tuple[str, .
         return None, (f"cluster-info is not used: expected {denied.expected}, got {denied.got}",)
 
 
-def _cluster(told: Filed, base: Path) -> ClusterInfo:
-    pem = _local(base / told.ca.path) if isinstance(told.ca, InFile) else told.ca
+def _cluster(told: DiscoveryFile, base: Path) -> ClusterInfo:
+    pem = _local(base / told.ca.path) if isinstance(told.ca, FileReference) else told.ca
     certificates = clusterinfo.parse_bundle(pem) if pem is not None else ()
     return ClusterInfo(server=told.server, ca_certificates=certificates, tls_server_name=told.tls_server_name)
 
 
-def _read(source: str, patience: Patience, stdin: Callable[[], bytes]) -> tuple[bytes, Path | None]:
+def _read(
+    source: str, environment: Environment, deadline: Deadline, stdin: Callable[[], bytes]
+) -> tuple[bytes, Path | None]:
     """Return a file's bytes, and for a local file the folder to which its paths are relative."""
     if source == _STDIN:
         return _bounded(stdin()), None
     if "://" in source:
         address, path = _url(source)
-        return first_sound([address], lambda server: _download(server, path, patience), patience), None
+        return _downloaded(address, path, environment, deadline), None
     return _local(Path(source)), Path(source).parent
 
 
@@ -172,9 +176,13 @@ def _url(source: str) -> tuple[Address, str]:
     return address, path
 
 
-def _download(server: Address, path: str, patience: Patience) -> bytes:
-    trust = fetch.Verified(ca_pem=patience.around.public_roots)
-    answer = fetch.get(server, path, trust, patience, accept="*/*")
+def _downloaded(address: Address, path: str, environment: Environment, deadline: Deadline) -> bytes:
+    trust = https.Verified(ca_pem=environment.public_roots)
+    return first_valid([address], lambda server: _download(server, path, trust, deadline), deadline, environment.tell)
+
+
+def _download(server: Address, path: str, trust: https.Verified, deadline: Deadline) -> bytes:
+    answer = client.get(server, path, trust, deadline, headers={"Accept": "*/*"})
     if http.HTTPStatus.MULTIPLE_CHOICES <= answer.status < http.HTTPStatus.BAD_REQUEST:
         raise not_allowed("the file itself", "a redirect", "name the place where the file is")
     if answer.status != http.HTTPStatus.OK:

@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nodeattest_discovery import clusterinfo, jws, jwt
-from nodeattest_discovery.node import ask, configmap, fetch
+from nodeattest_discovery.node import client, configmap, https
 from nodeattest_discovery.node.address import Address, parse_endpoint, parse_server
-from nodeattest_discovery.node.fetch import Answer
-from nodeattest_discovery.node.found import Found
-from nodeattest_discovery.node.surroundings import Patience, Surroundings
+from nodeattest_discovery.node.clock import Deadline
+from nodeattest_discovery.node.environment import Environment
+from nodeattest_discovery.node.https import Response
+from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.pins import CaPin, require_pins, select_pinned
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.checks import Checks
@@ -40,7 +41,7 @@ def by_front(
     front: str,
     token: BootstrapToken,
     pins: frozenset[CaPin] | None,
-    around: Surroundings,
+    environment: Environment,
     *,
     servers: Sequence[str] = (),
 ) -> Found:
@@ -54,7 +55,7 @@ def by_front(
     """
     server, known = parse_endpoint(front), tuple(parse_endpoint(one) for one in servers)
     require_pins(pins)
-    return _Question(server, token, pins, around.patience(), known).found()
+    return _Question(server, token, pins, environment.deadline(), known).found()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class _Question:
     front: Address
     token: BootstrapToken
     pins: frozenset[CaPin] | None
-    patience: Patience
+    deadline: Deadline
     known: tuple[Address, ...]
 
     def found(self) -> Found:
@@ -85,13 +86,13 @@ class _Question:
         info = clusterinfo.parse(text)
         cluster = parse_server(info.server)
         if self.pins is None:
-            ask.anchors(info.ca_certificates, self.patience)
+            client.anchors(info.ca_certificates, self.deadline.clock)
             return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=cluster.url, notes=(_UNPINNED,))
         # 4
         pinned = select_pinned(info.ca_certificates, self.pins)
-        anchors = ask.anchors(pinned, self.patience)
+        anchors = client.anchors(pinned, self.deadline.clock)
         # 5
-        trust = fetch.Verified(ca_pem=anchors, server_name=None if self.known else info.tls_server_name)
+        trust = https.Verified(ca_pem=anchors, server_name=None if self.known else info.tls_server_name)
         asked, tells = self._borne_out(self.known or (cluster,), trust, text)
         notes = () if asked == cluster else (f"the cluster names {info.server} as its server, not {asked.url}",)
         if tells:
@@ -102,13 +103,13 @@ class _Question:
             believed = replace(believed, server=asked.url, tls_server_name=None)
         return Found(kubeconfig=text, info=believed, ca_pem=anchors, asked=asked.url, notes=(note, *notes))
 
-    def _asked(self) -> Answer:
-        question = jwt.mint(self.token, self.patience.around.now())
-        answer = fetch.get(
+    def _asked(self) -> Response:
+        question = jwt.mint(self.token, self.deadline.clock.now())
+        answer = client.get(
             self.front,
             self.front.cluster_info,
-            fetch.UNVERIFIED,
-            self.patience,
+            https.UNVERIFIED,
+            self.deadline,
             headers={"Authorization": f"Bearer {question}"},
         )
         if answer.status != http.HTTPStatus.OK:
@@ -121,7 +122,7 @@ class _Question:
             )
         return answer
 
-    def _check_signature(self, answer: Answer) -> None:
+    def _check_signature(self, answer: Response) -> None:
         """Refuse an answer that this token did not sign.
 
         The header is compared whole: a JWT has another header (``typ``), and a signature of cluster-info's text is
@@ -144,7 +145,7 @@ class _Question:
             remedy="compare the token's secret; if it is right, this is not the cluster's front",
         )
 
-    def _borne_out(self, servers: Sequence[Address], trust: fetch.Verified, text: str) -> tuple[Address, bool]:
+    def _borne_out(self, servers: Sequence[Address], trust: https.Verified, text: str) -> tuple[Address, bool]:
         """Ask servers in turn; return the one that answered, and whether it tells. Raises like ``_is_borne_out``."""
         away = Unavailable(Reason.API_UNAVAILABLE, "no server to ask", remedy="name one")
         for server in servers:
@@ -154,11 +155,11 @@ class _Question:
                 away = unavailable
         raise away
 
-    def _is_borne_out(self, cluster: Address, trust: fetch.Verified, text: str) -> bool:
+    def _is_borne_out(self, cluster: Address, trust: https.Verified, text: str) -> bool:
         """Ask the cluster itself; False where it is that and tells nobody. Raises ``Denied``, ``Unavailable``."""
         try:
-            said = ask.cluster_info(cluster, trust, self.patience).kubeconfig
-        except ask.RefusedError as refused:
+            said = client.cluster_info(cluster, trust, self.deadline).kubeconfig
+        except client.RefusedError as refused:
             if refused.status not in _NOT_FOR_ALL:
                 raise
             return False

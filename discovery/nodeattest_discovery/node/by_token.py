@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.clusterinfo import ClusterInfo
-from nodeattest_discovery.node import ask, fetch
+from nodeattest_discovery.node import client, https
 from nodeattest_discovery.node.address import Address, parse_endpoint, parse_server
+from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.configmap import Published
-from nodeattest_discovery.node.found import Found
-from nodeattest_discovery.node.rounds import first_sound
-from nodeattest_discovery.node.surroundings import Patience, Surroundings
+from nodeattest_discovery.node.environment import Environment
+from nodeattest_discovery.node.result import Found
+from nodeattest_discovery.node.retry import first_valid
 from nodeattest_discovery.pins import CaPin, require_pins, select_pinned
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.checks import Checks
@@ -31,7 +32,7 @@ _SECTION = "companion proposal 001, join"
 
 
 def by_token(
-    endpoints: Sequence[str], token: BootstrapToken, pins: frozenset[CaPin] | None, around: Surroundings
+    endpoints: Sequence[str], token: BootstrapToken, pins: frozenset[CaPin] | None, environment: Environment
 ) -> Found:
     """Find the cluster that one of these servers (``host:port`` or https URL) belongs to.
 
@@ -50,8 +51,10 @@ def by_token(
             remedy="name one: host:port",
         )
     require_pins(pins)
-    patience = around.patience()
-    return first_sound(servers, lambda server: _Question(server, token, pins, patience).found(), patience)
+    deadline = environment.deadline()
+    return first_valid(
+        servers, lambda server: _Question(server, token, pins, deadline).found(), deadline, environment.tell
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class _Question:
     server: Address
     token: BootstrapToken
     pins: frozenset[CaPin] | None
-    patience: Patience
+    deadline: Deadline
 
     def found(self) -> Found:
         """Ask one server, and check what it says.
@@ -71,7 +74,7 @@ class _Question:
         """
         checks = Checks()
         # 1
-        text, signature = self._signed(ask.cluster_info(self.server, fetch.UNVERIFIED, self.patience))
+        text, signature = self._signed(client.cluster_info(self.server, https.UNVERIFIED, self.deadline))
         # 2
         checks.require(
             jws.is_valid(signature, text.encode(), self.token),
@@ -84,13 +87,13 @@ class _Question:
         )
         info = clusterinfo.parse(text)
         if self.pins is None:
-            ask.anchors(info.ca_certificates, self.patience)
+            client.anchors(info.ca_certificates, self.deadline.clock)
             return self._as_found(text, info, (_unpinned(self.server),))
         # 3
         pinned = select_pinned(info.ca_certificates, self.pins)
-        trust = fetch.Verified(ca_pem=ask.anchors(pinned, self.patience))
+        trust = https.Verified(ca_pem=client.anchors(pinned, self.deadline.clock))
         # 4
-        second = ask.cluster_info(self.server, trust, self.patience).kubeconfig
+        second = client.cluster_info(self.server, trust, self.deadline).kubeconfig
         checks.require(
             second == text,
             "the verified server says the same",

@@ -16,7 +16,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from nodeattest_discovery.node.filed import InFile, Stored, User, malformed
+from nodeattest_discovery.node.discovery_file import FileReference, Stored, User, malformed
 from nodeattest_discovery.tls import ClientCertificate
 
 __all__ = ["BasicCredential", "ClientCertificate", "Credential", "TokenCredential", "authorization", "of_user"]
@@ -43,7 +43,7 @@ class BasicCredential:
 Credential = TokenCredential | BasicCredential | ClientCertificate
 
 
-def of_user(user: User, load: Callable[[InFile], bytes]) -> Credential | None:
+def of_user(user: User, load: Callable[[FileReference], bytes]) -> Credential | None:
     """Return a user's credential, read from files where it stands in them; raises ``Denied``."""
     if user.token_file is not None:
         return _token(_decoded(load(user.token_file)).strip())
@@ -88,8 +88,8 @@ def _client(certificate_pem: bytes, key_pem: bytes) -> ClientCertificate:
     return ClientCertificate(certificate_pem, key_pem)
 
 
-def _bytes(stored: Stored, load: Callable[[InFile], bytes]) -> bytes:
-    return load(stored) if isinstance(stored, InFile) else stored or b""
+def _bytes(stored: Stored, load: Callable[[FileReference], bytes]) -> bytes:
+    return load(stored) if isinstance(stored, FileReference) else stored or b""
 
 
 def _decoded(data: bytes) -> str:

@@ -19,10 +19,11 @@ from typing import Final
 from cryptography import x509
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.node import ask, fetch
+from nodeattest_discovery.node import client, https
 from nodeattest_discovery.node.address import Address, parse_server
-from nodeattest_discovery.node.found import Found
-from nodeattest_discovery.node.surroundings import Patience, Surroundings
+from nodeattest_discovery.node.clock import Deadline
+from nodeattest_discovery.node.environment import Environment
+from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.pins import pin_of
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -37,7 +38,7 @@ def refresh(
     servers: Sequence[str],
     trusted_ca_pem: bytes,
     known: str | None,
-    around: Surroundings,
+    environment: Environment,
     *,
     tls_server_name: str | None = None,
     keeps_server: bool = False,
@@ -49,24 +50,24 @@ def refresh(
     not asked, since no way from here may lead there, and the one that tells must bear its own news out. Raises
     ``Denied`` for news that cannot be believed and that no other server mends, ``Unavailable`` when no server answers.
     """
-    patience = around.patience()
+    deadline = environment.deadline()
     addresses = list(dict.fromkeys(parse_server(server) for server in servers))
     trusted = clusterinfo.parse_bundle(trusted_ca_pem)
-    question = _Question(addresses, trusted, known, tls_server_name, keeps_server, patience)
+    question = _Question(addresses, trusted, known, tls_server_name, keeps_server, deadline)
     refused: Denied | None = None
     away = Unavailable(Reason.API_UNAVAILABLE, "no server is known", remedy="join again")
     for address in addresses:
         try:
             return question.news(address)
-        except ask.RefusedError as error:
+        except client.RefusedError as error:
             if error.status in _NOT_FOR_US:
-                around.tell(f"{error.detail}; what this node knows of its cluster stays as it is")
+                environment.tell(f"{error.detail}; what this node knows of its cluster stays as it is")
                 return None
             away = error
         except Unavailable as error:
             away = error
         except Denied as error:
-            around.tell(f"{address.url}: {error}")
+            environment.tell(f"{address.url}: {error}")
             refused = refused or error
     raise refused or away
 
@@ -78,7 +79,7 @@ class _Question:
     known: str | None
     tls_server_name: str | None
     keeps_server: bool
-    patience: Patience
+    deadline: Deadline
 
     def news(self, server: Address) -> Found | None:
         """Ask one server, and check what is new.
@@ -90,8 +91,10 @@ class _Question:
            was kept and vouches for the one that was asked, and says the same; or the one that was asked does.
         """
         # 1
-        trust = fetch.Verified(ca_pem=ask.anchors(self.trusted, self.patience), server_name=self.tls_server_name)
-        text = ask.cluster_info(server, trust, self.patience).kubeconfig or ""
+        trust = https.Verified(
+            ca_pem=client.anchors(self.trusted, self.deadline.clock), server_name=self.tls_server_name
+        )
+        text = client.cluster_info(server, trust, self.deadline).kubeconfig or ""
         if text == self.known:
             return None
         # 2
@@ -134,8 +137,10 @@ class _Question:
 
     def _vouches(self, authority: x509.Certificate, server: Address) -> bool:
         try:
-            trust = fetch.Verified(ca_pem=ask.anchors((authority,), self.patience), server_name=self.tls_server_name)
-            ask.cluster_info(server, trust, self.patience)
+            trust = https.Verified(
+                ca_pem=client.anchors((authority,), self.deadline.clock), server_name=self.tls_server_name
+            )
+            client.cluster_info(server, trust, self.deadline)
         except Unavailable as unavailable:
             if unavailable.reason is not Reason.SERVER_NOT_TRUSTED:
                 raise
@@ -145,10 +150,10 @@ class _Question:
     def _confirm(
         self, place: Address, name: str | None, text: str, kept: tuple[x509.Certificate, ...], checks: Checks
     ) -> None:
-        trust = fetch.Verified(ca_pem=ask.anchors(kept, self.patience), server_name=name)
+        trust = https.Verified(ca_pem=client.anchors(kept, self.deadline.clock), server_name=name)
         try:
-            told = ask.cluster_info(place, trust, self.patience).kubeconfig
-        except ask.RefusedError as error:  # that another server may not be asked says nothing about this one
+            told = client.cluster_info(place, trust, self.deadline).kubeconfig
+        except client.RefusedError as error:  # that another server may not be asked says nothing about this one
             raise Unavailable(Reason.API_UNAVAILABLE, error.detail, remedy=error.remedy) from None
         checks.require(
             told == text,

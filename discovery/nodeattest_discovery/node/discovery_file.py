@@ -21,7 +21,7 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["AUTHENTICATOR", "Filed", "InFile", "Stored", "User", "malformed", "not_allowed", "parse"]
+__all__ = ["AUTHENTICATOR", "DiscoveryFile", "FileReference", "Stored", "User", "malformed", "not_allowed", "parse"]
 
 AUTHENTICATOR: Final = "kubelet-authenticator"
 """The one command that a discovery file may name; nobody runs it because of that."""
@@ -50,13 +50,13 @@ _CLUSTER_FIELDS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class InFile:
+class FileReference:
     """Something that stands in another local file."""
 
     path: str
 
 
-Stored = bytes | InFile | None
+Stored = bytes | FileReference | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class User:
     """Who the file says that the node shall be; nothing of it shows in a repr."""
 
     token: str | None = field(default=None, repr=False)
-    token_file: InFile | None = None
+    token_file: FileReference | None = None
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     certificate: Stored = field(default=None, repr=False)
@@ -73,7 +73,7 @@ class User:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filed:
+class DiscoveryFile:
     """The cluster that the file means."""
 
     server: str
@@ -82,7 +82,7 @@ class Filed:
     user: User = field(default_factory=User)
 
 
-def parse(text: str, *, local: bool, allow_credentials: bool) -> Filed:
+def parse(text: str, *, local: bool, allow_credentials: bool) -> DiscoveryFile:
     """Read the file; raises ``Denied``.
 
     1. Strict YAML, a kubeconfig with known fields only, no name twice.
@@ -108,7 +108,7 @@ def parse(text: str, *, local: bool, allow_credentials: bool) -> Filed:
     name = _text(context, "user")
     if name is not None and name not in users:
         raise malformed("the current context's user", "none of that name")
-    return Filed(
+    return DiscoveryFile(
         server=check_server(_text(cluster, "server") or ""),
         tls_server_name=_server_name(cluster),
         ca=_stored(cluster, "certificate-authority", local=local),
@@ -238,12 +238,12 @@ def _stored(holder: JsonObject, name: str, *, local: bool) -> Stored:
     return _in_file(path, local=local) if path is not None else None
 
 
-def _in_file(path: str, *, local: bool) -> InFile:
+def _in_file(path: str, *, local: bool) -> FileReference:
     if not local or "\0" in path:
         raise not_allowed(
             "a file that stands for itself", "one that names other files of this machine", "embed them: …-data"
         )
-    return InFile(path)
+    return FileReference(path)
 
 
 def _text(holder: JsonObject, name: str) -> str | None:

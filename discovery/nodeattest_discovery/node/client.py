@@ -1,7 +1,7 @@
-"""Asking one server for cluster-info.
+"""The requests of discovery: one file or object of one server.
 
-Promises: what was published, ``Unavailable`` for everything that a later question may mend: no connection, no
-permission yet, an answer that is no cluster-info. kubeadm asks again for all of these, too.
+Promises: a response, ``Unavailable`` for everything that another attempt may mend: no connection, no permission yet, an
+answer that is no cluster-info. kubeadm asks again for all of these, too.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from nodeattest_discovery.node import configmap, fetch
+from nodeattest_discovery.node import configmap, https
 from nodeattest_discovery.node.address import Address
+from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_discovery.node.configmap import Published
-from nodeattest_discovery.node.surroundings import Patience
+from nodeattest_discovery.node.https import HttpsClient, HttpsError, KubeletServerError, Response, UntrustedServerError
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-__all__ = ["RefusedError", "anchors", "cluster_info"]
+__all__ = ["RefusedError", "anchors", "cluster_info", "get"]
 
 _SAID: Final[Mapping[int, str]] = {
     http.HTTPStatus.UNAUTHORIZED: "anonymous requests are not let in (--anonymous-auth=false)",
@@ -43,11 +44,11 @@ class RefusedError(Unavailable):
 
 
 def cluster_info(
-    server: Address, trust: fetch.Verified | None, patience: Patience, *, authorization: str | None = None
+    server: Address, trust: https.Verified | None, deadline: Deadline, *, authorization: str | None = None
 ) -> Published:
     """Ask for cluster-info, anonymously unless told otherwise; raises ``Unavailable``."""
     headers = {"Authorization": authorization} if authorization and trust else {}
-    answer = fetch.get(server, server.cluster_info, trust, patience, headers=headers)
+    answer = get(server, server.cluster_info, trust, deadline, headers=headers)
     if answer.status != http.HTTPStatus.OK:
         raise RefusedError(server, answer.status)
     try:
@@ -57,9 +58,9 @@ def cluster_info(
         raise Unavailable(Reason.API_UNAVAILABLE, detail, remedy=denied.remedy) from None
 
 
-def anchors(certificates: Iterable[x509.Certificate], patience: Patience) -> bytes:
+def anchors(certificates: Iterable[x509.Certificate], clock: Clock) -> bytes:
     """Return those CAs that are valid now, in PEM; raises ``Unavailable`` if none is: a clock may still be set."""
-    now = datetime.fromtimestamp(patience.around.now(), UTC)
+    now = datetime.fromtimestamp(clock.now(), UTC)
     found = tuple(certificates)
     valid = [one for one in found if one.not_valid_before_utc <= now <= one.not_valid_after_utc]
     if not valid:
@@ -70,3 +71,30 @@ def anchors(certificates: Iterable[x509.Certificate], patience: Patience) -> byt
             remedy="set this machine's clock, or renew the cluster's CA",
         )
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in valid)
+
+
+def get(
+    server: Address, path: str, trust: https.Verified | None, deadline: Deadline, *, headers: Mapping[str, str]
+) -> Response:
+    """Ask once; raises ``Unavailable``, with the reason ``ServerNotTrusted`` if its certificate does not pass."""
+    client = HttpsClient(server, trust, deadline, headers=headers)
+    try:
+        return client.request("GET", path)
+    except KubeletServerError:
+        raise Unavailable(
+            Reason.SERVER_NOT_TRUSTED,
+            f"the certificate of {server.url} is a kubelet's, not an API server's",
+            remedy="name an API server; if nobody named this one, a node poses as the cluster: look at its machine",
+        ) from None
+    except UntrustedServerError as error:
+        raise Unavailable(
+            Reason.SERVER_NOT_TRUSTED,
+            f"the certificate of {server.url} does not pass: {error.detail}",
+            remedy="if this machine's clock is right, this is not the cluster's server, or its certificate names it "
+            "otherwise",
+        ) from None
+    except HttpsError as error:
+        remedy = "see that the address is right and that this machine can reach it"
+        raise Unavailable(Reason.API_UNAVAILABLE, f"{server.url}: {error.detail}", remedy=remedy) from None
+    finally:
+        client.close()

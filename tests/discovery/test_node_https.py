@@ -13,21 +13,21 @@ from pathlib import Path
 import pytest
 from lying_servers import QUIET, Ca, LyingServer, Reply, status
 
-from nodeattest_discovery.node import fetch
+from nodeattest_discovery.node import client, https
 from nodeattest_discovery.node.address import Address, parse_server
-from nodeattest_discovery.node.ask import cluster_info
-from nodeattest_discovery.node.surroundings import Surroundings
+from nodeattest_discovery.node.client import cluster_info
+from nodeattest_discovery.node.environment import Environment
 from nodeattest_providers.errors import Reason, Unavailable
 
 CA = Ca()
 HELLO = Reply(body=b"hello")
 
 
-def ask(address: Address, trust: fetch.Verified | None = fetch.UNVERIFIED, limit: float = 10.0) -> fetch.Answer:
-    return fetch.get(address, "/path", trust, Surroundings(limit=limit).patience())
+def ask(address: Address, trust: https.Verified | None = https.UNVERIFIED, limit: float = 10.0) -> https.Response:
+    return client.get(address, "/path", trust, Environment(limit=limit).deadline(), headers={})
 
 
-def refused(address: Address, trust: fetch.Verified | None = fetch.UNVERIFIED, limit: float = 10.0) -> Unavailable:
+def refused(address: Address, trust: https.Verified | None = https.UNVERIFIED, limit: float = 10.0) -> Unavailable:
     with pytest.raises(Unavailable) as caught:
         ask(address, trust, limit)
     return caught.value
@@ -39,7 +39,7 @@ def of(server: LyingServer) -> Address:
 
 def test_a_question_has_three_headers_and_names_the_port() -> None:
     with LyingServer(CA.server(), HELLO) as server:
-        answer = ask(of(server), fetch.Verified(ca_pem=CA.pem))
+        answer = ask(of(server), https.Verified(ca_pem=CA.pem))
         assert (answer.status, answer.body) == (200, b"hello")
         assert server.seen[0].names == QUIET
         assert dict(server.seen[0].headers)["host"] == server.endpoint
@@ -64,8 +64,8 @@ def test_no_proxy_and_no_authority_come_from_the_environment(monkeypatch: pytest
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.setenv("SSL_CERT_FILE", str(authorities))
     with LyingServer(CA.server(), HELLO) as server:
-        assert ask(of(server), fetch.Verified(ca_pem=CA.pem)).body == b"hello"
-        assert refused(of(server), fetch.Verified(ca_pem=None)).reason == Reason.SERVER_NOT_TRUSTED
+        assert ask(of(server), https.Verified(ca_pem=CA.pem)).body == b"hello"
+        assert refused(of(server), https.Verified(ca_pem=None)).reason == Reason.SERVER_NOT_TRUSTED
         assert len(server.seen) == 1
 
 
@@ -73,7 +73,7 @@ def test_no_proxy_and_no_authority_come_from_the_environment(monkeypatch: pytest
 def test_ipv6_is_spoken_with_brackets() -> None:
     with LyingServer(CA.server((), ["::1"]), HELLO, host="::1") as server:
         address = Address("::1", server.port)
-        assert ask(address, fetch.Verified(ca_pem=CA.pem)).body == b"hello"
+        assert ask(address, https.Verified(ca_pem=CA.pem)).body == b"hello"
         assert dict(server.seen[0].headers)["host"] == f"[::1]:{server.port}"
 
 
@@ -93,7 +93,7 @@ CERTIFICATES: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("case", CERTIFICATES)
 def test_a_certificate_that_does_not_pass_ends_the_connection_before_anything_is_asked(case: str) -> None:
     with LyingServer(CERTIFICATES[case](), HELLO) as server:
-        found = refused(of(server), fetch.Verified(ca_pem=CA.pem))
+        found = refused(of(server), https.Verified(ca_pem=CA.pem))
         assert found.reason == Reason.SERVER_NOT_TRUSTED
         assert server.url in found.detail
         assert server.seen == []
@@ -101,12 +101,12 @@ def test_a_certificate_that_does_not_pass_ends_the_connection_before_anything_is
 
 def test_another_name_may_be_expected() -> None:
     with LyingServer(CA.server(["kubernetes"], []), HELLO) as server:
-        assert ask(of(server), fetch.Verified(ca_pem=CA.pem, server_name="kubernetes")).body == b"hello"
+        assert ask(of(server), https.Verified(ca_pem=CA.pem, server_name="kubernetes")).body == b"hello"
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("trust", [fetch.UNVERIFIED, fetch.Verified(ca_pem=CA.pem)])
-def test_tls_before_1_2_is_not_spoken(trust: fetch.Verified | None) -> None:
+@pytest.mark.parametrize("trust", [https.UNVERIFIED, https.Verified(ca_pem=CA.pem)])
+def test_tls_before_1_2_is_not_spoken(trust: https.Verified | None) -> None:
     with LyingServer(CA.server(), HELLO) as server:
         server.context.maximum_version = ssl.TLSVersion.TLSv1_1
         assert refused(of(server), trust).reason == Reason.API_UNAVAILABLE
@@ -118,7 +118,7 @@ def test_tls_before_1_2_is_not_spoken(trust: fetch.Verified | None) -> None:
 ANSWERS: dict[str, Reply] = {
     "compressed": Reply(body=b"x", headers={"Content-Encoding": "gzip"}),
     "compressed twice": Reply(body=b"x", headers={"Content-Encoding": "identity, gzip"}),
-    "too large": Reply(body=b"x" * (fetch.LIMIT + 1)),
+    "too large": Reply(body=b"x" * (https.LIMIT + 1)),
     "too large, it says": Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\nx"),
     "cut off": Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nx"),
     "cut off, and the end of TLS": Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nx", ends=True),
@@ -143,12 +143,12 @@ def test_an_answer_that_may_not_come_is_unavailable(case: str) -> None:
 @pytest.mark.parametrize("case", ["too large", "endless continuation"])
 def test_reading_ends_where_the_limit_is(case: str) -> None:
     with LyingServer(CA.server(), ANSWERS[case]) as server:
-        assert f"more than {fetch.LIMIT}" in refused(of(server)).detail
+        assert f"more than {https.LIMIT}" in refused(of(server)).detail
 
 
 def test_the_largest_answer_comes_whole() -> None:
-    with LyingServer(CA.server(), Reply(body=b"x" * fetch.LIMIT)) as server:
-        assert len(ask(of(server)).body) == fetch.LIMIT
+    with LyingServer(CA.server(), Reply(body=b"x" * https.LIMIT)) as server:
+        assert len(ask(of(server)).body) == https.LIMIT
 
 
 def test_an_answer_may_end_with_the_connection_if_tls_says_so() -> None:
@@ -159,7 +159,7 @@ def test_an_answer_may_end_with_the_connection_if_tls_says_so() -> None:
 def test_a_credential_is_never_shown_to_an_unverified_server() -> None:
     with LyingServer(CA.server(), status(403)) as server:
         with pytest.raises(Unavailable):
-            cluster_info(of(server), fetch.UNVERIFIED, Surroundings().patience(), authorization="Bearer a")
+            cluster_info(of(server), https.UNVERIFIED, Environment().deadline(), authorization="Bearer a")
         assert server.headers == QUIET
 
 
@@ -222,5 +222,5 @@ def test_a_name_that_nobody_has_is_unavailable() -> None:
 @pytest.mark.parametrize("name", ["a\0b", "." * 300, "a..b", "ä" * 70, "a" * 64], ids=len)
 def test_an_impossible_name_is_unavailable_and_no_bug(name: str) -> None:
     with LyingServer(CA.server(), HELLO) as server:
-        refused(of(server), fetch.Verified(ca_pem=CA.pem, server_name=name))
+        refused(of(server), https.Verified(ca_pem=CA.pem, server_name=name))
         assert server.seen == []

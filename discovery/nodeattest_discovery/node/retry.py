@@ -1,4 +1,4 @@
-"""Several servers asked in turn, round after round, until one gives a sound answer or the time is over.
+"""Asks several servers in turn, again and again, until one gives a valid answer or the time is over.
 
 Promises: a server that was refused is not asked again, and does not keep the others from being asked; a server that is
 away or not ready is asked again every five seconds, as kubeadm asks its only one.
@@ -12,16 +12,19 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from nodeattest_discovery.node.address import Address
-from nodeattest_discovery.node.surroundings import Patience
+from nodeattest_discovery.node.clock import Deadline
+from nodeattest_discovery.node.environment import RETRY
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-__all__ = ["first_sound"]
+__all__ = ["first_valid"]
 
 T = TypeVar("T")
 
 
-def first_sound(servers: Sequence[Address], ask: Callable[[Address], T], patience: Patience) -> T:
-    """Return the first sound answer.
+def first_valid(
+    servers: Sequence[Address], ask: Callable[[Address], T], deadline: Deadline, tell: Callable[[str], None]
+) -> T:
+    """Return the first valid answer.
 
     ``ask`` raises ``Denied`` for an answer that no waiting mends, ``Unavailable`` for one that it may. Raises the first
     refusal when every server was refused, else the last ``Unavailable`` when the time is over.
@@ -36,11 +39,11 @@ def first_sound(servers: Sequence[Address], ask: Callable[[Address], T], patienc
             except Denied as denied:
                 refused.append(denied)
                 left.remove(server)
-                patience.around.tell(f"{server.url} is refused: {denied}")
+                tell(f"{server.url} is refused: {denied}")
             except Unavailable as unavailable:
                 waiting = unavailable
         if waiting is None:
             raise refused[0] if refused else Unavailable(Reason.API_UNAVAILABLE, "no server", remedy="name one")
-        patience.around.tell(f"{waiting.detail}; asking again")
-        if not patience.pause():
+        tell(f"{waiting.detail}; asking again")
+        if not deadline.pause(RETRY):
             raise waiting

@@ -1,0 +1,85 @@
+"""Time, deadlines, back-off and randomness as arguments, so that they can be tested in virtual time.
+
+Standard library only: every call of the agent pays for it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Backoff", "Clock", "Deadline", "random_unit"]
+
+_MAX_EXPONENT: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The functions of a clock."""
+
+    now: Callable[[], float] = time.time
+    """Seconds since the epoch."""
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment of the monotonic clock."""
+
+    clock: Clock
+    at: float
+
+    @classmethod
+    def after(cls, clock: Clock, seconds: float) -> Deadline:
+        """Set a deadline ``seconds`` from now."""
+        return cls(clock, clock.monotonic() + seconds)
+
+    def within(self, seconds: float) -> Deadline:
+        """Set a deadline ``seconds`` from now, but not after this one."""
+        return Deadline(self.clock, min(self.at, self.clock.monotonic() + seconds))
+
+    @property
+    def left(self) -> float:
+        """Seconds left, never negative."""
+        return max(0.0, self.at - self.clock.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        """Whether no time is left."""
+        return self.left <= 0
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, but not past the deadline."""
+        self.clock.sleep(min(seconds, self.left))
+
+    def pause(self, seconds: float) -> bool:
+        """Sleep before another attempt; False, and no sleep, if no time would be left for one."""
+        if self.left <= seconds:
+            return False
+        self.clock.sleep(seconds)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses between attempts in seconds: doubling from the first to the longest, each with half of it as jitter."""
+
+    first: float
+    longest: float
+
+    def pause(self, failures: int, random: Callable[[], float]) -> float:
+        """Draw the pause after ``failures`` failures before this one."""
+        return self.bound(failures) * (0.5 + random())
+
+    def bound(self, failures: int) -> float:
+        """Return the pause without jitter."""
+        return min(self.first * 2 ** min(failures, _MAX_EXPONENT), self.longest)
+
+
+def random_unit() -> float:
+    """Draw a number from [0, 1); the random module would seed a generator for one draw."""
+    return int.from_bytes(os.urandom(6)) / 2**48

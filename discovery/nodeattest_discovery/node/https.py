@@ -1,0 +1,388 @@
+"""Bounded HTTPS exchanges: the only way in which a node asks anybody for anything over the network.
+
+Promises: TLS 1.2 or newer, verified by the CAs that the caller names, or by none for what proves itself; a verified
+server is no kubelet, whose certificate the same CA signs; no proxy, redirect, credential or setting from the
+environment; no header but Host, Accept, User-Agent, those of a body, and what the caller adds. One deadline holds for
+a whole exchange, from connecting to the last byte, and one limit for its size, however slowly the server sends (name
+resolution has the resolver's own limits). Every foreign exception ends here, as an ``HttpsError``.
+Leaves to others: what a response means, and when to ask again.
+Source: standard-library ssl and http.client; kubeadm app/util/kubeconfig.ToClientSet (ten seconds a request).
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import ssl
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Protocol, cast
+
+from nodeattest_discovery import tls
+from nodeattest_discovery.node.clock import Deadline
+from nodeattest_discovery.tls import ClientCertificate
+
+__all__ = [
+    "LIMIT",
+    "SECONDS",
+    "UNVERIFIED",
+    "HttpsClient",
+    "HttpsError",
+    "KubeletServerError",
+    "Response",
+    "Server",
+    "Stream",
+    "UntrustedServerError",
+    "Verified",
+]
+
+SECONDS: Final = 10.0
+"""For one exchange, from connecting to the last byte."""
+LIMIT: Final = 1 << 20
+"""Bytes of a body, unless the caller says otherwise; etcd's limit of an object is 1.5 MiB."""
+_STREAM_LIMIT: Final = 64 << 20
+"""Bytes of all lines of one stream."""
+_HEADERS_LIMIT: Final = 64 * 1024
+"""Bytes that a response may have besides its body."""
+_MAX_LABEL: Final = 63
+"""Characters between two dots of a name (RFC 1035 §2.3.4)."""
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Server(Protocol):
+    """Where a server listens."""
+
+    @property
+    def host(self) -> str:
+        """Host name or address, IPv6 without brackets."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """TCP port."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """A server whose certificate must pass."""
+
+    ca_pem: bytes | None = field(repr=False)
+    """Who may have issued it: each an anchor, self-signed or not, as in Go. None: whom this machine trusts."""
+    server_name: str | None = None
+    """The name in it, where that is not the address's host."""
+    client: ClientCertificate | None = None
+
+
+UNVERIFIED: Final = None
+"""Anybody may answer: only for what proves itself, and with nothing secret in the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What came back, whatever the status."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    """Names in lower case, in the order in which they came."""
+    body: bytes = field(repr=False)
+
+    def header(self, name: str) -> str | None:
+        """Return the first value of a header; ``name`` in lower case."""
+        return next((value for found, value in self.headers if found == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A response whose lines come one by one; ``lines`` and ``whole`` raise ``HttpsError``."""
+
+    status: int
+    lines: Generator[bytes]
+    """Each line, until the server ends the response."""
+    whole: Callable[[], Response]
+    """Reads all of it, as of a response that is no stream."""
+
+
+class HttpsError(Exception):
+    """No whole response came, for a reason that may pass."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class UntrustedServerError(HttpsError):
+    """The server's certificate does not pass; nothing was asked."""
+
+
+class KubeletServerError(UntrustedServerError):
+    """The server's certificate is a kubelet's; nothing was asked."""
+
+
+class HttpsClient:
+    """Exchanges with one server, over one connection where the server keeps it open."""
+
+    def __init__(
+        self, server: Server, trust: Verified | None, deadline: Deadline, *, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> None:
+        self._server = server
+        self._trust = trust
+        self._deadline = deadline
+        """No exchange lasts longer."""
+        self._headers = {"Accept": "application/json", "User-Agent": "nodeattest", **headers}
+        self._socket: _Socket | None = None
+        self._connection: http.client.HTTPConnection | None = None
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        limit: int = LIMIT,
+    ) -> Response:
+        """Make one exchange; raises ``HttpsError``.
+
+        1. Connect, and verify the server. 2. Send the request. 3. Read the whole response, in plain encoding.
+        """
+        with self._errors():
+            response = self._send(_Exchange(self._deadline.within(SECONDS), limit), method, path, body, headers)
+            return self._whole(response, limit)
+
+    @contextmanager
+    def stream(self, path: str, *, seconds: float, line_limit: int = LIMIT) -> Generator[Stream]:
+        """Make one exchange whose body is read line by line and ends ``seconds`` after it began, at the latest.
+
+        Raises ``HttpsError``, also where a line is read. A response that is not read to its end costs the connection.
+        """
+        with self._errors():
+            exchange = _Exchange(self._deadline.within(seconds), _STREAM_LIMIT)
+            response = self._send(exchange, "GET", path, None, _NO_HEADERS)
+        try:
+            yield Stream(response.status, self._lines(response, line_limit), lambda: self._rest(response, line_limit))
+        finally:
+            if not response.isclosed() or response.will_close:
+                response.close()
+                self.close()
+
+    def server_certificate(self) -> bytes | None:
+        """Return the server's certificate in DER; connects and verifies it if need be. Raises ``HttpsError``."""
+        with self._errors():
+            return self._connect(_Exchange(self._deadline.within(SECONDS), LIMIT)).peer.getpeercert(binary_form=True)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._socket is not None:
+            self._socket.peer.close()
+        self._socket = self._connection = None
+
+    def _send(
+        self, exchange: _Exchange, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> http.client.HTTPResponse:
+        self._connect(exchange)
+        connection = self._connection
+        if connection is None:
+            raise AssertionError("the connection was just made")
+        connection.putrequest(method, path, skip_accept_encoding=True)
+        content = {} if body is None else {"Content-Type": "application/json", "Content-Length": str(len(body))}
+        for name, value in {**self._headers, **content, **headers}.items():
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        response = connection.getresponse()
+        if any(value.lower() != "identity" for value in response.headers.get_all("Content-Encoding", [])):
+            raise _RefusedError("its answer is compressed, which nobody asked for")
+        return response
+
+    def _lines(self, response: http.client.HTTPResponse, limit: int) -> Generator[bytes]:
+        while True:
+            with self._errors():
+                line = response.readline(limit)
+                if line and not line.endswith(b"\n"):
+                    raise _RefusedError("a line of its answer was cut off")
+            if not line:
+                return
+            yield line
+
+    def _rest(self, response: http.client.HTTPResponse, limit: int) -> Response:
+        with self._errors():
+            return self._whole(response, limit)
+
+    def _whole(self, response: http.client.HTTPResponse, limit: int) -> Response:
+        body = response.read(limit + 1)
+        if len(body) > limit:
+            raise _TooLargeError(limit)
+        if response.length:
+            raise http.client.IncompleteRead(body)
+        if not response.isclosed() or response.will_close:
+            response.close()
+            self.close()
+        headers = tuple((name.lower(), value) for name, value in response.getheaders())
+        return Response(response.status, headers, body)
+
+    def _connect(self, exchange: _Exchange) -> _Socket:
+        """Return a verified connection, for this exchange."""
+        if self._socket is not None and self._connection is not None and self._connection.sock is not None:
+            self._socket.exchange = exchange
+            return self._socket
+        self.close()
+        name = _server_name(self._server, self._trust)
+        context = (
+            tls.unverified_context()
+            if self._trust is None
+            else tls.client_context(self._trust.ca_pem, self._trust.client)
+        )
+        plain = _dial(self._server, exchange)
+        try:
+            plain.settimeout(exchange.left())
+            # A response that ends with the connection is whole only if TLS says so.
+            peer = context.wrap_socket(plain, server_hostname=name, suppress_ragged_eofs=False)
+        except BaseException:  # the watchdog may end it here, too
+            plain.close()
+            raise
+        connection = http.client.HTTPConnection(self._server.host, self._server.port)
+        connection.auto_open = 0
+        connection.default_port = 443  # for the Host header
+        self._socket = _Socket(peer, exchange)
+        if self._trust is not None and tls.is_kubelet_certificate(peer):
+            raise KubeletServerError("it is a kubelet's, not an API server's")
+        connection.sock = cast("socket.socket", self._socket)
+        self._connection = connection
+        return self._socket
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        """Translate foreign exceptions, and close the connection: the one place where those of the network end."""
+        try:
+            yield
+        except BaseException as error:
+            self.close()
+            found = _translated(error)
+            if found is None:
+                raise
+            raise found from None
+
+
+class _Exchange:
+    """The end of one exchange, in time and size."""
+
+    def __init__(self, deadline: Deadline, limit: int) -> None:
+        self._deadline = deadline
+        self._room = limit + _HEADERS_LIMIT
+        self._limit = limit
+
+    def left(self) -> float:
+        """Return the seconds left; raises TimeoutError when none are."""
+        if self._deadline.passed:
+            raise TimeoutError
+        return self._deadline.left
+
+    def take(self, count: int) -> None:
+        """Count bytes that came; raises ``_TooLargeError``."""
+        self._room -= count
+        if self._room < 0:
+            raise _TooLargeError(self._limit)
+
+
+class _Reader(io.RawIOBase):
+    """What comes from a connection, until the exchange's time or size is over."""
+
+    def __init__(self, connection: _Socket) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def readable(self) -> bool:
+        """Say that one can read here."""
+        return True
+
+    def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride] - BufferedReader hands in a memoryview; Buffer is Python 3.12's
+        """Read some bytes."""
+        exchange, peer = self._connection.exchange, self._connection.peer
+        peer.settimeout(exchange.left())
+        count = peer.recv_into(buffer)
+        exchange.take(count)
+        return count
+
+
+class _Socket:
+    """As much of a socket as ``http.client`` uses."""
+
+    def __init__(self, peer: ssl.SSLSocket, exchange: _Exchange) -> None:
+        self.peer = peer
+        self.exchange = exchange
+
+    def sendall(self, data: bytes) -> None:
+        """Send the request; ``ssl``'s own loop would grant each part the whole time."""
+        left = memoryview(data)
+        while left:
+            self.peer.settimeout(self.exchange.left())
+            left = left[self.peer.send(left) :]
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """Open the response."""
+        del mode
+        return io.BufferedReader(_Reader(self))
+
+    def close(self) -> None:
+        """Stay open: ``http.client`` closes before it reads a response that ends with the connection."""
+
+
+class _RefusedError(Exception):
+    """The response is not what may come."""
+
+
+class _TooLargeError(_RefusedError):
+    """More came than may."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"its answer has more than {limit} bytes")
+
+
+def _server_name(server: Server, trust: Verified | None) -> str:
+    name = (trust.server_name if trust else None) or server.host
+    labels = name.split(".")
+    if not name.isascii() or not name.isprintable() or not all(0 < len(label) <= _MAX_LABEL for label in labels):
+        raise _RefusedError("no server has such a name")
+    return name
+
+
+def _dial(server: Server, exchange: _Exchange) -> socket.socket:
+    """Connect to the first of the host's addresses that listens; each gets its share of the time."""
+    failed: OSError = OSError("the name has no address")
+    found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
+    for number, (family, kind, protocol, _, address) in enumerate(found):
+        plain = socket.socket(family, kind, protocol)
+        try:
+            plain.settimeout(exchange.left() / (len(found) - number))
+            plain.connect(address)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            plain.close()
+            failed = error
+        else:
+            return plain
+    raise failed
+
+
+def _translated(error: BaseException) -> HttpsError | None:
+    """Return the error to be raised instead of a foreign one; None for what passes as it is."""
+    detail: str | None = None
+    match error:
+        case ssl.SSLCertVerificationError():
+            return UntrustedServerError(error.verify_message)
+        case TimeoutError():
+            detail = "gave no whole answer in time"
+        case _RefusedError():
+            detail = str(error)
+        case ssl.SSLError():
+            detail = f"TLS failed: {error.reason or 'no reason given'}"
+        case OSError():
+            detail = error.strerror or type(error).__name__
+        case http.client.HTTPException() | ValueError():
+            detail = f"it cannot be asked, or its answer is no HTTP ({type(error).__name__})"
+        case _:
+            pass
+    return None if detail is None else HttpsError(detail)

@@ -1,0 +1,112 @@
+"""Requests to the API server end in time and size, whatever the server does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+from lying_servers import Ca, LyingServer, Reply
+
+from nodeattest_authenticator.errors import Failure, Local
+from nodeattest_authenticator.formats.csr_object import Csr
+from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.transport.api_client import ApiClient, Credentials, UnreachableError
+from nodeattest_discovery.node.clock import Clock, Deadline
+
+CA = Ca()
+WATCHED = Csr(
+    name="a",
+    uid="1",
+    resource_version="7",
+    request=b"",
+    signer_name="s",
+    username="u",
+    challenge=None,
+    waiting=None,
+    supported_versions=None,
+    refused=None,
+    certificate=None,
+)
+LARGE = 5 << 20
+
+
+@contextmanager
+def talking_to(reply: Reply, *, seconds: float = 10, ca: Ca = CA) -> Generator[ApiClient]:
+    with LyingServer(CA.server(), reply) as server:
+        deadline = Deadline.after(Clock(), seconds)
+        client = ApiClient(
+            Endpoint("127.0.0.1", server.port, ""), Credentials(username="u"), ca_pem=ca.pem, deadline=deadline
+        )
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+def unreachable(client: ApiClient) -> UnreachableError:
+    with pytest.raises(UnreachableError) as caught:
+        client.read("/version")
+    return caught.value
+
+
+def test_a_dripping_answer_does_not_stretch_the_deadline() -> None:
+    # Each byte comes within any time limit of one read: 1000 bytes would take 20 s.
+    with talking_to(Reply(body=b"x" * 1000, slowly=0.02), seconds=0.5) as client:
+        began = time.monotonic()
+        assert "no whole answer in time" in str(unreachable(client))
+        assert time.monotonic() - began < 3
+
+
+def test_a_dripping_watch_does_not_stretch_the_deadline() -> None:
+    with talking_to(Reply(body=b"x" * 1000, slowly=0.02), seconds=0.5) as client:
+        began = time.monotonic()
+        with pytest.raises(UnreachableError, match="no whole answer in time"):
+            list(client.watch(WATCHED))
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(body=b" " * LARGE + b"{}"),
+        Reply(raw=b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 50_000),
+        Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}"),
+        Reply(body=b"{}", headers={"Content-Encoding": "gzip"}),
+    ],
+    ids=["too large", "endless headers", "cut off", "compressed"],
+)
+def test_an_answer_that_may_not_come_is_none(reply: Reply) -> None:
+    with talking_to(reply) as client:
+        unreachable(client)
+
+
+@pytest.mark.parametrize("body", [b"x" * LARGE, b'{"type": "ADDED"'], ids=["too long", "cut off"])
+def test_an_event_that_is_not_whole_ends_the_watch(body: bytes) -> None:
+    with talking_to(Reply(body=body)) as client, pytest.raises(UnreachableError):
+        list(client.watch(WATCHED))
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_requests_and_watches_are_told_when_to_come_again(status: int) -> None:
+    with talking_to(Reply(status=status, headers={"Retry-After": "17"})) as client:
+        assert unreachable(client).retry_after == 17
+        with pytest.raises(UnreachableError) as caught:
+            list(client.watch(WATCHED))
+        assert caught.value.retry_after == 17
+
+
+def test_a_server_of_another_ca_is_told_nothing() -> None:
+    with talking_to(Reply(body=b"{}"), ca=Ca("another")) as client, pytest.raises(Failure) as caught:
+        client.read("/version")
+    assert caught.value.reason == Local.SERVER_NOT_TRUSTED
+
+
+def test_one_connection_serves_several_requests() -> None:
+    with talking_to(Reply(body=b"{}")) as client:
+        assert client.read("/version") == {}
+        certificate = client.server_certificate()
+        assert client.read("/version") == {}
+        assert client.server_certificate() is not None
+        assert client.server_certificate() == certificate
