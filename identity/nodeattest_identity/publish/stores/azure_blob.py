@@ -4,7 +4,7 @@ Promises: a blob is created only where none is and replaced only if it is the ve
 azure-identity's chain (workload identity, managed identity, ``az login``) or an account key, and never shown. Whatever
 goes wrong is a ``PublishError`` that says whose matter it is; throttling is waited out by the library, then
 ``StoreUnavailableError``.
-Leaves to others: who may read the container in public (docs/issuer.md).
+Leaves to others: who may read the container in public (docs/issuer-publish.md).
 Source: Azure Storage REST API, "Put Blob", "Specifying conditional headers", "Common REST API error codes". Library:
 azure-storage-blob and azure-identity, in the extra ``azure``.
 """

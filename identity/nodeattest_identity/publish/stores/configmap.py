@@ -123,7 +123,7 @@ class ConfigMapStore:
             return StoreUnavailableError(f"{self.name}: {error}", retry_after=error.retry_after)
         remedy = "see the API server's answer"
         if isinstance(error, Unauthorized | Forbidden):
-            remedy = "it needs get, create and patch on configmaps (docs/issuer.md, ConfigMap)"
+            remedy = "it needs get, create and patch on configmaps (docs/issuer-publish.md, ConfigMap)"
         elif isinstance(error, NotFound):
             remedy = "make the namespace first"
         elif isinstance(error, Invalid):

@@ -3,7 +3,7 @@
 Promises: an object is created only where none is (``If-None-Match: *``) and replaced only if it is the version that was
 read (``If-Match``). Credentials are boto3's own chain, and never shown. Whatever goes wrong is a ``PublishError`` that
 says whose matter it is. Throttling is waited out by botocore (four attempts), then ``StoreUnavailableError``.
-Leaves to others: who may read the bucket in public: policy, CloudFront (docs/issuer.md).
+Leaves to others: who may read the bucket in public: policy, CloudFront (docs/issuer-publish.md).
 Source: Amazon S3 User Guide, "Conditional writes"; API Reference PutObject, GetObject ("Permissions": without
 s3:ListBucket a missing object is 403) and "Error responses". Library: botocore, in the extra ``aws``.
 """
@@ -49,7 +49,7 @@ _SERVER_ERROR: Final = 500
 _TOO_MANY: Final = 429
 _RIGHTS: Final = (
     "it needs s3:GetObject and s3:PutObject on the objects and s3:ListBucket on the bucket, without which S3 says 403 "
-    "for an object that is not there (docs/issuer.md, S3)"
+    "for an object that is not there (docs/issuer-publish.md, S3)"
 )
 _REMEDIES: Final = {
     "AccessDenied": _RIGHTS,
