@@ -29,12 +29,12 @@ from bench.figures import Figure
 from nodeattest_cli.demo.machine_spec import MachineSpec
 from nodeattest_cli.demo.platforms import PROVIDERS, DemoPlatform, platform_type
 from nodeattest_controller.model.objects import mapping
-from nodeattest_providers import attestors, envelope, signers
+from nodeattest_providers import envelope, registry
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.names import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge, SecretBytes
-from nodeattest_providers.platform import CallOutcome, ClosingSigner, Platform
+from nodeattest_providers.platform import CallOutcome, ClosingSigner, Platform, make_signer
 from nodeattest_providers.verifier_interface import (
     ClusterAPISigner,
     ClusterFacts,
@@ -100,7 +100,7 @@ def _of(provider: ProviderName) -> list[Figure]:
 async def _judge(provider: ProviderName, platform: DemoPlatform, filed: Sequence[Filed]) -> list[Figure]:
     calls = Calls()
     settings = _plain(mapping(platform.platforms, provider))
-    signer = signers.signer(provider, Platform(settings=settings, observe=calls))
+    signer = make_signer(provider, Platform(settings=settings, observe=calls))
     try:
         started = time.perf_counter()
         ends = await asyncio.gather(*(_round(signer, one) for one in filed))
@@ -139,7 +139,7 @@ async def _again(signer: ClusterAPISigner, filed: Filed, calls: Calls) -> tuple[
 
 
 def _file(provider: ProviderName, platform: DemoPlatform, machine: MachineSpec) -> Filed:
-    attestor = attestors.attestor(provider, dict[str, JsonValue](machine.attestor.settings))
+    attestor = registry.make_attestor(provider, dict[str, JsonValue](machine.attestor.settings))
     der = build_csr(ec.generate_private_key(ec.SECP256R1()), machine.identity.node, machine.identity.provider_id)
     unsigned = _request(provider, der, Evidence(provider, 1, {}))
     facts = Facts(
@@ -209,10 +209,10 @@ def _environment(variables: Mapping[str, str]) -> Generator[None]:
 
 
 def _unused(provider: str) -> Figure:
-    """Count what both catalogues import of a provider that nobody names, and of its libraries."""
+    """Count what the registry imports of a provider that nobody names, and of its libraries."""
     code = (
-        "import sys; from nodeattest_providers import attestors, signers; "
-        "attestors.attestor('insecure', {}); signers.signer('insecure'); "
+        "import sys; from nodeattest_providers import registry; from nodeattest_providers.platform import make_signer; "
+        "registry.make_attestor('insecure', {}); make_signer('insecure'); "
         f"print(sum(name.startswith('nodeattest_providers.{provider}') or name.split('.')[0] in {HEAVY!r} "
         "for name in sys.modules))"
     )

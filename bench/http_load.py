@@ -24,7 +24,7 @@ PATIENCE = 60.0
 LENGTH = b"\r\ncontent-length:"
 
 
-class Failed(Exception):  # noqa: N818 - reads as what happened
+class Failed(Exception):
     """An answer that is no measurement."""
 
 

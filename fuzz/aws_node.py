@@ -9,18 +9,18 @@ from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_providers import canonical_json
-from nodeattest_providers.aws import definite_length
 from nodeattest_providers.aws.authorization_header import parse_authorization
-from nodeattest_providers.aws.imds_answers import (
+from nodeattest_providers.aws.node import definite_length
+from nodeattest_providers.aws.node.imds_answers import (
     parse_credentials,
     parse_document,
     parse_role,
     parse_signature,
     parse_token,
 )
+from nodeattest_providers.aws.node.sigv4 import sign
 from nodeattest_providers.aws.protocol import AwsEvidence, parse_evidence, sts_request
 from nodeattest_providers.aws.provider_id import parse_provider_id
-from nodeattest_providers.aws.sigv4 import sign
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ClusterPin, SignerName

@@ -29,6 +29,7 @@ from nodeattest_controller.settings import SettingsError
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_parsing.durations import format_seconds, parse_seconds
 from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.registry import INSECURE
 
 __all__ = ["TARGETS"]
 
@@ -75,7 +76,7 @@ def _policy(data: bytes) -> bool:
     try:
         for parsed in (policy.parse_attestation_policy(found), policy.policy_for(cluster, [found])):
             require(parsed.lifetime is None or parsed.lifetime > 0, "a lifetime is positive")
-            require(not (parsed.attestors & policy.INSECURE and parsed.attestors - policy.INSECURE), "never both")
+            require(not (parsed.attestors & INSECURE and parsed.attestors - INSECURE), "never both")
     except (Denied, Unavailable):
         return False
     return True

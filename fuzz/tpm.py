@@ -15,7 +15,6 @@ from nodeattest_kube.jsontypes import parse_json
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.tpm import nv_certificates
 from nodeattest_providers.tpm.attestation_key import check_attestation_key, qualified_name
 from nodeattest_providers.tpm.config import parse_policy
 from nodeattest_providers.tpm.endorsement_certificate import check_certificate
@@ -23,6 +22,7 @@ from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
 from nodeattest_providers.tpm.event_log import parse_event_log, replay
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES
 from nodeattest_providers.tpm.make_credential import make_credential
+from nodeattest_providers.tpm.node import nv_certificates
 from nodeattest_providers.tpm.public_area import PublicArea, parse_public
 from nodeattest_providers.tpm.quote import parse_quote
 from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid

@@ -116,7 +116,7 @@ def check_credential(credential: Credential, wanted: Wanted, *, now: float) -> N
 
 def ca_pins(ca_pem: bytes) -> list[str]:
     """Tell the pins of a bundle's CAs, as people compare them; empty where one cannot be read."""
-    from nodeattest_discovery.pins import pin_of  # noqa: PLC0415 - pyasn1 is for those who look
+    from nodeattest_discovery.pins import pin_of
 
     try:
         return [str(pin_of(certificate)) for certificate in x509.load_pem_x509_certificates(ca_pem)]

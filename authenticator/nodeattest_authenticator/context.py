@@ -93,7 +93,7 @@ def usable(agent: Agent) -> Cached | None:
     now = agent.clock.now()
     if found is None or now >= found.credential.not_after:
         return None
-    from nodeattest_authenticator.certificate import (  # noqa: PLC0415 - 50 ms that waiting processes save
+    from nodeattest_authenticator.certificate import (
         Wanted,
         check_credential,
     )
@@ -126,9 +126,9 @@ def issue_and_store(
     ``call`` is the exec info and its version to be answered warm from now on. Raises ``Failure``, which is remembered
     with its pause.
     """
-    from nodeattest_authenticator.enrollment.issue import issue  # noqa: PLC0415 - the same
-    from nodeattest_authenticator.state.pending_request import StoredDrafts  # noqa: PLC0415 - not needed by waiting processes
-    from nodeattest_authenticator.transport.probe import reachable  # noqa: PLC0415 - the same
+    from nodeattest_authenticator.enrollment.issue import issue
+    from nodeattest_authenticator.state.pending_request import StoredDrafts
+    from nodeattest_authenticator.transport.probe import reachable
 
     drafts = StoredDrafts(agent.storage, used_key_pem=current.key_pem if current else None)
     try:
@@ -154,7 +154,7 @@ def issue_and_store(
 
 def _tell_of_older_evidence(agent: Agent) -> None:
     """Say so when the controller is older than this agent: nobody else sees that this was a node's second choice."""
-    from nodeattest_authenticator.state.evidence_version_store import StoredAgreement  # noqa: PLC0415 - not needed by waiting processes
+    from nodeattest_authenticator.state.evidence_version_store import StoredAgreement
 
     agreed, provider = StoredAgreement(agent.storage, agent.settings).load(), agent.settings.provider
     if agreed is not None:

@@ -48,7 +48,7 @@ class Local(StrEnum):
     TOKEN_MISSING = "TokenMissing"  # noqa: S105 - the name of a reason, not a secret
 
 
-class Failure(Exception):  # noqa: N818 - it is the outcome's name, as Denied and Unavailable are
+class Failure(Exception):
     """No credential now; ``remedy`` says what a person can do about it."""
 
     def __init__(self, reason: str, message: str, *, remedy: str, fate: Fate = Fate.DENIED) -> None:

@@ -23,10 +23,10 @@ def main(argv: list[str]) -> int:
     gc.disable()  # A process of 200 ms leaves no garbage worth collecting: 5 ms of CPU.
     arguments = credential_arguments(argv)
     if arguments is None:
-        from nodeattest_authenticator.commands.cli import main as run_command  # noqa: PLC0415 - argparse: 7 ms
+        from nodeattest_authenticator.commands.cli import main as run_command
 
         return _leave(run_command(argv))
-    from nodeattest_authenticator.commands import credential  # noqa: PLC0415 - not for the commands that cli starts
+    from nodeattest_authenticator.commands import credential
 
     try:
         credential.run(*arguments)

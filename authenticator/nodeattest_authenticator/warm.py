@@ -10,6 +10,6 @@ def main(argv: list[str]) -> int:
     status = run(argv)
     if status is not None:
         return status
-    from nodeattest_authenticator.main import main as run_command  # noqa: PLC0415 - not for the fast path
+    from nodeattest_authenticator.main import main as run_command
 
     return run_command(argv)

@@ -37,6 +37,7 @@ from nodeattest_kube.client import ApiClient, KubeconfigError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_parsing.durations import parse_seconds
 from nodeattest_parsing.errors import ParseError
+from nodeattest_providers.registry import BUILT_IN
 
 __all__ = ["Pass", "check_lifetime", "issue_pass", "rejoin", "show_json", "show_text", "workload_client"]
 
@@ -44,8 +45,7 @@ LONGEST: Final = timedelta(hours=24)
 SHORTEST: Final = timedelta(minutes=1)
 _KUBEADM_APPROVES: Final = "kubeadm:node-autoapprove-bootstrap"
 _BINDINGS: Final = ("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
-_ONCE: Final = frozenset({"insecure", "challenge"})
-"""Providers whose machines join once: their ledger must be reset before another key."""
+_ONCE: Final = frozenset(name for name, row in BUILT_IN.items() if row.attests_once)
 _KUBEADM_CA: Final = "/etc/kubernetes/pki/ca.crt"
 
 

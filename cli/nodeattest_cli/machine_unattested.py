@@ -24,12 +24,12 @@ from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.names import NodeName, ProviderName
+from nodeattest_providers.registry import INSECURE
 
 __all__ = ["Fleet", "Todo", "Unattested", "survey"]
 
 _CAPI: Final = "cluster.x-k8s.io"
 _OWN: Final = ("attestation.cluster.x-k8s.io", "v1alpha1")
-_INSECURE: Final = frozenset({ProviderName("insecure"), ProviderName("null")})
 
 
 class Todo(StrEnum):
@@ -66,7 +66,7 @@ class Unattested:
             return Todo.NO_MACHINE
         if self.has_ledger:
             return Todo.REJOIN
-        return Todo.OPEN if self.providers and set(self.providers) <= _INSECURE else Todo.ADOPT
+        return Todo.OPEN if self.providers and set(self.providers) <= INSECURE else Todo.ADOPT
 
     def names(self) -> set[str]:
         """Return what an operator may call it."""

@@ -23,11 +23,11 @@ from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selects
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_parsing import structural_schema
-from nodeattest_providers import signers
+from nodeattest_providers import registry
 from nodeattest_providers.composite.config import parse_policy as parse_composite
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import ProviderName
-from nodeattest_providers.platform import OFFLINE
+from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.verifier_interface import CheckedSettings, ClusterAPISigner
 
 __all__ = ["notes", "policy", "problems"]
@@ -44,14 +44,6 @@ _SECURITY: Final = (
 _INVALID: Final = 1
 _RUNTIME: Final = {10: "IMA", 11: "systemd-pcrphase", 15: "systemd-cryptsetup"}
 """PCRs that running systems extend, which no event log of a firmware explains."""
-
-
-_LISTS: Final = {
-    "aws": ("accounts", "regions", "roles"),
-    "azure": ("subscriptions", "resourceGroups"),
-    "gcp": ("projects",),
-}
-"""What a cloud's section must list for anybody to get in."""
 
 
 @click.group()
@@ -158,7 +150,7 @@ def _parsed(document: JsonObject) -> Iterator[str]:
 def _installed(provider: ProviderName) -> ClusterAPISigner | None:
     """Make a provider's half, if it can be had; one that cannot is worth a note and no more."""
     try:
-        return signers.signer(provider, OFFLINE)
+        return make_signer(provider, OFFLINE)
     except Denied:
         return None
 
@@ -204,7 +196,7 @@ def notes(document: JsonObject) -> Iterator[str]:
     admitted = {*attestors, *parts}
     for name in (*attestors, *parts):
         if _installed(ProviderName(name)) is None:
-            near = difflib.get_close_matches(name, sorted(signers.IN_TREE), n=1)
+            near = difflib.get_close_matches(name, sorted(registry.BUILT_IN), n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             yield f"no provider {name!r} is installed here, and where none is, it lets nobody in{hint}"
     if "insecure" in attestors:
@@ -222,8 +214,8 @@ def notes(document: JsonObject) -> Iterator[str]:
 
 
 def _empty_notes(spec: JsonObject, admitted: AbstractSet[str]) -> Iterator[str]:
-    for name in sorted(admitted & _LISTS.keys()):
-        for field in _LISTS[name]:
+    for name in sorted(admitted & registry.BUILT_IN.keys()):
+        for field in registry.BUILT_IN[name].required_lists:
             if not strings(spec, name, field):
                 yield f"spec.{name}.{field} lists nothing, so no machine can join by {name}"
 

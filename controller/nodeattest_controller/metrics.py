@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.platform import CallOutcome
+from nodeattest_providers.registry import BUILT_IN
 
 __all__ = [
     "ADMISSION_OUTCOMES",
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 """Prometheus' text exposition format."""
-PROVIDERS: Final = ("insecure", "tpm", "challenge", "aws", "azure", "gcp", "composite", "kubelet")
+PROVIDERS: Final = (*BUILT_IN, "kubelet")
 """``kubelet`` stands for kubelet's own serving requests, which no provider attests."""
 VERDICTS: Final = ("approve", "deny", "wait", "challenge", "shed", "ignore")
 _REASONS: Final = frozenset(str(reason) for reason in Reason) | {""}

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 
 from nodeattest_controller.settings import SettingsError
-from nodeattest_providers import signers
+from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import Platform
+from nodeattest_providers.platform import Platform, check_signer, make_signer
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 __all__ = ["check_platforms", "check_signers"]
@@ -29,7 +28,7 @@ def check_platforms(platforms: Mapping[str, Mapping[str, JsonValue]], source: st
         if name not in _known():
             raise SettingsError(f"{where}: unknown provider; {_nearest(name)}")
         try:
-            signers.signer(ProviderName(name), Platform(settings=section, may_call=False))
+            make_signer(ProviderName(name), Platform(settings=section, may_call=False))
         except Denied as denied:
             if denied.reason is Reason.SIGNER_UNKNOWN:
                 raise SettingsError(f"{where}: the provider cannot be used: got {denied.got}") from denied
@@ -39,23 +38,23 @@ def check_platforms(platforms: Mapping[str, Mapping[str, JsonValue]], source: st
 def check_signers(
     own: Mapping[ProviderName, ClusterAPISigner], platforms: Mapping[str, Mapping[str, JsonValue]]
 ) -> None:
-    """Refuse signers that whoever runs us may not hand in: the catalogue's names mean the halves that ship here."""
+    """Refuse signers that whoever runs us may not hand in: built-in names mean the classes that ship here."""
     for name, half in own.items():
-        taken = "of the catalogue" if name in signers.IN_TREE or name == "null" else "of an installed entry point"
-        if name in _known() or name == "null":
+        taken = "of a built-in provider" if name in registry.RESERVED else "of an installed entry point"
+        if name in registry.RESERVED | _known():
             raise SettingsError(
                 f"signers: expected a provider of your own, got {printable(name)}, which is a name {taken}"
             )
         if name in platforms:
             raise SettingsError(f"platforms.{name}: expected none: whoever hands the signer in gives it its settings")
         try:
-            signers.check(half, name)
+            check_signer(half, name)
         except Denied as denied:
             raise SettingsError(f"signers.{printable(name)}: expected {denied.expected}, got {denied.got}") from denied
 
 
 def _known() -> frozenset[str]:
-    return frozenset(signers.IN_TREE) | {one.name for one in entry_points(group=signers.ENTRY_POINTS)}
+    return registry.installed(registry.SIGNERS)
 
 
 def _nearest(name: str) -> str:

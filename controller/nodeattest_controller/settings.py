@@ -283,9 +283,9 @@ def _check_issuer(settings: Settings) -> None:
             _refuse(name, "a value, since issuers are to be published", "nothing")
     if base is None or place is None:
         return
-    from nodeattest_identity.issuer.urls import UrlError, issuer_url  # noqa: PLC0415 - these cost 0.3 s, and few need them
-    from nodeattest_identity.publish.errors import StoreRefusedError  # noqa: PLC0415 - the same
-    from nodeattest_identity.publish.store_location import parse_location  # noqa: PLC0415 - the same
+    from nodeattest_identity.issuer.urls import UrlError, issuer_url
+    from nodeattest_identity.publish.errors import StoreRefusedError
+    from nodeattest_identity.publish.store_location import parse_location
 
     try:
         issuer_url(base)

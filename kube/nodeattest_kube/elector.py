@@ -29,7 +29,7 @@ _JITTER: Final = 1.2
 _GROUP: Final = ("coordination.k8s.io", "v1", "leases")
 
 
-class LostLease(Exception):  # noqa: N818 - what happened; the caller ends the process and starts again
+class LostLease(Exception):
     """We led, and may no longer: the lease was not renewed in time, or somebody else holds it."""
 
 

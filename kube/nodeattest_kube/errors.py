@@ -58,39 +58,39 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
 
-class Unauthorized(ApiError):  # noqa: N818 - the server's own word
+class Unauthorized(ApiError):
     """401: the credential is not accepted (expired, revoked, of another cluster)."""
 
 
-class Forbidden(ApiError):  # noqa: N818 - the server's own word
+class Forbidden(ApiError):
     """403: authorization or admission said no."""
 
 
-class NotFound(ApiError):  # noqa: N818 - the server's own word
+class NotFound(ApiError):
     """404: no such object, or no such resource on this server."""
 
 
-class Conflict(ApiError):  # noqa: N818 - the server's own word
+class Conflict(ApiError):
     """409: the object changed since it was read, or a precondition failed."""
 
 
-class AlreadyExists(ApiError):  # noqa: N818 - the server's own word
+class AlreadyExists(ApiError):
     """409: an object of this name exists."""
 
 
-class Gone(ApiError):  # noqa: N818 - the server's own word
+class Gone(ApiError):
     """410: the resourceVersion or the continue token is too old; list again."""
 
 
-class Invalid(ApiError):  # noqa: N818 - the server's own word
+class Invalid(ApiError):
     """422: the object fails validation."""
 
 
-class TooManyRequests(ApiError):  # noqa: N818 - the server's own word
+class TooManyRequests(ApiError):
     """429: come back after ``retry_after`` seconds."""
 
 
-class Malformed(ApiError):  # noqa: N818 - says what the answer is
+class Malformed(ApiError):
     """The answer is no Kubernetes JSON (a proxy's page, a cut body); whether a write happened is unknown."""
 
 
@@ -101,7 +101,7 @@ class TooLarge(Malformed):
         super().__init__(status, "TooLarge", message)
 
 
-class Unreachable(ApiError):  # noqa: N818 - says what the server is
+class Unreachable(ApiError):
     """Status 0: DNS, TCP, TLS, a time limit, a reset; whether a write happened is unknown."""
 
     def __init__(self, message: str) -> None:

@@ -34,7 +34,7 @@ _INTEGER_LENGTH: Final = 20
 _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD]")
 
 
-class TooManyValues(ValueError):  # noqa: N818 - says what the document has
+class TooManyValues(ValueError):
     """A document that may hold more values than its reader wants to have in memory."""
 
 

@@ -43,7 +43,7 @@ def parse_object(
     text: str | bytes, *, scalars: Scalars, max_depth: int, max_values: int
 ) -> JsonObject | IntegerJsonObject:
     """Parse one document that is a mapping; raises ``ParseError``. ``max_values`` counts keys, too."""
-    from nodeattest_parsing.yaml_events import parse_documents  # noqa: PLC0415 - imports PyYAML, which most runs never need
+    from nodeattest_parsing.yaml_events import parse_documents
 
     found = parse_documents(text, scalars, max_depth=max_depth, max_values=max_values, max_documents=1)
     if len(found) != 1:
@@ -71,7 +71,7 @@ def parse_objects(
     text: str | bytes, *, scalars: Scalars, max_depth: int, max_values: int, max_documents: int
 ) -> list[JsonObject] | list[IntegerJsonObject]:
     """Parse documents that are mappings; empty documents are left out. Raises ``ParseError``."""
-    from nodeattest_parsing.yaml_events import parse_documents  # noqa: PLC0415 - imports PyYAML, as in parse_object
+    from nodeattest_parsing.yaml_events import parse_documents
 
     found: list[JsonObject] = []
     for value in parse_documents(

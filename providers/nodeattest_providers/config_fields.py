@@ -26,7 +26,7 @@ def check_keys(
     """Refuse unknown and missing keys."""
     for key in values:
         if key not in known:
-            import difflib  # noqa: PLC0415 - 1 ms that only a mistake costs
+            import difflib
 
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
             raise invalid(where, f"one of {', '.join(known)}", f"{key!r}; did you mean {near[0]!r}?")

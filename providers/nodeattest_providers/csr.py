@@ -61,7 +61,7 @@ def build_csr(
 
 def parse_csr(request: bytes, *, purpose: Purpose = Purpose.CLIENT, provider_id_oid: str = PROVIDER_ID_OID) -> NodeCsr:
     """Read a request in DER; anything but the closed structure of docs/wire-format.md is ``Denied``."""
-    from nodeattest_providers import pkcs10  # noqa: PLC0415 - pyasn1 costs 20 ms, which a node that only builds saves
+    from nodeattest_providers import pkcs10
 
     return pkcs10.parse(request, purpose=purpose, provider_id_oid=provider_id_oid)
 

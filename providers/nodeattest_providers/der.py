@@ -33,7 +33,7 @@ _END_OF_CONTENTS: Final = (0x00, 0x20)
 """Reserved for BER's indefinite form (X.690 §8.1.5)."""
 
 
-class NotDer(ValueError):  # noqa: N818 - the answer to "is it DER of this type?"
+class NotDer(ValueError):
     """The bytes are not the DER of what was asked for."""
 
 

@@ -145,7 +145,7 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "InternalError"
 
 
-class Denied(Exception):  # noqa: N818 - the contract's name for the verdict
+class Denied(Exception):
     """The request is refused for good.
 
     ``expected`` and ``got`` stay in the management cluster; ``remedy`` reaches every holder of a token, so it names
@@ -172,7 +172,7 @@ class Denied(Exception):  # noqa: N818 - the contract's name for the verdict
         self.annotations = MappingProxyType(dict(annotations))
 
 
-class Unavailable(Exception):  # noqa: N818 - the contract's name for the verdict
+class Unavailable(Exception):
     """The request cannot be judged now; try again after ``retry_after`` seconds.
 
     ``checks`` holds what was checked before and passed: ``explain`` shows it where a platform cannot be asked.
@@ -189,7 +189,7 @@ class Unavailable(Exception):  # noqa: N818 - the contract's name for the verdic
         self.checks: tuple[Check, ...] = tuple(checks)
 
 
-class ChallengeRequired(Exception):  # noqa: N818 - a verdict, not a failure
+class ChallengeRequired(Exception):
     """The first request is sound; publish ``challenge`` (annotation value) and wait for the second request.
 
     ``annotations`` are further output-only annotations (for the TPM: the platform's endorsement key). ``checks`` holds

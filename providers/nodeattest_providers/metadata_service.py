@@ -36,7 +36,7 @@ class Answer:
 
 def endpoint(text: str) -> tuple[str, int]:
     """Read ``http://host[:port]`` from the node's own settings; anything else is ``Denied``."""
-    from urllib.parse import urlsplit  # noqa: PLC0415 - only where a setting names another endpoint
+    from urllib.parse import urlsplit
 
     try:
         parts = urlsplit(text)
@@ -65,7 +65,7 @@ class MetadataService:
 
     def ask(self, method: str, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> Answer:
         """Send one request; raises Unavailable when no whole answer came."""
-        from http.client import HTTPConnection, HTTPException, IncompleteRead  # noqa: PLC0415 - 31 ms, and only when really asking
+        from http.client import HTTPConnection, HTTPException, IncompleteRead
 
         connection = HTTPConnection(self._host, self._port, timeout=self._timeout)
         try:

@@ -1,11 +1,12 @@
-"""What the controller hands to a signer that asks a platform's API: its settings, and whom to tell of its calls.
+"""Makes a provider's signer for the controller, and gives it its platform: settings, and an observer of its calls.
 
-Promises: where a platform's API is, whose certificates it is trusted by and with which credentials it is asked comes
-from the controller's own configuration (``platforms.<provider>``), written by whoever runs the controller; never from a
-policy, whose author may be another and could send the controller's credentials elsewhere, and never from a request.
+Where a platform's API is, which CAs are trusted and which credentials are used comes from the controller's own
+configuration (``platforms.<provider>``), written by whoever runs the controller; never from a policy, whose author may
+be somebody else and could send the controller's credentials elsewhere, and never from a request.
 A signer reads its settings when it is made, and refuses wrong ones there with ``Denied``: files may be read then, no
 connection is opened. So the controller finds a mistake when it starts.
-Leaves to others: reading the configuration (the controller), which machines may join (the policy's own section).
+Leaves to others: the table of providers (``registry``), reading the configuration (the controller), which machines may
+join (the policy's own section).
 """
 
 from __future__ import annotations
@@ -14,13 +15,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, cast, runtime_checkable
 
+from nodeattest_providers import registry
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
-__all__ = ["OFFLINE", "CallOutcome", "ClosingSigner", "ObserveCall", "Platform", "PlatformSigner"]
+__all__ = [
+    "OFFLINE",
+    "CallOutcome",
+    "ClosingSigner",
+    "ObserveCall",
+    "Platform",
+    "PlatformSigner",
+    "check_signer",
+    "make_signer",
+    "reads_infrastructure",
+    "reads_secret",
+]
 
 
 class CallOutcome(StrEnum):
@@ -61,6 +76,7 @@ class Platform:
     """Looks up the controller half of another provider, each with its own platform; for one that is made of others."""
 
 
+_METHODS: Final = ("verify_client_attestation_data", "verify_serving_attestation_data", "machine_name")
 OFFLINE: Final = Platform(settings=MappingProxyType({}), may_call=False)
 """For verifying offline."""
 
@@ -79,3 +95,37 @@ class ClosingSigner(Protocol):
     async def aclose(self) -> None:
         """Close them; the signer is not used any more."""
         ...
+
+
+def make_signer(provider: ProviderName, platform: Platform | None = None) -> ClusterAPISigner:
+    """Make a provider's signer; ``Denied`` for an unknown provider or wrong settings of its platform.
+
+    ``platform`` goes to the factories that say ``takes_platform``; without it they get an empty one.
+    """
+    factory = registry.find_signer(provider)
+    takes_platform = getattr(factory, "takes_platform", False) is True
+    if platform is not None and platform.settings and not takes_platform:
+        raise Denied(
+            Reason.POLICY_INVALID,
+            expected="no settings: this provider asks no platform",
+            got=", ".join(map(printable, platform.settings)),
+            remedy=f"take the section platforms.{provider} out of the controller's configuration",
+        )
+    signer = factory(platform=platform or Platform()) if takes_platform else factory()
+    check_signer(signer, provider)
+    return cast("ClusterAPISigner", signer)
+
+
+def check_signer(signer: object, provider: ProviderName) -> None:
+    """Refuse what is no signer of the provider; raises Denied."""
+    registry.check_instance(signer, provider, _METHODS)
+
+
+def reads_infrastructure(signer: object) -> bool:
+    """Whether a signer reads a machine's infrastructure object, so that the machine must wait for it."""
+    return getattr(signer, "reads_infrastructure", True) is not False
+
+
+def reads_secret(signer: object) -> bool:
+    """Whether a signer needs the Machine's own attestation secret."""
+    return getattr(signer, "reads_secret", False) is True

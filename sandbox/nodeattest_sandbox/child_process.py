@@ -23,7 +23,7 @@ _LOG_TAIL: Final = 15  # lines shown when a start fails
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class StartFailed(Exception):  # noqa: N818 - reads as what happened
+class StartFailed(Exception):
     """A process of the control plane did not come up."""
 
 

@@ -34,7 +34,7 @@ _TIMEOUT: Final = 30.0  # seconds
 _FIRST_ERROR: Final = 400
 
 
-class ApiRefusal(Exception):  # noqa: N818 - a refusal is an answer, not an error of the client
+class ApiRefusal(Exception):
     """The server refused; ``status`` is its Status object."""
 
     def __init__(self, code: int, status: JsonMap) -> None:

@@ -14,7 +14,7 @@ from filing_requests import Filed
 from serving_requests import USAGES, Asked, Node, pin_of
 from world import World, eventually
 
-from nodeattest_providers import attestors, csr, envelope
+from nodeattest_providers import csr, envelope, registry
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge
@@ -106,7 +106,7 @@ def evidence_of(filed: Filed) -> Evidence:
 def tpm_node(world: World, name: str) -> Node:
     """Make what answers for a machine by its software TPM."""
     provider = ProviderName("tpm")
-    return Node(world, name, provider, attestors.attestor(provider, {"tcti": world.tpm(name).tcti}))
+    return Node(world, name, provider, registry.make_attestor(provider, {"tcti": world.tpm(name).tcti}))
 
 
 def token_client(world: World, *groups: str) -> Client:

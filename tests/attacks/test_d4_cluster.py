@@ -22,7 +22,7 @@ from operator_commands import collection_of, made_anew
 from serving_requests import Asked, Node, certificate_of, enrol
 from world import NAMESPACE, World, eventually
 
-from nodeattest_providers import attestors
+from nodeattest_providers import registry
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox import fleet
@@ -93,7 +93,7 @@ def guessed_secret(scene: Scene) -> Filed:
     path = scene.world.directory / "d4.guess"
     path.touch(mode=0o600)
     path.write_bytes(b"hunter2-hunter2-hunter2-hunter2-hunter2")
-    guessing = replace(victim, attestor=attestors.attestor(victim.provider, {"secretFile": str(path)}))
+    guessing = replace(victim, attestor=registry.make_attestor(victim.provider, {"secretFile": str(path)}))
     return opened(guessing).carry_out(scene.token())
 
 

@@ -19,7 +19,7 @@ from serving_requests import Asked, Node, certificate_of, enrol
 from world import CLUSTER, NAMESPACE, World, eventually
 
 from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_group
-from nodeattest_providers import attestors
+from nodeattest_providers import registry
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ANNOTATION_SUPPORTED_VERSIONS, ProviderName
 from nodeattest_providers.node_interface import Evidence
@@ -85,7 +85,7 @@ def with_new_secret(world: World, node: Node) -> Node:
     path.touch(mode=0o600)
     path.write_bytes(secret)
     world.admin.patch(f"{SECRETS}/{node.name}-attestation", {"data": {"secret": base64.b64encode(secret).decode()}})
-    return replace(node, attestor=attestors.attestor(node.provider, {"secretFile": str(path)}))
+    return replace(node, attestor=registry.make_attestor(node.provider, {"secretFile": str(path)}))
 
 
 def before_the_reset(world: World) -> Filed:
@@ -116,7 +116,7 @@ def another_key_after_the_rejoin(world: World) -> Filed:
     rejoin = after_the_reset("d4-reset-twice", lambda _, new, __: opened(new))
     assert certificate_of(rejoin(world))
     path = world.directory / "d4-reset-twice.secret-2"
-    thief = Node(world, "d4-reset-twice", CHALLENGE, attestors.attestor(CHALLENGE, {"secretFile": str(path)}))
+    thief = Node(world, "d4-reset-twice", CHALLENGE, registry.make_attestor(CHALLENGE, {"secretFile": str(path)}))
     return opened(thief).carry_out(token_client(world))
 
 

@@ -163,7 +163,7 @@ def test_an_address_that_cannot_be_told_is_tried_again_and_can_be_configured(hos
 # The long wait
 
 
-class Stopped(Exception):  # noqa: N818 - no error, an end
+class Stopped(Exception):
     pass
 
 

@@ -10,7 +10,7 @@ import pytest
 from nodeattest_controller import library
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.verifiers.registry import VerifierRegistry
-from nodeattest_providers import signers
+from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import MachineName, ProviderName
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
@@ -44,9 +44,9 @@ class Unversioned(Mine):
     versions = ()
 
 
-@pytest.mark.parametrize("name", [*signers.IN_TREE, "null"])
-async def test_no_name_of_the_catalogue_can_be_taken_over(name: str) -> None:
-    with pytest.raises(library.SettingsError, match="a name of the catalogue"):
+@pytest.mark.parametrize("name", [*registry.BUILT_IN, "null"])
+async def test_no_built_in_name_can_be_taken_over(name: str) -> None:
+    with pytest.raises(library.SettingsError, match="a name of a built-in provider"):
         await library.run(SETTINGS, {}, signers={name: Mine(name)})
 
 

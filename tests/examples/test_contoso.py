@@ -19,13 +19,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_kube.jsontypes import JsonValue as KubeValue
-from nodeattest_providers import attestors, envelope, signers
+from nodeattest_providers import envelope, registry
 from nodeattest_providers.binding import Binding, length_prefix
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ClusterPin, ProviderID, ProviderName, Purpose, SignerName, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonValue
+from nodeattest_providers.platform import make_signer
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
     ClusterFacts,
@@ -101,7 +102,7 @@ def filed(evidence: Evidence, der: bytes) -> NodeRequest:
 
 
 async def verify(request: NodeRequest, facts: Facts = FACTS) -> AttestedNode:
-    return await signers.signer(CONTOSO).verify_client_attestation_data(request, facts)
+    return await make_signer(CONTOSO).verify_client_attestation_data(request, facts)
 
 
 def signed(
@@ -119,7 +120,7 @@ def signed(
 
 async def test_a_machine_in_its_slot_is_attested(rack_socket: str) -> None:
     binding = Binding(PIN, SIGNER_NAME, hashlib.sha256(DER).digest())
-    evidence = attestors.attestor(CONTOSO, {"socket": rack_socket}).attest(binding)
+    evidence = registry.make_attestor(CONTOSO, {"socket": rack_socket}).attest(binding)
     attested = await verify(filed(evidence, DER))
     assert (attested.provider, attested.provider_id) == (CONTOSO, SLOT)
     assert all(check.passed for check in attested.checks)
@@ -162,6 +163,6 @@ async def test_evidence_outside_its_schema_is_denied(data: dict[str, JsonValue])
 
 
 def test_a_rack_that_does_not_answer_is_asked_again_later(tmp_path: Path) -> None:
-    attestor = attestors.attestor(CONTOSO, {"socket": str(tmp_path / "nobody")})
+    attestor = registry.make_attestor(CONTOSO, {"socket": str(tmp_path / "nobody")})
     with pytest.raises(Unavailable):
         attestor.attest(Binding(PIN, SIGNER_NAME, bytes(32)))

@@ -135,9 +135,9 @@ class ApiServer:
 @pytest.fixture
 def clients(tmp_path: Path) -> Iterator[list[jwt.PyJWKClient]]:
     """Three clients over a loopback HTTP server that shows what is published."""
-    from functools import partial  # noqa: PLC0415 - here only
-    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer  # noqa: PLC0415 - here only
-    from threading import Thread  # noqa: PLC0415 - here only
+    from functools import partial
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+    from threading import Thread
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name

@@ -265,8 +265,8 @@ asyncio.run(publish(Faulty(directory(root), before_write=die), want, clock=lambd
 async def test_a_process_killed_between_two_writes_leaves_what_the_next_one_finishes(
     tmp_path: Path, survives: int
 ) -> None:
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # noqa: PLC0415 - here only
-    from publish_kit import key  # noqa: PLC0415 - here only
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+    from publish_kit import key
 
     root = tmp_path / "www"
     root.mkdir()

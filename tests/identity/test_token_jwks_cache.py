@@ -217,7 +217,7 @@ def test_what_is_said_of_keeping_is_read_as_it_stands(caching: str, age: str, ke
 
 
 def _pem(key: VerifyingKey) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # noqa: PLC0415 - once, here
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return key.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 

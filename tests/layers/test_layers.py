@@ -33,14 +33,24 @@ BREACHES = [
         "import nodeattest_providers.challenge.protocol",
     ),
     (
-        "The controller never imports a node half",
+        "The controller never imports an attestor",
         "controller/nodeattest_controller/controllers/csr/evaluator.py",
         "import nodeattest_providers.tpm.attestor",
     ),
     (
-        "The agent never imports a controller half, the kube room or a heavy library",
+        "The controller never imports an attestor",
+        "controller/nodeattest_controller/controllers/csr/evaluator.py",
+        "import nodeattest_providers.tpm.node.device",
+    ),
+    (
+        "The agent never imports a verifier, the kube room or a heavy library",
         "authenticator/nodeattest_authenticator/enrollment/enroll.py",
         "import nodeattest_providers.tpm.verifier",
+    ),
+    (
+        "The agent never imports a verifier, the kube room or a heavy library",
+        "authenticator/nodeattest_authenticator/enrollment/enroll.py",
+        "import nodeattest_providers.aws.api.sts",
     ),
     (
         "The controller's parts are layers",

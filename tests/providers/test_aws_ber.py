@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_providers.aws.definite_length import to_definite_length
+from nodeattest_providers.aws.node.definite_length import to_definite_length
 from nodeattest_providers.errors import Denied, Reason
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_providers.aws.imds_answers import (
+from nodeattest_providers.aws.node.imds_answers import (
     parse_credentials,
     parse_document,
     parse_role,

@@ -18,13 +18,12 @@ from aws_signing import RoleSession, sign
 from aws_world import INSTANCE, POLICY, Node, facts_of, filed_aws, filed_with, trust_bundle, with_headers
 from worlds import OLD_PIN, T1
 
-from nodeattest_providers import signers
 from nodeattest_providers.aws.protocol import sts_request
 from nodeattest_providers.aws.verifier import AwsSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ClusterPin, ProviderName, Purpose
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import OFFLINE, CallOutcome, ClosingSigner, Platform
+from nodeattest_providers.platform import OFFLINE, CallOutcome, ClosingSigner, Platform, make_signer
 from nodeattest_providers.verifier_interface import PlatformAddresses
 
 
@@ -463,18 +462,17 @@ async def test_evidence_outside_the_schema_is_refused(signer: AwsSigner, node: N
 
 
 def test_the_half_is_found_by_name_and_reads_its_settings() -> None:
-    assert isinstance(signers.signer(ProviderName("aws"), OFFLINE), AwsSigner)
+    assert isinstance(make_signer(ProviderName("aws"), OFFLINE), AwsSigner)
     with pytest.raises(Denied) as denied:
-        signers.signer(ProviderName("aws"), Platform(settings={"trustBundel": "/x"}))
+        make_signer(ProviderName("aws"), Platform(settings={"trustBundel": "/x"}))
     assert "trustBundle" in denied.value.got
 
 
 def test_a_half_that_may_not_call_costs_no_library_of_aws() -> None:
     code = (
         "import sys\n"
-        "from nodeattest_providers import signers\n"
-        "from nodeattest_providers.platform import OFFLINE\n"
-        "signers.signer('aws', OFFLINE).check_settings({})\n"
+        "from nodeattest_providers.platform import OFFLINE, make_signer\n"
+        "make_signer('aws', OFFLINE).check_settings({})\n"
         "print(*sorted({'boto3', 'botocore', 'aiohttp'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

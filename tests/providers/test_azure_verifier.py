@@ -23,13 +23,12 @@ from azure_world import (
 from cryptography import x509
 from worlds import OLD_PIN, PIN
 
-from nodeattest_providers import signers
 from nodeattest_providers.azure.attestor import AzureAttestor
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ClusterPin, ProviderID
 from nodeattest_providers.node_interface import Evidence, JsonValue
-from nodeattest_providers.platform import OFFLINE, ClosingSigner, Platform
+from nodeattest_providers.platform import OFFLINE, ClosingSigner, Platform, make_signer
 from nodeattest_providers.verifier_interface import LedgerFacts, NodeRequest, PlatformAddresses
 from nodeattest_sandbox.clouds import cms
 from nodeattest_sandbox.clouds.azure.authority import Issuer, signer_of
@@ -452,7 +451,7 @@ async def test_offline_the_document_is_judged_and_azure_is_not_asked(
 async def test_without_a_trust_bundle_nobody_is_believed_and_nothing_is_denied_for_good(
     cloud: SandboxAzure, machine: SandboxMachine
 ) -> None:
-    signer = signers.signer(AZURE, OFFLINE)
+    signer = make_signer(AZURE, OFFLINE)
     assert isinstance(signer, AzureSigner)
     assert isinstance(signer, ClosingSigner)
     refused = await verdict(signer, honest(machine, cloud), facts_for(machine))

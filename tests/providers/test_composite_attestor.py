@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from worlds import CSR, FACTS, PIN, SECRET, answering
 
-from nodeattest_providers import attestors, envelope
+from nodeattest_providers import envelope, registry
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.canonical_json import dumps
 from nodeattest_providers.composite.attestor import CompositeAttestor
@@ -111,13 +111,13 @@ def filed(evidence: Evidence) -> NodeRequest:
 
 
 def _template() -> NodeRequest:
-    from worlds import filed as plain  # noqa: PLC0415 - this module has its own
+    from worlds import filed as plain
 
     return plain(Evidence(ProviderName("challenge"), 1, {"phase": 1}))
 
 
 async def test_a_part_of_two_steps_and_one_of_one_step_attest_together(settings: Mapping[str, JsonValue]) -> None:
-    attestor = attestors.attestor(PROVIDER, settings)
+    attestor = registry.make_attestor(PROVIDER, settings)
     assert attestor.two_step
     facts = replace(FACTS, settings={"allOf": ["moon", "challenge"]})
     signer, first = CompositeSigner(platform=Platform()), filed(attestor.attest(BINDING))

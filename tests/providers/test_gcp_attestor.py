@@ -22,12 +22,12 @@ from gcp_world import (
 from tpm_world import PIN, SoftTpm, published
 
 from nodeattest_authenticator.enrollment.provider_id import KnowsProviderId
-from nodeattest_providers.attestors import attestor as attestor_by_name
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.gcp.attestor import GcpAttestor
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.registry import make_attestor as attestor_by_name
 from nodeattest_providers.tpm.attestor import TpmAttestor
 from nodeattest_providers.tpm.protocol import FirstEvidence, SecondEvidence, parse_evidence
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud

@@ -17,7 +17,7 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
 from nodeattest_providers.tpm.key_templates import AK_ATTRIBUTES, AK_TEMPLATE, EK_TEMPLATES
 from nodeattest_providers.tpm.make_credential import make_credential
-from nodeattest_providers.tpm.nv_certificates import split_der
+from nodeattest_providers.tpm.node.nv_certificates import split_der
 from nodeattest_providers.tpm.public_area import PublicArea, parse_public
 from nodeattest_providers.tpm.quote import parse_quote
 from nodeattest_providers.tpm.signature import parse_signature

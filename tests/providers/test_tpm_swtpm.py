@@ -24,9 +24,9 @@ from tpm_world import (
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.attestor import TpmAttestor
-from nodeattest_providers.tpm.device import Device
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
 from nodeattest_providers.tpm.make_credential import make_credential
+from nodeattest_providers.tpm.node.device import Device
 from nodeattest_providers.tpm.quote import parse_quote
 from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
 from nodeattest_providers.tpm.structures import Alg, PcrSelection

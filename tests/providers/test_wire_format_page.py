@@ -30,7 +30,7 @@ from nodeattest_providers.names import (
     Purpose,
     signer_for,
 )
-from nodeattest_providers.signers import IN_TREE
+from nodeattest_providers.registry import BUILT_IN
 from nodeattest_providers.tpm import event_log
 from nodeattest_providers.tpm import protocol as tpm
 from nodeattest_providers.tpm.key_templates import AK_ATTRIBUTES, EK_TEMPLATES
@@ -77,7 +77,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
         f"`createdOn` is within {azure_claims.TOLERANCE.seconds} s of",
         f"at most {cms.MAX_CERTIFICATES} certificates",
         *(f"`{partition.dns_suffix}`" for partition in provider_id.PARTITIONS),
-        *(f"### {name}/v1" for name in IN_TREE),
+        *(f"### {name}/v1" for name in BUILT_IN),
         *(f"| `{annotation}` |" for annotation in ANNOTATIONS),
         f"`{signer_for(PROVIDER, Purpose.CLIENT)}`",
         f"`{signer_for(PROVIDER, Purpose.SERVING)}`",

@@ -11,8 +11,8 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from nodeattest_providers.tpm.device import Key
 from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
+from nodeattest_providers.tpm.node.device import Key
 
 os.environ.setdefault("TSS2_LOG", "all+none")
 tss: Any = importlib.import_module("tpm2_pytss")  # it has no types

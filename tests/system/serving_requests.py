@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from filing_requests import Filed
 from world import CSRS, NAMESPACE, World, eventually
 
-from nodeattest_providers import attestors, csr, envelope
+from nodeattest_providers import csr, envelope, registry
 from nodeattest_providers.binding import Binding, cluster_pin
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ClusterPin, ProviderName, Purpose, SignerName, signer_for
 from nodeattest_providers.node_interface import Attestor, PublishedChallenge
@@ -136,7 +136,7 @@ def enrol(world: World, name: str, *, addresses: Sequence[tuple[str, str]] = (),
     path.touch(mode=0o600)
     path.write_bytes(secret)
     provider = ProviderName("challenge")
-    return Node(world, name, provider, attestors.attestor(provider, {"secretFile": str(path)}))
+    return Node(world, name, provider, registry.make_attestor(provider, {"secretFile": str(path)}))
 
 
 def pin_of(world: World) -> ClusterPin:

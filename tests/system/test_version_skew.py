@@ -11,7 +11,7 @@ import pytest
 from filing_requests import Filed
 from world import World
 
-from nodeattest_providers import attestors, envelope, signers
+from nodeattest_providers import envelope, registry
 from nodeattest_providers.names import ProviderName, Purpose, signer_for
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 
@@ -29,7 +29,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         metadata = folder / "skewed-1.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: skewed\nVersion: 1\n")
-        halves = {signers.ENTRY_POINTS: "Signer", attestors.ENTRY_POINTS: "Attestor"}
+        halves = {registry.SIGNERS: "Signer", registry.ATTESTORS: "Attestor"}
         lines = [f"[{group}]\nskewed = skewed_attestation:{age.title()}{half}\n" for group, half in halves.items()]
         (metadata / "entry_points.txt").write_text("".join(lines))
     return found

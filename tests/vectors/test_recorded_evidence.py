@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from recorded import FOLDER, Recorded
 
-from nodeattest_providers import signers
-from nodeattest_providers.attestors import attestor
+from nodeattest_providers import registry
 from nodeattest_providers.canonical_json import b64decode
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
 from nodeattest_providers.names import ClusterPin, ProviderName
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge
-from nodeattest_providers.platform import OFFLINE
+from nodeattest_providers.platform import OFFLINE, make_signer
+from nodeattest_providers.registry import make_attestor
 from nodeattest_providers.tpm.protocol import Challenge as TpmChallenge
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
@@ -28,7 +28,7 @@ RANDOM = {"blob", "secret"}
 
 
 async def verify(request: NodeRequest, facts: Facts) -> AttestedNode:
-    return await signers.signer(request.evidence.provider).verify_client_attestation_data(request, facts)
+    return await make_signer(request.evidence.provider).verify_client_attestation_data(request, facts)
 
 
 def fixed(challenge: str) -> dict[str, Any]:
@@ -44,11 +44,11 @@ def test_the_records_are_those_of_their_first_day() -> None:
 
 def _asks_a_platform(name: str) -> bool:
     """Whether a recorded request could be verified again only by those who were asked then."""
-    return getattr(signers.signer(ProviderName(name), OFFLINE), "takes_platform", False)
+    return getattr(make_signer(ProviderName(name), OFFLINE), "takes_platform", False)
 
 
 def test_each_provider_that_asks_no_platform_has_a_record_and_each_record_its_line_in_the_page() -> None:
-    alone = {name for name in signers.IN_TREE if not _asks_a_platform(name)}
+    alone = {name for name in registry.BUILT_IN if not _asks_a_platform(name)}
     assert {join.last.evidence.provider for join in JOINS.values()} == alone
     page = (FOLDER / "README.md").read_text()
     assert all(f"| `{name}.json` |" in page for name in JOINS)
@@ -117,7 +117,7 @@ def test_a_node_answers_the_recorded_challenge_as_it_did(tmp_path: Path) -> None
         name=first.name, uid=first.uid, csr_sha256=first.csr.sha256, text=join.challenge or ""
     )
     (pin,) = join.opening.cluster.pins
-    half = attestor(first.evidence.provider, {"secretFile": str(secret)})
+    half = make_attestor(first.evidence.provider, {"secretFile": str(secret)})
     assert half.attest(first.binding(pin), published) == join.last.evidence
 
 

@@ -87,7 +87,7 @@ def cluster_of(found: Found) -> Cluster:
 
 def environment_of(clock: Clock, tell: Callable[[str], None], limit: float) -> Environment:
     """Give discovery our clock."""
-    from nodeattest_discovery.node.environment import Environment  # noqa: PLC0415 - see above
+    from nodeattest_discovery.node.environment import Environment
 
     return Environment(clock=clock, tell=tell, limit=limit)
 
@@ -95,7 +95,7 @@ def environment_of(clock: Clock, tell: Callable[[str], None], limit: float) -> E
 def _by_token(way: ByToken, environment: Environment) -> Found:
     """Ask the front first, then the servers: both prove themselves by token and pins, so neither can do harm."""
     if way.front is not None:
-        from nodeattest_discovery.node.by_front import by_front  # noqa: PLC0415 - see above
+        from nodeattest_discovery.node.by_front import by_front
 
         try:
             return by_front(way.front, way.token, way.pins, environment, servers=way.servers)
@@ -103,13 +103,13 @@ def _by_token(way: ByToken, environment: Environment) -> Found:
             if not way.servers:
                 raise
             environment.tell(f"{refusal(verdict, 'the discovery front is left out: ')}")
-    from nodeattest_discovery.node.by_token import by_token  # noqa: PLC0415 - see above
+    from nodeattest_discovery.node.by_token import by_token
 
     return by_token(way.servers, way.token, way.pins, environment)
 
 
 def _by_file(way: ByFile, environment: Environment) -> FileFound:
-    from nodeattest_discovery.node.by_file import by_file  # noqa: PLC0415 - see above
+    from nodeattest_discovery.node.by_file import by_file
 
     read = cast("Callable[[], bytes]", sys.stdin.buffer.read)
     return by_file(way.source, environment, stdin=read, allow_credentials=way.allow_credentials)
@@ -119,7 +119,7 @@ def _token(found: FileFound) -> BootstrapToken | None:
     """Take the bootstrap token out of a discovery file; any other credential is of no use to a node that attests."""
     if found.credential is None:
         return None
-    from nodeattest_discovery.node.by_file import TokenCredential  # noqa: PLC0415 - see above
+    from nodeattest_discovery.node.by_file import TokenCredential
 
     try:
         if isinstance(found.credential, TokenCredential):

@@ -87,7 +87,7 @@ def _refresh(agent: Agent, limit: float) -> list[str]:
 
 
 def _ask(agent: Agent, section: Discovery, limit: float) -> Found | None:
-    from nodeattest_discovery.node.refresh import refresh  # noqa: PLC0415 - PyYAML is for those who ask
+    from nodeattest_discovery.node.refresh import refresh
 
     try:
         seen = agent.storage.read(CLUSTER_INFO_FILE)

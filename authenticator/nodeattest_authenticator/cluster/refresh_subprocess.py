@@ -38,7 +38,7 @@ def refreshed(agent: Agent) -> Agent:
 def _run(agent: Agent) -> None:
     try:
         watchdog.start(LIMIT)
-        from nodeattest_authenticator.cluster.refresh import run_locked  # noqa: PLC0415 - PyYAML stays in this process
+        from nodeattest_authenticator.cluster.refresh import run_locked
 
         said = run_locked(agent, limit=LIMIT)
         if said != "nothing changed":

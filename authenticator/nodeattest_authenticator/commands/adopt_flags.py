@@ -43,14 +43,14 @@ def describe(adopt: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, program: str) -> None:
     """Adopt the node; raises ``Failure``."""
-    from nodeattest_authenticator.commands import status  # noqa: PLC0415 - cryptography is not for --help
-    from nodeattest_authenticator.commands.adopt import (  # noqa: PLC0415 - the same
+    from nodeattest_authenticator.commands import status
+    from nodeattest_authenticator.commands.adopt import (
         AdoptOptions,
         adopt,
         backup_of,
         what_remains,
     )
-    from nodeattest_authenticator.commands.existing_kubeconfig import read_access  # noqa: PLC0415 - the same
+    from nodeattest_authenticator.commands.existing_kubeconfig import read_access
 
     path = absolute(options.kubeconfig)
     old = read(path)

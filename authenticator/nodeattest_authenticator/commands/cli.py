@@ -107,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _credential(options: argparse.Namespace) -> int:
-    from nodeattest_authenticator.commands import credential  # noqa: PLC0415 - not for --help
+    from nodeattest_authenticator.commands import credential
 
     credential.run(options.cache_dir, options.config)
     return 0
@@ -123,7 +123,7 @@ def _adopt(options: argparse.Namespace, program: str) -> int:
 
 
 def _refresh(options: argparse.Namespace) -> int:
-    from nodeattest_authenticator.cluster import refresh  # noqa: PLC0415 - for those who discover
+    from nodeattest_authenticator.cluster import refresh
 
     agent, limit = _agent(options), max(1, options.timeout)
     with agent.storage, watchdog.running(2 * limit):  # for the lock, and for the work
@@ -133,7 +133,7 @@ def _refresh(options: argparse.Namespace) -> int:
 
 def _serving(options: argparse.Namespace, program: str) -> int:
     if options.watch:
-        from nodeattest_authenticator.kubelet_serving import watch  # noqa: PLC0415 - subprocess is not for the other commands
+        from nodeattest_authenticator.kubelet_serving import watch
 
         once = ["serving", "--config", options.config, "--cache-dir", options.cache_dir]
         watch.run(
@@ -149,8 +149,8 @@ def _serving(options: argparse.Namespace, program: str) -> int:
 
 
 def _serve(agent: Agent) -> int:
-    from nodeattest_authenticator.commands import status  # noqa: PLC0415 - cryptography is not for --help
-    from nodeattest_authenticator.kubelet_serving.serve import file_of, serve  # noqa: PLC0415 - the same
+    from nodeattest_authenticator.commands import status
+    from nodeattest_authenticator.kubelet_serving.serve import file_of, serve
 
     with agent.storage:
         served = serve(agent)
@@ -160,7 +160,7 @@ def _serve(agent: Agent) -> int:
 
 
 def _agent(options: argparse.Namespace) -> Agent:
-    from nodeattest_authenticator.context import Agent  # noqa: PLC0415 - not for --help
+    from nodeattest_authenticator.context import Agent
 
     return Agent.open(
         options.config,
@@ -174,7 +174,7 @@ def _agent(options: argparse.Namespace) -> Agent:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from nodeattest_authenticator.commands import status  # noqa: PLC0415 - cryptography is not for --help
+    from nodeattest_authenticator.commands import status
 
     agent = _agent(options)
     with agent.storage:
@@ -184,8 +184,8 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _evidence(options: argparse.Namespace) -> int:
-    from nodeattest_authenticator.commands import evidence  # noqa: PLC0415 - cryptography is not for --help
-    from nodeattest_authenticator.enrollment import issue  # noqa: PLC0415 - cryptography is not for --help
+    from nodeattest_authenticator.commands import evidence
+    from nodeattest_authenticator.enrollment import issue
 
     if options.provider is not None:
         with issue.attestor_of(options.provider, provider_settings(options)) as attestor:

@@ -239,7 +239,7 @@ def _server(word: str) -> str:
 
 def address(word: str, flag: str) -> str:
     """Return the one spelling of an URL; raises ``Failure``."""
-    from nodeattest_discovery.node.address import parse_endpoint  # noqa: PLC0415 - for this way only
+    from nodeattest_discovery.node.address import parse_endpoint
 
     try:
         return parse_endpoint(word).url
@@ -267,7 +267,7 @@ def _pins(options: argparse.Namespace) -> frozenset[CaPin] | None:
 
 def pins_of(texts: Iterable[str], flag: str) -> frozenset[CaPin]:
     """Read CA pins; raises ``Failure``."""
-    from nodeattest_discovery import pins  # noqa: PLC0415 - cryptography is for this way only
+    from nodeattest_discovery import pins
 
     try:
         return frozenset(pins.parse(text) for text in texts)

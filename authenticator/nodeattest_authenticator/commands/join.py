@@ -134,7 +134,7 @@ def _locate(options: JoinOptions, *, clock: Clock, tell: Callable[[str], None]) 
     way, settings = options.ways.way, options.settings
     if isinstance(way, Told):
         return _Located(settings=settings, token=options.ways.token)
-    from nodeattest_authenticator.cluster.discover import discover  # noqa: PLC0415 - for those who discover
+    from nodeattest_authenticator.cluster.discover import discover
 
     found = discover(way, clock=clock, tell=tell)
     token = options.ways.token or found.token
@@ -199,8 +199,8 @@ def _kubelet_files(
         files.append(_File(kubelet.ca_file, settings.ca_pem, kubelet_files.PUBLIC))
     if kubelet.config is None or kubelet.ca_file is None:
         return files
-    from nodeattest_authenticator.cluster import kubelet_config  # noqa: PLC0415 - where it was asked for
-    from nodeattest_authenticator.transport.probe import reachable  # noqa: PLC0415 - the same
+    from nodeattest_authenticator.cluster import kubelet_config
+    from nodeattest_authenticator.transport.probe import reachable
 
     asked = reachable(settings, deadline, tell)
     login = by_certificate(asked, found.credential)

@@ -145,8 +145,8 @@ def _describe_files(join: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, program: str) -> bool:
     """Join; returns whether a serving certificate is wanted now. Raises ``Failure``."""
-    from nodeattest_authenticator.commands import status  # noqa: PLC0415 - cryptography is not for --help
-    from nodeattest_authenticator.commands.join import JoinOptions, KubeletFiles, join  # noqa: PLC0415 - the same
+    from nodeattest_authenticator.commands import status
+    from nodeattest_authenticator.commands.join import JoinOptions, KubeletFiles, join
 
     if options.no_wait and (options.kubelet_config or options.kubelet_ca_file):
         raise wrong("--no-wait gets no certificate, by which --kubelet-config and --kubelet-ca-file are written")
@@ -198,7 +198,7 @@ def run(options: argparse.Namespace, program: str) -> bool:
 
 def _by_kubeadm(options: argparse.Namespace) -> Joining | None:
     """Read kubeadm's configuration, and take from it what flags would say."""
-    from nodeattest_authenticator.commands import kubeadm_config  # noqa: PLC0415 - for this way only
+    from nodeattest_authenticator.commands import kubeadm_config
 
     others = cluster_source.typed(options)
     if options.node_name is not None:

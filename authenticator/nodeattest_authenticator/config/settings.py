@@ -89,7 +89,7 @@ class Settings:
     @property
     def cluster(self) -> Cluster:
         """Where the cluster is."""
-        from nodeattest_authenticator.config.discovery import Cluster  # noqa: PLC0415 - as below
+        from nodeattest_authenticator.config.discovery import Cluster
 
         return Cluster(endpoint=self.endpoint, tls_server_name=self.tls_server_name, ca_pem=self.ca_pem)
 
@@ -249,7 +249,7 @@ def _serving(fields: Fields | None, provider: ProviderName) -> ServingSettings |
         return None
     if provider == "insecure":
         raise FieldsError("serving needs a provider that proves something; insecure has no serving certificates")
-    from nodeattest_authenticator.config.serving import parse_serving  # noqa: PLC0415 - not for a plain credential
+    from nodeattest_authenticator.config.serving import parse_serving
 
     return parse_serving(fields)
 
@@ -257,7 +257,7 @@ def _serving(fields: Fields | None, provider: ProviderName) -> ServingSettings |
 def _discovery(fields: Fields | None) -> Discovery | None:
     if fields is None:
         return None
-    from nodeattest_authenticator.config.discovery import parse_discovery  # noqa: PLC0415 - where it is configured
+    from nodeattest_authenticator.config.discovery import parse_discovery
 
     return parse_discovery(fields)
 

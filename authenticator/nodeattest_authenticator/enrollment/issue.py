@@ -27,7 +27,7 @@ from nodeattest_authenticator.state.pending_request import DraftStore
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_authenticator.transport.api_client import ApiClient, Credentials, UnreachableError
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_providers import attestors
+from nodeattest_providers import registry
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import NODE_USER_PREFIX, ProviderName, Purpose, signer_for
@@ -110,7 +110,7 @@ def issue_serving(
 def attestor_of(provider: ProviderName, provider_settings: Mapping[str, JsonValue]) -> Generator[Attestor]:
     """Make a provider's node half and release its device at the end; raises ``Failure`` for what it does not know."""
     try:
-        attestor = attestors.attestor(provider, provider_settings)
+        attestor = registry.make_attestor(provider, provider_settings)
     except Denied as denied:
         raise invalid(f"provider: expected {denied.expected}, got {denied.got}") from None
     try:

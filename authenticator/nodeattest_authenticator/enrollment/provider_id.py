@@ -71,7 +71,7 @@ def _from_file(path: str) -> str:
 
 
 def _from_command(command: tuple[str, ...]) -> str:
-    import subprocess  # noqa: PLC0415 - 12 ms that only this source costs
+    import subprocess
 
     try:
         done = subprocess.run(

@@ -75,7 +75,7 @@ def _refreshed(agent: Agent) -> Agent:
     """Follow the cluster first, where it was discovered: a renewal needs its present CAs and place."""
     if agent.settings.discovery is None:
         return agent
-    from nodeattest_authenticator.cluster.refresh_subprocess import refreshed  # noqa: PLC0415 - for those who discovered
+    from nodeattest_authenticator.cluster.refresh_subprocess import refreshed
 
     return refreshed(agent)
 

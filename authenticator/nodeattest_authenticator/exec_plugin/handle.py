@@ -26,7 +26,7 @@ def credential(agent: Agent, info: bytes | None) -> bytes:
     if found is None:
         return _first(agent, raw, call.api_version)
     if agent.settings.renewable and agent.clock.now() >= found.credential.renew_at:
-        from nodeattest_authenticator.exec_plugin import background_renewal  # noqa: PLC0415 - needed after half of a certificate's life only
+        from nodeattest_authenticator.exec_plugin import background_renewal
 
         return found.credential.answer(call.api_version, expires_at=background_renewal.begin(agent, found.credential))
     with exclusive_if_free(agent.storage) as held:

@@ -131,7 +131,7 @@ class Fields:
         """Refuse fields that nobody took."""
         if not self._left:
             return
-        import difflib  # noqa: PLC0415 - 7 ms that only a mistake costs
+        import difflib
 
         unknown = min(self._left)
         near = difflib.get_close_matches(unknown, self._known, n=1, cutoff=0.0)

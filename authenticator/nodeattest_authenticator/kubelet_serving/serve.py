@@ -78,7 +78,7 @@ def stored(agent: Agent, file: ServingFile) -> Served | None:
     now = agent.clock.now()
     if cached is None or now >= cached.credential.not_after:
         return None
-    from nodeattest_authenticator import certificate  # noqa: PLC0415 - 50 ms that waiting processes save
+    from nodeattest_authenticator import certificate
 
     try:
         names = Names(*(tuple(kind) for kind in certificate.names_of(cached.credential.certificate_pem)))
@@ -122,9 +122,9 @@ def _renewed(agent: Agent, file: ServingFile, found: Served | None, names: Names
     client = usable(agent)
     if client is None:
         raise _no_client(agent)
-    from nodeattest_authenticator.enrollment.issue import issue_serving  # noqa: PLC0415 - the same
-    from nodeattest_authenticator.state.pending_request import StoredDrafts  # noqa: PLC0415 - the same
-    from nodeattest_authenticator.transport.probe import reachable  # noqa: PLC0415 - not needed by waiting processes
+    from nodeattest_authenticator.enrollment.issue import issue_serving
+    from nodeattest_authenticator.state.pending_request import StoredDrafts
+    from nodeattest_authenticator.transport.probe import reachable
 
     drafts = StoredDrafts(agent.storage, used_key_pem=current.key_pem if current else None, name=_DRAFT_FILE)
     try:

@@ -32,7 +32,7 @@ _OTHER: Final = "another-node"
 """A name that is no node's here."""
 
 
-class DemoFailure(Exception):  # noqa: N818 - reads as what happened
+class DemoFailure(Exception):
     """Something went otherwise than the demo promises; one line."""
 
 

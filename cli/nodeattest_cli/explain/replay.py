@@ -38,13 +38,13 @@ from nodeattest_controller.model.identity_rules import (
 from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_controller.model.policy import check_authorized, parse_attestation_policy
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers import evidence_versions, signers
+from nodeattest_providers import evidence_versions
 from nodeattest_providers.checks import Check, Checks
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ProviderName, Purpose
 from nodeattest_providers.node_interface import JsonValue, SecretBytes
-from nodeattest_providers.platform import OFFLINE, Platform
+from nodeattest_providers.platform import OFFLINE, Platform, make_signer
 from nodeattest_providers.verifier_interface import (
     ChallengeSigner,
     ClusterAPISigner,
@@ -135,7 +135,7 @@ def _explain_attested(
 
 
 def _first_name(request: NodeRequest) -> str | None:
-    signer = signers.signer(request.evidence.provider, OFFLINE)
+    signer = make_signer(request.evidence.provider, OFFLINE)
     evidence_versions.check(request.evidence, signer.versions)
     ref = signer.first_request(request) if isinstance(signer, ChallengeSigner) else None
     return ref.name if ref else None
@@ -195,7 +195,7 @@ def _identity_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     around = NameContext(claimants=[one for one in given.claimants if name in allowed_node_names(one)], holders=[])
     yield attempt("the Machine's node name", "identity rule 2", lambda: check_node_name(request, member, around, None))
     ledger = given.ledger or attestations.new_attestation(member)
-    secure = signers.signer(request.evidence.provider, OFFLINE).secure
+    secure = make_signer(request.evidence.provider, OFFLINE).secure
     yield attempt(
         "not bound otherwise", "identity rules 3 and 4", lambda: check_binding(request, member, ledger, secure=secure)
     )
@@ -232,7 +232,7 @@ def _provider_steps(request: NodeRequest, given: Given, platforms: Platforms) ->
 def _offline(provider: ProviderName, platforms: Platforms) -> ClusterAPISigner:
     """Make the half, and those of a composite's parts, with their trust bundles and no way to the platform."""
     half = partial(_offline, platforms=platforms)
-    return signers.signer(provider, Platform(settings=platforms.get(provider, {}), may_call=False, half=half))
+    return make_signer(provider, Platform(settings=platforms.get(provider, {}), may_call=False, half=half))
 
 
 def _platform_missing(check: str, reason: Reason, given: Given, platforms: Platforms) -> str:

@@ -27,10 +27,9 @@ from nodeattest_controller.model.serving_names import (
     san_candidates,
 )
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ProviderName
-from nodeattest_providers.platform import OFFLINE
+from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.verifier_interface import NodeRequest, PlatformAddresses
 
 __all__ = ["attested_steps", "explain_kubelets"]
@@ -52,7 +51,7 @@ def explain_kubelets(csr: JsonObject, documents: Sequence[JsonObject], facts: Se
 
 def attested_steps(request: NodeRequest, given: Given) -> Iterator[Step]:
     """Judge what an attested serving request must fulfil besides its evidence."""
-    secure = signers.signer(request.evidence.provider, OFFLINE).secure
+    secure = make_signer(request.evidence.provider, OFFLINE).secure
     policy, ledger = given.policy, given.ledger
     name = "attested serving request"
     if policy is None:
@@ -128,6 +127,6 @@ def _names_steps(request: KubeletServingRequest, given: Given, provider: Provide
 
 def _tells_addresses(provider: ProviderName | None) -> bool:
     try:
-        return provider is not None and isinstance(signers.signer(provider, OFFLINE), PlatformAddresses)
+        return provider is not None and isinstance(make_signer(provider, OFFLINE), PlatformAddresses)
     except Denied:  # not installed here
         return False

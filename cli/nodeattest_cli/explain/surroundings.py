@@ -129,7 +129,7 @@ def _values(secret: JsonObject | None, *names: str) -> tuple[SecretBytes, ...]:
 
 
 def _pins(secret: JsonObject | None) -> frozenset[ClusterPin]:
-    from cryptography import x509  # noqa: PLC0415 - 50 ms that only this needs
+    from cryptography import x509
 
     found: frozenset[ClusterPin] = frozenset()
     for value in _values(secret, "tls.crt"):

@@ -48,7 +48,7 @@ _SETTLE: Final = 1.0
 """Seconds after a removal: API servers authorize from caches."""
 
 
-class _Untold(ApiError):  # noqa: N818 - says what became of the condition
+class _Untold(ApiError):
     """The condition could not be written; that is logged already."""
 
 

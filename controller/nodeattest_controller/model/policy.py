@@ -19,9 +19,9 @@ from nodeattest_kube.jsontypes import JsonValue as RawValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.registry import BUILT_IN, INSECURE
 
 __all__ = [
-    "INSECURE",
     "OWN_SECTIONS",
     "FailureAction",
     "OnFailure",
@@ -34,8 +34,8 @@ __all__ = [
     "selects",
 ]
 
-INSECURE: Final = frozenset({ProviderName("insecure"), ProviderName("null")})
-OWN_SECTIONS: Final = frozenset({"tpm", "challenge", "insecure", "aws", "azure", "gcp", "composite"})
+OWN_SECTIONS: Final = frozenset(BUILT_IN)
+"""Names that a policy has as sections of its own; other providers' settings are in ``spec.providers``."""
 _FIELDS: Final = OWN_SECTIONS | {
     "authorizedAttestors",
     "certificateLifetime",

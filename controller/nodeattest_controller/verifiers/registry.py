@@ -1,7 +1,7 @@
 """The providers' controller halves: each made once, with its platform's settings, and closed at the end.
 
 Promises: a half is made when a policy first names it, so that a provider that is not used costs nothing; its calls to
-its platform are counted. Leaves finding it to ``nodeattest_providers.signers``.
+its platform are counted. Leaves finding it to ``nodeattest_providers.registry``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from nodeattest_controller.metrics import Metrics
-from nodeattest_providers import signers
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import ClosingSigner, Platform
+from nodeattest_providers.platform import ClosingSigner, Platform, make_signer
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 __all__ = ["VerifierRegistry"]
@@ -44,7 +43,7 @@ class VerifierRegistry:
                 observe=partial(self._metrics.platform_call, provider),
                 half=self,
             )
-            self._made[provider] = signers.signer(provider, platform)
+            self._made[provider] = make_signer(provider, platform)
         return self._made[provider]
 
     async def aclose(self) -> None:

@@ -63,11 +63,11 @@ def parse_location(text: str) -> StoreLocation:
 def open_store(target: StoreLocation, access: StoreAccess) -> Store:
     """Make the store; raises ``StoreRefusedError``."""
     if target.kind == "dir":
-        from nodeattest_identity.publish.stores.directory import DirectoryStore  # noqa: PLC0415 - only what is used
+        from nodeattest_identity.publish.stores.directory import DirectoryStore
 
         return DirectoryStore(Path(target.parts[0]))
     if target.kind == "configmap":
-        from nodeattest_identity.publish.stores.configmap import ConfigMapStore  # noqa: PLC0415 - only what is used
+        from nodeattest_identity.publish.stores.configmap import ConfigMapStore
 
         if access.cluster is None:
             raise StoreRefusedError("--to configmap:: expected a cluster's kubeconfig, got none")
@@ -77,7 +77,7 @@ def open_store(target: StoreLocation, access: StoreAccess) -> Store:
 
 def _s3(target: StoreLocation, access: StoreAccess) -> Store:
     try:
-        from nodeattest_identity.publish.stores.s3 import S3Store  # noqa: PLC0415 - botocore comes with an extra
+        from nodeattest_identity.publish.stores.s3 import S3Store
     except ImportError:
         raise _missing("boto3", "aws") from None
     bucket, prefix = target.parts
@@ -86,7 +86,7 @@ def _s3(target: StoreLocation, access: StoreAccess) -> Store:
 
 def _azure(target: StoreLocation, access: StoreAccess) -> Store:
     try:
-        from nodeattest_identity.publish.stores.azure_blob import AzureBlobStore  # noqa: PLC0415 - comes with an extra
+        from nodeattest_identity.publish.stores.azure_blob import AzureBlobStore
     except ImportError:
         raise _missing("azure-storage-blob and azure-identity", "azure") from None
     account, container, prefix = target.parts

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from nodeattest_providers.aws.imds import ADDRESS, NAME, Session
-from nodeattest_providers.aws.imds_answers import parse_document, parse_signature
+from nodeattest_providers.aws.node.imds import ADDRESS, NAME, Session
+from nodeattest_providers.aws.node.imds_answers import parse_document, parse_signature
+from nodeattest_providers.aws.node.sigv4 import sign
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, AwsEvidence, sts_request
-from nodeattest_providers.aws.sigv4 import sign
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.metadata_service import MetadataService, endpoint

@@ -74,8 +74,8 @@ class AwsSigner:
         self._instances: Instances | None = None
         if platform.may_call:
             # boto3 and aiohttp take half a second, which ``policy check`` and ``explain`` need not pay.
-            from nodeattest_providers.aws.api.ec2 import Ec2  # noqa: PLC0415
-            from nodeattest_providers.aws.api.sts import StsClient  # noqa: PLC0415
+            from nodeattest_providers.aws.api.ec2 import Ec2
+            from nodeattest_providers.aws.api.sts import StsClient
 
             self._sts = StsClient(configuration, platform, random)
             ec2 = Ec2(configuration, platform, random)

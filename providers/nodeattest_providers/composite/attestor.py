@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Protocol, runtime_checkable
 
-from nodeattest_providers import attestors
+from nodeattest_providers import registry
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.composite.protocol import (
     MAX_PARTS,
@@ -55,7 +55,7 @@ class CompositeAttestor:
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
         _check_names(settings)
         self.parts: tuple[Attestor, ...] = tuple(
-            attestors.attestor(ProviderName(name), mapping(settings[name], f"composite settings, {name}"))
+            registry.make_attestor(ProviderName(name), mapping(settings[name], f"composite settings, {name}"))
             for name in sorted(settings)
         )
         """The parts' attestors, by name."""

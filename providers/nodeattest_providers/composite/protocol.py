@@ -18,6 +18,7 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.first_request_ref import parse_first_request_ref
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, JsonValue
+from nodeattest_providers.registry import INSECURE
 
 __all__ = [
     "MAX_PARTS",
@@ -39,7 +40,7 @@ PART_VERSION: Final = 1
 MIN_PARTS: Final = 2
 MAX_PARTS: Final = 4
 """Nobody has more proofs of one machine; each costs a verification."""
-NEVER_PARTS: Final = frozenset({"composite", "insecure", "null"})
+NEVER_PARTS: Final = INSECURE | {PROVIDER}
 """What proves nothing, and itself."""
 
 _NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nodeattest_providers import signers
 from nodeattest_providers.challenge_response import check_first_request
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.composite.checks import merge_results
@@ -32,7 +31,7 @@ from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unava
 from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.names import MachineName, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
-from nodeattest_providers.platform import Platform
+from nodeattest_providers.platform import Platform, make_signer, reads_secret
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
     ChallengeSigner,
@@ -62,7 +61,7 @@ class _Round:
     def part(self, name: ProviderName, half: ClusterAPISigner) -> tuple[NodeRequest, Facts]:
         """Make what the part's half sees: its own evidence, policy section, pins, and nothing of the other parts."""
         facts = self.facts
-        machine = facts.machine if signers.reads_secret(half) else replace(facts.machine, attestation_secret=None)
+        machine = facts.machine if reads_secret(half) else replace(facts.machine, attestation_secret=None)
         first = None
         if facts.first_request is not None and self.first is not None:
             first = _carrying(facts.first_request, name, self.first)
@@ -186,7 +185,7 @@ class CompositeSigner:
         if self._platform.half is not None:
             return self._platform.half(name)
         if name not in self._made:
-            self._made[name] = signers.signer(name, self._platform)
+            self._made[name] = make_signer(name, self._platform)
         return self._made[name]
 
 

@@ -19,7 +19,7 @@ from nodeattest_providers.gcp.protocol import PROVIDER, VERSION
 from nodeattest_providers.metadata_service import MetadataService, endpoint
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.attestor import TPM_SETTINGS, TpmAttestor
-from nodeattest_providers.tpm.device import Device
+from nodeattest_providers.tpm.node.device import Device
 
 __all__ = ["DEFAULT_ENDORSEMENT_KEY", "GcpAttestor"]
 
@@ -56,7 +56,7 @@ class GcpAttestor:
 
     def provider_id(self) -> str:
         """Ask the metadata service which instance this is; raises Unavailable."""
-        from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id  # noqa: PLC0415 - only where nobody configured it
+        from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id
 
         zone = self._ask(_ZONE).rpartition("/")[2]
         place = InstanceRef(self._ask(_PROJECT), zone, self._ask(_NAME))

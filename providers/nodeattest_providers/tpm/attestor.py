@@ -18,9 +18,15 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.config_fields import check_keys, invalid, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
-from nodeattest_providers.tpm.device import Device, Key
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
-from nodeattest_providers.tpm.nv_certificates import AUTO, choose_template, read_certificate, read_chain, read_nonce
+from nodeattest_providers.tpm.node.device import Device, Key
+from nodeattest_providers.tpm.node.nv_certificates import (
+    AUTO,
+    choose_template,
+    read_certificate,
+    read_chain,
+    read_nonce,
+)
 from nodeattest_providers.tpm.protocol import (
     MAX_EVENT_LOG,
     PROVIDER,
@@ -91,7 +97,7 @@ class TpmAttestor:
 
     def endorsement_fingerprint(self) -> str:
         """Return ``sha256:<hex>`` of the endorsement key in use: what an operator registers for this machine."""
-        from nodeattest_providers.tpm.public_area import parse_public  # noqa: PLC0415 - 30 ms that a join does not need
+        from nodeattest_providers.tpm.public_area import parse_public
 
         return parse_public(
             self._open().ek.public, what="endorsement key", reason=Reason.ENDORSEMENT_KEY_MALFORMED

@@ -21,12 +21,13 @@ from uuid import uuid4
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_providers import attestors, envelope, signers
+from nodeattest_providers import envelope, registry
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.names import ClusterPin, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.platform import make_signer
 from nodeattest_providers.tpm.attestor import TpmAttestor
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_sandbox.firmware import boot, crypto_agile_log, typical_boot
@@ -85,14 +86,14 @@ def record(join: Join) -> Json:
     if join.attestor.two_step:
         first = recorded.first
         try:
-            asyncio.run(signers.signer(provider).verify_client_attestation_data(first, recorded.opening))
+            asyncio.run(make_signer(provider).verify_client_attestation_data(first, recorded.opening))
         except ChallengeRequired as challenge:
             document["challenge"] = challenge.challenge
         published = PublishedChallenge(
             name=first.name, uid=first.uid, csr_sha256=first.csr.sha256, text=document["challenge"]
         )
         file(join.attestor.attest(_binding(der, provider), published), 2)
-    node = asyncio.run(signers.signer(provider).verify_client_attestation_data(recorded.last, recorded.closing))
+    node = asyncio.run(make_signer(provider).verify_client_attestation_data(recorded.last, recorded.closing))
     state = node.boot
     document["found"] = {
         "providerID": node.provider_id,
@@ -169,9 +170,9 @@ def without_tpm(folder: Path) -> dict[str, Callable[[], Json]]:
     path = folder / "secret"
     path.write_bytes(secret)
     path.chmod(0o600)
-    challenge = attestors.attestor(ProviderName("challenge"), {"secretFile": str(path)})
+    challenge = registry.make_attestor(ProviderName("challenge"), {"secretFile": str(path)})
     return {
-        "insecure": lambda: record(Join(attestor=attestors.attestor(ProviderName("insecure"), {}))),
+        "insecure": lambda: record(Join(attestor=registry.make_attestor(ProviderName("insecure"), {}))),
         "challenge": lambda: record(Join(attestor=challenge, secret=secret)),
     }
 

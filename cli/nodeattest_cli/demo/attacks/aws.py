@@ -11,10 +11,10 @@ from nodeattest_cli.demo.attacks.context import Attack, AttackContext, join_with
 from nodeattest_cli.demo.machine_spec import AttestorSettings
 from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_cli.demo.platforms.aws import ROLE, AwsDemoPlatform, attestor_settings
-from nodeattest_providers.aws.imds import NAME, Session
-from nodeattest_providers.aws.imds_answers import InstanceCredentials, parse_document, parse_signature
+from nodeattest_providers.aws.node.imds import NAME, Session
+from nodeattest_providers.aws.node.imds_answers import InstanceCredentials, parse_document, parse_signature
+from nodeattest_providers.aws.node.sigv4 import sign
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, AwsEvidence, sts_request
-from nodeattest_providers.aws.sigv4 import sign
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.metadata_service import MetadataService, endpoint

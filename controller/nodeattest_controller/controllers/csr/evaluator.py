@@ -36,10 +36,11 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verifiers.runner import VerificationRunner
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers import evidence_versions, signers
+from nodeattest_providers import evidence_versions
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.platform import reads_infrastructure, reads_secret
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
     ChallengeSigner,
@@ -202,8 +203,8 @@ class Evaluator:
         return await self._verifications.run(key, lambda: verify(case.request, facts))
 
     async def _machine_facts(self, case: _Case, member: MachineView) -> MachineFacts:
-        infra = await self._management.infra_of(member) if signers.reads_infrastructure(case.signer) else None
-        secret = await self._management.attestation_secret(member) if signers.reads_secret(case.signer) else None
+        infra = await self._management.infra_of(member) if reads_infrastructure(case.signer) else None
+        secret = await self._management.attestation_secret(member) if reads_secret(case.signer) else None
         return member.facts(infra=infra, secret=secret)
 
 

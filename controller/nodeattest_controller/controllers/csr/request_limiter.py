@@ -48,7 +48,7 @@ class LimiterKey:
     """The request's."""
 
 
-class OverBudget(Exception):  # noqa: N818 - a verdict, not a failure
+class OverBudget(Exception):
     """The request waits for its turn."""
 
     def __init__(self, detail: str, *, delay: float | None, news: bool, tell: bool, warn: bool) -> None:

@@ -48,7 +48,7 @@ _AT_ONCE: Final = 4
 """Publications at a time: each opens the place's client, which costs some tenths of a second of CPU."""
 
 
-class _Told(ApiError):  # noqa: N818 - says what became of it
+class _Told(ApiError):
     """Something failed, and that is told already."""
 
     def __init__(self, outcome: str, message: str) -> None:

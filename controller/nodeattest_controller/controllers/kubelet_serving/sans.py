@@ -28,8 +28,8 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.verifiers.runner import VerificationRunner
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers import signers
 from nodeattest_providers.names import NodeName, ProviderName
+from nodeattest_providers.platform import reads_infrastructure
 from nodeattest_providers.verifier_interface import ClusterAPISigner, Facts, LedgerFacts, PlatformAddresses
 
 __all__ = ["AddressSource", "PlatformAddressSource", "SANEvaluator", "SANRequest"]
@@ -90,7 +90,7 @@ class PlatformAddressSource:
         management = self._management
         key = ClusterKey(f"{member.namespace}/{member.cluster_name}")
         policy, ledger = management.policy_of(wanted.cluster), management.inventory.ledger(key, member.provider_id)
-        infra = await management.infra_of(member) if signers.reads_infrastructure(signer) else None
+        infra = await management.infra_of(member) if reads_infrastructure(signer) else None
         facts = Facts(
             cluster=management.facts_of(wanted.cluster),
             machine=member.facts(infra=infra),

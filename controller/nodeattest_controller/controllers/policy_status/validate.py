@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodeattest_controller.model.policy import OWN_SECTIONS, Policy
-from nodeattest_providers import signers
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import ProviderName
-from nodeattest_providers.platform import OFFLINE
+from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.verifier_interface import CheckedSettings, ClusterAPISigner
 
 __all__ = ["first_flaw", "installed", "section_flaws"]
@@ -21,7 +20,7 @@ __all__ = ["first_flaw", "installed", "section_flaws"]
 def installed(provider: ProviderName) -> ClusterAPISigner | None:
     """Make a provider's half that asks nobody; None where it is not installed."""
     try:
-        return signers.signer(provider, OFFLINE)
+        return make_signer(provider, OFFLINE)
     except Denied:
         return None
 

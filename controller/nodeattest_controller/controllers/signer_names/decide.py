@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_controller.model.objects import mapping, text, text_map
-from nodeattest_controller.model.policy import INSECURE, Policy
+from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.names import ProviderName, Purpose, signer_for
+from nodeattest_providers.registry import INSECURE
 
 __all__ = ["NONE", "Signers", "annotations_patch", "fields_patch", "has_fields", "signers_of"]
 

@@ -114,7 +114,7 @@ class ResourceManager:
 
     async def _ask(self, url: str, token: str) -> _Answer:
         """Send one request."""
-        from aiohttp import ClientConnectionError, ClientError  # noqa: PLC0415 - 200 ms, and only when really asking
+        from aiohttp import ClientConnectionError, ClientError
 
         session = self._session = self._session or self._open()
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "Accept-Encoding": "identity"}
@@ -132,7 +132,7 @@ class ResourceManager:
             return _Answer(CallOutcome.FAILED)
 
     def _open(self) -> ClientSession:
-        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector  # noqa: PLC0415 - as above
+        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
         bundle = self._configuration.ca_bundle
         context = ssl.create_default_context(cafile=None if bundle is None else str(bundle))

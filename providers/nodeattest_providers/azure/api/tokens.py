@@ -62,7 +62,7 @@ class Tokens:
             self._credential = None
 
     async def _fetch(self) -> tuple[str, float]:
-        from azure.core.exceptions import AzureError, ClientAuthenticationError  # noqa: PLC0415 - 150 ms, and only when really asking
+        from azure.core.exceptions import AzureError, ClientAuthenticationError
 
         if self._credential is None:
             self._credential = _make(self._configuration)
@@ -86,8 +86,8 @@ class Tokens:
 
 
 def _make(configuration: AzurePlatform) -> AsyncTokenCredential:
-    from azure.core.pipeline.transport import AioHttpTransport  # noqa: PLC0415 - as above
-    from azure.identity.aio import ManagedIdentityCredential, WorkloadIdentityCredential  # noqa: PLC0415 - as above
+    from azure.core.pipeline.transport import AioHttpTransport
+    from azure.identity.aio import ManagedIdentityCredential, WorkloadIdentityCredential
 
     identity, bundle = configuration.credential, configuration.ca_bundle
     options: dict[str, Any] = {"permit_redirects": False, "retry_total": 0}

@@ -125,7 +125,7 @@ class _Transport:
         **_: object,
     ) -> _Response:
         """Send one request, whatever the status; raises google-auth's TransportError where no answer came."""
-        from google.auth.exceptions import TransportError  # noqa: PLC0415 - 60 ms that a policy without gcp need not pay
+        from google.auth.exceptions import TransportError
 
         request = Request(url, data=body, headers=dict(headers or {}), method=method)  # noqa: S310 - google-auth's own URLs
         try:
@@ -192,7 +192,7 @@ class Tokens:
 
     def _refresh(self) -> str:
         """Fetch a token, in a thread."""
-        from google.auth import exceptions  # noqa: PLC0415 - 60 ms, once, in a thread
+        from google.auth import exceptions
 
         try:
             self._transport = self._transport or _Transport(self._settings, self._time_limit)
@@ -226,7 +226,7 @@ def _find(settings: GcpPlatform, transport: _Transport) -> _Credentials:
     """Load the configured credentials, or the default ones."""
     if settings.credentials is not None:
         return _of_file(settings.credentials)
-    import google.auth  # noqa: PLC0415 - as above
+    import google.auth
 
     found, _ = google.auth.default(scopes=_SCOPES, request=transport)  # pyright: ignore[reportArgumentType, reportUnknownMemberType, reportUnknownVariableType] - a transport by its shape
     return cast("_Credentials", found)
@@ -234,8 +234,8 @@ def _find(settings: GcpPlatform, transport: _Transport) -> _Credentials:
 
 def _of_file(path: str) -> _Credentials:
     """Load a service account's key or a workload identity federation's configuration."""
-    from google.auth import aws, identity_pool  # noqa: PLC0415 - as above
-    from google.oauth2 import service_account  # noqa: PLC0415 - as above
+    from google.auth import aws, identity_pool
+    from google.oauth2 import service_account
 
     with open(path, "rb") as file:  # noqa: PTH123 - one bounded read
         kind, content = credentials_kind(file.read(_LIMIT))

@@ -55,7 +55,7 @@ class Received:
     body: bytes = field(repr=False)
 
 
-class Refused(Exception):  # noqa: N818 - the service's answer
+class Refused(Exception):
     """What AWS answers instead of doing it."""
 
     def __init__(self, status: int, code: str, message: str) -> None:

@@ -14,11 +14,12 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.registry import BUILT_IN
 
 __all__ = ["NEEDS_PROVIDER_ID", "RenderOptions", "Rendered", "RenderingRefused", "Serving", "refusal"]
 
-NEEDS_PROVIDER_ID: Final = frozenset({"tpm", "challenge", "insecure"})
-"""Providers that cannot tell which machine this is; clouds can, and third parties speak for themselves."""
+NEEDS_PROVIDER_ID: Final = frozenset(name for name, row in BUILT_IN.items() if not row.knows_provider_id)
+"""Providers whose attestor does not find the machine's provider ID; third parties' attestors may."""
 
 
 class Serving(StrEnum):
@@ -61,7 +62,7 @@ class Rendered:
     changes: tuple[str, ...]
 
 
-class RenderingRefused(Exception):  # noqa: N818 - it is the outcome's name, as Denied is
+class RenderingRefused(Exception):
     """A configuration that cannot be rendered without breaking what its author wrote; every reason, not the first."""
 
     def __init__(self, refusals: tuple[Denied, ...]) -> None:

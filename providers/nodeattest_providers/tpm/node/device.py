@@ -252,7 +252,7 @@ def _load() -> ModuleType:
     """Import the software stack, without its habit of logging to stderr."""
     os.environ.setdefault("TSS2_LOG", "all+none")  # read by libtss2; an operator's own setting stays
     try:
-        import tpm2_pytss  # noqa: PLC0415 - 23 ms and a C library that only this provider needs
+        import tpm2_pytss
     except ImportError as error:
         raise Unavailable(
             Reason.PLATFORM_UNAVAILABLE,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from nodeattest_providers.tpm.device import Device
 from nodeattest_providers.tpm.key_templates import EK_CHAIN_INDEX, EK_CHAIN_LAST, EK_TEMPLATES, EndorsementTemplate
+from nodeattest_providers.tpm.node.device import Device
 
 __all__ = ["AUTO", "choose_template", "read_certificate", "read_chain", "read_nonce", "split_der"]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, cast
 
-from nodeattest_providers.aws import definite_length
+from nodeattest_providers.aws.node import definite_length
 from nodeattest_providers.aws.protocol import MAX_DOCUMENT, MAX_PKCS7, MAX_TOKEN
 from nodeattest_providers.aws.provider_id import InstanceRef, parse_provider_id
 from nodeattest_providers.errors import Denied, Reason

@@ -12,7 +12,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final, Protocol, cast
 
-from nodeattest_providers.aws.imds_answers import InstanceCredentials
+from nodeattest_providers.aws.node.imds_answers import InstanceCredentials
 from nodeattest_providers.aws.protocol import SIGNED_HEADERS, SignedHeaders, StsRequest
 from nodeattest_providers.errors import Reason, Unavailable
 
@@ -56,9 +56,9 @@ def sign(request: StsRequest, credentials: InstanceCredentials, *, now: datetime
 
 def _prepare(request: StsRequest, credentials: InstanceCredentials, date: str) -> tuple[_Auth, _Request]:
     try:
-        from botocore.auth import SigV4Auth  # noqa: PLC0415 - 100 ms that only a node about to attest pays
-        from botocore.awsrequest import AWSRequest  # noqa: PLC0415 - the same
-        from botocore.credentials import Credentials  # noqa: PLC0415 - the same
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.credentials import Credentials
     except ImportError as error:
         raise Unavailable(
             Reason.PLATFORM_UNAVAILABLE,

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final, Self
 
-from nodeattest_providers.aws.imds_answers import (
+from nodeattest_providers.aws.node.imds_answers import (
     InstanceCredentials,
     parse_credentials,
     parse_role,

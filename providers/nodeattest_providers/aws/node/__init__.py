@@ -1,0 +1,1 @@
+"""Only for the attestor: the EC2 metadata service and signing with the instance's credentials."""

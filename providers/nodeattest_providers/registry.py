@@ -1,0 +1,170 @@
+"""The table of built-in providers, and the lookup of providers by name: built-in ones first, then installed packages.
+
+``BUILT_IN`` is the one place that lists the providers of this project. The controller, the command line, the checks of
+the CRD and of the import contracts read it. A built-in name always means the class that ships here, whatever else is
+installed. Classes of others register by an entry point in the group ``nodeattest.attestors`` or ``nodeattest.signers``
+(docs/write-a-provider.md); installed packages are trusted, since they run in this process.
+A class is imported when it is asked for and not before. A name that nobody offers, or that two packages offer, is
+``Denied``.
+Leaves to others: making a verifier (``platform``), which providers a cluster allows (its policy).
+Source: https://packaging.python.org/en/latest/specifications/entry-points/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Final, NamedTuple, cast
+
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.evidence_versions import HIGHEST
+from nodeattest_providers.identifiers import printable
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Attestor, JsonValue
+
+__all__ = [
+    "ATTESTORS",
+    "BUILT_IN",
+    "INSECURE",
+    "RESERVED",
+    "SIGNERS",
+    "BuiltIn",
+    "check_instance",
+    "find_signer",
+    "installed",
+    "make_attestor",
+]
+
+ATTESTORS: Final = "nodeattest.attestors"
+"""Entry-point group of attestors; a factory takes the node's settings."""
+SIGNERS: Final = "nodeattest.signers"
+"""Entry-point group of signers (verifiers); a factory takes nothing, or ``platform`` where it says
+``takes_platform``."""
+_REMEDY: Final = "correct the provider's name, or install the one package that offers it"
+
+
+class BuiltIn(NamedTuple):
+    """One provider that ships here."""
+
+    attestor: str
+    """``module:class`` on the node."""
+    signer: str
+    """``module:class`` of the verifier in the controller."""
+    secure: bool = True
+    """False: proves nothing, so it is never beside a secure provider in a policy and never part of a composite
+    proof."""
+    required_lists: tuple[str, ...] = ()
+    """Lists of its policy section that admit nobody while they are empty."""
+    knows_provider_id: bool = False
+    """Whether its attestor finds the machine's provider ID itself; otherwise the bootstrap configuration must say
+    it."""
+    attests_once: bool = False
+    """Whether a machine attests once only: another key needs a reset of its record."""
+
+
+BUILT_IN: Final[Mapping[str, BuiltIn]] = MappingProxyType(
+    {
+        "aws": BuiltIn(
+            attestor="nodeattest_providers.aws.attestor:AwsAttestor",
+            signer="nodeattest_providers.aws.verifier:AwsSigner",
+            required_lists=("accounts", "regions", "roles"),
+            knows_provider_id=True,
+        ),
+        "azure": BuiltIn(
+            attestor="nodeattest_providers.azure.attestor:AzureAttestor",
+            signer="nodeattest_providers.azure.verifier:AzureSigner",
+            required_lists=("subscriptions", "resourceGroups"),
+            knows_provider_id=True,
+        ),
+        "challenge": BuiltIn(
+            attestor="nodeattest_providers.challenge.attestor:ChallengeAttestor",
+            signer="nodeattest_providers.challenge.verifier:ChallengeSigner",
+            attests_once=True,
+        ),
+        "composite": BuiltIn(
+            attestor="nodeattest_providers.composite.attestor:CompositeAttestor",
+            signer="nodeattest_providers.composite.verifier:CompositeSigner",
+            knows_provider_id=True,
+        ),
+        "gcp": BuiltIn(
+            attestor="nodeattest_providers.gcp.attestor:GcpAttestor",
+            signer="nodeattest_providers.gcp.verifier:GcpSigner",
+            required_lists=("projects",),
+            knows_provider_id=True,
+        ),
+        "insecure": BuiltIn(
+            attestor="nodeattest_providers.insecure.attestor:InsecureAttestor",
+            signer="nodeattest_providers.insecure.verifier:InsecureSigner",
+            secure=False,
+            attests_once=True,
+        ),
+        "tpm": BuiltIn(
+            attestor="nodeattest_providers.tpm.attestor:TpmAttestor",
+            signer="nodeattest_providers.tpm.verifier:TpmSigner",
+        ),
+    }
+)
+_TEST_ONLY: Final = "null"
+"""Accepts everything; tests name its class, and no lookup finds it."""
+INSECURE: Final = frozenset(
+    {ProviderName(_TEST_ONLY), *(ProviderName(name) for name, row in BUILT_IN.items() if not row.secure)}
+)
+"""Providers that prove nothing."""
+RESERVED: Final = frozenset({_TEST_ONLY, *BUILT_IN})
+"""Names that no provider of others may have."""
+
+
+def make_attestor(provider: ProviderName, settings: Mapping[str, JsonValue]) -> Attestor:
+    """Make a provider's attestor from its settings; ``Denied`` for an unknown provider or a wrong setting."""
+    row = BUILT_IN.get(provider)
+    attestor = _load(provider, ATTESTORS, row.attestor if row else None)(settings)
+    check_instance(attestor, provider, ("attest",))
+    return cast("Attestor", attestor)
+
+
+def find_signer(provider: ProviderName) -> Callable[..., object]:
+    """Return the factory of a provider's signer; ``platform.make_signer`` calls it."""
+    row = BUILT_IN.get(provider)
+    return _load(provider, SIGNERS, row.signer if row else None)
+
+
+def installed(group: str) -> frozenset[str]:
+    """List the names of providers that can be looked up: the built-in ones and those of entry points."""
+    from importlib.metadata import entry_points
+
+    return frozenset(BUILT_IN) | {one.name for one in entry_points(group=group)}
+
+
+def check_instance(made: object, provider: ProviderName, methods: tuple[str, ...]) -> None:
+    """Refuse what a factory made if it is of another provider, lacks a method or misstates its evidence versions."""
+    missing = [method for method in methods if not callable(getattr(made, method, None))]
+    if getattr(made, "provider", None) != provider or missing:
+        lacks = f" that lacks {', '.join(missing)}" if missing else " of another provider"
+        raise _unknown(f"an implementation of {provider}", f"one{lacks}")
+    if not _are_versions(getattr(made, "versions", None)):
+        raise _unknown(f"an implementation of {provider} with its evidence versions, newest first", "one without")
+
+
+def _are_versions(versions: object) -> bool:
+    """Whether these are distinct versions that an envelope can name, newest first, at least one."""
+    found = cast("tuple[object, ...]", versions) if isinstance(versions, tuple) else ()
+    numbers = [one for one in found if type(one) is int and 1 <= one <= HIGHEST]
+    return bool(found) and numbers == sorted(set(numbers), reverse=True) and len(numbers) == len(found)
+
+
+def _load(provider: ProviderName, group: str, built_in: str | None) -> Callable[..., object]:
+    if built_in is not None:
+        module, _, name = built_in.partition(":")
+        return cast("Callable[..., object]", getattr(import_module(module), name))
+    from importlib.metadata import entry_points
+
+    found = tuple(entry_points(group=group, name=provider))
+    if len(found) != 1:
+        expected = f"{', '.join(BUILT_IN)}, or one entry point in the group {group}"
+        raise _unknown(expected, f"{printable(provider)}, which has {len(found)}")
+    return cast("Callable[..., object]", found[0].load())
+
+
+def _unknown(expected: str, got: str) -> Denied:
+    return Denied(Reason.SIGNER_UNKNOWN, expected=expected, got=got, remedy=_REMEDY)

@@ -1,0 +1,1 @@
+"""Only for the attestor: the TPM itself, through the TPM software stack."""

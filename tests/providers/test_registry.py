@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nodeattest_providers import registry
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.platform import Platform, make_signer
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@pytest.mark.parametrize("name", sorted(registry.BUILT_IN))
+def test_each_built_in_name_makes_its_signer(name: str) -> None:
+    signer = make_signer(ProviderName(name))
+    assert signer.provider == name
+    assert signer.versions == tuple(sorted(signer.versions, reverse=True)) != ()
+    assert signer.secure is registry.BUILT_IN[name].secure is (name != "insecure")
+
+
+def test_an_attestor_is_made_from_its_settings() -> None:
+    assert not registry.make_attestor(ProviderName("insecure"), {}).two_step
+    assert registry.make_attestor(ProviderName("challenge"), {"secretFile": "/x"}).two_step
+    with pytest.raises(Denied) as denied:
+        registry.make_attestor(ProviderName("insecure"), {"x": 1})
+    assert denied.value.reason is Reason.POLICY_INVALID
+
+
+@pytest.mark.parametrize("name", ["null", "", "nobody", "nodeattest_providers.null.verifier:NullSigner", "../x", "x\0"])
+def test_an_unknown_name_is_denied(name: str) -> None:
+    for find in (lambda: make_signer(ProviderName(name)), lambda: registry.make_attestor(ProviderName(name), {})):
+        with pytest.raises(Denied) as denied:
+            find()
+        assert denied.value.reason is Reason.SIGNER_UNKNOWN
+
+
+def _install(folder: Path, distribution: str, **targets: str) -> None:
+    """Lay out a third party's package: a module and its metadata."""
+    metadata = folder / f"{distribution}-1.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1\n")
+    lines = "".join(f"{name} = {target}\n" for name, target in targets.items())
+    (metadata / "entry_points.txt").write_text(f"[{registry.SIGNERS}]\n{lines}[{registry.ATTESTORS}]\n{lines}")
+
+
+_MODULE = """
+class Acme:
+    provider = "acme"
+    versions = (2, 1)
+    async def verify_client_attestation_data(self, request, facts): ...
+    async def verify_serving_attestation_data(self, request, facts): ...
+    async def machine_name(self, request): ...
+    def __init__(self, settings=None): self.settings = settings
+    def attest(self, binding, challenge=None): ...
+
+class Asking(Acme):
+    provider, takes_platform = "asking", True
+    def __init__(self, settings=None, *, platform=None): self.platform = platform
+
+class Impostor(Acme):
+    provider = "tpm"
+
+class Versionless(Acme):
+    provider, versions = "lame", ()
+
+class Upside(Acme):
+    provider, versions = "lame", (1, 2)
+
+class Twice(Acme):
+    provider, versions = "lame", (2, 2)
+
+class Zeroth(Acme):
+    provider, versions = "lame", (1, 0)
+
+class Wordy(Acme):
+    provider, versions = "lame", ("2", "1")
+
+class Lame:
+    versions = (1,)
+    provider = "lame"
+    def __init__(self, settings=None): ...
+"""
+
+
+@pytest.fixture
+def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - pytest leaves the path untyped
+    (tmp_path / "acme_attestation.py").write_text(_MODULE)
+    monkeypatch.delitem(sys.modules, "acme_attestation", raising=False)
+    return tmp_path
+
+
+def test_a_third_party_is_found_by_its_entry_point(third_party: Path) -> None:
+    _install(third_party, "acme", acme="acme_attestation:Acme")
+    assert make_signer(ProviderName("acme")).provider == "acme"
+    assert registry.make_attestor(ProviderName("acme"), {"a": 1}).provider == "acme"
+
+
+def test_a_signer_that_asks_a_platform_gets_its_settings_and_the_others_refuse_any(third_party: Path) -> None:
+    _install(third_party, "acme", acme="acme_attestation:Acme", asking="acme_attestation:Asking")
+    platform = Platform(settings={"endpoint": "https://127.0.0.1:1"})
+    assert getattr(make_signer(ProviderName("asking"), platform), "platform", None) is platform
+    assert getattr(make_signer(ProviderName("asking")), "platform", None) == Platform()
+    assert not hasattr(make_signer(ProviderName("acme"), Platform()), "platform")
+    with pytest.raises(Denied) as denied:
+        make_signer(ProviderName("acme"), platform)
+    assert denied.value.reason is Reason.POLICY_INVALID
+
+
+def test_a_built_in_name_cannot_be_taken_over(third_party: Path) -> None:
+    _install(third_party, "acme", tpm="acme_attestation:Impostor")
+    assert type(make_signer(ProviderName("tpm"))).__module__ == "nodeattest_providers.tpm.verifier"
+    assert "acme_attestation" not in sys.modules
+
+
+@pytest.mark.parametrize("target", ["Impostor", "Lame", "Versionless", "Upside", "Twice", "Zeroth", "Wordy"])
+def test_a_class_of_another_provider_or_without_methods_or_versions_is_refused(third_party: Path, target: str) -> None:
+    _install(third_party, "acme", lame=f"acme_attestation:{target}")
+    for find in (lambda: make_signer(ProviderName("lame")), lambda: registry.make_attestor(ProviderName("lame"), {})):
+        with pytest.raises(Denied) as denied:
+            find()
+        assert denied.value.reason is Reason.SIGNER_UNKNOWN
+
+
+def test_a_name_that_two_packages_offer_is_refused(third_party: Path) -> None:
+    for distribution in ("acme", "zeta"):
+        _install(third_party, distribution, acme="acme_attestation:Acme")
+    with pytest.raises(Denied):
+        make_signer(ProviderName("acme"))
+
+
+def _modules_after(code: str) -> set[str]:
+    """Names of the modules that a fresh interpreter has loaded after running the code."""
+    script = f"{code}\nimport sys\nprint(*sorted(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(run.stdout.split())
+
+
+def test_a_built_in_attestor_loads_no_verifier_and_no_package_metadata_and_the_reverse() -> None:
+    loaded = _modules_after("from nodeattest_providers.registry import make_attestor; make_attestor('insecure', {})")
+    assert not {name for name in loaded if name.endswith(".verifier")}
+    assert not loaded & {"importlib.metadata", "nodeattest_providers.challenge", "nodeattest_providers.tpm", "pyasn1"}
+    loaded = _modules_after("from nodeattest_providers.platform import make_signer; make_signer('challenge')")
+    assert not {name for name in loaded if name.endswith(".attestor")}
+
+
+@pytest.mark.parametrize("provider", ["aws", "gcp"])
+def test_a_cloud_that_is_not_asked_costs_none_of_its_libraries(provider: str) -> None:
+    heavy = {"aiohttp", "boto3", "botocore", "google", "google.auth"}
+    offline = (
+        "from nodeattest_providers.platform import OFFLINE; from nodeattest_providers.platform import make_signer; "
+    )
+    assert not heavy & _modules_after(f"{offline}make_signer({provider!r}, OFFLINE)")
+    assert not heavy & _modules_after("import nodeattest_providers.platform, nodeattest_providers.registry")
+    loaded = _modules_after(
+        f"from nodeattest_providers.registry import make_attestor; make_attestor({provider!r}, {{}})"
+    )
+    assert not heavy & loaded
+
+
+def test_encoding_an_envelope_does_not_load_the_parser() -> None:
+    assert "pyasn1" not in _modules_after("import nodeattest_providers.envelope")
+
+
+def test_the_rubber_stamp_never_ships() -> None:
+    wheel = tomllib.loads((ROOT / "providers/pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert "nodeattest_providers/null" in wheel["exclude"]
+
+
+def test_no_package_of_ours_registers_an_entry_point_since_the_table_lists_our_providers() -> None:
+    for page in (ROOT / "pyproject.toml", *ROOT.glob("*/pyproject.toml")):
+        groups = tomllib.loads(page.read_text())["project"].get("entry-points", {})
+        assert not {registry.SIGNERS, registry.ATTESTORS} & groups.keys(), page
+
+
+def test_each_provider_has_its_folder_and_each_folder_its_row() -> None:
+    folders = {path.parent.name for path in (ROOT / "providers/nodeattest_providers").glob("*/verifier.py")}
+    assert folders == registry.RESERVED
+    for name, row in registry.BUILT_IN.items():
+        assert row.attestor.startswith(f"nodeattest_providers.{name}.attestor:")
+        assert row.signer.startswith(f"nodeattest_providers.{name}.verifier:")
+
+
+def test_the_contract_of_independence_names_every_provider() -> None:
+    """The import linter cannot read the table."""
+    contracts = PYPROJECT["tool"]["importlinter"]["contracts"]
+    layers = next(one["layers"] for one in contracts if one["name"].startswith("Providers are independent"))
+    named = [name.strip(" ()") for layer in layers for name in layer.split("|")]
+    assert sorted(named) == sorted(f"nodeattest_providers.{name}" for name in registry.RESERVED)
+
+
+def test_the_policys_definition_has_the_sections_of_the_table() -> None:
+    path = ROOT / "manifests/crd/nodeattestationpolicies.yaml"
+    crd = yaml.safe_load(path.read_text())
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    rows = registry.BUILT_IN
+    assert rows.keys() <= spec.keys()
+    for name, row in rows.items():
+        for key in row.required_lists:
+            assert spec[name]["properties"][key]["type"] == "array"
+    rule = spec["providers"]["x-kubernetes-validations"][0]["rule"]
+    assert set(re.findall("'([a-z]+)'", rule)) == rows.keys()
+
+
+def test_the_table_tells_which_attestors_know_their_machine() -> None:
+    for name, row in registry.BUILT_IN.items():
+        module, _, kind = row.attestor.partition(":")
+        found = hasattr(getattr(import_module(module), kind), "provider_id")
+        assert found is (row.knows_provider_id and name != "composite"), name  # composite asks its parts
+
+
+_SPECIAL = {
+    "cli/nodeattest_cli/explain/",  # explains the event log, which only a TPM has, and one mistake of aws' settings
+    "providers/nodeattest_providers/composite/",  # the boot state of a composite proof is its TPM's
+    "cli/nodeattest_cli/demo/",  # each platform of the demo is a module of its own
+    "identity/",  # object stores of clouds; no providers
+}
+
+
+def test_what_names_a_cloud_provider_is_its_folder_and_the_table() -> None:
+    """A new provider edits three files: the table, the CRD, pyproject.toml (docs/write-a-provider.md)."""
+    clouds = {"aws", "azure", "gcp"}
+    rooms = ("providers", "kube", "serving", "discovery", "identity", "authenticator", "controller", "cli")
+    for path in (path for room in rooms for path in (ROOT / room).rglob("*.py")):
+        place = str(path.relative_to(ROOT))
+        own = {f"providers/nodeattest_providers/{name}/" for name in clouds}
+        if place == "providers/nodeattest_providers/registry.py" or place.startswith((*own, *_SPECIAL)):
+            continue
+        tree = ast.parse(path.read_text())
+        texts = {
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        assert not texts & clouds, place
