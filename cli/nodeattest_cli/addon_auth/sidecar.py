@@ -88,7 +88,7 @@ def sidecar(*, log_level: str, log_format: str, **flags: object) -> int:
     """Verify who calls an add-on, and tell the add-on by a header.
 
     Tokens are verified by --issuer and its keys, or by --token-review; the add-on gets X-Authenticated-User and no
-    token. docs/addon-auth.md tells which requests are refused, and how.
+    token. docs/addon-sidecar.md tells which requests are refused, and how.
     """
     try:
         settings = _settings(flags)
