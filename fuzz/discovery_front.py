@@ -10,11 +10,12 @@ from fuzz.keys import NOW
 from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
-from nodeattest_discovery import jws, jwt
+from nodeattest_discovery import jwt
 from nodeattest_discovery.front import tokenreview
 from nodeattest_discovery.front.authenticate import authenticate, bearer_token
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
 from nodeattest_discovery.token import is_token_id
+from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = ["MOMENT", "TARGETS"]
@@ -36,7 +37,7 @@ def _jwt(data: bytes) -> bool:
     except Denied as denied:
         return refused(denied, _REASON)
     require(is_token_id(unverified.token_id), "a kid is the id of a token")
-    spelt = unverified.signed + b"." + jws.base64url(unverified.signature).encode()
+    spelt = unverified.signed + b"." + encode_base64url(unverified.signature).encode()
     require(spelt == data, "a JWT has one spelling")
     macs: list[bytes] = []
 
@@ -58,8 +59,8 @@ def _jwt(data: bytes) -> bool:
 def _signed(data: bytes) -> bool:
     """Sign what stands before and behind the first line end as header and claims: a token holder may write anything."""
     header, _, claims = data.partition(b"\n")
-    signed = f"{jws.base64url(header)}.{jws.base64url(claims)}"
-    mac = jws.base64url(jwt.hs256(SIGNER.secret.encode(), signed.encode()))
+    signed = f"{encode_base64url(header)}.{encode_base64url(claims)}"
+    mac = encode_base64url(jwt.hs256(SIGNER.secret.encode(), signed.encode()))
     if not _jwt(f"{signed}.{mac}".encode()):
         return False
     members = json.loads(header)

@@ -15,10 +15,11 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from nodeattest_identity.issuer.documents import DocumentError, documents, parse_configuration
-from nodeattest_identity.issuer.keys import KeysError, base64url, read_jwks, read_pem, verifying_key
+from nodeattest_identity.issuer.keys import KeysError, read_jwks, read_pem, verifying_key
 from nodeattest_identity.issuer.urls import issuer_url, jwks_url
 from nodeattest_identity.tokens import jwt
 from nodeattest_identity.tokens.oidc_http import max_age
+from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied
 
 __all__ = ["AUDIENCE", "ISSUER", "KEY", "MOMENT", "TARGETS", "signed"]
@@ -38,9 +39,9 @@ _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 
 def signed(header: bytes, claims: bytes) -> bytes:
     """Sign any header over any claims with ``KEY``, the same bytes each time."""
-    text = f"{base64url(header)}.{base64url(claims)}".encode()
+    text = f"{encode_base64url(header)}.{encode_base64url(claims)}".encode()
     r, s = decode_dss_signature(NODE_KEY.sign(text, ec.ECDSA(hashes.SHA256(), deterministic_signing=True)))
-    return text + b"." + base64url(r.to_bytes(32) + s.to_bytes(32)).encode()
+    return text + b"." + encode_base64url(r.to_bytes(32) + s.to_bytes(32)).encode()
 
 
 def _jwt(data: bytes) -> bool:

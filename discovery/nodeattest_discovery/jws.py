@@ -8,28 +8,23 @@ Source: k8s.io/cluster-bootstrap token/jws/jws.go; RFC 7515 appendix F.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_parsing.strict_base64 import encode_base64url
 
-__all__ = ["base64url", "is_valid", "sign"]
+__all__ = ["is_valid", "sign"]
 
 
 def sign(content: bytes, token: BootstrapToken) -> str:
     """Sign content; returns ``<header>..<signature>``."""
-    header = base64url(b'{"alg":"HS256","kid":"%b"}' % token.id.encode())
-    signed = f"{header}.{base64url(content)}".encode()
+    header = encode_base64url(b'{"alg":"HS256","kid":"%b"}' % token.id.encode())
+    signed = f"{header}.{encode_base64url(content)}".encode()
     key = token.secret.encode("utf-8", "surrogateescape")
-    return f"{header}..{base64url(hmac.digest(key, signed, hashlib.sha256))}"
+    return f"{header}..{encode_base64url(hmac.digest(key, signed, hashlib.sha256))}"
 
 
 def is_valid(detached: str, content: bytes, token: BootstrapToken) -> bool:
     """Tell whether a signature is the one that this token makes, in constant time; any text has an answer."""
     return detached.isascii() and hmac.compare_digest(detached, sign(content, token))
-
-
-def base64url(data: bytes) -> str:
-    """Write base64url without padding (RFC 7515 §2)."""
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -11,16 +11,18 @@ Source: companion proposal 000, "JWT authentication"; RFC 7515 §5.2, RFC 7519 �
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NoReturn, cast
+from typing import Final
 
-from nodeattest_discovery.jws import base64url
 from nodeattest_discovery.token import BootstrapToken, is_token_id
+from nodeattest_parsing import compact_jws
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_base64 import encode_base64url
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.checks import Check, Checks
 from nodeattest_providers.errors import Denied, Reason
 
@@ -32,13 +34,11 @@ LIFETIME: Final = 60
 """Seconds that ours are good for: half of what is taken, so that clocks may differ by nearly a minute."""
 LONGEST: Final = 120
 """Seconds ahead that an expiration may lie (proposal 000)."""
-_PARTS: Final = 3
 _MAC: Final = 32
 """Bytes of HMAC-SHA256."""
 _MAX_AUDIENCE: Final = 253
 _LATEST: Final = 2**53
 """Seconds; the largest integer that every JSON reader reads alike (RFC 8259 §6)."""
-_MOST_DIGITS: Final = 16
 _HEADER: Final = frozenset({"alg", "kid", "typ"})
 _CLAIMS: Final = frozenset({"sub", "exp"})
 _OPTIONAL_CLAIMS: Final = frozenset({"iat", "aud"})
@@ -84,8 +84,8 @@ def mint(token: BootstrapToken, now: float, *, audience: str | None = None) -> s
     if audience is not None:
         claims["aud"] = audience
     header = b'{"alg":"HS256","kid":"%b","typ":"JWT"}' % token.id.encode()
-    signed = f"{base64url(header)}.{base64url(json.dumps(claims, separators=(',', ':')).encode())}"
-    return f"{signed}.{base64url(hs256(token.secret.encode(), signed.encode()))}"
+    signed = f"{encode_base64url(header)}.{encode_base64url(json.dumps(claims, separators=(',', ':')).encode())}"
+    return f"{signed}.{encode_base64url(hs256(token.secret.encode(), signed.encode()))}"
 
 
 def parse(text: bytes) -> UnverifiedJWT:
@@ -97,33 +97,34 @@ def parse(text: bytes) -> UnverifiedJWT:
     4. The signature is as long as the algorithm makes it.
     """
     # 1, RFC 7515 §5.2 (1) and (2)
-    parts = text.split(b".") if len(text) <= MAX_SIZE else []
-    if len(parts) != _PARTS:
-        raise _refused(f"three parts in at most {MAX_SIZE} bytes", f"{len(text)} bytes, {len(parts)} parts")
-    header, claims, signature = (_octets(part) for part in parts)
+    try:
+        jws = compact_jws.split(text, max_size=MAX_SIZE)
+        claims = compact_jws.parse_claims(jws.payload)
+    except ParseError as error:
+        raise _refused(error.expected, error.found) from None
     # 2, RFC 8725 §3.1 and §3.11: the algorithm is ours to choose, and the type keeps one kind from passing for another
-    members = _object(header, "header", _HEADER)
+    members = _closed(jws.header, "header", _HEADER)
     token_id = members["kid"]
     if members["alg"] != "HS256" or members["typ"] != "JWT":
         raise _refused("alg HS256 and typ JWT", "others")
     if not isinstance(token_id, str) or not is_token_id(token_id):
         raise _refused("kid to be the id of a token", "something else")
     # 3, RFC 7519 §4.1
-    members = _object(claims, "claims", _CLAIMS, _OPTIONAL_CLAIMS)
+    members = _closed(claims, "claims", _CLAIMS, _OPTIONAL_CLAIMS)
     if members["sub"] != token_id:
         raise _refused("sub to be the kid", "another")
     issued = _seconds(members["iat"], "iat") if "iat" in members else None
     audience = _audience(members["aud"]) if "aud" in members else None
     # 4
-    if len(signature) != _MAC:
-        raise _refused(f"a signature of {_MAC} bytes", f"{len(signature)}")
+    if len(jws.signature) != _MAC:
+        raise _refused(f"a signature of {_MAC} bytes", f"{len(jws.signature)}")
     return UnverifiedJWT(
         token_id=token_id,
         expires=_seconds(members["exp"], "exp"),
         issued=issued,
         audience=audience,
-        signed=text.rpartition(b".")[0],
-        signature=signature,
+        signed=jws.signed,
+        signature=jws.signature,
     )
 
 
@@ -162,53 +163,14 @@ def verify(
     return VerifiedJWT(token_id=unverified.token_id, audience=unverified.audience, checks=checks.record())
 
 
-def _octets(part: bytes) -> bytes:
-    """Read base64url in its one spelling: no padding, no stray bits (RFC 4648 §3.5)."""
-    try:
-        data = base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
-    except ValueError:
-        raise _refused("base64url", "other text") from None
-    if base64url(data).encode() != part:
-        raise _refused("base64url without padding, in its one spelling", "another spelling")
-    return data
-
-
-def _object(
-    data: bytes, what: str, required: frozenset[str], optional: frozenset[str] = frozenset()
-) -> dict[str, object]:
-    """Read an object of a closed schema."""
-    try:
-        found: object = json.loads(
-            data.decode(),
-            object_pairs_hook=_members,
-            parse_int=_integer,
-            parse_float=_no_number,
-            parse_constant=_no_number,
-        )
-    except (ValueError, RecursionError):
-        raise _refused(f"{what}: a JSON object, each member once, numbers whole", "something else") from None
-    members = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+def _closed(
+    members: JsonObject, what: str, required: frozenset[str], optional: frozenset[str] = frozenset()
+) -> JsonObject:
+    """Require an object of a closed schema."""
     if not required <= members.keys() <= required | optional:
         expected = ", ".join(sorted(required)) + (f", perhaps {', '.join(sorted(optional))}" if optional else "")
         raise _refused(f"{what}: exactly {expected}", f"{len(members)} members, or others")
     return members
-
-
-def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a repeated member")  # RFC 7515 §4: readers differ in which of them counts
-    return members
-
-
-def _integer(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
-        raise ValueError("a number of too many digits")
-    return int(text)
-
-
-def _no_number(_: str) -> NoReturn:
-    raise ValueError("a number that is not whole")
 
 
 def _seconds(value: object, name: str) -> int:

@@ -7,10 +7,8 @@ Leaves to others: what the objects mean. Source: RFC 8259; api-conventions.md of
 
 from __future__ import annotations
 
-import json
-import math
-import re
-from typing import Final, NoReturn, cast
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 __all__ = [
     "JsonObject",
@@ -24,15 +22,6 @@ __all__ = [
     "version_of",
 ]
 
-JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
-JsonObject = dict[str, JsonValue]
-
-_INTEGER_LENGTH: Final = 20
-"""Characters of the longest int64 or uint64."""
-
-# The only spellings in which a lone UTF-16 surrogate can enter a Python string out of well-formed UTF-8.
-_SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD]")
-
 
 class TooManyValues(ValueError):
     """A document that may hold more values than its reader wants to have in memory."""
@@ -45,43 +34,12 @@ def parse_json(body: bytes, max_values: int | None = None) -> JsonObject:
     """
     if max_values is not None and has_more_values(body, max_values):
         raise TooManyValues(f"a JSON document of more than {max_values} values")
-    try:
-        value = cast("JsonValue", _DECODER.decode(body.decode()))
-        if _SURROGATE_ESCAPE.search(body):
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:  # UnicodeError and JSONDecodeError are ValueErrors
-        raise ValueError(f"not a JSON document ({type(error).__name__})") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"a JSON {type(value).__name__} instead of an object")  # noqa: TRY004 - one error for all bad bytes
-    return value
+    return strict_json.parse_object(body, max_size=None, floats=True, duplicates=True)
 
 
 def has_more_values(body: bytes, most: int) -> bool:
     """Whether a document may hold more values than that; each costs a byte at least, and a bracket or a comma."""
     return len(body) > most and 1 + sum(body.count(each) for each in (b",", b"{", b"[")) > most
-
-
-def _refuse_constant(_name: str) -> NoReturn:
-    """Refuse NaN and the infinities, which JSON has not (RFC 8259 §6)."""
-    raise ValueError("not a JSON number")
-
-
-def _integer(text: str) -> int:
-    """Read an integer; Go's decoders have none of more than 64 bits."""
-    if len(text) > _INTEGER_LENGTH:
-        raise ValueError("not a 64-bit integer")
-    return int(text)
-
-
-def _number(text: str) -> float:
-    """Read any other number; Go refuses what a float64 cannot hold."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("not a 64-bit float")
-    return value
-
-
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_integer, parse_float=_number)
 
 
 def dig(value: JsonValue, *path: str) -> JsonValue:

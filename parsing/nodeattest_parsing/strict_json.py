@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from typing import Final, Literal, NoReturn, overload
+from typing import Final, Literal, NoReturn, cast, overload
 
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue, JsonObject, JsonValue
@@ -131,9 +131,11 @@ def parse_object(
     return value
 
 
-def check(value: JsonValue, *, max_depth: int | None, max_values: int | None, floats: bool = False) -> None:
+def check(
+    value: JsonValue | IntegerJsonValue, *, max_depth: int | None, max_values: int | None, floats: bool = False
+) -> None:
     """Check a value that our own code made by the rules of ``parse``, level by level; raises ``ParseError``."""
-    level: list[JsonValue] = [value]
+    level = [cast("JsonValue", value)]
     count = depth = 0
     while level:
         depth += 1

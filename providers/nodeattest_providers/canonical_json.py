@@ -11,12 +11,14 @@ padding and with zero trailing bits (§3.5).
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Final, NoReturn
+from typing import Final
 
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_base64 import decode_base64url, encode_base64url
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
@@ -31,145 +33,47 @@ MAX_VALUES: Final = 4096
 
 Bytes in strings are cheap; 256 KiB of one-digit numbers took 40 ms.
 """
-_INT64_MIN: Final = -(2**63)
-_INT64_MAX: Final = 2**63 - 1
-_INT64_CHARS: Final = 20
-"""Longest decimal spelling of an int64, sign included: longer digits are refused before they are converted."""
 
 _REMEDY: Final = "send evidence in the canonical form of docs/wire-format.md"
-
-
-class _NotCanonicalError(ValueError):
-    """Carries what was found, in words that hold no evidence."""
 
 
 def loads(data: bytes) -> JsonObject:
     """Read one canonical JSON object; anything else is ``Denied``."""
     try:
-        return _parse(data)
-    except _NotCanonicalError as error:
-        raise Denied(
-            Reason.EVIDENCE_MALFORMED, expected="one canonical JSON object", got=str(error), remedy=_REMEDY
-        ) from None
+        value = strict_json.parse_object(data, max_size=MAX_SIZE, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
+    except ParseError as error:
+        raise _not_canonical(error.got) from None
+    if dumps(value) != data:
+        raise _not_canonical("another spelling of the same value")
+    return value
 
 
 def dumps(value: JsonObject) -> bytes:
     """Write the canonical spelling; a value that has none (float, lone surrogate, too deep) is a ``ValueError``."""
-    _check(value)
+    strict_json.check(value, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise _NotCanonicalError("a lone surrogate") from None
-
-
-def _parse(data: bytes) -> JsonObject:
-    if len(data) > MAX_SIZE:
-        raise _NotCanonicalError(f"{len(data)} bytes")
-    budget = _Budget()
-    try:
-        value: JsonValue = json.loads(
-            data.decode(),  # never bytes: json.loads would guess UTF-16 and UTF-32
-            object_pairs_hook=budget.object,
-            parse_int=budget.integer,
-            parse_float=_no_float,
-            parse_constant=_no_float,
-        )
-    except UnicodeDecodeError:
-        raise _NotCanonicalError("bytes that are not UTF-8") from None
-    except json.JSONDecodeError:
-        raise _NotCanonicalError("text that is not JSON") from None
-    except RecursionError:  # json's own answer to nesting that it cannot follow
-        raise _NotCanonicalError(f"nesting deeper than {MAX_DEPTH}") from None
-    if not isinstance(value, dict):
-        raise _NotCanonicalError("a JSON value that is not an object")
-    if dumps(value) != data:
-        raise _NotCanonicalError("another spelling of the same value")
-    return value
-
-
-class _Budget:
-    """Counts the values that cost a call each while they are read; ``_check`` counts all."""
-
-    __slots__ = ("_left",)
-
-    def __init__(self) -> None:
-        self._left = MAX_VALUES
-
-    def object(self, pairs: list[tuple[str, JsonValue]]) -> JsonObject:
-        self._take()
-        value = dict(pairs)
-        if len(value) != len(pairs):
-            raise _NotCanonicalError("a duplicate key")
-        return value
-
-    def integer(self, digits: str) -> int:
-        self._take()
-        if len(digits) > _INT64_CHARS:
-            raise _NotCanonicalError("an integer beyond 64 bits")
-        return int(digits)
-
-    def _take(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise _NotCanonicalError(f"more than {MAX_VALUES} values")
-
-
-def _no_float(_: str) -> NoReturn:
-    raise _NotCanonicalError("a number that is not an integer")
-
-
-def _check(value: JsonObject) -> None:
-    """Refuse what has no canonical spelling, in values of ours as in bytes of others; level by level."""
-    level: list[JsonValue] = [value]
-    count = depth = 0
-    while level:
-        depth += 1
-        count += len(level)
-        if count > MAX_VALUES:
-            raise _NotCanonicalError(f"more than {MAX_VALUES} values")
-        containers = [inner for inner in map(_inside, level) if inner is not None]
-        if containers and depth > MAX_DEPTH:
-            raise _NotCanonicalError(f"nesting deeper than {MAX_DEPTH}")
-        level = [each for inner in containers for each in inner]
-
-
-def _inside(value: JsonValue) -> Iterable[JsonValue] | None:
-    """Return the values of an array or object; None for a scalar."""
-    match value:
-        case None | bool() | str():
-            return None
-        case int():
-            if not _INT64_MIN <= value <= _INT64_MAX:
-                raise _NotCanonicalError("an integer beyond 64 bits")
-            return None
-        case list():
-            return value
-        case dict():
-            return value.values()
-        case _:  # a caller that broke the type: json would write a float
-            raise _NotCanonicalError("a value that is not JSON of integers")
+        raise ParseError("canonical JSON", "a lone surrogate") from None
 
 
 def b64encode(data: bytes) -> str:
-    """Spell bytes as base64url without padding."""
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+    """Encode as base64url without padding."""
+    return encode_base64url(data)
 
 
 def b64decode(text: str) -> bytes:
-    """Read base64url without padding in its one spelling; anything else is ``Denied``."""
+    """Decode base64url without padding in its one spelling; anything else is ``Denied``."""
     try:
-        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    except ValueError:  # binascii.Error and non-ASCII characters alike
-        data = b""
-    if b64encode(data) != text:  # foreign characters, padding, stray trailing bits
+        return decode_base64url(text)
+    except ParseError:
         raise Denied(
             Reason.EVIDENCE_MALFORMED,
             expected="base64url without padding",
             got=f"other text of {len(text)} characters",
             remedy=_REMEDY,
-        )
-    return data
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +188,10 @@ def _kind(value: JsonValue) -> str:
             return "an array"
         case dict():
             return "an object"
+
+
+def _not_canonical(got: str) -> Denied:
+    return Denied(Reason.EVIDENCE_MALFORMED, expected="one canonical JSON object", got=got, remedy=_REMEDY)
 
 
 def _malformed(where: str, expected: str, got: str) -> Denied:

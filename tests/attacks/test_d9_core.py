@@ -34,6 +34,7 @@ from lying_servers import LyingServer, Reply, VirtualTime, config_map, script, s
 from nodeattest_discovery import clusterinfo, jws, pins, secret, token
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.secret import TokenSecret
+from nodeattest_parsing.strict_base64 import encode_base64url
 
 SOUND: Final = TOKEN.reveal()
 DIGITS: Final = "0123456789abcdef" * 4
@@ -112,9 +113,9 @@ def headed(header: bytes) -> Callable[[str], str]:
     """Sign soundly under a header of the attacker's choice, who knows the secret of a leaked token."""
 
     def sign(content: str) -> str:
-        first = jws.base64url(header)
-        inside = f"{first}.{jws.base64url(content.encode())}".encode()
-        return f"{first}..{jws.base64url(hmac.digest(TOKEN.secret.encode(), inside, hashlib.sha256))}"
+        first = encode_base64url(header)
+        inside = f"{first}.{encode_base64url(content.encode())}".encode()
+        return f"{first}..{encode_base64url(hmac.digest(TOKEN.secret.encode(), inside, hashlib.sha256))}"
 
     return sign
 
@@ -129,7 +130,7 @@ def followed_by(more: str) -> Callable[[str], str]:
 
 def attached(content: str) -> str:
     header, _, mac = jws.sign(content.encode(), TOKEN).partition("..")
-    return f"{header}.{jws.base64url(content.encode())}.{mac}"
+    return f"{header}.{encode_base64url(content.encode())}.{mac}"
 
 
 def answers(sign: Callable[[str], str], *, more: str = "") -> Callable[[str], Reply]:

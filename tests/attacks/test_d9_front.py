@@ -25,6 +25,7 @@ from nodeattest_discovery.jwt import mint, parse
 from nodeattest_discovery.node.by_front import by_front
 from nodeattest_discovery.node.result import Found
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied, Reason
 
 REAL, EVIL = Ca(), Ca("evil")
@@ -47,7 +48,7 @@ class Question:
 
 def attached(detached: str, content: bytes) -> bytes:
     """Put the content back between header and signature."""
-    return detached.replace("..", f".{jws.base64url(content)}.").encode()
+    return detached.replace("..", f".{encode_base64url(content)}.").encode()
 
 
 def respelt(text: bytes) -> bytes:

@@ -17,12 +17,12 @@ from discovery_cases import CASES, TOKEN, World, standing
 from lying_servers import QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.jws import base64url
 from nodeattest_discovery.node.by_file import by_file
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.refresh import refresh
 from nodeattest_discovery.pins import CaPin
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_parsing.strict_base64 import encode_base64url
 
 REAL: Final = Ca("real")
 EVIL: Final = Ca("evil")
@@ -104,7 +104,7 @@ def signed_text(change: Callable[[str], str]) -> Attack:
 
 
 def nameless(content: bytes) -> str:
-    return f"{base64url(json.dumps({'alg': 'none', 'kid': TOKEN.id}).encode())}..{base64url(content[:0])}"
+    return f"{encode_base64url(json.dumps({'alg': 'none', 'kid': TOKEN.id}).encode())}..{encode_base64url(content[:0])}"
 
 
 def of_a_node(scene: Scene) -> object:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from lying_servers import Ca, LyingServer, Reply, config_map, script, signed, status
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.jws import base64url
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Reason
 
 TOKEN = BootstrapToken("abcdef", "0123456789abcdef")
@@ -52,9 +52,11 @@ def header(text: str) -> Callable[[World, LyingServer], Reply]:
 
     def make(world: World, server: LyingServer) -> Reply:
         content = world.text(server)
-        first = base64url(text.encode())
-        mac = hmac.digest(TOKEN.secret.encode(), f"{first}.{base64url(content.encode())}".encode(), hashlib.sha256)
-        return signed(content, TOKEN, f"{first}..{base64url(mac)}")
+        first = encode_base64url(text.encode())
+        mac = hmac.digest(
+            TOKEN.secret.encode(), f"{first}.{encode_base64url(content.encode())}".encode(), hashlib.sha256
+        )
+        return signed(content, TOKEN, f"{first}..{encode_base64url(mac)}")
 
     return make
 

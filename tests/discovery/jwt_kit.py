@@ -7,8 +7,8 @@ import hmac
 import json
 from typing import Final
 
-from nodeattest_discovery.jws import base64url
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_parsing.strict_base64 import encode_base64url
 
 __all__ = ["CLAIMS", "HEADER", "NOW", "TOKEN", "jwt", "spell"]
 
@@ -28,5 +28,5 @@ def jwt(
 ) -> bytes:
     """Sign any header over any claims; bytes stand as they are."""
     parts = [part if isinstance(part, bytes) else spell(part) for part in (header, claims)]
-    signed = ".".join(map(base64url, parts)).encode()
-    return signed + b"." + base64url(hmac.digest(secret.encode(), signed, getattr(hashlib, digest))).encode()
+    signed = ".".join(map(encode_base64url, parts)).encode()
+    return signed + b"." + encode_base64url(hmac.digest(secret.encode(), signed, getattr(hashlib, digest))).encode()

@@ -16,6 +16,7 @@ from nodeattest_discovery.node.by_front import by_front
 from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.pins import CaPin
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 TOKEN = BootstrapToken("abcdef", "0123456789abcdef")
@@ -103,9 +104,9 @@ LATER, SHAPE = Reason.API_UNAVAILABLE, Reason.CLUSTER_INFO_MALFORMED
 
 def typed(body: bytes) -> str:
     """Sign with ``typ`` in the header, as a JWT's is."""
-    header = jws.base64url(b'{"alg":"HS256","kid":"abcdef","typ":"JWT"}')
-    mac = jwt.hs256(TOKEN.secret.encode(), f"{header}.{jws.base64url(body)}".encode())
-    return f"{header}..{jws.base64url(mac)}"
+    header = encode_base64url(b'{"alg":"HS256","kid":"abcdef","typ":"JWT"}')
+    mac = jwt.hs256(TOKEN.secret.encode(), f"{header}.{encode_base64url(body)}".encode())
+    return f"{header}..{encode_base64url(mac)}"
 
 
 PRESSED = gzip.compress(BODY)
@@ -156,7 +157,8 @@ GZIPPED = Reply(body=PRESSED, headers={"X-Kubernetes-JWS": jws.sign(PRESSED, TOK
         ),
         pytest.param(
             Reply(
-                body=BODY, headers={"X-Kubernetes-JWS": jws.sign(BODY, TOKEN).replace("..", f".{jws.base64url(BODY)}.")}
+                body=BODY,
+                headers={"X-Kubernetes-JWS": jws.sign(BODY, TOKEN).replace("..", f".{encode_base64url(BODY)}.")},
             ),
             Denied,
             WRONG,

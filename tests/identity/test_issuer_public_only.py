@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.issuer.keys import base64url, read_jwks, read_pem, verifying_key
+from nodeattest_identity.issuer.keys import read_jwks, read_pem, verifying_key
+from nodeattest_parsing.strict_base64 import encode_base64url
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
@@ -64,7 +65,7 @@ def test_no_private_member_and_no_private_number_ever_comes_out(
         assert [*member] == MEMBERS[member["kty"]]
     for key, _ in file:
         for secret in secrets(key):
-            written = base64url(secret.to_bytes((secret.bit_length() + 7) // 8))
+            written = encode_base64url(secret.to_bytes((secret.bit_length() + 7) // 8))
             if len(written) > 16:  # a tiny number stands in any text by chance
                 assert written not in made.jwks.decode()
     assert read_jwks(made.jwks) == made.keys

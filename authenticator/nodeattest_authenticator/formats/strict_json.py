@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import binascii
-import json
-from typing import Final, cast
+from typing import Final
 
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["Fields", "FieldsError", "parse_object"]
 
+_MAX_DEPTH: Final = 64
+"""Levels; API objects have some ten."""
 _DECODER_LIMIT: Final = 1 << 22
 """Bytes; configuration, exec infos and API objects are far smaller."""
 
@@ -20,15 +23,10 @@ class FieldsError(ValueError):
 
 def parse_object(data: bytes) -> JsonObject:
     """Parse one JSON object; raises ``FieldsError`` for everything else."""
-    if len(data) > _DECODER_LIMIT:
-        raise FieldsError(f"more than {_DECODER_LIMIT} bytes")
     try:
-        value = cast("JsonValue", json.loads(data))
-    except (ValueError, RecursionError):
-        raise FieldsError("not JSON") from None
-    if not isinstance(value, dict):
-        raise FieldsError("not a JSON object")
-    return value
+        return strict_json.parse_object(data, max_size=_DECODER_LIMIT, max_depth=_MAX_DEPTH)
+    except ParseError as error:
+        raise FieldsError(str(error)) from None
 
 
 class Fields:

@@ -7,11 +7,13 @@ Source: Kubernetes API, core/v1 ConfigMap.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final
 
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, NAME, NAMESPACE, SIGNATURE_PREFIX
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = ["Published", "parse"]
@@ -49,14 +51,14 @@ def parse(body: bytes) -> Published:
     document = _document(body)
     # 2
     said = document.get("metadata")
-    metadata = cast("dict[str, object]", said) if isinstance(said, dict) else {}
+    metadata = said if isinstance(said, dict) else {}
     identity = (document.get("apiVersion"), document.get("kind"), metadata.get("namespace"), metadata.get("name"))
     if identity != ("v1", "ConfigMap", NAMESPACE, NAME):
         raise _malformed(f"the ConfigMap {NAMESPACE}/{NAME}", "another object, or none")
     # 3
     data = document.get("data")
-    entries = cast("dict[str, object]", data) if isinstance(data, dict) else {}
-    texts = {key: value for key, value in entries.items() if isinstance(value, str) and _is_text(key + value)}
+    entries = data if isinstance(data, dict) else {}
+    texts = {key: value for key, value in entries.items() if isinstance(value, str)}
     if len(texts) != len(entries) or not isinstance(data, dict | None):
         raise _malformed("data to be text", "something else")
     signatures = {
@@ -65,44 +67,11 @@ def parse(body: bytes) -> Published:
     return Published(texts.get(KUBECONFIG_KEY), signatures)
 
 
-def _document(body: bytes) -> dict[str, object]:
-    if len(body) > _MAX_SIZE:
-        raise _malformed(f"at most {_MAX_SIZE} bytes", str(len(body)))
+def _document(body: bytes) -> JsonObject:
     try:
-        value: object = json.loads(
-            body.decode(),  # never bytes: json.loads would guess UTF-16 and UTF-32
-            object_pairs_hook=_object,
-            parse_constant=_refuse,
-            parse_int=len,  # no number is read here, and long ones take long
-            parse_float=len,
-        )
-    except _RepeatedError as error:
-        raise _malformed("a JSON object", str(error)) from None
-    except (ValueError, RecursionError):
-        raise _malformed("a JSON object", "no JSON") from None
-    if not isinstance(value, dict):
-        raise _malformed("a JSON object", "another JSON value")
-    return cast("dict[str, object]", value)
-
-
-class _RepeatedError(ValueError):
-    """A member stands twice."""
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise _RepeatedError("a repeated member")
-    return found
-
-
-def _is_text(text: str) -> bool:
-    """Tell whether it can be written as UTF-8; JSON can spell halves of surrogate pairs, which nobody can sign."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _refuse(text: str) -> object:
-    raise ValueError(text)
+        return strict_json.parse_object(body, max_size=_MAX_SIZE, floats=True)
+    except ParseError as error:
+        raise _malformed("a JSON object of UTF-8", error.found) from None
 
 
 def _malformed(expected: str, got: str) -> Denied:

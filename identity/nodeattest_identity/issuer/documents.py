@@ -15,9 +15,10 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, base64url, deduplicate
+from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, deduplicate
 from nodeattest_identity.issuer.urls import UrlError, issuer_url, jwks_url
 from nodeattest_kube.jsontypes import JsonValue, parse_json
+from nodeattest_parsing.strict_base64 import encode_base64url
 
 __all__ = [
     "CONFIGURATION_TYPE",
@@ -112,10 +113,10 @@ def _jwk(key: VerifyingKey) -> dict[str, JsonValue]:
     if isinstance(key.public, ec.EllipticCurvePublicKey):
         point = key.public.public_numbers()
         size = (key.public.curve.key_size + 7) // 8
-        x, y = (base64url(number.to_bytes(size)) for number in (point.x, point.y))
+        x, y = (encode_base64url(number.to_bytes(size)) for number in (point.x, point.y))
         return {"use": "sig", "kty": "EC", "kid": key.kid, "crv": key.curve, "alg": key.alg, "x": x, "y": y}
     numbers = key.public.public_numbers()
-    n, e = (base64url(number.to_bytes((number.bit_length() + 7) // 8)) for number in (numbers.n, numbers.e))
+    n, e = (encode_base64url(number.to_bytes((number.bit_length() + 7) // 8)) for number in (numbers.n, numbers.e))
     return {"use": "sig", "kty": "RSA", "kid": key.kid, "alg": key.alg, "n": n, "e": e}
 
 

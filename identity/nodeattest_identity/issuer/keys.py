@@ -11,7 +11,6 @@ pkg/serviceaccount/openidmetadata.go; RFC 7517 §4 and §5, RFC 7518 §6.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Iterable
@@ -28,6 +27,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_base64 import decode_base64url, encode_base64url
 from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = [
@@ -35,7 +36,6 @@ __all__ = [
     "KeysError",
     "PublicKey",
     "VerifyingKey",
-    "base64url",
     "deduplicate",
     "read_jwks",
     "read_pem",
@@ -92,16 +92,11 @@ class VerifyingKey:
         return _CURVES[self.public.curve.name][0] if isinstance(self.public, ec.EllipticCurvePublicKey) else ""
 
 
-def base64url(data: bytes) -> str:
-    """Encode without padding (RFC 7515 §2)."""
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
 def verifying_key(key: object) -> VerifyingKey:
     """Name a public key as kube-apiserver does; raises ``KeysError`` for a kind that it cannot sign with."""
     public, alg = _usable(key)
     spki = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return VerifyingKey(public, base64url(hashlib.sha256(spki).digest()), alg)
+    return VerifyingKey(public, encode_base64url(hashlib.sha256(spki).digest()), alg)
 
 
 def read_pem(data: bytes) -> tuple[VerifyingKey, ...]:
@@ -235,9 +230,9 @@ def _octets(value: JsonObject, name: str) -> bytes:
     try:
         if not isinstance(text, str):
             raise KeysError(f"expected `{name}` in base64url, got none")
-        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        raise KeysError(f"expected `{name}` in base64url, got something else") from None
-    if base64url(data) != text or not data:
-        raise KeysError(f"expected `{name}` in its one spelling of base64url, got another")
+        data = decode_base64url(text)
+    except ParseError as error:
+        raise KeysError(f"`{name}`: {error}") from None
+    if not data:
+        raise KeysError(f"expected `{name}` in base64url, got nothing")
     return data

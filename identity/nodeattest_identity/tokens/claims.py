@@ -7,20 +7,17 @@ Source: RFC 7519 §4.1 and §2 (NumericDate), RFC 8259 §4 and §9; Kubernetes p
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass, field
-from typing import Final, NoReturn, cast
+from typing import Final
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing import compact_jws
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["Claims", "json_object", "malformed", "read_claims"]
+__all__ = ["Claims", "malformed", "read_claims"]
 
 _KNOWN: Final = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti"})
-_LATEST: Final = 2**53
-"""Seconds; the largest integer that every JSON reader reads alike (RFC 8259 §6)."""
-_MOST_DIGITS: Final = 24
 _MOST_AUDIENCES: Final = 64
 _REMEDY: Final = (
     "ask for a token of a service account by TokenRequest (kubectl create token, a projected volume): it has an "
@@ -47,17 +44,22 @@ class Claims:
 
 def read_claims(payload: bytes, *, key_id: str, algorithm: str) -> Claims:
     """Read claims; raises ``Denied``. Tokens of old Secrets have neither ``aud`` nor ``exp``, and are refused."""
-    members = json_object(payload, "claims")
+    try:
+        members = compact_jws.parse_claims(payload)
+        times = {name: compact_jws.numeric_date(members, name) for name in ("exp", "iat", "nbf")}
+    except ParseError as error:
+        raise malformed(error.expected, error.found) from None
+    expires = times["exp"]
     missing = [name for name in ("iss", "sub", "aud", "exp") if name not in members]
-    if missing:
+    if missing or expires is None:
         raise malformed("claims iss, sub, aud and exp", f"none of name {', '.join(missing)}", _REMEDY)
     return Claims(
         subject=_text(members, "sub"),
         issuer=_text(members, "iss"),
         audiences=_audiences(members["aud"]),
-        expires=_seconds(members, "exp"),
-        issued_at=_seconds(members, "iat") if "iat" in members else None,
-        not_before=_seconds(members, "nbf") if "nbf" in members else None,
+        expires=expires,
+        issued_at=times["iat"],
+        not_before=times["nbf"],
         jwt_id=_text(members, "jti") if "jti" in members else None,
         key_id=key_id,
         algorithm=algorithm,
@@ -65,55 +67,9 @@ def read_claims(payload: bytes, *, key_id: str, algorithm: str) -> Claims:
     )
 
 
-def json_object(data: bytes, what: str) -> JsonObject:
-    """Read a JSON object, each member once at every depth; raises ``Denied``."""
-    try:
-        found = cast(
-            "JsonValue",
-            json.loads(
-                data.decode(),
-                object_pairs_hook=_members,
-                parse_int=_integer,
-                parse_float=_number,
-                parse_constant=_no_number,
-            ),
-        )
-        if b"\\u" in data:
-            json.dumps(found, ensure_ascii=False).encode()  # half a character would be no text
-    except (ValueError, RecursionError):
-        raise malformed(f"{what}: a JSON object, each member once", "something else") from None
-    if not isinstance(found, dict):
-        raise malformed(f"{what}: a JSON object, each member once", "JSON of another kind")
-    return found
-
-
 def malformed(expected: str, got: str, remedy: str = "check that the whole token was given, and who made it") -> Denied:
     """Make the refusal of what is no JWT that we take."""
     return Denied(Reason.JWT_MALFORMED, expected=expected, got=got, remedy=remedy)
-
-
-def _members(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a repeated member")  # RFC 7519 §4: readers differ in which of them counts
-    return members
-
-
-def _integer(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
-        raise ValueError("a number of too many digits")
-    return int(text)
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("a number that is not finite")
-    return value
-
-
-def _no_number(_: str) -> NoReturn:
-    raise ValueError("no JSON number")
 
 
 def _text(members: JsonObject, name: str) -> str:
@@ -130,10 +86,3 @@ def _audiences(value: JsonValue) -> tuple[str, ...]:
     if len(found) != len(given) or not 0 < len(found) <= _MOST_AUDIENCES:
         raise malformed(f"aud: a text, or a list of 1 to {_MOST_AUDIENCES} texts", "something else", _REMEDY)
     return found
-
-
-def _seconds(members: JsonObject, name: str) -> float:
-    value = members[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LATEST:
-        raise malformed(f"{name} in seconds since 1970", "something else")
-    return value

@@ -13,8 +13,6 @@ Source: RFC 7515 §5.2 and §4.1, RFC 7519 §7.2, RFC 8725 §3; Kubernetes pkg/s
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,8 +22,10 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
-from nodeattest_identity.issuer.keys import VerifyingKey, base64url
-from nodeattest_identity.tokens.claims import Claims, json_object, malformed, read_claims
+from nodeattest_identity.issuer.keys import VerifyingKey
+from nodeattest_identity.tokens.claims import Claims, malformed, read_claims
+from nodeattest_parsing import compact_jws
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = [
@@ -46,7 +46,6 @@ MAX_LEEWAY: Final = 5.0
 """Seconds that two clocks may differ."""
 ALGORITHMS: Final = ("RS256", "ES256", "ES384", "ES512")
 """What kube-apiserver signs with (pkg/serviceaccount/jwt.go signerFromRSAPrivateKey, signerFromECDSAPrivateKey)."""
-_PARTS: Final = 3
 _MAX_KID: Final = 1024
 """Bytes (Kubernetes externaljwt)."""
 _HEADER: Final = frozenset({"alg", "kid", "typ", "x5t", "x5t#S256"})
@@ -101,12 +100,14 @@ def parse(token: bytes | str) -> UnverifiedToken:
     """
     data = token.encode("utf-8", "surrogatepass") if isinstance(token, str) else token
     # 1, RFC 7515 §5.2 (1) to (3)
-    parts = data.split(b".") if len(data) <= MAX_SIZE else []
-    if len(parts) != _PARTS:
-        raise malformed(f"a JWT: three parts in at most {MAX_SIZE} bytes", f"{len(data)} bytes, {len(parts)} parts")
-    header, payload, _ = (_octets(part) for part in parts)
+    try:
+        found = compact_jws.split(data, max_size=MAX_SIZE)
+    except ParseError as error:
+        raise malformed(f"a JWT: {error.expected}", error.found) from None
+    if not found.payload or not found.signature:
+        raise malformed("a JWT: claims and a signature", "an empty part")
     # 2, RFC 7515 §4.1; RFC 8725 §3.1, §3.10 and §3.11
-    members = json_object(header, "header")
+    members = found.header
     algorithm, key_id, typ = members.get("alg"), members.get("kid"), members.get("typ", "JWT")
     if not members.keys() <= _HEADER:
         raise malformed("a header of alg, kid and typ", "other members: crit, or a key of its own, is never followed")
@@ -116,7 +117,7 @@ def parse(token: bytes | str) -> UnverifiedToken:
         raise malformed("kid: the name of the key", "none, or something else")
     if not isinstance(typ, str) or typ.upper() != "JWT":
         raise malformed("typ JWT, or none", "another type of token")
-    return UnverifiedToken(key_id, algorithm, payload, data)
+    return UnverifiedToken(key_id, algorithm, found.payload, data)
 
 
 def verify(
@@ -212,17 +213,6 @@ def _signed(unverified: UnverifiedToken, key: VerifyingKey) -> bool:
     except (JoseError, ValueError):
         return False
     return proved.payload == unverified.payload
-
-
-def _octets(part: bytes) -> bytes:
-    """Read base64url in its one spelling: no padding, no stray bits (RFC 4648 §3.5)."""
-    try:
-        data = base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        raise malformed("base64url", "other text") from None
-    if base64url(data).encode() != part or not data:
-        raise malformed("base64url without padding, in its one spelling", "another spelling, or nothing")
-    return data
 
 
 def _denied(reason: Reason, expected: str, got: str, remedy: str) -> Denied:

@@ -8,12 +8,14 @@ Source: AWS, "Instance identity documents".
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, cast
+from typing import Final
 
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.aws.protocol import MAX_DOCUMENT
 from nodeattest_providers.errors import Denied, Reason
 
@@ -64,28 +66,14 @@ def parse_document(data: bytes) -> IdentityDocument:
     )
 
 
-def _object(data: bytes) -> dict[str, object]:
-    if len(data) > MAX_DOCUMENT:
-        raise _NotADocumentError(f"{len(data)} bytes")
+def _object(data: bytes) -> JsonObject:
     try:
-        value: object = json.loads(data.decode(), object_pairs_hook=_without_duplicates)
-    except _NotADocumentError:
-        raise
-    except (ValueError, RecursionError):
-        raise _NotADocumentError("bytes that are not JSON") from None
-    if not isinstance(value, dict):
-        raise _NotADocumentError("a JSON value that is no object")
-    return cast("dict[str, object]", value)
+        return strict_json.parse_object(data, max_size=MAX_DOCUMENT, floats=True)
+    except ParseError as error:
+        raise _NotADocumentError(error.got) from None
 
 
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise _NotADocumentError("a key that stands twice")
-    return value
-
-
-def _spelt(values: dict[str, object], name: str) -> str:
+def _spelt(values: JsonObject, name: str) -> str:
     value = values.get(name)
     if not isinstance(value, str) or not _SPELLINGS[name].fullmatch(value):
         raise _NotADocumentError(f"{name} {'missing' if name not in values else 'of another form'}")

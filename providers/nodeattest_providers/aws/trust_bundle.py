@@ -9,16 +9,17 @@ Source: AWS, "AWS public certificates for instance identity document signatures"
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, cast
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.aws.provider_id import partition_of
 from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.errors import Denied
@@ -143,10 +144,10 @@ def _bounded(path: Path) -> str:
 
 def _by_region(text: str) -> Mapping[str, str]:
     try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError):
-        raise invalid(_WHERE, _EXPECTED, "text that is not JSON") from None
-    entries = cast("dict[str, object]", value) if isinstance(value, dict) else {"": None}
-    if not all(isinstance(entry, str) for entry in entries.values()):
+        entries = strict_json.parse_object(text, max_size=None)
+    except ParseError as error:
+        raise invalid(_WHERE, _EXPECTED, error.found) from None
+    texts = {region: entry for region, entry in entries.items() if isinstance(entry, str)}
+    if len(texts) != len(entries):
         raise invalid(_WHERE, _EXPECTED, "other JSON")
-    return cast("dict[str, str]", entries)
+    return texts

@@ -8,12 +8,14 @@ Source: Azure, "Instance Metadata Service", attested data.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, NoReturn, cast
+from typing import Final
 
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = ["AttestedDocument", "parse_document"]
@@ -57,20 +59,10 @@ def parse_document(content: bytes) -> AttestedDocument:
 
 
 def _read(content: bytes) -> AttestedDocument:
-    if len(content) > _MAX_SIZE:
-        raise _NotADocumentError(f"{len(content)} bytes")
     try:
-        # No number is used here; what a long one is worth would take its time to find out.
-        value: object = json.loads(
-            content.decode(), object_pairs_hook=_object, parse_constant=_constant, parse_int=len, parse_float=len
-        )
-    except UnicodeDecodeError:
-        raise _NotADocumentError("bytes that are not UTF-8") from None
-    except json.JSONDecodeError:
-        raise _NotADocumentError("text that is not JSON") from None
-    except RecursionError:
-        raise _NotADocumentError("nesting without an end") from None
-    document = _mapping(value, "a value")
+        document = strict_json.parse_object(content, max_size=_MAX_SIZE, floats=True)
+    except ParseError as error:
+        raise _NotADocumentError(error.got) from None
     times = _mapping(document.get("timeStamp"), "timeStamp")
     return AttestedDocument(
         vm_id=_uuid(document, "vmId"),
@@ -81,38 +73,27 @@ def _read(content: bytes) -> AttestedDocument:
     )
 
 
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise _NotADocumentError("a key twice")
+def _mapping(value: JsonValue, what: str) -> JsonObject:
+    if not isinstance(value, dict):
+        raise _NotADocumentError(f"{what} that is no object")
     return value
 
 
-def _constant(_: str) -> NoReturn:
-    raise _NotADocumentError("a number that is none")
-
-
-def _mapping(value: object, what: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise _NotADocumentError(f"{what} that is no object")
-    return cast("dict[str, object]", value)
-
-
-def _text(values: dict[str, object], key: str, longest: int) -> str:
+def _text(values: JsonObject, key: str, longest: int) -> str:
     value = values.get(key)
     if not isinstance(value, str) or not 1 <= len(value) <= longest:
         raise _NotADocumentError(f"{key} that is no text of 1 to {longest} characters")
     return value
 
 
-def _uuid(values: dict[str, object], key: str) -> str:
+def _uuid(values: JsonObject, key: str) -> str:
     value = _text(values, key, _MAX_NONCE).lower()
     if not _UUID.fullmatch(value):
         raise _NotADocumentError(f"{key} that is no UUID")
     return value
 
 
-def _time(values: dict[str, object], key: str) -> datetime:
+def _time(values: JsonObject, key: str) -> datetime:
     value = _text(values, key, _MAX_NONCE)
     try:
         if _TIME.fullmatch(value):

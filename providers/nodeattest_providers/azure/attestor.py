@@ -10,10 +10,12 @@ Source: Azure, "Instance Metadata Service" (attested data, instance metadata).
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final
 
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.azure.protocol import MAX_SIGNATURE, PROVIDER, VERSION, AzureEvidence, nonce_for
 from nodeattest_providers.azure.provider_id import provider_id_of
 from nodeattest_providers.binding import Binding
@@ -78,14 +80,11 @@ def _signature(answer: bytes) -> bytes:
     return signature
 
 
-def _object(answer: bytes) -> dict[str, object]:
+def _object(answer: bytes) -> JsonObject:
     try:
-        value: object = json.loads(answer.decode())
-    except (ValueError, RecursionError):
-        raise _unusable("an answer that is not JSON") from None
-    if not isinstance(value, dict):
-        raise _unusable("an answer that is no JSON object")
-    return cast("dict[str, object]", value)
+        return strict_json.parse_object(answer, max_size=None, floats=True)
+    except ParseError as error:
+        raise _unusable(f"an answer with {error.found}") from None
 
 
 def _unusable(what: str) -> Unavailable:

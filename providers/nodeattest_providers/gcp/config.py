@@ -12,14 +12,16 @@ endpoint), "Application Default Credentials".
 
 from __future__ import annotations
 
-import json
 import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, cast
+from typing import Final
 
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.values import IntegerJsonObject
 from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, text
 from nodeattest_providers.gcp.provider_id import PROJECT, REGION, ZONE
 from nodeattest_providers.node_interface import JsonValue
@@ -180,15 +182,14 @@ def _credentials(settings: Mapping[str, JsonValue]) -> str | None:
     return path
 
 
-def credentials_kind(content: bytes) -> tuple[CredentialsKind, dict[str, object]]:
+def credentials_kind(content: bytes) -> tuple[CredentialsKind, IntegerJsonObject]:
     """Tell what a credentials file holds; anything else is ``Denied``, as is what would run a program."""
     try:
-        value: object = json.loads(content)
-    except (ValueError, RecursionError):
-        value = None
-    fields = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+        fields = strict_json.parse_object(content, max_size=None)
+    except ParseError:
+        fields = {}
     source = fields.get("credential_source")
-    sources = cast("dict[str, object]", source) if isinstance(source, dict) else {}
+    sources = source if isinstance(source, dict) else {}
     match fields.get("type"):
         case "service_account":
             return CredentialsKind.KEY, fields

@@ -13,11 +13,10 @@ client-go transport/round_trippers.go (SetAuthProxyHeaders); apiserver pkg/serve
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final
 from urllib.parse import unquote
 
 from cryptography import x509
@@ -25,6 +24,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_kube.jsontypes import JsonObject, dig_text
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
 
 __all__ = ["CONFIG_MAP", "NAMESPACE", "FrontProxyTrust", "TrustError", "UserInfo", "identify", "read_trust"]
 
@@ -190,10 +191,10 @@ def _names(config_map: JsonObject, key: str) -> list[str]:
     if not text:
         return []
     try:
-        found: object = json.loads(text)
-    except (ValueError, RecursionError):
+        found = strict_json.parse(text, max_size=None)
+    except ParseError:
         found = None
-    names = cast("list[object]", found) if isinstance(found, list) else [None]
+    names = found if isinstance(found, list) else [None]
     if not all(isinstance(name, str) and name for name in names):
         raise TrustError(f"{_WHERE}: expected a JSON list of texts in {key}, got something else")
     return [str(name) for name in names]

@@ -8,7 +8,6 @@ only, empty selects nothing); downward API, ``fieldPath: metadata.labels`` (``ke
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, JsonObject
 from nodeattest_kube.jsontypes import dig, dig_text
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing import strict_json
 from nodeattest_serving.settings import SettingsError
 
 __all__ = ["ServiceAudiences", "read_labels", "selects"]
@@ -109,7 +109,7 @@ def read_labels(text: str) -> dict[str, str]:
     labels: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, quoted = line.partition("=")
-        value: object = json.loads(quoted) if equals else None
+        value = strict_json.parse(quoted, max_size=None) if equals else None
         if not name or not isinstance(value, str):
             raise ValueError("expected labels as the downward API writes them")
         labels[name] = value

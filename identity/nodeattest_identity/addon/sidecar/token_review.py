@@ -11,15 +11,15 @@ are those both of the token and of the question); apiserver plugin/pkg/authentic
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from nodeattest_identity.addon.sidecar.caller import Caller
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
+from nodeattest_parsing import compact_jws
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 __all__ = ["TokenReviewVerifier", "parse_review"]
@@ -29,7 +29,6 @@ _VERIFIED_BY: Final = "TokenReview"
 _REMEDY: Final = "ask for a token with this audience (kubectl create token --audience)"
 _LATEST: Final = 2**53
 """Seconds; beyond it integers are not what a float can hold."""
-_PARTS: Final = 3
 """Of a JWT."""
 
 
@@ -96,14 +95,10 @@ def parse_review(answer: JsonObject, ours: frozenset[str], *, expires: float | N
 
 def _own_words(token: bytes) -> JsonObject:
     """Read what a JWT claims, nothing of what is none. It counts once the API server has vouched for all of it."""
-    parts = token.split(b".")
-    if len(parts) != _PARTS:
-        return {}
     try:
-        claims = cast("JsonValue", json.loads(base64.urlsafe_b64decode(parts[1] + b"=" * (-len(parts[1]) % 4))))
-    except (ValueError, RecursionError):
+        return compact_jws.parse_claims(compact_jws.split(token, max_size=len(token)).payload)
+    except ParseError:
         return {}
-    return claims if isinstance(claims, dict) else {}
 
 
 def _expiry(claims: JsonObject) -> float | None:

@@ -9,10 +9,12 @@ Source: AWS, "GetCallerIdentity"; IAM, "IAM ARNs" (no path in a session's ARN); 
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Final, cast
+
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
 
 __all__ = [
     "CallerIdentity",
@@ -86,16 +88,9 @@ def parse_role_session(arn: str) -> RoleSession | None:
 
 def _json(body: bytes) -> object:
     try:
-        return json.loads(body.decode(), object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError):
+        return strict_json.parse(body, max_size=None, floats=True)
+    except ParseError:
         return None
-
-
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("a key that stands twice")
-    return value
 
 
 def _inside(value: object, *path: str) -> object:

@@ -9,14 +9,16 @@ Source: AWS, "Use IMDSv2", "Retrieve security credentials from instance metadata
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, cast
+from typing import Final
 
-from nodeattest_providers.aws.node import definite_length
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.aws import definite_length
 from nodeattest_providers.aws.protocol import MAX_DOCUMENT, MAX_PKCS7, MAX_TOKEN
 from nodeattest_providers.aws.provider_id import InstanceRef, parse_provider_id
 from nodeattest_providers.errors import Denied, Reason
@@ -112,14 +114,11 @@ def parse_signature(data: bytes) -> bytes:
     return der
 
 
-def _object(data: bytes, what: str) -> dict[str, object]:
+def _object(data: bytes, what: str) -> JsonObject:
     try:
-        value: object = json.loads(data.decode())
-    except (ValueError, RecursionError):
-        raise _malformed(f"{what} as a JSON object", f"{len(data)} bytes of something else") from None
-    if not isinstance(value, dict):
-        raise _malformed(f"{what} as a JSON object", "another value")
-    return cast("dict[str, object]", value)
+        return strict_json.parse_object(data, max_size=None, floats=True)
+    except ParseError as error:
+        raise _malformed(f"{what} as a JSON object", f"{len(data)} bytes with {error.found}") from None
 
 
 def _text(values: Mapping[str, object], key: str, limit: int) -> str:

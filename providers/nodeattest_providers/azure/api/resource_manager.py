@@ -10,14 +10,16 @@ Source: Azure, "Azure Resource Manager REST API", "Throttling Resource Manager r
 
 from __future__ import annotations
 
-import json
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.azure.api.tokens import Tokens
 from nodeattest_providers.azure.config import AzurePlatform
 from nodeattest_providers.errors import Reason, Unavailable
@@ -88,7 +90,7 @@ class ResourceManager:
             self._session = None
         await self._tokens.aclose()
 
-    async def _page(self, service: str, url: str, subscription: str) -> dict[str, object]:
+    async def _page(self, service: str, url: str, subscription: str) -> Mapping[str, object]:
         wait = self._blocked.get(subscription, 0.0) - self._monotonic()
         if wait > 0:
             raise _unavailable(service, "is throttled", retry_after=wait)
@@ -151,7 +153,7 @@ class _Answer:
 
     outcome: CallOutcome
     status: int = 0
-    page: dict[str, object] = field(default_factory=dict[str, object], repr=False)
+    page: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
     pause: float = _WAIT
     """Seconds that Azure asks to wait."""
 
@@ -186,12 +188,11 @@ def _pause(retry_after: str | None) -> float:
     return min(max(1.0, float(retry_after[:_DIGITS])), _MAX_WAIT)
 
 
-def _object(body: bytes) -> dict[str, object] | None:
+def _object(body: bytes) -> JsonObject | None:
     try:
-        value: object = json.loads(body.decode())
-    except (ValueError, RecursionError):
+        return strict_json.parse_object(body, max_size=None, floats=True)
+    except ParseError:
         return None
-    return cast("dict[str, object]", value) if isinstance(value, dict) else None
 
 
 def _objects(value: object) -> list[dict[str, object]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,8 @@ from typing import Final, cast
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.identifiers import is_dns_name
@@ -151,12 +152,9 @@ def _fingerprint(pem: str) -> str:
 
 def _object(data: bytes) -> JsonObject:
     try:
-        value: object = json.loads(data)
-    except (ValueError, RecursionError):
+        return strict_json.parse_object(data, max_size=None)
+    except ParseError:
         raise _malformed("JSON") from None
-    if not isinstance(value, dict):
-        raise _malformed("JSON")
-    return cast("JsonObject", value)
 
 
 def _mapping(holder: JsonObject, key: str) -> JsonObject:
