@@ -18,7 +18,7 @@ from typing import Final
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.aws import definite_length
+from nodeattest_providers.aws.node import definite_length
 from nodeattest_providers.aws.protocol import MAX_DOCUMENT, MAX_PKCS7, MAX_TOKEN
 from nodeattest_providers.aws.provider_id import InstanceRef, parse_provider_id
 from nodeattest_providers.errors import Denied, Reason
