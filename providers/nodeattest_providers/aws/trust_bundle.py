@@ -9,7 +9,6 @@ Source: AWS, "AWS public certificates for instance identity document signatures"
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +22,7 @@ from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.aws.provider_id import partition_of
 from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.errors import Denied
+from nodeattest_providers.reloaded_file import ReloadedFile, read_bounded
 from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = ["RegionCertificates", "TrustBundle", "parse_bundle", "parse_bundle_text"]
@@ -37,10 +37,6 @@ _LIMIT: Final = 1024 * 1024
 _MAX_CERTIFICATES: Final = 16
 """Of one region; it has one, two while it changes."""
 _MIN_BITS: Final = 2048
-_RECHECK: Final = 5.0
-"""Seconds between two looks at the files."""
-
-_log: Final = logging.getLogger(__name__)
 
 
 def parse_bundle(texts: Mapping[str, str]) -> RegionCertificates:
@@ -79,67 +75,29 @@ class TrustBundle:
 
     def __init__(self, path: Path | None, monotonic: Callable[[], float]) -> None:
         """Read it; ``Denied`` when it cannot be used. ``monotonic``: seconds."""
-        self._path = path
-        self._monotonic = monotonic
-        self._looked = monotonic()
-        self._seen = _state(path) if path else ()
-        self._bundle: RegionCertificates = _read(path) if path else {}
+        pattern = f"*{_SUFFIX}"
+        self._file = (
+            None
+            if path is None
+            else ReloadedFile(path, _read, what="trust bundle", pattern=pattern, monotonic=monotonic)
+        )
 
     def of(self, region: str) -> tuple[x509.Certificate, ...]:
         """Return the certificates of a region; none where the bundle has none."""
-        self._look_again()
-        return self._bundle.get(region, ())
-
-    def _look_again(self) -> None:
-        now = self._monotonic()
-        if self._path is None or now - self._looked < _RECHECK:
-            return
-        self._looked = now
-        seen = _state(self._path)
-        if seen == self._seen:
-            return
-        self._seen = seen
-        try:
-            self._bundle = _read(self._path)
-        except Denied as denied:
-            _log.warning("the new trust bundle is not used, the last good one stays: %s", denied)
-        else:
-            _log.info("read the trust bundle again: %d regions", len(self._bundle))
-
-
-def _state(path: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """Tell when files of the bundle changed: a mounted ConfigMap swaps all of them at once."""
-    try:
-        return tuple(
-            (str(one), status.st_ino, status.st_mtime_ns, status.st_size)
-            for one in _files(path)
-            for status in (one.stat(),)
-        )
-    except OSError:
-        return ()
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(path.glob(f"*{_SUFFIX}")) if path.is_dir() else [path]
+        return () if self._file is None else self._file.current().get(region, ())
 
 
 def _read(path: Path) -> RegionCertificates:
+    too_large = invalid(_WHERE, f"at most {_LIMIT} bytes", "more")
     try:
-        contents = {one: _bounded(one) for one in _files(path)}
+        files = sorted(path.glob(f"*{_SUFFIX}")) if path.is_dir() else [path]
+        contents = {one: read_bounded(one, _LIMIT, too_large).decode() for one in files}
     except (OSError, UnicodeDecodeError) as error:
         got = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         raise invalid(_WHERE, _EXPECTED, f"{path}: {got}") from None
     if path.is_dir():
         return parse_bundle({one.name.removesuffix(_SUFFIX): text for one, text in contents.items()})
     return parse_bundle_text(contents[path])
-
-
-def _bounded(path: Path) -> str:
-    with path.open("rb") as file:
-        content = file.read(_LIMIT + 1)
-    if len(content) > _LIMIT:
-        raise invalid(_WHERE, f"at most {_LIMIT} bytes", "more")
-    return content.decode()
 
 
 def _by_region(text: str) -> Mapping[str, str]:

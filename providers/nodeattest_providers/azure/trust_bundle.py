@@ -11,7 +11,6 @@ Source: RFC 5280 §6.1; Azure, "Instance Metadata Service" (certificates by clou
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,8 +23,8 @@ from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from nodeattest_providers.config_fields import invalid
-from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import is_dns_name, printable
+from nodeattest_providers.reloaded_file import ReloadedFile, read_bounded
 from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = ["Authorities", "TrustBundle", "chain_problem", "foreign_name", "parse_bundle"]
@@ -35,10 +34,6 @@ _LIMIT: Final = 1024 * 1024
 """Bytes of the file; a ConfigMap has at most as many."""
 _MAX_AUTHORITIES: Final = 128
 """Azure uses a dozen issuing authorities and four roots."""
-_RECHECK: Final = 5.0
-"""Seconds between two looks at the file."""
-
-_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +73,11 @@ class TrustBundle:
 
     def __init__(self, path: Path | None, monotonic: Callable[[], float]) -> None:
         """Read it; ``Denied`` when it cannot be used. ``monotonic``: seconds."""
-        self._path = path
-        self._monotonic = monotonic
-        self._looked = monotonic()
-        self._seen = _state(path) if path else None
-        self._authorities = _read(path) if path else None
+        self._file = None if path is None else ReloadedFile(path, _read, what="trust bundle", monotonic=monotonic)
 
     def current(self) -> Authorities | None:
         """Return the authorities; None where none are configured."""
-        now = self._monotonic()
-        if self._path is not None and now - self._looked >= _RECHECK:
-            self._looked = now
-            self._read_again(self._path)
-        return self._authorities
-
-    def _read_again(self, path: Path) -> None:
-        seen = _state(path)
-        if seen == self._seen:
-            return
-        self._seen = seen
-        try:
-            self._authorities = _read(path)
-        except Denied as denied:
-            _log.warning("the new trust bundle is not used, the last good one stays: %s", denied)
-        else:
-            _log.info("read the trust bundle again")
+        return None if self._file is None else self._file.current()
 
 
 def foreign_name(signer: x509.Certificate, domain: str) -> str | None:
@@ -174,21 +149,8 @@ def _is_authority(certificate: x509.Certificate) -> bool:
         return False
 
 
-def _state(path: Path) -> tuple[int, int, int] | None:
-    """Tell when the file changed: a mounted ConfigMap swaps it."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return (status.st_ino, status.st_mtime_ns, status.st_size)
-
-
 def _read(path: Path) -> Authorities:
     try:
-        with path.open("rb") as file:
-            content = file.read(_LIMIT + 1)
+        return parse_bundle(read_bounded(path, _LIMIT, invalid(_WHERE, f"at most {_LIMIT} bytes", "more")))
     except OSError as error:
         raise invalid(_WHERE, "a file of PEM certificates", f"{path}: {error.strerror}") from None
-    if len(content) > _LIMIT:
-        raise invalid(_WHERE, f"at most {_LIMIT} bytes", "more")
-    return parse_bundle(content)

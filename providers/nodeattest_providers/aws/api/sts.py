@@ -9,14 +9,10 @@ Source: AWS, "GetCallerIdentity", "Common error types", "Troubleshoot signed req
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
-
-import aiohttp
 
 from nodeattest_providers.aws.api.backoff import THROTTLING_CODES, retry_after
 from nodeattest_providers.aws.api.caller_identity import (
@@ -27,19 +23,15 @@ from nodeattest_providers.aws.api.caller_identity import (
 )
 from nodeattest_providers.aws.config import AwsPlatform
 from nodeattest_providers.aws.protocol import SignedHeaders, StsRequest
+from nodeattest_providers.cloud_http import Answer, CloudHttp, ExchangeError, Limits
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, Platform
 
 __all__ = ["StsClient"]
 
 SERVICE: Final = "sts"
-_LIMIT: Final = 16 * 1024
-"""Bytes of an answer; STS's have 500."""
-_TIMEOUT: Final = aiohttp.ClientTimeout(total=8.0, connect=4.0)
-"""Seconds; below the controller's limit for a verification."""
-_CONNECTIONS: Final = 32
-_GOODBYE: Final = 0.25
-"""Seconds (aiohttp, "Graceful shutdown")."""
+_LIMITS: Final = Limits(seconds=8.0, connect_seconds=4.0, answer_bytes=16 * 1024, connections=32)
+"""The time is below the controller's limit for a verification; STS's answers have 500 bytes."""
 _OK: Final = 200
 _CLIENT_ERROR, _TOO_MANY, _SERVER_ERROR = 400, 429, 500
 _MISMATCH: Final = "SignatureDoesNotMatch"
@@ -52,28 +44,26 @@ class StsClient:
     """Sends requests that others signed."""
 
     def __init__(self, configuration: AwsPlatform, platform: Platform, random: Callable[[], float]) -> None:
+        bundle = configuration.ca_bundle
         self._endpoint = configuration.sts
-        self._proxy = configuration.proxy
-        self._ca_bundle = configuration.ca_bundle
+        self._http = CloudHttp(
+            trust=lambda: ssl.create_default_context(cafile=str(bundle) if bundle else None),
+            proxy=configuration.proxy,
+            limits=_LIMITS,
+        )
         self._platform = platform
         self._random = random
-        self._session: aiohttp.ClientSession | None = None
-        self._broken_off = False
 
     async def caller(self, request: StsRequest, signed: SignedHeaders) -> CallerIdentity:
         """Ask who signed a request; raises NotSignedOverError, Denied or Unavailable."""
         started = time.monotonic()
-        status, body = 0, b""
+        body = b""
         try:
-            status, body = await self._send(request, signed)
-            outcome, what = _outcome(status, body), f"gave an answer of another form, status {status}"
-        except (TimeoutError, aiohttp.ServerTimeoutError):
-            outcome, what = CallOutcome.TIMED_OUT, "did not answer in time"
-        except aiohttp.ClientConnectorError as error:
-            outcome, what = CallOutcome.UNREACHABLE, f"cannot be reached: {type(error).__name__}"
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            outcome, what = CallOutcome.FAILED, f"gave no answer: {type(error).__name__}"
-        self._broken_off = self._broken_off or outcome not in {CallOutcome.OK, CallOutcome.REFUSED}
+            answer = await self._send(request, signed)
+            body = answer.body
+            outcome, what = _outcome(answer.status, body), f"gave an answer of another form, status {answer.status}"
+        except ExchangeError as error:
+            outcome, what = error.outcome, str(error)
         self._platform.observe(SERVICE, outcome, time.monotonic() - started)
         identity = parse_identity(body) if outcome is CallOutcome.OK else None
         if identity is not None:
@@ -89,50 +79,17 @@ class StsClient:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-        if self._broken_off:  # those connections close by themselves, and aiohttp waits for the others only
-            await asyncio.sleep(_GOODBYE)
+        await self._http.aclose()
 
-    async def _send(self, request: StsRequest, signed: SignedHeaders) -> tuple[int, bytes]:
+    async def _send(self, request: StsRequest, signed: SignedHeaders) -> Answer:
         headers = {
             **request.headers,
-            "accept": "application/json",
-            "accept-encoding": "identity",
             "authorization": signed.authorization,
             "x-amz-date": signed.date,
             "x-amz-security-token": signed.security_token,
         }
         url = f"{self._endpoint}{request.path}" if self._endpoint else request.url
-        async with self._open().request(
-            request.method, url, data=request.body, headers=headers, allow_redirects=False, proxy=self._proxy
-        ) as response:
-            return response.status, await _bounded(response.content)
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            context = ssl.create_default_context(cafile=_cafile(self._ca_bundle))
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=context),
-                timeout=_TIMEOUT,
-                trust_env=False,
-                auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return self._session
-
-
-def _cafile(path: Path | None) -> str | None:
-    return str(path) if path else None
-
-
-async def _bounded(content: aiohttp.StreamReader) -> bytes:
-    """Read an answer; one that is too long is none."""
-    body = b""
-    while len(body) <= _LIMIT and (chunk := await content.read(_LIMIT + 1 - len(body))):
-        body += chunk
-    return body if len(body) <= _LIMIT else b""
+        return await self._http.exchange(request.method, url, headers=headers, body=request.body)
 
 
 def _outcome(status: int, body: bytes) -> CallOutcome:

@@ -11,14 +11,13 @@ Source: Azure REST API, "Virtual Machines - List", "Virtual Machine Scale Set VM
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar, cast
 
 from nodeattest_providers.azure.provider_id import InstanceRef
-from nodeattest_providers.errors import Unavailable
+from nodeattest_providers.single_flight import SingleFlight
 
 __all__ = ["Addresses", "Lists", "Machine", "Machines"]
 
@@ -68,8 +67,8 @@ class Machines:
 
     def __init__(self, lists: Lists, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._lists = lists
-        self._machines: _Shared[Mapping[str, Machine]] = _Shared(self._read_machines, monotonic)
-        self._interfaces: _Shared[Mapping[str, Addresses]] = _Shared(self._read_interfaces, monotonic)
+        self._machines: _ListCache[Mapping[str, Machine]] = _ListCache(self._read_machines, monotonic)
+        self._interfaces: _ListCache[Mapping[str, Addresses]] = _ListCache(self._read_interfaces, monotonic)
 
     async def find(self, name: InstanceRef, *, vm_id: str | None = None) -> Machine | None:
         """Find a machine, if given with this vmId; None when Azure has none of that name. Raises Unavailable."""
@@ -120,68 +119,38 @@ class _Held(Generic[_T]):
     value: _T
 
 
-class _Shared(Generic[_T]):
-    """Values by scope, each read once for all who ask at a time; so is a failure told to all who waited for it."""
+class _ListCache(Generic[_T]):
+    """Values by scope, each read once for all who ask at a time, failures included."""
 
     def __init__(self, read: Callable[[_Scope], Awaitable[_T]], monotonic: Callable[[], float]) -> None:
         self._read = read
         self._monotonic = monotonic
         self._held: dict[_Scope, _Held[_T]] = {}
-        self._reading: dict[_Scope, asyncio.Task[_T]] = {}
-        self._turns: dict[_Scope, asyncio.Lock] = {}
-        self._failed: dict[_Scope, tuple[float, Unavailable]] = {}
+        self._flights: SingleFlight[_Scope, _Held[_T]] = SingleFlight()
 
     async def get(self, scope: _Scope, *, fresh: bool = False) -> _T:
         """Return a scope's value; a fresh one was begun to be read after this call."""
         asked = self._monotonic()
-        async with self._turns.setdefault(scope, asyncio.Lock()):
-            if (left := self._reading.get(scope)) is not None:  # by somebody who gave up
-                await asyncio.wait({left})
-            held = self._held.get(scope)
-            if held is not None and self._monotonic() - held.ended < _TTL and (not fresh or held.began >= asked):
+        held = self._held.get(scope)
+        if held is not None and not fresh and asked - held.ended < _TTL:
+            return held.value
+        while True:
+            held = await self._flights.share(scope, lambda: self._read_now(scope))
+            if not fresh or held.began >= asked:
                 return held.value
-            failed = self._failed.pop(scope, None)
-            if failed is not None and failed[0] >= asked:
-                self._failed[scope] = failed
-                raise failed[1]
-            reading = self._reading[scope] = asyncio.create_task(self._read_to_the_end(scope))
-            reading.add_done_callback(lambda ended: self._ended(scope, ended))
-            return await asyncio.shield(reading)
 
     async def cancel(self) -> None:
         """End what is being read."""
-        tasks = list(self._reading.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._flights.cancel()
 
-    async def _read_to_the_end(self, scope: _Scope) -> _T:
+    async def _read_now(self, scope: _Scope) -> _Held[_T]:
         began = self._monotonic()
-        try:
-            value = await self._read(scope)
-        except Unavailable as unavailable:
-            self._failed[scope] = (self._monotonic(), unavailable)
-            raise
-        else:
-            self._held.pop(scope, None)
-            self._held[scope] = _Held(began, self._monotonic(), value)
-            return value
-        finally:
-            self._forget()
-
-    def _ended(self, scope: _Scope, reading: asyncio.Task[_T]) -> None:
-        self._reading.pop(scope, None)
-        if not reading.cancelled():
-            reading.exception()  # seen: who waited has it, and where nobody waits any more nobody misses it
-
-    def _forget(self) -> None:
-        """Keep no more than the newest lists and failures, and no lock that nobody needs."""
+        value = await self._read(scope)
+        self._held.pop(scope, None)
+        held = self._held[scope] = _Held(began, self._monotonic(), value)
         while len(self._held) > _MAX_SCOPES:
             del self._held[next(iter(self._held))]
-        while len(self._failed) > _MAX_SCOPES:
-            del self._failed[next(iter(self._failed))]
-        if len(self._turns) > 2 * _MAX_SCOPES:
-            self._turns = {scope: turn for scope, turn in self._turns.items() if turn.locked()}
+        return held
 
 
 def _group(scope: _Scope) -> str:

@@ -15,18 +15,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.azure.api.tokens import Tokens
 from nodeattest_providers.azure.config import AzurePlatform
+from nodeattest_providers.cloud_http import Answer, CloudHttp, ExchangeError, Limits, retry_after_seconds
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, ObserveCall
-
-if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientSession
 
 __all__ = ["ResourceManager"]
 
@@ -39,8 +37,6 @@ _MAX_WAIT: Final = 120.0
 """Seconds of back-off at most, whatever is asked for."""
 _WAIT: Final = 10.0
 """Seconds of back-off where none is asked for."""
-_DIGITS: Final = 6
-"""Of a number of seconds; more would only be cut to the most that we wait."""
 _CONNECTIONS: Final = 8
 _REMEDY: Final = "see to the Resource Manager and to platforms.azure in the controller's configuration"
 
@@ -58,14 +54,17 @@ class ResourceManager:
         time_limit: float = _TIMEOUT,
     ) -> None:
         """``time_limit``: seconds for one page."""
-        self._configuration = configuration
         self._endpoint = configuration.cloud.resource_manager
         self._tokens = tokens
         self._observe = observe
         self._monotonic = monotonic
-        self._time_limit = time_limit
+        bundle = configuration.ca_bundle
+        self._http = CloudHttp(
+            trust=lambda: ssl.create_default_context(cafile=None if bundle is None else str(bundle)),
+            proxy=configuration.proxy,
+            limits=Limits(seconds=time_limit, answer_bytes=_LIMIT, connections=_CONNECTIONS),
+        )
         self._blocked: dict[str, float] = {}
-        self._session: ClientSession | None = None
 
     async def list(self, service: str, path: str, query: str) -> list[dict[str, object]]:
         """Return the objects of all pages; ``service`` names the call to whom counts calls. Raises Unavailable."""
@@ -85,9 +84,7 @@ class ResourceManager:
 
     async def aclose(self) -> None:
         """Close connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._http.aclose()
         await self._tokens.aclose()
 
     async def _page(self, service: str, url: str, subscription: str) -> Mapping[str, object]:
@@ -114,42 +111,18 @@ class ResourceManager:
                 status = f", status {answer.status}" if answer.status else ""
                 raise _unavailable(service, f"gave no usable answer ({answer.outcome}{status})")
 
-    async def _ask(self, url: str, token: str) -> _Answer:
+    async def _ask(self, url: str, token: str) -> _Page:
         """Send one request."""
-        from aiohttp import ClientConnectionError, ClientError
-
-        session = self._session = self._session or self._open()
-        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "Accept-Encoding": "identity"}
         try:
-            async with session.get(
-                url, headers=headers, allow_redirects=False, proxy=self._configuration.proxy
-            ) as response:
-                body = await _bounded(response)
-                return _read(response.status, body, response.headers.get("Retry-After"))
-        except TimeoutError:
-            return _Answer(CallOutcome.TIMED_OUT)
-        except ClientConnectionError:
-            return _Answer(CallOutcome.UNREACHABLE)
-        except (ClientError, ValueError):
-            return _Answer(CallOutcome.FAILED)
-
-    def _open(self) -> ClientSession:
-        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
-
-        bundle = self._configuration.ca_bundle
-        context = ssl.create_default_context(cafile=None if bundle is None else str(bundle))
-        return ClientSession(
-            connector=TCPConnector(ssl=context, limit=_CONNECTIONS),
-            timeout=ClientTimeout(total=self._time_limit),
-            cookie_jar=DummyCookieJar(),
-            trust_env=False,
-            auto_decompress=False,
-        )
+            answer = await self._http.exchange("GET", url, headers={"Authorization": f"Bearer {token}"})
+        except ExchangeError as error:
+            return _Page(error.outcome)
+        return _read(answer)
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """How a request ended."""
+class _Page:
+    """How a request for one page ended."""
 
     outcome: CallOutcome
     status: int = 0
@@ -158,34 +131,20 @@ class _Answer:
     """Seconds that Azure asks to wait."""
 
 
-async def _bounded(response: ClientResponse) -> bytes:
-    """Read a body, and one byte more than is allowed at most."""
-    body = bytearray()
-    while len(body) <= _LIMIT and (more := await response.content.read(_LIMIT + 1 - len(body))):
-        body += more
-    return bytes(body)
-
-
-def _read(status: int, body: bytes, retry_after: str | None) -> _Answer:
-    match status:
+def _read(answer: Answer) -> _Page:
+    match answer.status:
         case HTTPStatus.OK:
-            page = _object(body) if len(body) <= _LIMIT else None
-            return _Answer(CallOutcome.FAILED if page is None else CallOutcome.OK, status, page or {})
+            page = _object(answer.body)
+            return _Page(CallOutcome.FAILED if page is None else CallOutcome.OK, answer.status, page or {})
         case HTTPStatus.NOT_FOUND:  # the subscription, the group or the scale set: nothing is in it
-            return _Answer(CallOutcome.OK, status)
+            return _Page(CallOutcome.OK, answer.status)
         case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
-            return _Answer(CallOutcome.REFUSED, status)
+            return _Page(CallOutcome.REFUSED, answer.status)
         case HTTPStatus.TOO_MANY_REQUESTS:
-            return _Answer(CallOutcome.THROTTLED, status, pause=_pause(retry_after))
+            pause = retry_after_seconds(answer.retry_after, default=_WAIT, longest=_MAX_WAIT)
+            return _Page(CallOutcome.THROTTLED, answer.status, pause=pause)
         case _:
-            return _Answer(CallOutcome.FAILED, status)
-
-
-def _pause(retry_after: str | None) -> float:
-    """Read Retry-After (RFC 9110 §10.2.3); Azure gives seconds."""
-    if retry_after is None or not retry_after.isascii() or not retry_after.isdigit():
-        return _WAIT
-    return min(max(1.0, float(retry_after[:_DIGITS])), _MAX_WAIT)
+            return _Page(CallOutcome.FAILED, answer.status)
 
 
 def _object(body: bytes) -> JsonObject | None:

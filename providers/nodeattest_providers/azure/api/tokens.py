@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nodeattest_providers.azure.config import AzurePlatform, ManagedIdentity
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, ObserveCall
+from nodeattest_providers.single_flight import SingleFlight
 
 if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential
@@ -42,21 +43,21 @@ class Tokens:
         self._wall = wall
         self._credential: AsyncTokenCredential | None = None
         self._token: tuple[str, float] | None = None
-        self._turn = asyncio.Lock()
+        self._flights: SingleFlight[str, tuple[str, float]] = SingleFlight()
 
     async def get(self) -> str:
         """Return a token; raises Unavailable."""
-        async with self._turn:
-            if self._token is None or self._wall() >= self._token[1] - _MARGIN:
-                self._token = await self._fetch()
-            return self._token[0]
+        if self._token is None or self._wall() >= self._token[1] - _MARGIN:
+            self._token = await self._flights.share("token", self._fetch)
+        return self._token[0]
 
     def forget(self) -> None:
         """Take another token next time: this one was refused."""
         self._token = None
 
     async def aclose(self) -> None:
-        """Close connections."""
+        """End what is under way and close connections."""
+        await self._flights.cancel()
         if self._credential is not None:
             await self._credential.close()
             self._credential = None

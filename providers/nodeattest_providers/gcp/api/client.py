@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-import aiohttp
-
+from nodeattest_providers.cloud_http import Answer, CloudHttp, ExchangeError, Limits, retry_after_seconds
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.gcp.api.tokens import Tokens, trust
 from nodeattest_providers.gcp.config import GcpPlatform
@@ -25,23 +23,13 @@ from nodeattest_providers.platform import CallOutcome, ObserveCall
 __all__ = ["Api"]
 
 _SERVICE: Final = "compute"
-_TIMEOUT: Final = 10.0
-"""Seconds for a whole request; half of the controller's default ``verificationTimeout``."""
-_LIMIT: Final = 4 * 1024 * 1024
-"""Bytes of an answer; fifty instances have some 100 KiB."""
-_CONNECTIONS: Final = 64
+_LIMITS: Final = Limits(seconds=10.0, answer_bytes=4 * 1024 * 1024, connections=64)
+"""The time is half of the controller's default ``verificationTimeout``; fifty instances have some 100 KiB."""
 _THROTTLED_FOR: Final = 15.0
 _LONGEST_WAIT: Final = 120.0
 """Seconds."""
 _QUOTA: Final = (b"rateLimitExceeded", b"RATE_LIMIT_EXCEEDED", b"quotaExceeded", b"userRateLimitExceeded")
 """Why a 403 of the Compute API is none of permissions."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    retry_after: str
-    body: bytes
 
 
 class Api:
@@ -51,7 +39,7 @@ class Api:
         self._settings = settings
         self._observe = observe
         self._tokens = Tokens(settings, observe)
-        self._session: aiohttp.ClientSession | None = None
+        self._http = CloudHttp(trust=lambda: trust(settings), proxy=settings.proxy, limits=_LIMITS)
 
     async def get(self, path: str, parameters: Mapping[str, str]) -> bytes | None:
         """Get a document; None where there is no such thing; raises Unavailable."""
@@ -69,60 +57,30 @@ class Api:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._tokens.aclose()
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._http.aclose()
 
-    async def _ask(self, path: str, parameters: Mapping[str, str], token: str) -> _Answer:
+    async def _ask(self, path: str, parameters: Mapping[str, str], token: str) -> Answer:
         started = time.monotonic()
-        outcome, problem = CallOutcome.FAILED, "gave no whole answer"
+        outcome = CallOutcome.FAILED
+        headers = {"Authorization": f"Bearer {token}"}
         try:
-            answer = await self._send(path, parameters, token)
+            answer = await self._http.exchange(
+                "GET", self._settings.compute + path, parameters=parameters, headers=headers
+            )
             outcome = _outcome(answer)
-        except TimeoutError:
-            outcome, problem = CallOutcome.TIMED_OUT, f"did not answer within {_TIMEOUT:g} s"
-        except aiohttp.ClientConnectionError as error:
-            # ClientConnectorCertificateError and its kin are of this class, too
-            outcome, problem = CallOutcome.UNREACHABLE, f"cannot be reached ({type(error).__name__})"
-        except (aiohttp.ClientError, ValueError) as error:
-            problem = f"gave no whole answer ({type(error).__name__})"
-        else:
-            return answer
+        except ExchangeError as error:
+            outcome = error.outcome
+            raise Unavailable(
+                Reason.PLATFORM_UNAVAILABLE,
+                f"the Compute API at {self._settings.compute} {error}",
+                remedy="wait; if this stays, check platforms.gcp.endpoints, caBundle and proxy of the controller",
+            ) from None
         finally:
             self._observe(_SERVICE, outcome, time.monotonic() - started)
-        raise Unavailable(
-            Reason.PLATFORM_UNAVAILABLE,
-            f"the Compute API at {self._settings.compute} {problem}",
-            remedy="wait; if this stays, check platforms.gcp.endpoints, caBundle and proxy of the controller",
-        )
-
-    async def _send(self, path: str, parameters: Mapping[str, str], token: str) -> _Answer:
-        async with self._opened().get(
-            self._settings.compute + path,
-            params=parameters,
-            headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
-            allow_redirects=False,
-            proxy=self._settings.proxy,
-        ) as response:
-            body = bytearray()
-            async for chunk in response.content.iter_chunked(65536):
-                body += chunk
-                if len(body) > _LIMIT:
-                    raise ValueError("too large an answer")
-            return _Answer(response.status, response.headers.get("Retry-After", ""), bytes(body))
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=trust(self._settings), limit=_CONNECTIONS),
-                timeout=aiohttp.ClientTimeout(total=_TIMEOUT),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=False,
-            )
-        return self._session
+        return answer
 
 
-def _outcome(answer: _Answer) -> CallOutcome:
+def _outcome(answer: Answer) -> CallOutcome:
     match answer.status:
         case HTTPStatus.OK if answer.body.lstrip().startswith(b"{"):
             return CallOutcome.OK
@@ -136,13 +94,13 @@ def _outcome(answer: _Answer) -> CallOutcome:
             return CallOutcome.FAILED
 
 
-def _refusal(answer: _Answer) -> Unavailable:
+def _refusal(answer: Answer) -> Unavailable:
     match _outcome(answer):
         case CallOutcome.THROTTLED:
             what, remedy, wait = (
                 "throttles",
                 "wait; if this stays, raise the project's Compute read quota",
-                _wait(answer),
+                retry_after_seconds(answer.retry_after, default=_THROTTLED_FOR, longest=_LONGEST_WAIT),
             )
         case CallOutcome.REFUSED:
             what = "refuses the controller"
@@ -159,10 +117,3 @@ def _refusal(answer: _Answer) -> Unavailable:
             )
     detail = f"the Compute API {what} (HTTP status {answer.status})"
     return Unavailable(Reason.PLATFORM_UNAVAILABLE, detail, remedy=remedy, retry_after=wait)
-
-
-def _wait(answer: _Answer) -> float:
-    """Heed Retry-After where it is seconds (RFC 9110 §10.2.3)."""
-    text = answer.retry_after
-    seconds = float(text) if text.isascii() and text.isdigit() and len(text) < 6 else _THROTTLED_FOR  # noqa: PLR2004 - a day's seconds
-    return min(max(seconds, 1.0), _LONGEST_WAIT)

@@ -1,0 +1,140 @@
+"""Bounded HTTPS exchanges with the APIs of clouds, for the controller.
+
+A request goes where the caller says, with the CAs and the proxy of the controller's own configuration: no redirect is
+followed, nothing is read from the environment, no cookie is kept. An answer is asked for without compression and
+bounded in bytes; an exchange is bounded in seconds, and a client in connections. Without a whole answer it raises
+``ExchangeError``, which says how the exchange ended and holds nothing that was sent or received.
+Leaves to others: what to ask, what a status means, and the verdict (each provider's ``api``).
+aiohttp is imported with the first request: it costs 200 ms that nobody needs offline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from nodeattest_providers.platform import CallOutcome
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession, StreamReader
+
+__all__ = ["Answer", "CloudHttp", "ExchangeError", "Limits", "retry_after_seconds"]
+
+_GRACE: Final = 0.25
+"""Seconds until connections that were broken off are closed (aiohttp, "Graceful shutdown")."""
+_MAX_DIGITS: Final = 5
+"""Of a number of seconds: a day has five; more would only be cut to the longest wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one client."""
+
+    seconds: float
+    """For one exchange."""
+    connect_seconds: float | None = None
+    answer_bytes: int
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer, whatever its status."""
+
+    status: int
+    retry_after: str
+    """The header's text, empty without one."""
+    body: bytes = field(repr=False)
+
+
+class ExchangeError(Exception):
+    """No whole answer came; the message says why and goes behind the name of the service."""
+
+    def __init__(self, outcome: CallOutcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class CloudHttp:
+    """One session with one API; it belongs to the event loop that first used it."""
+
+    def __init__(self, *, trust: Callable[[], ssl.SSLContext], proxy: str | None, limits: Limits) -> None:
+        """``trust`` loads the CAs with the first request."""
+        self._trust = trust
+        self._proxy = proxy
+        self._limits = limits
+        self._session: ClientSession | None = None
+        self._broken_off = False
+
+    async def exchange(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        parameters: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Answer:
+        """Send one request and read its answer; raises ExchangeError."""
+        from aiohttp import ClientConnectionError, ClientError
+
+        try:
+            async with self._open().request(
+                method,
+                url,
+                params=parameters,
+                data=body,
+                headers={"Accept": "application/json", "Accept-Encoding": "identity", **headers},
+                allow_redirects=False,
+                proxy=self._proxy,
+            ) as response:
+                content = await self._bounded(response.content)
+                return Answer(response.status, response.headers.get("Retry-After", ""), content)
+        except TimeoutError:
+            outcome, problem = CallOutcome.TIMED_OUT, f"did not answer within {self._limits.seconds:g} s"
+        except ClientConnectionError as error:  # certificates that do not pass included
+            outcome, problem = CallOutcome.UNREACHABLE, f"cannot be reached ({type(error).__name__})"
+        except (ClientError, OSError, ValueError) as error:
+            outcome, problem = CallOutcome.FAILED, f"gave no whole answer ({type(error).__name__})"
+        self._broken_off = True
+        raise ExchangeError(outcome, problem)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+        if self._broken_off:  # those close by themselves, and aiohttp waits for the others only
+            self._broken_off = False
+            await asyncio.sleep(_GRACE)
+
+    async def _bounded(self, content: StreamReader) -> bytes:
+        body = bytearray()
+        async for chunk in content.iter_any():
+            body += chunk
+            if len(body) > self._limits.answer_bytes:
+                raise ValueError("too large an answer")
+        return bytes(body)
+
+    def _open(self) -> ClientSession:
+        if self._session is None:
+            from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+
+            self._session = ClientSession(
+                connector=TCPConnector(limit=self._limits.connections, ssl=self._trust()),
+                timeout=ClientTimeout(total=self._limits.seconds, connect=self._limits.connect_seconds),
+                cookie_jar=DummyCookieJar(),
+                trust_env=False,
+                auto_decompress=False,
+            )
+        return self._session
+
+
+def retry_after_seconds(text: str, *, default: float, longest: float) -> float:
+    """Read Retry-After where it is seconds (RFC 9110 §10.2.3), between 1 and ``longest``."""
+    if not text.isascii() or not text.isdigit():
+        return default
+    return longest if len(text) > _MAX_DIGITS else min(max(float(text), 1.0), longest)
