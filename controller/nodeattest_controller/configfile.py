@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
@@ -19,15 +19,21 @@ from typing import Final, cast
 import yaml
 
 from nodeattest_controller.settings import Settings, SettingsError, camel
-from nodeattest_kube.yaml_loader import BoundedLoader
+from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.durations import format_seconds, parse_seconds
 from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_yaml import Scalars
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.node_interface import JsonValue
 
 __all__ = ["API_VERSION", "KIND", "dump", "load"]
 
 API_VERSION: Final = "config.nodeattest.x-k8s.io/v1alpha1"
 KIND: Final = "NodeAttestationControllerConfiguration"
+_MAX_DEPTH: Final = 16
+"""Levels of YAML; the deepest setting has five."""
+_MAX_VALUES: Final = 1 << 14
+"""Values and keys of YAML."""
 _MAX_BYTES: Final = 1 << 20
 """Of a configuration file; a ConfigMap holds no more."""
 _NO_FLAGS: Final[Mapping[str, object]] = MappingProxyType({})
@@ -55,7 +61,7 @@ def dump(settings: Settings) -> str:
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
-def _parse(path: Path) -> object:
+def _parse(path: Path) -> JsonObject:
     try:
         with path.open("rb") as stream:
             content = stream.read(_MAX_BYTES + 1)
@@ -64,35 +70,14 @@ def _parse(path: Path) -> object:
     if len(content) > _MAX_BYTES:
         raise SettingsError(f"{path}: expected at most {_MAX_BYTES} bytes")
     try:
-        return cast("object", yaml.load(content, Loader=_StrictLoader))  # noqa: S506 - a SafeLoader
-    except Exception as error:  # PyYAML promises no closed set (an empty !!int is an IndexError)
-        raise SettingsError(f"{path}: expected YAML, got {_yaml_problem(error)}") from error
+        return strict_yaml.parse_object(
+            content, scalars=Scalars.KUBERNETES, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES
+        )
+    except ParseError as error:
+        raise SettingsError(f"{path}: expected YAML, got {error.found}; expected {error.expected}") from None
 
 
-class _StrictLoader(BoundedLoader):
-    """A loader that refuses a key that stands twice; YAML forbids it, PyYAML lets the last one win."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
-        """Build a mapping of distinct keys."""
-        seen: set[str] = set()
-        for key, _ in node.value:
-            word = str(key.value)
-            if word in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {word!r} twice", key.start_mark)
-            seen.add(word)
-        return super().construct_mapping(node, deep)
-
-
-def _yaml_problem(error: Exception) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"{error.problem} (line {error.problem_mark.line + 1})"
-    return " ".join(str(error).split())
-
-
-def _from_document(document: object, source: str) -> dict[str, object]:
-    if not isinstance(document, dict):
-        raise SettingsError(f"{source}: expected a {KIND}, got {_describe(document)}")
-    entries = cast("dict[object, object]", document)
+def _from_document(entries: JsonObject, source: str) -> dict[str, object]:
     for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
         if entries.get(field) != expected:
             raise SettingsError(f"{source}: .{field}: expected {expected}, got {_describe(entries.get(field))}")
@@ -100,9 +85,9 @@ def _from_document(document: object, source: str) -> dict[str, object]:
     for field, value in entries.items():
         if field in {"apiVersion", "kind"}:
             continue
-        name = _NAMES.get(str(field))
+        name = _NAMES.get(field)
         if name is None:
-            raise SettingsError(f"{source}: .{field}: unknown field{_nearest(str(field))}")
+            raise SettingsError(f"{source}: .{field}: unknown field{_nearest(field)}")
         if value is not None:
             values[name] = _read(name, value, f"{source}: .{field}")
     return values

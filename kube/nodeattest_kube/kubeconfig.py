@@ -17,13 +17,19 @@ from pathlib import Path
 from typing import Final, NoReturn, cast
 from urllib.parse import urlsplit
 
-import yaml
-
 from nodeattest_kube.errors import KubeconfigError
-from nodeattest_kube.yaml_loader import BoundedLoader
+from nodeattest_parsing import strict_yaml
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_yaml import Scalars
+from nodeattest_parsing.values import JsonObject
 
 __all__ = ["Endpoint", "check_proxy_url", "in_cluster_endpoint", "parse_kubeconfig", "read_kubeconfig"]
 
+_MAX_DEPTH: Final = 64
+"""Levels of YAML; extensions may hold anything."""
+_MAX_VALUES: Final = 1 << 16
+"""Values and keys of YAML; a cluster, a user and a context take some twenty."""
+_UNREADABLE: Final = "write it again with kubectl config view --raw, or put the value in quotes"
 _DOCUMENT_LIMIT: Final = 1 << 20
 """Bytes; a Secret holds no more (core/v1 MaxSecretSize)."""
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -79,12 +85,11 @@ def _parse(document: bytes, context: str | None, *, base: Path | None) -> Endpoi
     if len(document) > _DOCUMENT_LIMIT:
         _refuse(f"at most {_DOCUMENT_LIMIT} bytes", f"{len(document)} bytes", "give one cluster's kubeconfig")
     try:
-        loaded = cast("object", yaml.load(document, Loader=BoundedLoader))  # noqa: S506 - a SafeLoader
-    except Exception as error:  # noqa: BLE001 - PyYAML promises no closed set (an empty !!int is an IndexError); its border
-        _refuse("YAML", f"unreadable text ({type(error).__name__})", "write it again with kubectl config view --raw")
-    if not isinstance(loaded, dict):
-        _refuse("a kubeconfig object", type(loaded).__name__, "check that the Secret's key `value` holds a kubeconfig")
-    config = cast("dict[object, object]", loaded)
+        config = strict_yaml.parse_object(
+            document, scalars=Scalars.KUBERNETES, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES
+        )
+    except ParseError as error:
+        _refuse("a kubeconfig in YAML", f"{error.found} (expected {error.expected})", _UNREADABLE)
     if config.get("kind", "Config") != "Config":
         _refuse("kind Config", "another kind", "give a kubeconfig")
     chosen = context if context is not None else _text(config, "current-context")
@@ -98,7 +103,7 @@ def _parse(document: bytes, context: str | None, *, base: Path | None) -> Endpoi
     return replace(_endpoint(cluster, user, base), user_name=user_name or "")
 
 
-def _endpoint(cluster: dict[object, object], user: dict[object, object], base: Path | None) -> Endpoint:
+def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> Endpoint:
     """Build the value from one cluster and one user."""
     ca_pem = _material(cluster, "certificate-authority", base)
     certificate, key = _material(user, "client-certificate", base), _material(user, "client-key", base)
@@ -119,7 +124,7 @@ def _endpoint(cluster: dict[object, object], user: dict[object, object], base: P
     )
 
 
-def _refuse_the_unsafe(cluster: dict[object, object], user: dict[object, object]) -> None:
+def _refuse_the_unsafe(cluster: JsonObject, user: JsonObject) -> None:
     """Refuse what would run a command, skip verification, or change who we are."""
     for name in _COMMANDS:
         if user.get(name) is not None:
@@ -131,24 +136,20 @@ def _refuse_the_unsafe(cluster: dict[object, object], user: dict[object, object]
         _refuse("a verified server", "insecure-skip-tls-verify", "give certificate-authority-data instead")
 
 
-def _entry(config: dict[object, object], plural: str, name: str, singular: str) -> dict[object, object]:
+def _entry(config: JsonObject, plural: str, name: str, singular: str) -> JsonObject:
     """Find the one named entry of a named list."""
     listed = config.get(plural)
     rows = cast("list[object]", listed) if isinstance(listed, list) else []
-    found = [
-        entry
-        for row in rows
-        if isinstance(row, dict) and (entry := cast("dict[object, object]", row)).get("name") == name
-    ]
+    found = [entry for row in rows if isinstance(row, dict) and (entry := cast("JsonObject", row)).get("name") == name]
     if len(found) != 1:
         _refuse(f"one {singular} of that name", f"{len(found)}", f"check the name of the {singular} in {plural}")
     value = found[0].get(singular)
     if not isinstance(value, dict):
         _refuse(f"{plural}[].{singular} to be an object", type(value).__name__, "write the kubeconfig again")
-    return cast("dict[object, object]", value)
+    return cast("JsonObject", value)
 
 
-def _server(cluster: dict[object, object]) -> str:
+def _server(cluster: JsonObject) -> str:
     """Check the server's URL: HTTPS, a host, no user, query or fragment."""
     text = _text(cluster, "server") or ""
     try:
@@ -198,7 +199,7 @@ def _token(text: str | None) -> str | None:
     return text
 
 
-def _material(holder: dict[object, object], name: str, base: Path | None) -> bytes | None:
+def _material(holder: JsonObject, name: str, base: Path | None) -> bytes | None:
     """Read PEM from ``<name>-data`` (base64), else from the file ``<name>``."""
     data = _text(holder, f"{name}-data")
     if data is not None:
@@ -229,7 +230,7 @@ def _ca(pem: bytes, what: str) -> str:
     return pem.decode("ascii")
 
 
-def _text(holder: dict[object, object], name: str) -> str | None:
+def _text(holder: JsonObject, name: str) -> str | None:
     """Read a string field; absent, null and empty are one (Go's zero value)."""
     value = holder.get(name)
     if value is None or value == "":

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Literal, overload
 
 from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.values import IntegerJsonObject, JsonObject
+from nodeattest_parsing.values import IntegerJsonObject, JsonObject, JsonValue
 
 __all__ = ["Scalars", "parse_object", "parse_objects"]
 
@@ -50,7 +50,7 @@ def parse_object(
         raise ParseError("one document", "no document")
     [value] = found
     if not isinstance(value, dict):
-        raise ParseError("a mapping", "another value")
+        raise ParseError("a mapping", _kind(value))
     return value
 
 
@@ -80,5 +80,17 @@ def parse_objects(
         if isinstance(value, dict):
             found.append(value)
         elif value is not None:
-            raise ParseError("a mapping", "another value")
+            raise ParseError("a mapping", _kind(value))
     return found
+
+
+def _kind(value: JsonValue) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case _:
+            return "a number or a boolean"

@@ -106,7 +106,8 @@ class _Reader:
         if isinstance(event, yaml.AliasEvent):
             raise ParseError("a value", "an alias, which JSON does not have", _line(event.start_mark))
         if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and (event.tag or event.anchor):
-            raise ParseError("a value without a tag or an anchor", "a tag or an anchor", _line(event.start_mark))
+            got = "an anchor" if event.anchor else "a tag"
+            raise ParseError("values without tags and anchors", got, _line(event.start_mark))
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
         if isinstance(event, yaml.SequenceStartEvent):

@@ -301,12 +301,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     ("content", "said"),
     [
         ("", "expected a Kubernetes object, got none"),
-        ("[1]", "expected a Kubernetes object, got a list"),
+        ("[1]", "got a list; expected a mapping"),
         ("kind: Pod", "expected one CertificateSigningRequest, got 0"),
-        ("kind: a\nkind: b", "the key 'kind' stands twice"),
+        ("kind: a\nkind: b", "a duplicate key at line 2"),
         ("a: [", "expected YAML or JSON"),
         ("a: !!python/object:os.system {}", "expected YAML or JSON"),
-        ("a: &x [1]\nb: *x", "an alias"),
+        ("a: &x [1]\nb: *x", "an anchor at line 1"),
     ],
 )
 def test_a_file_that_is_no_request_is_told(
