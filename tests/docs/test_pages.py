@@ -117,6 +117,25 @@ def test_every_policy_that_is_shown_is_valid_but_for_its_keys(tmp_path: Path) ->
         assert [one for one in problems(document) if "endorsementCAs: PEM certificates" not in one] == [], policy
 
 
+def test_every_shell_block_is_run_by_a_test_or_says_why_it_cannot_be() -> None:
+    """The line above a block names the test that runs these commands (with other addresses), or the reason."""
+    wrong: list[str] = []
+    for page in PAGES:
+        lines = page.read_text().splitlines()
+        for number, line in enumerate(lines):
+            if line.strip() not in {"```sh", "```bash"}:
+                continue
+            mark = re.fullmatch(r"<!-- (tested|not run): (.+) -->", lines[number - 1].strip())
+            path, _, name = mark[2].partition("::") if mark is not None else ("", "", "")
+            if mark is None or (mark[1] == "tested" and not has_test(path, name)):
+                wrong.append(f"{page.relative_to(TREE)}:{number + 1}")
+    assert wrong == []
+
+
+def has_test(path: str, name: str) -> bool:
+    return (TREE / path).is_file() and re.search(rf"def {name}\b", (TREE / path).read_text()) is not None
+
+
 def test_every_make_target_exists() -> None:
     text = "\n".join(page.read_text() for page in PAGES)
     targets = set(re.findall(r"`make ([a-z]+)[ `]", text)) | set(re.findall(r"^    make ([a-z]+)", text, re.MULTILINE))

@@ -94,4 +94,6 @@ def _azure(target: StoreLocation, access: StoreAccess) -> Store:
 
 
 def _missing(library: str, extra: str) -> StoreRefusedError:
-    return StoreRefusedError(f"--to: expected the library {library}, got none; pip install 'nodeattest[{extra}]'")
+    return StoreRefusedError(
+        f"--to: expected the library {library}, got none; install the extra {extra} of nodeattest-cli (docs/install.md)"
+    )

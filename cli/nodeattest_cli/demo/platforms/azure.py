@@ -51,7 +51,7 @@ class AzureDemoPlatform:
     def missing() -> Iterable[str]:
         """Need the SDK that gives tokens."""
         if find_spec("azure") is None or find_spec("azure.identity") is None:
-            yield "azure-identity (pip install 'nodeattest[azure]'), or choose another --provider"
+            yield "azure-identity (install the extra azure: docs/install.md), or choose another --provider"
 
     def create_machine(self, number: int) -> MachineSpec:
         """Launch a machine."""

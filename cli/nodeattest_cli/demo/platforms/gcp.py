@@ -63,7 +63,7 @@ class GcpDemoPlatform:
         """Need software TPMs, and Google's library for the controller."""
         yield from missing_tpm_programs()
         if find_spec("google.auth") is None:
-            yield "google-auth (pip install 'nodeattest[gcp]'), or choose another --provider"
+            yield "google-auth (install the extra gcp: docs/install.md), or choose another --provider"
 
     def create_machine(self, number: int, *, project: str = PROJECT, status: str = "RUNNING") -> MachineSpec:
         """Create an instance; whatever its status is, its vTPM answers to whoever has it."""

@@ -27,7 +27,7 @@ def missing_tpm_programs() -> Iterable[str]:
     if absent:
         yield f"{', '.join(absent)} (apt-get install swtpm swtpm-tools), or choose another --provider"
     if find_spec("tpm2_pytss") is None:
-        yield "tpm2-pytss (pip install 'nodeattest[tpm]'), or choose another --provider"
+        yield "tpm2-pytss (install the extra tpm: docs/install.md), or choose another --provider"
 
 
 class TpmDemoPlatform:
