@@ -79,7 +79,7 @@ class _Closable(Protocol):
 class Calls(Counter[str]):
     """Counts the calls to the platform, by service."""
 
-    def __call__(self, service: str, outcome: CallOutcome, seconds: float) -> None:  # noqa: ARG002 - all count
+    def __call__(self, service: str, outcome: CallOutcome, seconds: float) -> None:
         self[service] += 1
 
 

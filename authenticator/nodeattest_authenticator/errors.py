@@ -45,7 +45,7 @@ class Local(StrEnum):
     SERVER_NOT_TRUSTED = "ServerNotTrusted"
     SERVING_FILE_UNSAFE = "ServingFileUnsafe"
     TIMEOUT = "Timeout"
-    TOKEN_MISSING = "TokenMissing"  # noqa: S105 - the name of a reason, not a secret
+    TOKEN_MISSING = "TokenMissing"
 
 
 class Failure(Exception):

@@ -31,11 +31,11 @@ class LazyGroup(click.Group):
         self._lazy = lazy
         self._plugins = plugins
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """List the names: built-in ones in their order, then installed ones."""
         return [*self._lazy, *(plugin.name for plugin in self._installed())]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; None for an unknown one."""
         if cmd_name in self._lazy:
             module, name = self._lazy[cmd_name][0].split(":")
@@ -45,7 +45,7 @@ class LazyGroup(click.Group):
             command = plugin.load() if plugin is not None else None
         return command if isinstance(command, click.Command) else None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show the commands without importing them."""
         rows = [(name, text) for name, (_, text) in self._lazy.items()]
         rows += [(plugin.name, f"(from {plugin.dist.name if plugin.dist else '?'})") for plugin in self._installed()]

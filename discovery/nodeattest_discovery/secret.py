@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 NAMESPACE: Final = "kube-system"
-SECRET_TYPE: Final = "bootstrap.kubernetes.io/token"  # noqa: S105 - the type of a Secret, not a secret
+SECRET_TYPE: Final = "bootstrap.kubernetes.io/token"
 DEFAULT_GROUP: Final = "system:bootstrappers:kubeadm:default-node-token"
 """kubeadm binds the rights of joining nodes to it."""
 _NAME_PREFIX: Final = "bootstrap-token-"

@@ -1,9 +1,10 @@
-"""A provider of somebody else: each rack has a controller that signs for the slot whose cable a question came through.
+"""The provider ``contoso``: each rack has a controller that signs for the slot whose cable a request came through.
 
-Evidence ``contoso/v1`` is ``{"signature": <Ed25519>}`` over ``lp("contoso/v1", provider ID, binding)``. The provider ID
-is ``contoso://<rack>/<slot>``; the policy names each rack's key, in hex, under ``spec.providers.contoso.racks``.
-One step suffices: the binding covers the node's key, so that a signature seen twice serves nobody else.
-"""  # noqa: INP001 - one module, no package
+Evidence ``contoso/v1`` is ``{"signature": <Ed25519>}`` over ``length_prefix("contoso/v1", provider ID, binding)``. The
+provider ID is ``contoso://<rack>/<slot>``; the policy lists each rack's public key, in hex, under
+``spec.providers.contoso.racks``. One request is enough: the binding covers the node's key, so a replayed signature
+serves nobody else.
+"""
 
 from __future__ import annotations
 
@@ -24,33 +25,36 @@ from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeReq
 
 __all__ = ["ContosoAttestor", "ContosoSigner"]
 
+_SIGNATURE = 64
+"""Bytes of an Ed25519 signature (RFC 8032 §5.1.6)."""
+
 
 class ContosoAttestor:
-    """The node's half; its one setting is the ``socket`` to the rack's controller."""
+    """Makes the evidence on the node; its one setting is the ``socket`` of the rack's controller."""
 
     provider, versions, two_step = ProviderName("contoso"), (1,), False
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
         self._socket = Fields.of(dict(settings), "contoso settings", ("socket",)).text("socket", 1, 100)
 
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - one step
-        """Let the rack's controller sign."""
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
+        """Have the rack's controller sign the binding."""
         try:
             with socket.socket(socket.AF_UNIX) as rack:
                 rack.settimeout(5)
                 rack.connect(self._socket)
                 rack.sendall(binding.digest)
-                signature = rack.recv(64, socket.MSG_WAITALL)
+                signature = rack.recv(_SIGNATURE, socket.MSG_WAITALL)
         except OSError:
             signature = b""
-        if len(signature) != 64:  # noqa: PLR2004 - an Ed25519 signature
-            remedy = "see to the rack's controller"
+        if len(signature) != _SIGNATURE:
+            remedy = "check the rack's controller"
             raise Unavailable(Reason.PLATFORM_UNAVAILABLE, "the rack does not answer", remedy=remedy)
         return Evidence(self.provider, 1, {"signature": b64encode(signature)})
 
 
 class ContosoSigner:
-    """The controller's half."""
+    """Verifies the evidence in the controller."""
 
     provider, versions, secure = ProviderName("contoso"), (1,), True
 
@@ -75,7 +79,7 @@ class ContosoSigner:
         )
         return AttestedNode(provider=self.provider, provider_id=provider_id, checks=checks.record())
 
-    verify_serving_attestation_data = verify_client_attestation_data  # the binding tells them apart
+    verify_serving_attestation_data = verify_client_attestation_data  # the binding covers which of the two it is
 
     async def machine_name(self, request: NodeRequest) -> MachineName:
         """Name the request after the node that it asks for."""
@@ -83,7 +87,7 @@ class ContosoSigner:
 
 
 def _signature(evidence: Evidence) -> bytes:
-    return Fields.of(evidence.data, "contoso/v1", ("signature",)).octets("signature", 64, 64)
+    return Fields.of(evidence.data, "contoso/v1", ("signature",)).octets("signature", _SIGNATURE, _SIGNATURE)
 
 
 def _is_signed(settings: Mapping[str, JsonValue], rack: str, signature: bytes, messages: Iterable[bytes]) -> bool:
@@ -93,7 +97,7 @@ def _is_signed(settings: Mapping[str, JsonValue], rack: str, signature: bytes, m
         try:
             rack_key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key if isinstance(key, str) else ""))
             rack_key.verify(signature, message)
-        except (ValueError, InvalidSignature):  # ValueError: no key, or no hex
+        except (ValueError, InvalidSignature):  # ValueError: not a key, or not hex
             continue
         return True
     return False

@@ -2,7 +2,7 @@
 
 Evidence ``contosocloud/v1`` is ``{"ticket": <32 bytes>}``. An instance gets a ticket for a binding from its metadata
 service; Contoso's API, asked over this process's own session, says whose ticket it is and what it is for.
-"""  # noqa: INP001 - one module, no package
+"""
 
 from __future__ import annotations
 

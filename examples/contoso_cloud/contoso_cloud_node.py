@@ -1,4 +1,4 @@
-"""The node's half: a ticket from the instance's metadata service, whose URL is the one setting, ``metadata``."""  # noqa: INP001 - one module, no package
+"""The node's half: a ticket from the instance's metadata service, whose URL is the one setting, ``metadata``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ContosoCloudAttestor:
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
         self._url = Fields.of(dict(settings), "contosocloud settings", ("metadata",)).text("metadata", 1, 200)
 
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - one step
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Get a ticket."""
         try:
             with urllib.request.urlopen(f"{self._url}/ticket/{binding.digest.hex()}", timeout=5) as answer:  # noqa: S310 - the operator's own URL

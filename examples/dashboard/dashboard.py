@@ -4,7 +4,7 @@ Promises: it holds nobody's credentials, and shows each caller the workloads of 
 this caller or to one of the caller's groups. It believes ``X-Authenticated-User`` because it listens on 127.0.0.1 and
 nothing but the sidecar in its pod reaches that; with none, or with two, it answers nobody.
 The page is one document of relative links, so that it works below any path, and runs no script but its own.
-"""  # noqa: INP001 - one module, no package
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from nodeattest_discovery import clusterinfo, jws
 __all__ = ["seeds"]
 
 _SERVER = "https://10.0.0.1:6443"
-_SECRET = "hunter2"  # noqa: S105 - made up, so that a law can look for it
+_SECRET = "hunter2"
 _ENDPOINTS = (
     *("10.0.0.1:6443", "api.example:6443", "[fd00::1]:6443", _SERVER, "https://api.example", "https://[::1]/"),
     *("10.0.0.1", f"{_SERVER}/path", "a@b:1", "[::1%eth0]:1", "[a]:1", "a:0", "::1:1"),

@@ -39,8 +39,8 @@ class Reason(StrEnum):
     KEY_NOT_ALLOWED = "KeyNotAllowed"
     # The Kubernetes object
     REQUESTER_NOT_ALLOWED = "RequesterNotAllowed"
-    TOKEN_NOT_THIS_MACHINES = "TokenNotThisMachines"  # noqa: S105 - the name of a reason, not a secret
-    TOKEN_NOT_NAMED = "TokenNotNamed"  # noqa: S105 - the same
+    TOKEN_NOT_THIS_MACHINES = "TokenNotThisMachines"
+    TOKEN_NOT_NAMED = "TokenNotNamed"
     BOOTSTRAP_CONFIG_UNREADABLE = "BootstrapConfigUnreadable"
     REQUESTER_OVER_BUDGET = "RequesterOverBudget"
     USAGES_NOT_ALLOWED = "UsagesNotAllowed"
@@ -90,8 +90,8 @@ class Reason(StrEnum):
     EVENT_LOG_MISMATCH = "EventLogMismatch"
     TPM_CLOCK_REVERSED = "TPMClockReversed"
     # Challenge provider
-    SECRET_MISSING = "SecretMissing"  # noqa: S105 - the name of a reason, not a secret
-    SECRET_USED = "SecretUsed"  # noqa: S105 - the same
+    SECRET_MISSING = "SecretMissing"
+    SECRET_USED = "SecretUsed"
     # Platforms: clouds and their instances
     PLATFORM_DOCUMENT_MALFORMED = "PlatformDocumentMalformed"
     PLATFORM_DOCUMENT_SIGNATURE_INVALID = "PlatformDocumentSignatureInvalid"
@@ -111,7 +111,7 @@ class Reason(StrEnum):
     # Several proofs at once
     PROOF_MISSING = "ProofMissing"
     # Discovery: a node finds its cluster
-    TOKEN_MALFORMED = "TokenMalformed"  # noqa: S105 - the name of a reason, not a secret
+    TOKEN_MALFORMED = "TokenMalformed"
     CA_PIN_MALFORMED = "CAPinMalformed"
     DISCOVERY_ENDPOINT_MALFORMED = "DiscoveryEndpointMalformed"
     CLUSTER_INFO_MALFORMED = "ClusterInfoMalformed"
@@ -135,7 +135,7 @@ class Reason(StrEnum):
     JWT_EXPIRED = "JWTExpired"
     JWT_NOT_YET_VALID = "JWTNotYetValid"
     JWT_LIFETIME_TOO_LONG = "JWTLifetimeTooLong"
-    TOKEN_REVIEW_REFUSED = "TokenReviewRefused"  # noqa: S105 - the same
+    TOKEN_REVIEW_REFUSED = "TokenReviewRefused"
     ISSUER_DOCUMENT_REFUSED = "IssuerDocumentRefused"
     # Temporary: these only ever travel in Unavailable
     AUTHORITY_UNAVAILABLE = "AuthorityUnavailable"

@@ -30,8 +30,8 @@ __all__ = [
 Contract = Literal["v1beta1", "v1beta2"]
 
 _CLUSTER_LABEL: Final = "cluster.x-k8s.io/cluster-name"
-_SECRET_TYPE: Final = "cluster.x-k8s.io/secret"  # noqa: S105 - the type of a Secret, not a secret
-_TOKEN_TYPE: Final = "bootstrap.kubernetes.io/token"  # noqa: S105 - the same
+_SECRET_TYPE: Final = "cluster.x-k8s.io/secret"
+_TOKEN_TYPE: Final = "bootstrap.kubernetes.io/token"
 
 
 @dataclass(frozen=True, slots=True)

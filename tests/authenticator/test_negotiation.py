@@ -33,7 +33,7 @@ class Fixed:
     def __init__(self, *versions: int) -> None:
         self.versions: tuple[int, ...] = versions
 
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - nothing is bound
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         return Evidence(self.provider, self.versions[0], {})
 
 

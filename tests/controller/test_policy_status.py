@@ -224,7 +224,7 @@ class _Nothing(LeaderOwnsAll):
     def owns_management(self) -> bool:
         return False
 
-    def owns(self, cluster: ClusterKey) -> bool:  # noqa: ARG002 - the seam's signature
+    def owns(self, cluster: ClusterKey) -> bool:
         return True
 
 

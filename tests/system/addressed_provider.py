@@ -56,7 +56,7 @@ class Addressed:
 
     provider, versions, two_step = ADDRESSED, (1,), False
 
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - nothing is proved
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         return Evidence(ADDRESSED, 1, {})
 
 

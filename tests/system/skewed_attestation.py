@@ -32,7 +32,7 @@ class OldAttestor:
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
         self._settings = settings
 
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - one step
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Make the MAC."""
         version = self.versions[0]
         return Evidence(PROVIDER, version, {"mac": b64encode(_mac(self._settings, version, binding))})
@@ -43,7 +43,7 @@ class NewAttestor(OldAttestor):
 
     versions = (2, 1)
 
-    def in_version(self, version: int) -> Attestor:  # noqa: ARG002 - there is one older version
+    def in_version(self, version: int) -> Attestor:
         """Return the attestor of the older version."""
         return OldAttestor(self._settings)
 

@@ -44,7 +44,7 @@ __all__ = [
 
 API_VERSION: Final = "config.nodeattest.x-k8s.io/v1alpha1"
 KIND: Final = "KubeletAuthenticatorConfiguration"
-TOKEN_FILE: Final = "bootstrap-token"  # noqa: S105 - the name of a file in the cache directory
+TOKEN_FILE: Final = "bootstrap-token"
 DEFAULT_TIMEOUT: Final = 60
 """Seconds for one exec: longer than a busy controller takes, shorter than anybody's patience."""
 _MAX_TIMEOUT: Final = 3600

@@ -35,7 +35,7 @@ class State(StrEnum):
 
     VALID = "valid"
     INVALID = "invalid: not this token's over this text"
-    NO_TOKEN = "no token signs by this id"  # noqa: S105 - a state, not a secret
+    NO_TOKEN = "no token signs by this id"
     UNCHECKED = "not checked: the tokens cannot be read"
     MISSING = "missing: no signer has been there; nodeattest cluster-info sign"
 

@@ -95,7 +95,7 @@ def _read(token: str | None, token_file: Path | None) -> bytes:
     if token_file is not None:
         with token_file.open("rb") as file:
             return file.read(2 * MAX_SIZE).strip()
-    if token == "-":  # noqa: S105 - no secret, but where one is read
+    if token == "-":
         return sys.stdin.buffer.read(2 * MAX_SIZE).strip()
     click.echo(_ON_COMMAND_LINE, err=True)
     return (token or "").encode("utf-8", "surrogateescape")

@@ -29,7 +29,7 @@ __all__ = ["ChallengeKeys"]
 
 _LOG: Final = logging.getLogger(__name__)
 
-SECRET_NAME: Final = "node-attestation-challenge-keys"  # noqa: S105 - a Secret's name, not a secret
+SECRET_NAME: Final = "node-attestation-challenge-keys"
 ROTATED_AT: Final = "attestation.cluster.x-k8s.io/rotated-at"
 KEY_BYTES: Final = 32
 RETRY: Final = 2.0

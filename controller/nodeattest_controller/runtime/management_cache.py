@@ -53,7 +53,7 @@ LEDGER_RETRY: Final = 0.2
 SYNC_TIMEOUT: Final = 1.0
 """Seconds to wait for a new infrastructure kind's first list; after that the request waits, not its worker."""
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
-SECRET_SUFFIX: Final = "-attestation"  # noqa: S105 - a Secret's name, not a secret
+SECRET_SUFFIX: Final = "-attestation"
 
 
 class ManagementCache:

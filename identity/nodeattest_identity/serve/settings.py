@@ -53,7 +53,7 @@ class KubeconfigSecretsSource:
     """The cluster ``C`` of the namespace ``N`` is the issuer ``<base_url>/N/C``; without a slash at the end."""
     namespace: str | None = None
     """Of the Secrets; None for all namespaces."""
-    secret_suffix: str = "-kubeconfig"  # noqa: S105 - how a Secret's name ends
+    secret_suffix: str = "-kubeconfig"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ class AwsAttestor:
         """Tell the instance's provider ID, as cloud-provider-aws spells it; raises Unavailable or Denied."""
         return str(parse_document(Session.begin(self._service).document()))
 
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - one step
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Make the evidence; Unavailable without metadata service, Denied without role or with strange answers."""
         session = Session.begin(self._service)
         document = session.document()

@@ -47,7 +47,7 @@ class AzureAttestor:
         host, port = endpoint(text(settings.get("metadataEndpoint", _ENDPOINT), "azure.metadataEndpoint"))
         self._service = MetadataService(host, port, name="Azure's metadata service")
 
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - one step: nobody challenges
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Get a document for a CSR; raises Unavailable."""
         nonce = nonce_for(binding.digest)
         for _ in range(_ATTEMPTS):

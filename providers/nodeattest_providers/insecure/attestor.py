@@ -28,6 +28,6 @@ class InsecureAttestor:
                 remedy="take them out of the configuration",
             )
 
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - nothing is bound
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Make the empty evidence."""
         return Evidence(self.provider, self.versions[0], {})

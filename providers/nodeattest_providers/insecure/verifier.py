@@ -30,7 +30,7 @@ class InsecureSigner:
     secure = False
     reads_infrastructure = False
 
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:  # noqa: ARG002 - there is nothing to compare with
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Accept empty evidence of a bootstrap token; a node's own request is ``Denied``."""
         checks = Checks()
         check_block(checks, request.evidence, self.provider, self.versions)
@@ -46,7 +46,7 @@ class InsecureSigner:
         )
         return AttestedNode(provider=self.provider, provider_id=request.csr.provider_id, checks=checks.record())
 
-    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:  # noqa: ARG002 - the same for all
+    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Refuse: without proof nobody may vouch for a node's addresses."""
         raise Denied(
             Reason.SERVING_NOT_ALLOWED,

@@ -21,6 +21,6 @@ class NullAttestor:
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
         del settings
 
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:  # noqa: ARG002 - a rubber stamp
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Make the empty evidence."""
         return Evidence(self.provider, self.versions[0], {})

@@ -21,7 +21,7 @@ class NullSigner:
     versions: tuple[int, ...] = (1,)
     secure = False
 
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:  # noqa: ARG002 - a rubber stamp
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Accept."""
         checks = Checks()
         check_block(checks, request.evidence, self.provider, self.versions)

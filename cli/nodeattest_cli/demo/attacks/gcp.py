@@ -64,7 +64,7 @@ def _tpm_signer(context: AttackContext) -> CsrOutcome:
 
 def _token(context: AttackContext) -> CsrOutcome:
     """Show an instance identity token, such as any process on an instance gets."""
-    token = "eyJhbGciOiJub25lIn0.eyJhdWQiOiJub2RlYXR0ZXN0In0."  # noqa: S105 - of algorithm none
+    token = "eyJhbGciOiJub25lIn0.eyJhdWQiOiJub2RlYXR0ZXN0In0."
     evidence = Evidence(ProviderName("gcp"), 1, {"identityToken": token})
     return submit_with_evidence(context, context.victim.identity, context.victim.attestor, lambda _: evidence)
 

@@ -55,7 +55,7 @@ class AwsDemoPlatform:
             packages = " ".join(f"'{package}'" for package in dict.fromkeys(absent))
             yield f"{', '.join(dict.fromkeys(absent))} (pip install {packages}), or choose another --provider"
 
-    def create_machine(self, number: int) -> MachineSpec:  # noqa: ARG002 - AWS names its machines itself
+    def create_machine(self, number: int) -> MachineSpec:
         """Run an instance."""
         instance = self.cloud.launch(role=ROLE, tags=_TAG)
         return MachineSpec(

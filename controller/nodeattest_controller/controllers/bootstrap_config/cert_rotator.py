@@ -32,7 +32,7 @@ from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["SECRET_NAME", "CertRotator"]
 
-SECRET_NAME: Final = "node-attestation-webhook-certificates"  # noqa: S105 - a Secret's name, not a secret
+SECRET_NAME: Final = "node-attestation-webhook-certificates"
 PERIOD: Final = 30.0
 """Seconds between two looks; how long another's change of Secret or configuration may last."""
 RETRY: Final = 2.0

@@ -122,7 +122,7 @@ class _Looker:
         cluster = self._standing()
         return cluster is not None and await self._keeper.look(cluster, self._time())
 
-    async def failed(self, error: ApiError, failures: int, pause: float) -> None:  # noqa: ARG002 - told once in a while, however many
+    async def failed(self, error: ApiError, failures: int, pause: float) -> None:
         """Tell that the tokens, or what they are for, cannot be read."""
         self._reporter.cannot_look(error, pause)
 

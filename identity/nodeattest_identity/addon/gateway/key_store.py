@@ -32,7 +32,7 @@ from nodeattest_kube.jsontypes import JsonObject, dig_text
 
 __all__ = ["SECRET_NAME", "KeyStore"]
 
-SECRET_NAME: Final = "addon-auth-gateway-keys"  # noqa: S105 - a Secret's name, not a secret
+SECRET_NAME: Final = "addon-auth-gateway-keys"
 _DATA: Final = "keys.json"
 _REREAD: Final = 60.0
 """Seconds between two looks; a new key waits more than an hour before it signs."""

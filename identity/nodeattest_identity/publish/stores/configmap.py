@@ -59,8 +59,8 @@ class ConfigMapStore:
         path: str,
         body: bytes,
         *,
-        content_type: str,  # noqa: ARG002 - whoever serves it decides
-        cache_control: str,  # noqa: ARG002 - the same
+        content_type: str,
+        cache_control: str,
         version: str | None,
     ) -> None:
         """Replace one key."""

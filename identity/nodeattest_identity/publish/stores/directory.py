@@ -64,8 +64,8 @@ class DirectoryStore:
         path: str,
         body: bytes,
         *,
-        content_type: str,  # noqa: ARG002 - the web server's matter
-        cache_control: str,  # noqa: ARG002 - the same
+        content_type: str,
+        cache_control: str,
         version: str | None,
     ) -> None:
         """Replace a file."""

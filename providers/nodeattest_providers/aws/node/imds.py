@@ -31,7 +31,7 @@ NAME: Final = "the EC2 instance metadata service"
 _TTL: Final = MappingProxyType({"X-aws-ec2-metadata-token-ttl-seconds": "60"})
 """Seconds, of 1 to 21600."""
 _HEADER: Final = "X-aws-ec2-metadata-token"
-_TOKEN_PATH: Final = "/latest/api/token"  # noqa: S105 - a path
+_TOKEN_PATH: Final = "/latest/api/token"
 _ROLES_PATH: Final = "/latest/meta-data/iam/security-credentials/"
 _DOCUMENT_PATH: Final = "/latest/dynamic/instance-identity/document"
 _SIGNATURE_PATH: Final = "/latest/dynamic/instance-identity/rsa2048"

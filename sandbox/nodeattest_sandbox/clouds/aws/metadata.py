@@ -25,7 +25,7 @@ from nodeattest_sandbox.clouds.aws.state import Cloud, Machine, Tokens
 __all__ = ["MetadataApp"]
 
 _TTL: Final = "X-aws-ec2-metadata-token-ttl-seconds"
-_TOKEN: Final = "X-aws-ec2-metadata-token"  # noqa: S105 - the name of a header
+_TOKEN: Final = "X-aws-ec2-metadata-token"
 _LONGEST: Final = 21600
 """Seconds."""
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"

@@ -29,7 +29,7 @@ _INSTANCES: Final = re.compile(
     r"/compute/v1/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)/instances"
     r"(?:/(?P<name>[^/]+)(?P<identity>/getShieldedInstanceIdentity)?)?"
 )
-_TOKEN: Final = "/token"  # noqa: S105 - a path
+_TOKEN: Final = "/token"
 _MOST: Final = 500
 
 
