@@ -166,3 +166,11 @@ def test_a_rack_that_does_not_answer_is_asked_again_later(tmp_path: Path) -> Non
     attestor = registry.make_attestor(CONTOSO, {"socket": str(tmp_path / "nobody")})
     with pytest.raises(Unavailable):
         attestor.attest(Binding(PIN, SIGNER_NAME, bytes(32)))
+
+
+def test_the_page_shows_the_example_as_it_is_and_it_is_short() -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "write-a-provider.md").read_text()
+    module = (EXAMPLE / "contoso_attestation.py").read_text()
+    assert f"```python\n{module}```" in page
+    assert f"```toml\n{(EXAMPLE / 'pyproject.toml').read_text()}```" in page
+    assert len(module.splitlines()) < 150
