@@ -12,14 +12,14 @@ from fuzz.keys import NOW
 from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
-from nodeattest_cli.cluster_info.view import look
+from nodeattest_cli.cluster_info.view import view_of
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
+from nodeattest_cli.output import to_yaml
 from nodeattest_cli.token import gotemplate, jsonpath
-from nodeattest_cli.token.printing import printer
+from nodeattest_cli.token.model import read, warnings
+from nodeattest_cli.token.output import printer
 from nodeattest_cli.token.table import table
-from nodeattest_cli.token.view import read, warnings
-from nodeattest_cli.token.yamltext import to_yaml
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_parsing.durations import format_duration, parse_duration
@@ -70,7 +70,7 @@ def _cluster_info(data: bytes) -> bool:
     found = _object(data)
     if found is None:
         return False
-    seen = look(found, [_SIGNER])
+    seen = view_of(found, [_SIGNER])
     require(all(map(str.isprintable, seen.to_text(NOW).split("\n"))), "printable lines")
     require(bool(seen.problem) == (seen.info is None), "a problem where there is nothing to believe")
     return seen.is_sound

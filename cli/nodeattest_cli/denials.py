@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from nodeattest_cli.errors import UserError
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["told"]
+__all__ = ["user_errors"]
 
 
 @contextmanager
-def told(what: str) -> Generator[None]:
+def user_errors(what: str) -> Generator[None]:
     """Turn ``Denied`` and ``Unavailable`` within the block into ``UserError`` about ``what``."""
     try:
         yield

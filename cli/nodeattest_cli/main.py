@@ -37,7 +37,10 @@ _COMMANDS: Final = {
     "discovery": ("nodeattest_cli.discovery:discovery", "Serve cluster-info to nodes that know a bootstrap token."),
     "explain": ("nodeattest_cli.explain.command:explain", "Replay a stored request: each check, expected and got."),
     "issuer": ("nodeattest_cli.issuer.command:issuer", "Let tokens of service accounts be verified anywhere."),
-    "machines": ("nodeattest_cli.machines:machines", "Which machines are attested, until when; reset or readmit one."),
+    "machines": (
+        "nodeattest_cli.machines.command:machines",
+        "Which machines are attested, until when; reset or readmit one.",
+    ),
     "policy": ("nodeattest_cli.policies:policy", "Check attestation policies; learn register values for them."),
     "render": ("nodeattest_cli.render:render", "Render Cluster API's bootstrap configuration for attested machines."),
     "token": ("nodeattest_cli.token.command:token", "Create, list and delete bootstrap tokens, as kubeadm token does."),

@@ -17,7 +17,7 @@ import click
 
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.learn import learn
+from nodeattest_cli.policy_learn.command import learn
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selects

@@ -20,7 +20,7 @@ import click
 
 from nodeattest_cli.documents import read_objects, read_text
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.grafting import grafted
+from nodeattest_cli.yaml_edit import edit
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
     Rendered,
     RenderingRefused,
@@ -124,14 +124,14 @@ def _rendered(part: str, path: str, plan: RenderOptions, exec_api_version: objec
     for document in found:
         name = f"{text(document, 'kind')} {key_of(document)}"
         if not is_rendered_kind(document):
-            written.append(grafted(json.dumps(document), document, document))
+            written.append(edit(json.dumps(document), document, document))
             continue
         made = _one(document, _for_version(document, plan, exec_api_version), name)
         if not made.changes:
             said.append(f"{name}: rendered already")
         said += [f"{name}: {change}" for change in made.changes]
         alone = len(found) == 1 and not text(document, "kind").endswith("List")
-        written.append(grafted(body if alone else json.dumps(document), document, made.document))
+        written.append(edit(body if alone else json.dumps(document), document, made.document))
         if alone and not made.changes:
             return _Part(part, part, tuple(said))
     return _Part(part, (head or "") + "---\n".join(written), tuple(said))

@@ -17,8 +17,8 @@ import yaml
 from nodeattest_cli.connection import Connection
 from nodeattest_cli.main import main
 from nodeattest_cli.token.jsonpath import compile_template
-from nodeattest_cli.token.printing import printer
-from nodeattest_cli.token.view import TokenView
+from nodeattest_cli.token.model import TokenView
+from nodeattest_cli.token.output import printer
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_sandbox.control_plane import ControlPlane
 

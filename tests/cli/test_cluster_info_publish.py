@@ -14,7 +14,7 @@ from cluster_info_tool import RBAC, ROLE, SECRETS, ClusterInfoTool
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from nodeattest_cli.cluster_info.writing import Publication, uncrossed
+from nodeattest_cli.cluster_info.update import Publication, retry_on_conflict
 from nodeattest_cli.errors import UserError
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.token import generate
@@ -167,7 +167,7 @@ async def test_who_writes_before_us_each_time_is_told_in_the_end() -> None:
 
     attempts: list[str] = []
     with pytest.raises(Conflict):
-        await uncrossed(crossed)
+        await retry_on_conflict(crossed)
     assert len(attempts) == 5
 
 

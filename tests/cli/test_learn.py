@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.learned import Booted, booted, propose
 from nodeattest_cli.main import main
 from nodeattest_cli.policies import problems
+from nodeattest_cli.policy_learn.baseline import Booted, booted, propose
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject

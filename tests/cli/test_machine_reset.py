@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from attested_fleet import LEDGERS, PINS, SPKI, AttestedFleet
 
-from nodeattest_cli.machine_reset import what_it_clears
+from nodeattest_cli.machines.reset import what_it_clears
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items

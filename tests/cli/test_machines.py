@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeattest_cli.machines import attested, survives
+from nodeattest_cli.machines.list import attested, survives
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import mapping, rfc3339

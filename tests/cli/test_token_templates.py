@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodeattest_cli.output import to_yaml
 from nodeattest_cli.token import gotemplate, jsonpath
-from nodeattest_cli.token.yamltext import to_yaml
 from nodeattest_kube.jsontypes import JsonObject
 
 TOKEN: JsonObject = {

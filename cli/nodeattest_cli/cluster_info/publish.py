@@ -19,11 +19,11 @@ from urllib.parse import quote
 import click
 
 from nodeattest_cli.cluster_info.publication import ROLE, kubeconfig_of, namespace, role, role_binding
-from nodeattest_cli.cluster_info.writing import Publication
+from nodeattest_cli.cluster_info.update import Publication
 from nodeattest_cli.connection import Connection, ask, cluster_options
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.token.given import given_text, token_of
-from nodeattest_cli.token.making import DEFAULT_TTL, Wish, make, secret_path, store, warning
+from nodeattest_cli.token.factory import DEFAULT_TTL, TokenSpec, make, secret_path, store, warning
+from nodeattest_cli.token.input import parse_token, read_text
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import NAMESPACE
 from nodeattest_discovery.secret import TokenSecret, stored_token
@@ -100,10 +100,12 @@ def publish(
 
 def _token(word: str | None, file: str | None, ttl: str) -> TokenSecret | None:
     """Make the token; none where the word is empty."""
-    given = given_text(word, file)
+    given = read_text(word, file)
     if given == "":
         return None
-    wish = Wish(token=token_of(given) if given else None, ttl=ttl, ttl_option="--token-ttl", description=_DESCRIPTION)
+    wish = TokenSpec(
+        token=parse_token(given) if given else None, ttl=ttl, ttl_option="--token-ttl", description=_DESCRIPTION
+    )
     return make(wish, datetime.now(UTC), generate)
 
 

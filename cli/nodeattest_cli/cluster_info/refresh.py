@@ -11,10 +11,10 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.cluster_info.personal import PersonalCluster, read, write
+from nodeattest_cli.cluster_info.kubeconfig import PersonalCluster, read, write
 from nodeattest_cli.cluster_info.publication import check_option
 from nodeattest_cli.connection import Connection, cluster_options
-from nodeattest_cli.denials import told
+from nodeattest_cli.denials import user_errors
 from nodeattest_cli.errors import UserError
 from nodeattest_discovery.clusterinfo import ClusterInfo, parse_bundle
 from nodeattest_discovery.node.environment import Environment
@@ -60,7 +60,7 @@ def _news(known: PersonalCluster, server: str | None, *, take_server: bool) -> C
     """Ask, and believe only what the agent would."""
     said: list[str] = []
     environment = Environment(tell=said.append, limit=_LIMIT)
-    with told("cluster-info"):
+    with user_errors("cluster-info"):
         name = None if server else known.tls_server_name
         found = ask_for_news(
             [server or known.server],

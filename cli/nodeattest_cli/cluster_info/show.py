@@ -9,9 +9,9 @@ from typing import Final
 import click
 
 from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing_tokens
-from nodeattest_cli.cluster_info.view import View, look
+from nodeattest_cli.cluster_info.view import View, view_of
 from nodeattest_cli.connection import Connection, ask, cluster_options
-from nodeattest_cli.token.yamltext import to_yaml
+from nodeattest_cli.output import to_yaml
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY
 from nodeattest_discovery.token import BootstrapToken
@@ -42,7 +42,7 @@ def show(*, path: str | None, output: str, kubeconfig: str | None, context: str 
     if output == "kubeconfig":
         click.echo(text(found, "data", KUBECONFIG_KEY), nl=False, color=True)  # to the byte
         return 0
-    seen = look(found, tokens)
+    seen = view_of(found, tokens)
     click.echo(_printed(seen, output), nl=False)
     return 0 if seen.is_sound else _UNSOUND
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import click
 
 from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing_tokens
-from nodeattest_cli.cluster_info.writing import uncrossed
+from nodeattest_cli.cluster_info.update import retry_on_conflict
 from nodeattest_cli.connection import Connection, ask, cluster_options
-from nodeattest_cli.denials import told
+from nodeattest_cli.denials import user_errors
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.token.given import given_token
-from nodeattest_cli.token.yamltext import to_yaml
+from nodeattest_cli.output import to_yaml
+from nodeattest_cli.token.input import read_token
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_discovery import jws
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, PATH, SIGNATURE_PREFIX, parse
@@ -39,13 +39,13 @@ def sign(*, token_file: str | None, path: str | None, kubeconfig: str | None, co
     """
     if path is not None and path == token_file:
         raise UserError("expected cluster-info and the token in two places, got one")
-    token = given_token(None, token_file)
+    token = read_token(None, token_file)
     if path is not None:
         if token is None:
             raise UserError("without a cluster: say which token signs, with --token-file")
         click.echo(to_yaml(_signed(from_file(path), token)), nl=False)
         return
-    ids = ask(Connection(kubeconfig, context), lambda client: uncrossed(lambda: _sign(client, token)))
+    ids = ask(Connection(kubeconfig, context), lambda client: retry_on_conflict(lambda: _sign(client, token)))
     click.echo(f"cluster-info is signed by {', '.join(ids) or 'nobody: no token has the usage signing'}")
 
 
@@ -77,6 +77,6 @@ def _signed(found: JsonObject, token: BootstrapToken) -> JsonObject:
 def _check(found: JsonObject) -> str:
     """Return the text that is signed; nobody signs what no machine may believe."""
     kubeconfig = text(found, "data", KUBECONFIG_KEY)
-    with told("cluster-info"):
+    with user_errors("cluster-info"):
         parse(kubeconfig)
     return kubeconfig

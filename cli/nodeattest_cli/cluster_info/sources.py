@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from nodeattest_cli.cluster_info.publication import config_map
 from nodeattest_cli.documents import read_objects, read_text
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.token.listing import token_secrets
+from nodeattest_cli.token.list import token_secrets
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import NAME, PATH
 from nodeattest_discovery.controllers.bootstrap_signer.decide import find_signing_tokens

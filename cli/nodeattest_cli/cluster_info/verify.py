@@ -12,9 +12,9 @@ import click
 
 from nodeattest_cli.cluster_info.sources import from_file
 from nodeattest_cli.cluster_info.view import subject_of
-from nodeattest_cli.denials import told
+from nodeattest_cli.denials import user_errors
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.token.given import given_token
+from nodeattest_cli.token.input import read_token
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery import jws, pins
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX, ClusterInfo, parse
@@ -53,13 +53,13 @@ def verify(
     """
     if bool(server) == (path is not None):
         raise UserError("expected servers (host:port) or --file, one of them")
-    with told("SERVER"):
+    with user_errors("SERVER"):
         for one in server:
             parse_endpoint(one)
     if path is not None and path == token_file:
         raise UserError("expected cluster-info and the token in two places, got one")
     wanted = _pins(hashes, unsafe=unsafe)
-    token = given_token(None, token_file)
+    token = read_token(None, token_file)
     if token is None:
         raise UserError("--token-file: expected a token, got none")
     try:
@@ -79,7 +79,7 @@ def _pins(hashes: Sequence[str], *, unsafe: bool) -> frozenset[CaPin] | None:
         raise UserError(
             "expected --discovery-token-ca-cert-hash, or --discovery-token-unsafe-skip-ca-verification to do without"
         )
-    with told("--discovery-token-ca-cert-hash"):
+    with user_errors("--discovery-token-ca-cert-hash"):
         return frozenset(map(pins.parse, hashes)) or None
 
 

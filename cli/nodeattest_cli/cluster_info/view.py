@@ -23,7 +23,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.times import format_rfc3339
 from nodeattest_providers.errors import Denied
 
-__all__ = ["State", "View", "look"]
+__all__ = ["State", "View", "view_of"]
 
 _COLUMN: Final = 13
 _SHOWN: Final = 64
@@ -99,7 +99,7 @@ class View:
             yield _line("" if number else "signatures", f"{token}  {state}")
 
 
-def look(config_map: JsonObject, tokens: Sequence[BootstrapToken] | None) -> View:
+def view_of(config_map: JsonObject, tokens: Sequence[BootstrapToken] | None) -> View:
     """Judge a ConfigMap; ``tokens`` are those that sign now, None where nobody may read them."""
     kubeconfig = text(config_map, "data", KUBECONFIG_KEY)
     info, problem = None, ""

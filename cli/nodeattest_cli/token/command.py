@@ -13,8 +13,8 @@ __all__ = ["token"]
 _COMMANDS: Final = {
     "create": ("nodeattest_cli.token.create:create", "Create a bootstrap token in the cluster, and print it."),
     "delete": ("nodeattest_cli.token.delete:delete", "Delete bootstrap tokens."),
-    "generate": ("nodeattest_cli.token.generating:generate_token", "Print a random token, and create nothing."),
-    "list": ("nodeattest_cli.token.listing:list_tokens", "List the cluster's bootstrap tokens, secrets included."),
+    "generate": ("nodeattest_cli.token.generate:generate_token", "Print a random token, and create nothing."),
+    "list": ("nodeattest_cli.token.list:list_tokens", "List the cluster's bootstrap tokens, secrets included."),
 }
 
 

@@ -11,20 +11,20 @@ from typing import Final
 
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.token.given import token_of
-from nodeattest_cli.token.making import DEFAULT_TTL, Wish
+from nodeattest_cli.token.factory import DEFAULT_TTL, TokenSpec
+from nodeattest_cli.token.input import parse_token
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["wishes_of"]
+__all__ = ["token_specs"]
 
 _VERSIONS: Final = frozenset(f"kubeadm.k8s.io/v1beta{number}" for number in (2, 3, 4))
 _KIND: Final = "InitConfiguration"
 _FIELDS: Final = frozenset({"token", "description", "ttl", "expires", "usages", "groups"})
 
 
-def wishes_of(path: str) -> list[Wish]:
+def token_specs(path: str) -> list[TokenSpec]:
     """Read what is asked for; one token by default where the file lists none. Raises ``UserError``."""
     found = [one for one in read_objects(path) if text(one, "kind") == _KIND]
     if len(found) != 1 or text(found[0], "apiVersion") not in _VERSIONS:
@@ -35,7 +35,7 @@ def wishes_of(path: str) -> list[Wish]:
     return list(_wishes(listed or [{}]))
 
 
-def _wishes(listed: list[JsonValue]) -> Iterator[Wish]:
+def _wishes(listed: list[JsonValue]) -> Iterator[TokenSpec]:
     for number, entry in enumerate(listed):
         where = f"bootstrapTokens[{number}]"
         if not isinstance(entry, dict):
@@ -46,10 +46,10 @@ def _wishes(listed: list[JsonValue]) -> Iterator[Wish]:
         yield _wish(entry, where)
 
 
-def _wish(entry: JsonObject, where: str) -> Wish:
+def _wish(entry: JsonObject, where: str) -> TokenSpec:
     if entry.get("expires"):
         raise UserError(f"{where}.expires: say ttl instead: a time in a file is past before it is noticed")
-    return Wish(
+    return TokenSpec(
         token=_token(entry, where),
         usages=_words(entry, "usages", where),
         groups=_words(entry, "groups", where),
@@ -60,7 +60,7 @@ def _wish(entry: JsonObject, where: str) -> Wish:
 
 def _token(entry: JsonObject, where: str) -> BootstrapToken | None:
     written = _text(entry, "token", where)
-    return token_of(written) if written else None
+    return parse_token(written) if written else None
 
 
 def _text(entry: JsonObject, name: str, where: str) -> str:

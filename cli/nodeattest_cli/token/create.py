@@ -16,12 +16,12 @@ from click.core import ParameterSource
 
 from nodeattest_cli.connection import Connection, ask, cluster_options
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.token.configuration import wishes_of
-from nodeattest_cli.token.given import given_token
-from nodeattest_cli.token.joining import Joiner, check_certificate_key, check_provider, join_command
-from nodeattest_cli.token.making import DEFAULT_TTL, Wish, make, store, warning
-from nodeattest_cli.token.printing import Printer, printer
-from nodeattest_cli.token.view import view_of
+from nodeattest_cli.token.configuration import token_specs
+from nodeattest_cli.token.factory import DEFAULT_TTL, TokenSpec, make, store, warning
+from nodeattest_cli.token.input import read_token
+from nodeattest_cli.token.join_command import Joiner, check_certificate_key, check_provider, join_command
+from nodeattest_cli.token.model import view_of
+from nodeattest_cli.token.output import Printer, printer
 from nodeattest_discovery.secret import DEFAULT_GROUP, TokenSecret
 from nodeattest_discovery.token import generate
 from nodeattest_kube.client import ApiClient
@@ -80,11 +80,11 @@ def create(
     shape = _shape(output, Joiner(join_with), provider, certificate_key, print_join_command=print_join_command)
     if config is not None:
         _check_unmixed(click.get_current_context())
-        wishes = wishes_of(config)
+        wishes = token_specs(config)
     else:
-        given = given_token(token, token_file)
+        given = read_token(token, token_file)
         wishes = [
-            Wish(token=given, usages=_words(usages), groups=_words(groups), ttl=ttl, description=description),
+            TokenSpec(token=given, usages=_words(usages), groups=_words(groups), ttl=ttl, description=description),
         ]
     now = datetime.now(UTC)
     made = [make(wish, now, generate) for wish in wishes]

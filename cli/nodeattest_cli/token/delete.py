@@ -11,10 +11,10 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, ask, cluster_options
-from nodeattest_cli.denials import told
+from nodeattest_cli.denials import user_errors
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.token.given import given_text
-from nodeattest_cli.token.making import secret_path
+from nodeattest_cli.token.factory import secret_path
+from nodeattest_cli.token.input import read_text
 from nodeattest_discovery.token import parse_id
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 
@@ -47,8 +47,8 @@ def delete(
 
 
 def _id(word: str) -> str:
-    with told("the token"):
-        return parse_id(given_text(word, None) or "")
+    with user_errors("the token"):
+        return parse_id(read_text(word, None) or "")
 
 
 async def _delete(client: ApiClient, ids: Sequence[str], *, ignore_not_found: bool, dry_run: bool) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from nodeattest_cli.token.view import TokenView
+from nodeattest_cli.token.model import TokenView
 from nodeattest_parsing.times import format_rfc3339
 
 __all__ = ["short", "table"]

@@ -2,7 +2,7 @@
 
 Promises: nothing is written but standard output, a section of YAML for a person to read and apply; hex is quoted, so
 that no YAML reader takes it for a number.
-Leaves to others: the merging (``learned``).
+Leaves to others: the merging (``baseline``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import click
 
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.learned import Booted, Proposal, booted, propose
+from nodeattest_cli.policy_learn.baseline import Booted, Proposal, booted, propose
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import policy_for
 from nodeattest_kube import paths

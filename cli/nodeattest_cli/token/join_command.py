@@ -11,7 +11,7 @@ import re
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_cli.denials import told
+from nodeattest_cli.denials import user_errors
 from nodeattest_cli.errors import UserError
 from nodeattest_discovery.clusterinfo import parse_bundle
 from nodeattest_discovery.pins import CaPin, pin_of
@@ -71,5 +71,5 @@ def _pins(endpoint: Endpoint) -> list[CaPin]:
     """Pin each CA once, in the bundle's order."""
     if endpoint.ca_pem is None:
         raise UserError("the kubeconfig: expected certificate-authority-data, of which machines pin the CA, got none")
-    with told("the kubeconfig's CA"):
+    with user_errors("the kubeconfig's CA"):
         return list(dict.fromkeys(pin_of(certificate) for certificate in parse_bundle(endpoint.ca_pem.encode())))

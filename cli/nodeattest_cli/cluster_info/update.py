@@ -19,7 +19,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["Publication", "uncrossed"]
+__all__ = ["Publication", "retry_on_conflict"]
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Publication:
     async def write(self) -> None:
         """Create or replace it, as it was when it was looked at; what says the same stays, with its signatures."""
         click.echo(self._intent())
-        await uncrossed(self._write, again=self.look)
+        await retry_on_conflict(self._write, again=self.look)
 
     def _intent(self) -> str:
         if self._found is None:
@@ -69,7 +69,9 @@ class Publication:
         return same_cluster(text(found, "data", KUBECONFIG_KEY), self._kubeconfig)
 
 
-async def uncrossed(write: Callable[[], Awaitable[T]], *, again: Callable[[], Awaitable[None]] | None = None) -> T:
+async def retry_on_conflict(
+    write: Callable[[], Awaitable[T]], *, again: Callable[[], Awaitable[None]] | None = None
+) -> T:
     """Write, and once more each time that somebody else wrote first; ``again`` reads anew."""
     for _ in range(_ATTEMPTS - 1):
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from nodeattest_cli.denials import told
+from nodeattest_cli.denials import user_errors
 from nodeattest_cli.errors import UserError
 from nodeattest_discovery.secret import (
     DEFAULT_GROUP,
@@ -30,7 +30,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.durations import format_duration, parse_duration
 from nodeattest_parsing.errors import ParseError
 
-__all__ = ["DEFAULT_TTL", "Wish", "make", "secret_path", "store", "warning"]
+__all__ = ["DEFAULT_TTL", "TokenSpec", "make", "secret_path", "store", "warning"]
 
 DEFAULT_TTL: Final = "24h0m0s"
 _COLLECTION: Final = paths.core_path("secrets", namespace=NAMESPACE)
@@ -42,7 +42,7 @@ _WARNING: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class TokenSpec:
     """What was asked for; None is the default."""
 
     token: BootstrapToken | None = None
@@ -54,7 +54,7 @@ class Wish:
     description: str = ""
 
 
-def make(wish: Wish, now: datetime, generate: Callable[[], BootstrapToken]) -> TokenSecret:
+def make(wish: TokenSpec, now: datetime, generate: Callable[[], BootstrapToken]) -> TokenSecret:
     """Make the token; raises ``UserError`` for what would not be one.
 
     1. Usages are known, and there is one. 2. The time to live is a duration and not negative.
@@ -73,7 +73,7 @@ def make(wish: Wish, now: datetime, generate: Callable[[], BootstrapToken]) -> T
         expires=expires,
         description=wish.description,
     )
-    with told("the token"):
+    with user_errors("the token"):
         encode(made)
     return made
 
@@ -117,7 +117,7 @@ def _usages(asked: Sequence[str] | None) -> frozenset[Usage]:
     return frozenset(Usage(word) for word in asked)
 
 
-def _expires(wish: Wish, now: datetime) -> datetime | None:
+def _expires(wish: TokenSpec, now: datetime) -> datetime | None:
     option = wish.ttl_option
     try:
         nanoseconds = parse_duration(wish.ttl)

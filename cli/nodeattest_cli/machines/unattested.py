@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.machine_rejoin import workload_client
+from nodeattest_cli.machines.rejoin import workload_client
 from nodeattest_controller.hardening.standing import is_attested
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import condition, items, key_of, text

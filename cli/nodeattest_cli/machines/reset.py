@@ -14,7 +14,7 @@ import click
 
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.machine_ledgers import find_ledger, ledger_path, title
+from nodeattest_cli.machines.attestations import find_ledger, ledger_path, title
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
 from nodeattest_controller.model.attestation_reset import MAX_REASON, Operator, reset
 from nodeattest_controller.model.objects import rfc3339, text

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from datetime import datetime
 
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.machine_ledgers import ledger_path, ledgers_collection
-from nodeattest_cli.machine_rejoin import Pass, issue_pass
-from nodeattest_cli.machine_reset import operator, tell
-from nodeattest_cli.machine_unattested import Unattested
+from nodeattest_cli.machines.attestations import ledger_path, ledgers_collection
+from nodeattest_cli.machines.rejoin import Pass, issue_pass
+from nodeattest_cli.machines.reset import operator, tell
+from nodeattest_cli.machines.unattested import Unattested
 from nodeattest_controller.model.attestation import attestation_name, parse_attestation
 from nodeattest_controller.model.attestation_reset import Operator, new_for_adoption, reset
 from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, NotFound

@@ -21,10 +21,10 @@ import click
 
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.machine_open import open_machine
-from nodeattest_cli.machine_rejoin import Pass, check_lifetime, show_json, show_text
-from nodeattest_cli.machine_reset import checked_reason, confirmed
-from nodeattest_cli.machine_unattested import Fleet, Todo, Unattested, survey
+from nodeattest_cli.machines.open import open_machine
+from nodeattest_cli.machines.rejoin import Pass, check_lifetime, show_json, show_text
+from nodeattest_cli.machines.reset import checked_reason, confirmed
+from nodeattest_cli.machines.unattested import Fleet, Todo, Unattested, survey
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied

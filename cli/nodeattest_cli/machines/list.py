@@ -1,7 +1,7 @@
-"""``nodeattest machines``: which machines are attested, by what, until when, read from the ledger; and its operations.
+"""``nodeattest machines list``: which machines are attested, by what, until when, read from MachineAttestations.
 
 Promises: what the MachineAttestation objects say and nothing guessed; the fleet survives an outage of its management
-cluster until the first of the newest certificates ends. Leaves out Machines without a ledger: they have never joined.
+cluster until the first of the newest certificates ends. Leaves out Machines without one: they have never joined.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
-from nodeattest_cli.machine_adopt import adopt
-from nodeattest_cli.machine_ledgers import ledgers
-from nodeattest_cli.machine_rejoin import rejoin
-from nodeattest_cli.machine_reset import reset_machine
+from nodeattest_cli.machines.attestations import ledgers
 from nodeattest_controller.model.objects import items, mapping, moment, rfc3339, text
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["Attested", "attested", "machines", "survives"]
+__all__ = ["Attested", "attested", "list_machines", "survives"]
 
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
@@ -86,25 +83,7 @@ def survives(found: Sequence[Attested], now: datetime) -> timedelta | None:
     return min(ends) - now if ends else None
 
 
-class _Listing(click.Group):
-    """A group that lists when no sub-command is named, with the list's options."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read ``machines -A`` as ``machines list -A``."""
-        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_Listing)
-def machines() -> None:
-    """Show which machines are attested, and let one bind itself anew or come back.
-
-    Without a command it lists, with the options of list.
-    """
-
-
-@machines.command("list")
+@click.command("list")
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
 @click.option("-n", "--namespace", help="Namespace of the Clusters (default).")
@@ -133,11 +112,6 @@ def list_machines(
     found.sort(key=lambda entry: (entry.namespace, entry.cluster, entry.node))
     now = datetime.now(UTC)
     click.echo(_json(found, now) if output == "json" else _table(found, now, where))
-
-
-machines.add_command(reset_machine)
-machines.add_command(rejoin)
-machines.add_command(adopt)
 
 
 def _json(found: Sequence[Attested], now: datetime) -> str:

@@ -12,13 +12,13 @@ import yaml
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["grafted"]
+__all__ = ["edit"]
 
 _WIDTH: Final = 1 << 16
 """Columns: long commands stay on one line."""
 
 
-def grafted(source: str, old: JsonObject, new: JsonObject) -> str:
+def edit(source: str, old: JsonObject, new: JsonObject) -> str:
     """Return the document ``source``, which reads as ``old``, so that it reads as ``new``."""
     root = yaml.compose(source, Loader=yaml.SafeLoader)  # pyright: ignore[reportUnknownMemberType] - its stub leaves it open
     made = _graft(root, old, new) if root is not None else _node(new)

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import click
 
 from nodeattest_cli.connection import Connection, ask, cluster_options
-from nodeattest_cli.token.printing import FORMATS, printer
-from nodeattest_cli.token.view import TokenView, name_of, read, warnings
+from nodeattest_cli.token.model import TokenView, name_of, read, warnings
+from nodeattest_cli.token.output import FORMATS, printer
 from nodeattest_controller.model.objects import items
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE
 from nodeattest_kube import paths

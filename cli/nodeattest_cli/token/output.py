@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_cli.errors import UserError
+from nodeattest_cli.output import to_yaml
 from nodeattest_cli.token import gotemplate, jsonpath
+from nodeattest_cli.token.model import TokenView
 from nodeattest_cli.token.table import table
-from nodeattest_cli.token.view import TokenView
-from nodeattest_cli.token.yamltext import to_yaml
 from nodeattest_kube.jsontypes import JsonValue
 
 __all__ = ["FORMATS", "Printer", "printer"]

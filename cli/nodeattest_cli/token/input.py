@@ -9,24 +9,24 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from nodeattest_cli.denials import told
+from nodeattest_cli.denials import user_errors
 from nodeattest_cli.errors import UserError
 from nodeattest_discovery.token import BootstrapToken, parse
 
-__all__ = ["given_text", "given_token", "token_of"]
+__all__ = ["parse_token", "read_text", "read_token"]
 
 _LARGEST: Final = 1024
 """Bytes of a file with a token."""
 _STANDARD_INPUT: Final = "-"
 
 
-def given_token(word: str | None, file: str | None) -> BootstrapToken | None:
+def read_token(word: str | None, file: str | None) -> BootstrapToken | None:
     """Read the token of an argument (``-``: standard input) or of a file (the same); None where neither is given."""
-    text = given_text(word, file)
-    return None if text is None else token_of(text)
+    text = read_text(word, file)
+    return None if text is None else parse_token(text)
 
 
-def given_text(word: str | None, file: str | None) -> str | None:
+def read_text(word: str | None, file: str | None) -> str | None:
     """Read the text of an argument or a file, without white space around it."""
     if word is not None and file is not None:
         raise UserError("the token: expected an argument or --token-file, got both")
@@ -35,9 +35,9 @@ def given_text(word: str | None, file: str | None) -> str | None:
     return _read(_STANDARD_INPUT) if word == _STANDARD_INPUT else word
 
 
-def token_of(text: str) -> BootstrapToken:
+def parse_token(text: str) -> BootstrapToken:
     """Parse a token; raises ``UserError``."""
-    with told("the token"):
+    with user_errors("the token"):
         return parse(text)
 
 

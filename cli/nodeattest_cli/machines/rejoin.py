@@ -22,8 +22,8 @@ import click
 
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.machine_ledgers import find_ledger, title
-from nodeattest_cli.token.making import store
+from nodeattest_cli.machines.attestations import find_ledger, title
+from nodeattest_cli.token.factory import store
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
 from nodeattest_controller.model.bound_tokens import bound_group
 from nodeattest_controller.model.machine_kinds import machine_views

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_authenticator.state.storage import write_atomically
-from nodeattest_cli.denials import told
+from nodeattest_cli.denials import user_errors
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.token.yamltext import to_yaml
+from nodeattest_cli.output import to_yaml
 from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_discovery.clusterinfo import parse_bundle
 from nodeattest_kube.jsontypes import JsonObject
@@ -59,7 +59,7 @@ def read(path: Path, context: str | None) -> PersonalCluster:
         raise UserError(f"{path}: expected a server that is verified, got insecure-skip-tls-verify")
     # 3
     ca_pem = _ca(cluster, path)
-    with told(str(path)):
+    with user_errors(str(path)):
         parse_bundle(ca_pem)
     return PersonalCluster(
         name=name,

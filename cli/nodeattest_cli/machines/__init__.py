@@ -1,0 +1,1 @@
+"""``nodeattest machines``: list attested machines, reset, readmit and adopt one."""

@@ -1,0 +1,1 @@
+"""``nodeattest policy learn``: PCR values of machines that are trusted, for a policy."""
