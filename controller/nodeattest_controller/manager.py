@@ -26,7 +26,6 @@ from nodeattest_controller.controllers.issuer.controller import IssuerController
 from nodeattest_controller.controllers.issuer.events import Report as IssuerReport
 from nodeattest_controller.controllers.issuer.publish_target import publish_targets
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
-from nodeattest_controller.controllers.kubelet_serving.sans import PlatformAddressSource, SANEvaluator
 from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
 from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
@@ -44,9 +43,11 @@ from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.ownership import LeaderOwnsAll
 from nodeattest_controller.runtime.shard_manager import ShardManager
+from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.settings import Settings
-from nodeattest_controller.verifiers.registry import VerifierRegistry
-from nodeattest_controller.verifiers.runner import VerificationRunner
+from nodeattest_controller.verification.facts import ControllerFacts
+from nodeattest_controller.verification.registry import VerifierRegistry
+from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.names import ProviderName, Purpose
 from nodeattest_providers.verifier_interface import ClusterAPISigner
@@ -228,18 +229,21 @@ def _reconciler(
     observers: Sequence[CSRObserver],
 ) -> Reconciler:
     verifications = VerificationRunner(settings.verification_timeout)
-    live = PlatformAddressSource(management, signer=halves, verifications=verifications, now=_now)
-    addresses = SANEvaluator(management, live)
-    judge = Evaluator(
-        management,
-        keys,
-        configs=KubeadmConfigReader(management.client, clock=time.monotonic),
-        addresses=addresses,
-        signer=halves,
-        provider_id_oid=settings.provider_id_oid,
-        verifications=verifications,
-        now=_now,
-    )
+    configs = KubeadmConfigReader(management.client, clock=time.monotonic)
+
+    def facts_of(workload: WorkloadClient) -> ControllerFacts:
+        return ControllerFacts(
+            management=management,
+            workload=workload,
+            verifiers=halves,
+            runner=verifications,
+            kubeadm_configs=configs,
+            challenge_keys=keys,
+            provider_id_oid=settings.provider_id_oid,
+            clock=_now,
+        )
+
+    judge = Evaluator(facts_of, provider_id_oid=settings.provider_id_oid)
     lifetime = int(settings.certificate_lifetime)
     return Reconciler(
         management,
@@ -249,10 +253,11 @@ def _reconciler(
             events=events,
             metrics=metrics,
             observers=observers,
+            check_issuance=judge.check_issuance,
             certificate_lifetime=lifetime,
             now=_now,
         ),
-        kubelet_serving=KubeletServingEvaluator(management, addresses=addresses, events=events, metrics=metrics),
+        kubelet_serving=KubeletServingEvaluator(management, facts_of=facts_of, events=events, metrics=metrics),
         purposes=_purposes(settings),
         events=events,
         metrics=metrics,

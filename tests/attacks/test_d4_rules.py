@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
-from builders import CREATED, make_member, make_request
+from builders import CREATED, make_member, make_request, recorded
 from cases import attacks, judged
 from catalogue import Row
 
-from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation, record_certificate
+from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
 from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_bound_token
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.identity_rules import (
@@ -107,7 +107,7 @@ def certified(ledger: Attestation, *, first: str, after: timedelta, **fingerprin
         first_request=FirstRequestRef(name="first", uid=first),
         checks=(Check("c", "s", "e", "g", passed=True),),
     )
-    return record_certificate(ledger, make_request(), attested, ISSUED, CREATED + after)
+    return recorded(ledger, make_request(), attested, ISSUED, CREATED + after)
 
 
 def many_live() -> object:

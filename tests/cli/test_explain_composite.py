@@ -71,5 +71,6 @@ def test_what_a_part_lacks_is_named_and_refuses_nothing(join: Join, kind: str, c
 
 def test_a_proof_that_is_missing_is_the_refusal(join: Join) -> None:
     explanation = explain_request(first_request(join, contoso={}), documents(join))
-    [refusal] = [step for step in explanation.steps if step.outcome is Outcome.FAILED]
-    assert refusal.reason == "ProofMissing"
+    refusals = [step for step in explanation.steps if step.outcome is Outcome.FAILED]
+    assert {refusal.reason for refusal in refusals} == {"ProofMissing"}
+    assert refusals[-1].name == "the provider's verification"

@@ -42,8 +42,12 @@ def machine(name: str, address: str) -> JsonObject:
     }
 
 
-def policy(**serving: JsonValue) -> JsonObject:
-    return {"kind": "NodeAttestationPolicy", "spec": {"authorizedAttestors": ["challenge"], "serving": serving}}
+def policy(attestor: str = "challenge", **serving: JsonValue) -> JsonObject:
+    return {"kind": "NodeAttestationPolicy", "spec": {"authorizedAttestors": [attestor], "serving": serving}}
+
+
+def registered(name: str) -> JsonObject:
+    return {"kind": "Node", "metadata": {"name": name, "uid": f"n-{name}"}, "spec": {"providerID": f"x://{name}"}}
 
 
 def kubelets(*addresses: str, node: str = NODE) -> JsonObject:
@@ -64,10 +68,17 @@ def kubelets(*addresses: str, node: str = NODE) -> JsonObject:
 
 
 def refused(explanation: Explanation) -> list[str]:
-    return [step.reason for step in explanation.steps if step.outcome is Outcome.FAILED]
+    """Return the reasons, each once: a rule that is asked of the live Machine, too, refuses twice."""
+    return list(dict.fromkeys(step.reason for step in explanation.steps if step.outcome is Outcome.FAILED))
 
 
-GIVEN = (CLUSTER, policy(kubelet="Approve"), machine(NODE, "10.0.0.1"), machine("worker-2", "10.0.0.2"))
+GIVEN = (
+    CLUSTER,
+    policy(kubelet="Approve"),
+    machine(NODE, "10.0.0.1"),
+    machine("worker-2", "10.0.0.2"),
+    registered(NODE),
+)
 
 
 def test_kubelets_own_request_passes_every_check_when_everything_is_given() -> None:
@@ -83,7 +94,7 @@ def test_kubelets_own_request_passes_every_check_when_everything_is_given() -> N
         (kubelets("10.0.0.9"), GIVEN, "AddressNotAllowed"),
         (kubelets("10.0.0.100"), GIVEN, "AddressNotAllowed"),
         (kubelets("10.0.0.1"), (CLUSTER, policy(), *GIVEN[2:]), "ServingNotAllowed"),
-        (kubelets("10.0.0.1"), (*GIVEN[:2], GIVEN[3]), "MachineNotFound"),
+        (kubelets("10.0.0.1"), (*GIVEN[:2], *GIVEN[3:]), "MachineNotFound"),
         (kubelets("10.0.0.1", node="worker-2"), GIVEN, "RequesterNotAllowed"),
     ],
 )
@@ -149,7 +160,8 @@ def test_names_of_a_machine_whose_platform_tells_them_are_not_judged_by_the_mach
         username=f"system:node:{NODE}",
         groups=["system:nodes"],
     )
-    steps = {step.name: step for step in explain_request(csr, GIVEN).steps}
+    given = (CLUSTER, policy("aws"), *GIVEN[2:])
+    steps = {step.name: step for step in explain_request(csr, given).steps}
     assert steps["names of one machine alone"].outcome is Outcome.PASSED
     listed = steps["names and addresses of the Machine"]
     assert listed.outcome is Outcome.NOT_CHECKED
@@ -158,7 +170,8 @@ def test_names_of_a_machine_whose_platform_tells_them_are_not_judged_by_the_mach
 
 def test_kubelets_own_request_is_explained_by_whoever_attested_the_machine() -> None:
     ledger: JsonObject = {**LEDGER, "spec": {"clusterName": "blue", "providerID": f"x://{NODE}", "provider": "aws"}}
-    steps = {step.name: step for step in explain_request(kubelets("10.0.0.9"), (*GIVEN, ledger)).steps}
+    given = (CLUSTER, policy("aws", kubelet="Approve"), *GIVEN[2:])
+    steps = {step.name: step for step in explain_request(kubelets("10.0.0.9"), (*given, ledger)).steps}
     assert steps["names and addresses of the Machine"].outcome is Outcome.NOT_CHECKED
     unknown: JsonObject = {**LEDGER, "spec": {"clusterName": "blue", "providerID": f"x://{NODE}", "provider": "gone"}}
     assert refused(explain_request(kubelets("10.0.0.9"), (*GIVEN, unknown))) == ["AddressNotAllowed"]

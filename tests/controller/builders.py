@@ -8,11 +8,19 @@ from datetime import UTC, datetime
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from nodeattest_controller.model.attestation import Attestation, record_certificate
+from nodeattest_controller.model.certificate_authority import SignedCertificate
+from nodeattest_controller.model.issuance_rules import (
+    check_challenge_answered_once,
+    check_live_certificates,
+    check_pinned_fingerprints,
+    check_replacement_interval,
+)
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_providers import csr
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence
-from nodeattest_providers.verifier_interface import NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -63,3 +71,14 @@ MEMBER = MachineView(
 
 def make_member(**changes: object) -> MachineView:
     return replace(MEMBER, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields
+
+
+def recorded(
+    ledger: Attestation, request: NodeRequest, attested: AttestedNode, issued: SignedCertificate, now: datetime
+) -> Attestation:
+    """Ask the rules of issuing, as the declared checks do, and record the certificate."""
+    check_challenge_answered_once(request, ledger, attested)
+    check_replacement_interval(request, ledger, now)
+    check_live_certificates(request.purpose, ledger, now)
+    check_pinned_fingerprints(ledger, attested)
+    return record_certificate(ledger, request, attested, issued, now)

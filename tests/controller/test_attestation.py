@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
-from builders import CREATED, make_member, make_request
+from builders import CREATED, make_member, make_request, recorded
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_controller.model.attestation import (
@@ -15,7 +15,6 @@ from nodeattest_controller.model.attestation import (
     attestation_name,
     new_attestation,
     parse_attestation,
-    record_certificate,
     render_attestation,
 )
 from nodeattest_controller.model.certificate_authority import SignedCertificate
@@ -47,13 +46,13 @@ def attested(first: str = "u-1", **fingerprints: str) -> AttestedNode:
 
 
 def joined(request: NodeRequest, now: datetime = CREATED) -> Attestation:
-    return record_certificate(new_attestation(make_member()), request, attested(), ISSUED, now)
+    return recorded(new_attestation(make_member()), request, attested(), ISSUED, now)
 
 
 def test_what_is_rendered_is_parsed_again() -> None:
     written = joined(make_request())
     for number in range(KEEP_ISSUED + 1):
-        written = record_certificate(written, renewal(number), attested(f"f-{number}"), ISSUED, CREATED)
+        written = recorded(written, renewal(number), attested(f"f-{number}"), ISSUED, CREATED)
     assert written.retired
     assert parse_attestation(render_attestation(written, make_member(), "signer")) == written
 
@@ -132,7 +131,7 @@ def test_a_copy_that_was_handled_first_counts_as_the_request_itself() -> None:
 def test_one_answered_challenge_certifies_one_key() -> None:
     ledger = joined(make_request())
     with pytest.raises(Denied) as refused:
-        record_certificate(ledger, make_request(uid="u-9"), attested(), ISSUED, CREATED + timedelta(hours=1))
+        recorded(ledger, make_request(uid="u-9"), attested(), ISSUED, CREATED + timedelta(hours=1))
     assert refused.value.reason is Reason.REPLAYED
 
 
@@ -140,19 +139,19 @@ def test_a_lost_key_is_replaced_after_a_pause_and_not_before() -> None:
     ledger = joined(make_request())
     again = make_request(uid="u-9")
     with pytest.raises(Denied) as refused:
-        record_certificate(ledger, again, attested("u-8"), ISSUED, CREATED + timedelta(minutes=9))
+        recorded(ledger, again, attested("u-8"), ISSUED, CREATED + timedelta(minutes=9))
     assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
-    replaced = record_certificate(ledger, again, attested("u-8"), ISSUED, CREATED + timedelta(minutes=10))
+    replaced = recorded(ledger, again, attested("u-8"), ISSUED, CREATED + timedelta(minutes=10))
     assert len(replaced.issued) == 2
 
 
 def test_renewal_needs_no_pause() -> None:
-    assert len(record_certificate(joined(make_request()), renewal(9), attested("u-8"), ISSUED, CREATED).issued) == 2
+    assert len(recorded(joined(make_request()), renewal(9), attested("u-8"), ISSUED, CREATED).issued) == 2
 
 
 def test_a_pinned_fingerprint_never_changes() -> None:
     with pytest.raises(Denied) as refused:
-        record_certificate(joined(make_request()), renewal(9), attested("u-8", ek="sha256:other"), ISSUED, CREATED)
+        recorded(joined(make_request()), renewal(9), attested("u-8", ek="sha256:other"), ISSUED, CREATED)
     assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
 
 
@@ -164,7 +163,7 @@ def test_history_is_bounded_and_keeps_the_newest_and_every_key() -> None:
     request = make_request()
     ledger = joined(request)
     for number in range(2 * KEEP_ISSUED):
-        ledger = record_certificate(ledger, renewal(number), attested(f"f-{number}"), ISSUED, CREATED)
+        ledger = recorded(ledger, renewal(number), attested(f"f-{number}"), ISSUED, CREATED)
     assert len(ledger.issued) == KEEP_ISSUED
     assert ledger.issued[-1].request_uid == f"r-{2 * KEEP_ISSUED - 1}"
     assert ledger.entry_for(request.csr.spki_sha256) is None
@@ -178,9 +177,9 @@ def test_live_certificates_of_one_machine_are_bounded_and_ended_ones_do_not_coun
     ]
     full = replace(joined(make_request()), retired=tuple(keys))
     with pytest.raises(Denied) as refused:
-        record_certificate(full, renewal(1), attested("f"), ISSUED, CREATED)
+        recorded(full, renewal(1), attested("f"), ISSUED, CREATED)
     assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
-    record_certificate(full, renewal(1), attested("f"), ISSUED, ISSUED.not_after)
+    recorded(full, renewal(1), attested("f"), ISSUED, ISSUED.not_after)
 
 
 def test_the_owner_is_the_machine_whoever_else_owns_the_ledger() -> None:
@@ -205,7 +204,7 @@ def serving(uid: str, *, key: ec.EllipticCurvePrivateKey | None = None) -> NodeR
 
 def served(ledger: Attestation, uid: str = "s-1", *, key: ec.EllipticCurvePrivateKey | None = None) -> Attestation:
     later = replace(ISSUED, not_after=ISSUED.not_after + timedelta(days=1))
-    return record_certificate(ledger, serving(uid, key=key), attested(f"f-{uid}"), later, CREATED + timedelta(hours=1))
+    return recorded(ledger, serving(uid, key=key), attested(f"f-{uid}"), later, CREATED + timedelta(hours=1))
 
 
 def test_serving_entries_do_not_push_client_entries_out_and_the_other_way_round() -> None:
@@ -216,7 +215,7 @@ def test_serving_entries_do_not_push_client_entries_out_and_the_other_way_round(
     assert len(ledger.of_purpose(Purpose.SERVING)) == KEEP_ISSUED
     for number in range(2 * KEEP_ISSUED):
         renewal = make_request(uid=f"r-{number}", username="system:node:node-0")
-        ledger = record_certificate(ledger, renewal, attested(f"g-{number}"), ISSUED, CREATED)
+        ledger = recorded(ledger, renewal, attested(f"g-{number}"), ISSUED, CREATED)
     assert len(ledger.issued) == 2 * KEEP_ISSUED
     assert ledger.of_purpose(Purpose.SERVING)[-1].request_uid == f"s-{2 * KEEP_ISSUED - 1}"
 
@@ -238,7 +237,7 @@ def test_serving_keys_out_of_use_bar_no_client_key() -> None:
         for n in range(MAX_LIVE[Purpose.SERVING])
     ]
     full = replace(joined(make_request()), retired=tuple(keys))
-    record_certificate(full, make_request(uid="r", username="system:node:node-0"), attested("f-r"), ISSUED, CREATED)
+    recorded(full, make_request(uid="r", username="system:node:node-0"), attested("f-r"), ISSUED, CREATED)
     with pytest.raises(Denied) as refused:
         served(full)
     assert refused.value.reason is Reason.MACHINE_ALREADY_BOUND
@@ -246,7 +245,7 @@ def test_serving_keys_out_of_use_bar_no_client_key() -> None:
 
 def test_a_serving_certificate_does_not_begin_the_pause_after_a_lost_key() -> None:
     ledger = served(joined(make_request()))
-    record_certificate(ledger, make_request(uid="u-9"), attested("u-8"), ISSUED, CREATED + timedelta(minutes=61))
+    recorded(ledger, make_request(uid="u-9"), attested("u-8"), ISSUED, CREATED + timedelta(minutes=61))
 
 
 def test_a_key_is_found_for_its_own_purpose_only() -> None:

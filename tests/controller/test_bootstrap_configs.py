@@ -11,6 +11,7 @@ from builders import make_member, make_request
 
 from nodeattest_controller.model.machine_view import ContractReference, MachineView, views_of_machine
 from nodeattest_controller.model.policy import TokenBinding
+from nodeattest_controller.model.token_binding import check_token_binding
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.kubeadm_configs import REMEMBERED, KubeadmConfigReader
 from nodeattest_kube.client import ApiClient
@@ -83,7 +84,7 @@ async def judge(
 ) -> None:
     async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client:
         configs = KubeadmConfigReader(client, clock=lambda: 0.0)
-        await configs.check(make_request(username=f"system:bootstrap:{asks}"), member, binding)
+        await check_token_binding(make_request(username=f"system:bootstrap:{asks}"), member, binding, configs.tokens_of)
 
 
 @pytest.mark.parametrize("version", ["", "v1beta1", "v1beta2"])
@@ -146,17 +147,17 @@ async def test_a_machine_of_a_pool_asks_with_the_token_of_the_pool_that_lists_it
         configs = KubeadmConfigReader(client, clock=lambda: 0.0)
         for binding in (REQUIRED, TokenBinding.PREFERRED):  # the pool does not list it yet
             with pytest.raises(Unavailable) as waits:
-                await configs.check(mine, inventory.configured_by(cluster, machine), binding)
+                await check_token_binding(mine, inventory.configured_by(cluster, machine), binding, configs.tokens_of)
             assert waits.value.reason is Reason.BOOTSTRAP_CONFIG_UNREADABLE
         inventory.put_pool("default/pool", listing)
-        await configs.check(mine, inventory.configured_by(cluster, machine), REQUIRED)
+        await check_token_binding(mine, inventory.configured_by(cluster, machine), REQUIRED, configs.tokens_of)
         other = make_request(username="system:bootstrap:fedcba")
         with pytest.raises(Denied) as denied:
-            await configs.check(other, inventory.configured_by(cluster, machine), REQUIRED)
+            await check_token_binding(other, inventory.configured_by(cluster, machine), REQUIRED, configs.tokens_of)
         assert denied.value.reason is Reason.TOKEN_NOT_THIS_MACHINES
         inventory.put_pool("default/twin", listing)  # two pools that list it: whose it is nobody knows
         with pytest.raises(Unavailable):
-            await configs.check(other, inventory.configured_by(cluster, machine), REQUIRED)
+            await check_token_binding(other, inventory.configured_by(cluster, machine), REQUIRED, configs.tokens_of)
 
 
 def test_only_a_machine_without_a_configuration_of_its_own_has_its_pools() -> None:
@@ -178,12 +179,12 @@ async def test_a_pass_without_a_named_token_is_not_remembered(plane: ControlPlan
     member, mine = member_of("unnamed"), make_request(username="system:bootstrap:abcdef")
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         configs = KubeadmConfigReader(client, clock=lambda: 0.0)
-        await configs.check(mine, member, TokenBinding.PREFERRED)
+        await check_token_binding(mine, member, TokenBinding.PREFERRED, configs.tokens_of)
         with pytest.raises(Unavailable):
-            await configs.check(mine, member, REQUIRED)
+            await check_token_binding(mine, member, REQUIRED, configs.tokens_of)
         plane.client().patch(f"{PATH}/unnamed", {"spec": config("fedcba.0123456789abcdef")})
         with pytest.raises(Denied) as denied:
-            await configs.check(mine, member, TokenBinding.PREFERRED)
+            await check_token_binding(mine, member, TokenBinding.PREFERRED, configs.tokens_of)
         assert denied.value.reason is Reason.TOKEN_NOT_THIS_MACHINES
 
 
@@ -206,15 +207,17 @@ async def test_a_pass_is_remembered_for_a_minute_and_a_refusal_never(plane: Cont
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         configs, before = KubeadmConfigReader(client, clock=lambda: now[0]), reads()
         for _ in range(3):
-            await configs.check(mine, member, REQUIRED)
+            await check_token_binding(mine, member, REQUIRED, configs.tokens_of)
         assert reads() == before + 1
         with pytest.raises(Denied):
-            await configs.check(other, member, REQUIRED)
+            await check_token_binding(other, member, REQUIRED, configs.tokens_of)
         plane.client().patch(f"{PATH}/rotated", {"spec": config("fedcba.0123456789abcdef")})
-        await configs.check(other, member, REQUIRED)  # the bootstrap provider made another token: nobody is refused
+        await check_token_binding(
+            other, member, REQUIRED, configs.tokens_of
+        )  # the bootstrap provider made another token: nobody is refused
         with pytest.raises(Denied):
-            await configs.check(mine, replace(member, uid="made-anew"), REQUIRED)
-        await configs.check(mine, member, REQUIRED)
+            await check_token_binding(mine, replace(member, uid="made-anew"), REQUIRED, configs.tokens_of)
+        await check_token_binding(mine, member, REQUIRED, configs.tokens_of)
         now[0] = REMEMBERED + 1
         with pytest.raises(Denied):
-            await configs.check(mine, member, REQUIRED)
+            await check_token_binding(mine, member, REQUIRED, configs.tokens_of)

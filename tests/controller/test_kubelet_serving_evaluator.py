@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from builders import make_member
 
-from nodeattest_controller.controllers.kubelet_serving.evaluator import check_name, check_node, one_machine
+from nodeattest_controller.controllers.kubelet_serving.checks import check_name, check_node, one_machine
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable

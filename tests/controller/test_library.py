@@ -9,7 +9,7 @@ import pytest
 
 from nodeattest_controller import library
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.verifiers.registry import VerifierRegistry
+from nodeattest_controller.verification.registry import VerifierRegistry
 from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import MachineName, ProviderName

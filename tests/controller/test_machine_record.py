@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from builders import make_member, make_request
 
-from nodeattest_cli.explain.surroundings import pick
+from nodeattest_cli.explain.inputs import pick
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.model.attestation import new_attestation, owner_of, render_attestation
 from nodeattest_controller.model.identity_rules import (
@@ -20,7 +20,12 @@ from nodeattest_controller.model.identity_rules import (
     find_machine,
 )
 from nodeattest_controller.model.machine_kinds import machine_views
-from nodeattest_controller.model.machine_record import MAX_ADDRESSES, cluster_flaw, views_of_record
+from nodeattest_controller.model.machine_record import (
+    MAX_ADDRESSES,
+    check_cluster_active,
+    cluster_flaw,
+    views_of_record,
+)
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -254,9 +259,9 @@ async def test_without_cluster_api_the_records_are_enough(tmp_path: Path) -> Non
             assert management.unhealthy() is None
             metal, spoilt = cluster_key("default", "metal"), cluster_key("default", "spoilt")
             assert {"default/metal", "default/spoilt"} <= set(changes)
-            assert management.active_cluster(metal)["kind"] == "ClusterRecord"
+            assert check_cluster_active(metal, management.cluster(metal))["kind"] == "ClusterRecord"
             with pytest.raises(Unavailable) as waits:
-                management.active_cluster(spoilt)
+                check_cluster_active(spoilt, management.cluster(spoilt))
             assert waits.value.reason is Reason.RECORD_INVALID
             [member] = management.inventory.members(metal, "sandbox://node-0")
             assert await management.live_member(member) == member
@@ -316,7 +321,11 @@ def test_a_member_of_another_kind_has_no_reader() -> None:
 
 def test_explain_picks_a_record_and_its_cluster_as_it_picks_a_machine() -> None:
     cluster: JsonObject = {"kind": "ClusterRecord", "metadata": {"name": "c", "namespace": "fleet", "uid": "k"}}
-    given = pick([cluster, record(), machine("other", "sandbox://other")], make_request(), None)
-    assert [member.kind for member in given.members] == ["MachineRecord"]
-    assert {member.name for member in given.claimants} == {"rack-1-unit-7", "other"}
-    assert given.cluster == cluster
+    request = make_request()
+    inputs = pick([cluster, record(), machine("other", "sandbox://other")], provider_id=request.csr.provider_id)
+    assert inputs.machine is not None
+    assert inputs.machine.kind == "MachineRecord"
+    key = cluster_key("fleet", "c")
+    assert inputs.key == key
+    assert {one.name for one in inputs.inventory.members_of(key)} == {"rack-1-unit-7", "other"}
+    assert inputs.cluster == cluster

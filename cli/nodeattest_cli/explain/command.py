@@ -12,8 +12,9 @@ from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
+from nodeattest_cli.explain.facts import NO_PLATFORMS, Platforms
 from nodeattest_cli.explain.model import Explanation, Outcome, Step
-from nodeattest_cli.explain.replay import NO_PLATFORMS, Platforms, explain_request, first_request_name
+from nodeattest_cli.explain.replay import explain_request, first_request_name
 from nodeattest_controller import configfile
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.platforms import check_platforms
@@ -41,7 +42,8 @@ _MARKS: Final = {Outcome.PASSED: "pass", Outcome.FAILED: "FAIL", Outcome.NOT_CHE
     multiple=True,
     metavar="FILE",
     help="What it is judged by: NodeAttestationPolicy, Cluster, Machine, its KubeadmConfig and "
-    "infrastructure machine, MachineAttestation, first request, Secrets. As many files as you like.",
+    "infrastructure machine, MachinePool, MachineAttestation, Node, first request, Secrets. As many files as you "
+    "like.",
 )
 @click.option(
     "--config",

@@ -1,4 +1,4 @@
-"""What an explanation consists of: facts that were read, steps that were judged. Pure values."""
+"""What an explanation consists of: facts that were read, and a step for each check. Pure values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from enum import StrEnum
 from nodeattest_cli.explain.eventlog import ShownLog
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.checks import Check
+from nodeattest_providers.errors import Denied
 
-__all__ = ["Explanation", "Outcome", "Step", "from_check"]
+__all__ = ["Explanation", "Outcome", "Step", "from_check", "needs_platform", "not_checked", "passed", "refusal"]
 
 
 class Outcome(StrEnum):
@@ -82,3 +83,23 @@ def from_check(check: Check) -> Step:
     """Take over a check of a verification's record."""
     outcome = Outcome.PASSED if check.passed else Outcome.FAILED
     return Step(check.name, check.section, check.expected, check.got, outcome)
+
+
+def passed(name: str, section: str, expected: str) -> Step:
+    """Show a check that passed."""
+    return Step(name, section, expected, expected, Outcome.PASSED)
+
+
+def refusal(name: str, section: str, denied: Denied) -> Step:
+    """Show a check that refuses."""
+    return Step(name, section, denied.expected, denied.got, Outcome.FAILED, denied.reason)
+
+
+def not_checked(name: str, section: str, missing: str) -> Step:
+    """Show a check that lacks a document."""
+    return Step(name, section, "", f"not given: {missing}", Outcome.NOT_CHECKED)
+
+
+def needs_platform(name: str, section: str, detail: str) -> Step:
+    """Show a check that only the platform's API can answer, which is not asked here."""
+    return Step(name, section, "", f"needs the platform: {detail}", Outcome.NOT_CHECKED)

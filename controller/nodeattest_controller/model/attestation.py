@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.model.certificate_authority import SignedCertificate
@@ -24,16 +24,13 @@ from nodeattest_controller.model.last_decision import (
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, MachineView
 from nodeattest_controller.model.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
 from nodeattest_controller.model.retired_keys import (
-    MAX_LIVE,
     RetiredKey,
-    live_keys,
     parse_purpose,
     parse_retired,
     render_retired,
     retire,
 )
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, LedgerFacts, NodeRequest
 
@@ -41,6 +38,7 @@ __all__ = [
     "Attestation",
     "IssuedCertificate",
     "attestation_name",
+    "first_uid_of",
     "new_attestation",
     "owner_of",
     "parse_attestation",
@@ -61,8 +59,6 @@ _OWNERS: Final = frozenset(
     }
 )
 """Group and kind of what a ledger is about."""
-SUPERSEDE_PAUSE: Final = timedelta(minutes=10)
-"""A machine that proved itself but lost its key may replace a live one this often (docs/architecture.md, "Ledger")."""
 _PCRS: Final = 24
 """PCRs of the PC Client profile."""
 _PCR: Final = re.compile(r"1?\d|2[0-3]", re.ASCII)
@@ -199,35 +195,11 @@ def new_attestation(member: MachineView) -> Attestation:
 def record_certificate(
     ledger: Attestation, request: NodeRequest, attested: AttestedNode, issued: SignedCertificate, now: datetime
 ) -> Attestation:
-    """Write a fresh certificate down; raises Denied when the ledger forbids it.
-
-    1. A first request is answered once; 2. a machine that lost its key replaces it at most every ten minutes, and has
-    a bounded number of live certificates; 3. fingerprints once pinned stay (the provider compared them already; this
-    is the last line).
-    """
-    first_uid = attested.first_request.uid if attested.first_request else ""
-    for entry in ledger.issued:  # 1
-        if first_uid and entry.first_request_uid == first_uid and entry.spki != request.csr.spki_sha256:
-            raise Denied(
-                Reason.REPLAYED,
-                expected="one key for one answered challenge",
-                got="a second key",
-                remedy="file a new first request",
-            )
-    _check_pause(ledger, request, now)  # 2
-    _check_live_keys(ledger, request.purpose, now)
-    for kind, pinned in ledger.fingerprints.items():  # 3
-        if attested.fingerprints.get(kind, pinned) != pinned:
-            raise Denied(
-                Reason.MACHINE_ALREADY_BOUND,
-                expected=f"the pinned {kind}",
-                got="another",
-                remedy="if the hardware was replaced: nodeattest machines reset, or re-create the Machine",
-            )
+    """Record a fresh certificate; whether it may be issued at all is ``issuance_rules``' to say."""
     entry = IssuedCertificate(
         request_name=request.name,
         request_uid=request.uid,
-        first_request_uid=first_uid,
+        first_request_uid=first_uid_of(attested),
         spki=request.csr.spki_sha256,
         serial=issued.serial,
         not_before=issued.not_before,
@@ -250,32 +222,14 @@ def record_certificate(
     )
 
 
+def first_uid_of(attested: AttestedNode) -> str:
+    """Return the UID of the first request that was answered; empty for a provider of one round."""
+    return attested.first_request.uid if attested.first_request else ""
+
+
 def retired_key(entry: IssuedCertificate) -> RetiredKey:
     """Make of an entry what is remembered when it goes out of use."""
     return RetiredKey(spki=entry.spki, serial=entry.serial, not_after=entry.not_after, purpose=entry.purpose)
-
-
-def _check_pause(ledger: Attestation, request: NodeRequest, now: datetime) -> None:
-    live = ledger.live(now)
-    if request.is_renewal or live is None or now - live.issued_at >= SUPERSEDE_PAUSE:
-        return
-    raise Denied(
-        Reason.MACHINE_ALREADY_BOUND,
-        expected=f"at most one new key in {SUPERSEDE_PAUSE.seconds // 60} minutes outside renewal",
-        got=f"another key {int((now - live.issued_at).total_seconds())} s after the last",
-        remedy="try again in ten minutes; the agent keeps its key until its certificate arrives",
-    )
-
-
-def _check_live_keys(ledger: Attestation, purpose: Purpose, now: datetime) -> None:
-    most = MAX_LIVE[purpose]
-    if live_keys(ledger.retired, purpose, now) >= most:
-        raise Denied(
-            Reason.MACHINE_ALREADY_BOUND,
-            expected=f"at most {most} live {purpose} certificates of one machine, beside the last {KEEP_ISSUED}",
-            got="one more",
-            remedy="find out what asks on this machine again and again; it is served when older certificates end",
-        )
 
 
 def parse_attestation(obj: JsonObject) -> Attestation:

@@ -18,10 +18,17 @@ from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, MachineV
 from nodeattest_controller.model.objects import flag, items, mapping, moment, text, text_map
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import identifiers
-from nodeattest_providers.errors import Denied
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, NodeName, ProviderID
 
-__all__ = ["CLUSTER_RECORD", "MACHINE_RECORD", "cluster_flaw", "views_of_record"]
+__all__ = [
+    "CLUSTER_RECORD",
+    "MACHINE_RECORD",
+    "check_cluster_active",
+    "cluster_flaw",
+    "cluster_paused",
+    "views_of_record",
+]
 
 MACHINE_RECORD: Final = "MachineRecord"
 CLUSTER_RECORD: Final = "ClusterRecord"
@@ -89,6 +96,22 @@ def cluster_flaw(cluster: JsonObject) -> str:
         return ""
     spec = mapping(cluster, "spec")
     return _unknown(spec, _CLUSTER_FIELDS) or _not_boolean(spec, "paused")
+
+
+def cluster_paused(cluster: JsonObject) -> bool:
+    """Tell whether a Cluster is paused, as it is while clusterctl moves it; one that cannot be read whole is."""
+    asked = flag(cluster, "spec", "paused") or PAUSED_ANNOTATION in mapping(cluster, "metadata", "annotations")
+    return asked or bool(cluster_flaw(cluster))
+
+
+def check_cluster_active(key: str, cluster: JsonObject | None) -> JsonObject:
+    """Identity rule 1: the Cluster is there, not paused and not being deleted; raises Unavailable."""
+    flaw = cluster_flaw(cluster) if cluster is not None else ""
+    if flaw:
+        raise Unavailable(Reason.RECORD_INVALID, f"ClusterRecord {key}: {flaw}", remedy="correct the ClusterRecord")
+    if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata") or cluster_paused(cluster):
+        raise Unavailable(Reason.MACHINE_NOT_READY, "the Cluster is paused or going away", remedy="resume the Cluster")
+    return cluster
 
 
 def _flaw(spec: JsonObject) -> str:

@@ -10,6 +10,7 @@ Source: cluster-api bootstrap/kubeadm/api (KubeadmConfig, v1beta1 and v1beta2), 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,7 @@ __all__ = [
     "KUBEADM_CONFIG",
     "NamedTokens",
     "asking_token",
+    "check_token_binding",
     "check_token_named",
     "is_kubeadm_config",
     "named_tokens",
@@ -128,6 +130,32 @@ def check_token_named(token_id: str, member: MachineView, named: NamedTokens | N
         remedy="name the machine's token in its KubeadmConfig, or let the policy say tokenBinding: Preferred, which "
         "leaves machines without a named token to what their provider proves",
     )
+
+
+async def check_token_binding(
+    request: NodeRequest,
+    member: MachineView,
+    binding: TokenBinding,
+    read: Callable[[MachineView, str], Awaitable[NamedTokens]],
+) -> None:
+    """Identity rule 4 for whoever asks with a bootstrap token; raises Denied or Unavailable.
+
+    ``member`` is whoever has the configuration: for a Machine of a pool, the pool. ``read`` gives the tokens that its
+    KubeadmConfig names, and is asked only where the rule depends on them.
+    """
+    token_id = asking_token(request, member)
+    if token_id is None or binding is TokenBinding.OFF:
+        return
+    if is_kubeadm_config(member):
+        check_token_named(token_id, member, await read(member, token_id), binding)
+        return
+    if member.of_pool and member.bootstrap is None:
+        raise Unavailable(
+            Reason.BOOTSTRAP_CONFIG_UNREADABLE,
+            f"{member.kind} {member.name} is of a MachinePool, and no one pool lists its provider ID yet",
+            remedy="let the infrastructure provider list it in the pool's providerIDList",
+        )
+    check_token_named(token_id, member, recorded_token(member), binding)
 
 
 def _instead(member: MachineView, named: NamedTokens | None) -> str:

@@ -3,7 +3,7 @@
 Promises: a configuration that cannot be read is ``Unavailable``, never a pass. Nobody is refused by what was true a
 moment ago: only the answer "this token is the machine's" is remembered, for a minute, so that the two requests of a
 challenge and the instances of a pool cost one read. Nothing of a configuration is kept but ids of tokens.
-Leaves the rule to ``core.token_binding``. Source: cluster-api core/v1beta1 and v1beta2 (``bootstrap.configRef``).
+Leaves the rule to ``model.token_binding``. Source: cluster-api core/v1beta1 and v1beta2 (``bootstrap.configRef``).
 """
 
 from __future__ import annotations
@@ -13,20 +13,11 @@ from typing import Final
 
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.objects import text
-from nodeattest_controller.model.policy import TokenBinding
-from nodeattest_controller.model.token_binding import (
-    NamedTokens,
-    asking_token,
-    check_token_named,
-    is_kubeadm_config,
-    named_tokens,
-    recorded_token,
-)
+from nodeattest_controller.model.token_binding import NamedTokens, named_tokens
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = ["KubeadmConfigReader"]
 
@@ -39,7 +30,7 @@ _MOST: Final = 4096
 
 
 class KubeadmConfigReader:
-    """Reads KubeadmConfigs, and holds requests to them."""
+    """Reads KubeadmConfigs."""
 
     def __init__(self, client: ApiClient, *, clock: Callable[[], float]) -> None:
         """``client`` is the management cluster's, ``clock`` gives seconds that never jump."""
@@ -49,30 +40,21 @@ class KubeadmConfigReader:
         self._known: dict[tuple[str, str, str], float] = {}
         """Until when a token (the last part) is known to be that of a machine (namespace/configuration, UID)."""
 
-    async def check(self, request: NodeRequest, member: MachineView, binding: TokenBinding) -> None:
-        """Identity rule 4 for whoever asks with a bootstrap token; raises Denied or Unavailable.
+    async def tokens_of(self, member: MachineView, token_id: str) -> NamedTokens:
+        """Read which tokens a machine's KubeadmConfig names; raises Unavailable.
 
-        ``member`` is whoever has the configuration: for a Machine of a pool, the pool (``Inventory.configured_by``).
+        ``token_id`` is the one that asks: where it was the machine's a moment ago, that is the answer, without a read.
         """
-        token_id = asking_token(request, member)
-        if token_id is None or binding is TokenBinding.OFF:
-            return
-        reference = member.bootstrap if is_kubeadm_config(member) else None
+        reference = member.bootstrap
         if reference is None:
-            if member.of_pool and member.bootstrap is None:
-                raise _unreadable(
-                    f"{member.kind} {member.name} is of a MachinePool, and no one pool lists its provider ID yet",
-                    "let the infrastructure provider list it in the pool's providerIDList",
-                )
-            check_token_named(token_id, member, recorded_token(member), binding)
-            return
+            raise _unreadable("a machine without a bootstrap configuration", "name one in bootstrap.configRef")
         key = (f"{member.namespace}/{reference.name}", member.uid, token_id)
         if self._clock() < self._known.get(key, 0.0):
-            return
+            return NamedTokens(frozenset({token_id}), settled=True)
         found = await self.named(reference, member.namespace)
-        check_token_named(token_id, member, found, binding)
-        if token_id in found.ids:  # a pass that Preferred gave to a machine without a token says nothing of the next
+        if token_id in found.ids:
             self._remember(key)
+        return found
 
     async def named(self, reference: ContractReference, namespace: str) -> NamedTokens:
         """Read which tokens a KubeadmConfig names, now; raises Unavailable."""

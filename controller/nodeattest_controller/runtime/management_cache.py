@@ -16,15 +16,14 @@ from typing import Final
 
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
 from nodeattest_controller.model.machine_kinds import machine_views
-from nodeattest_controller.model.machine_record import cluster_flaw
+from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import (
     CLUSTER_LABEL,
-    PAUSED_ANNOTATION,
     ContractReference,
     MachineResource,
     MachineView,
 )
-from nodeattest_controller.model.objects import flag, items, key_of, mapping, text, text_map
+from nodeattest_controller.model.objects import items, key_of, mapping, text, text_map
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet
@@ -116,18 +115,6 @@ class ManagementCache:
         found = {key_of(cluster): cluster for source in reversed(self._sources) for cluster in source.clusters()}
         return list(found.values())
 
-    def active_cluster(self, key: ClusterKey) -> JsonObject:
-        """Return a Cluster that may be acted for; raises Unavailable while it is paused or going away."""
-        cluster = self.cluster(key)
-        flaw = cluster_flaw(cluster) if cluster is not None else ""
-        if flaw:
-            raise Unavailable(Reason.RECORD_INVALID, f"ClusterRecord {key}: {flaw}", remedy="correct the ClusterRecord")
-        if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata") or self.is_paused(cluster):
-            raise Unavailable(
-                Reason.MACHINE_NOT_READY, "the Cluster is paused or going away", remedy="resume the Cluster"
-            )
-        return cluster
-
     def clusters_in(self, namespace: str) -> list[JsonObject]:
         """Return the Clusters of a namespace."""
         return [cluster for cluster in self.clusters() if text(cluster, "metadata", "namespace") == namespace]
@@ -214,8 +201,7 @@ class ManagementCache:
 
     def is_paused(self, cluster: JsonObject) -> bool:
         """Tell whether a Cluster is paused, as it is while clusterctl moves it; one that cannot be read whole is."""
-        asked = flag(cluster, "spec", "paused") or PAUSED_ANNOTATION in mapping(cluster, "metadata", "annotations")
-        return asked or bool(cluster_flaw(cluster))
+        return cluster_paused(cluster)
 
     # Members
 

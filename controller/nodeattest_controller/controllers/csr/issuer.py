@@ -8,7 +8,7 @@ are judged at the same time cannot both pass, because key and name are reserved 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
@@ -30,7 +30,7 @@ from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiError, Conflict
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ProviderID, Purpose, signer_for
 from nodeattest_providers.verifier_interface import NodeRequest
 
@@ -53,27 +53,22 @@ class Issuer:
         events: EventRecorder,
         metrics: Metrics,
         observers: Sequence[CSRObserver],
+        check_issuance: Callable[[Approval], Awaitable[None]],
         certificate_lifetime: int,
         now: Callable[[], datetime],
     ) -> None:
+        """``check_issuance`` runs the checks that come directly before signing; raises Denied."""
         self._management = management
         self._events = events
         self._metrics = metrics
         self._observers = observers
+        self._check_issuance = check_issuance
         self._lifetime = certificate_lifetime
         self._now = now
         self._reserved: dict[tuple[ClusterKey, str], ProviderID] = {}
 
     async def issue(self, workload: WorkloadClient, csr: JsonObject, stored: CSRSummary, proven: Approval) -> None:
         """Approve and sign exactly the request that was judged; raises Denied, Conflict or ApiError."""
-        known = proven.ledger.entry_for(proven.request.csr.spki_sha256, proven.request.purpose)
-        if stored.state is RequestState.APPROVED and known is None:
-            raise Denied(
-                Reason.APPROVED_ELSEWHERE,
-                expected="an approval by this controller",
-                got="an approval that the ledger does not know",
-                remedy="leave the approval of these signers to the controller, and let the node file anew",
-            )
         entry = await self._entry(workload, proven)
         if stored.state is RequestState.PENDING:
             message = f"{proven.attested.provider} attestation verified; ledger {proven.ledger.name}"
@@ -89,7 +84,8 @@ class Issuer:
         if known is not None and is_reusable(known, now) and _is_the_same(request, ledger, known):
             return known
         with self._reserve(workload.key, proven):
-            self._check_key_is_new(workload.key, proven, known)
+            await self._check_issuance(proven)
+            self._check_unchanged(workload.key, proven)
             issued = sign_certificate(
                 proven.authority,
                 node_name=request.csr.node_name,
@@ -120,33 +116,17 @@ class Issuer:
             for key in wanted:
                 del self._reserved[key]
 
-    def _check_key_is_new(
-        self, cluster: ClusterKey, proven: Approval, known: attestations.IssuedCertificate | None
-    ) -> None:
-        """Refuse a key with an older certificate, with one of the other purpose, or with another machine's.
+    def _check_unchanged(self, cluster: ClusterKey, proven: Approval) -> None:
+        """Raise Conflict where another machine was recorded with the node name or a fingerprint since the evaluation.
 
-        This machine's own ledger may have got the key while we verified: then the write conflicts, and the next try
-        finds the entry. Names and fingerprints were checked against the inventory before the verification; what was
-        written down since then is asked again here, where nothing can come in between.
+        Names and fingerprints were compared before the verification; here nothing can come in between.
         """
-        request, member = proven.request, proven.member
-        inventory = self._management.inventory
-        others = inventory.key_holders(cluster, request.csr.spki_sha256)
-        spki = request.csr.spki_sha256
-        used = known is not None or proven.ledger.has_retired(spki)
-        used = used or proven.ledger.serves_otherwise(spki, request.purpose)
-        if used or any(other.provider_id != member.provider_id for other in others):
-            raise Denied(
-                Reason.KEY_REUSED,
-                expected="a key that was never certified",
-                got="a key with another certificate" if used else "a key of another machine",
-                remedy="make a new key",
-            )
-        later = inventory.holders(cluster, request.csr.node_name)
+        inventory, owner = self._management.inventory, proven.member.provider_id
+        later = inventory.holders(cluster, proven.request.csr.node_name)
         for kind, value in proven.attested.fingerprints.items():
             later = later + inventory.fingerprint_holders(cluster, kind, value)
-        if any(other.provider_id != member.provider_id for other in later):
-            raise Conflict(409, "Conflict", "another machine was written down with this name or fingerprint")
+        if any(other.provider_id != owner for other in later):
+            raise Conflict(409, "Conflict", "another machine was recorded with this name or fingerprint")
 
     def _lifetime_of(self, proven: Approval) -> int:
         default = INSECURE_LIFETIME if proven.attested.provider == "insecure" else self._lifetime

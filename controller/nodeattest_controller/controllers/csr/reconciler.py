@@ -208,7 +208,7 @@ class Reconciler:
             self._settled(stored.uid)
             return DONE
         started = self._now()
-        proven = await self._judge.judge(workload, task.request)
+        proven = await self._judge.evaluate(workload, task.request, stored.state)
         self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
         await self._issuer.issue(workload, csr, stored, proven)
         self._settled(stored.uid)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from nodeattest_controller.verifiers.runner import VerificationRunner
+from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ProviderID, ProviderName

@@ -1,0 +1,209 @@
+"""The facts of a stored request: documents where the controller has caches and live reads.
+
+Promises: what was not given raises ``NotGiven``, and what only a platform can tell raises ``NeedsPlatform``; neither
+refuses anything. The time is the request's creation, so that an old request gives the answer of its day. Without a
+MachineAttestation the machine counts as one that has never joined, and a bootstrap token asks for a node that is not
+there yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import Final
+
+from nodeattest_cli.explain.inputs import Inputs
+from nodeattest_controller.model.attestation import Attestation, new_attestation
+from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
+from nodeattest_controller.model.machine_record import check_cluster_active
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
+from nodeattest_controller.model.serving_names import Addresses
+from nodeattest_controller.model.token_binding import NamedTokens, named_tokens
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_controller.verification.facts import RequestFacts, Verification
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.names import PROVIDER_ID_OID, NodeName, ProviderName, Purpose
+from nodeattest_providers.node_interface import JsonValue, SecretBytes
+from nodeattest_providers.platform import Platform, make_signer
+from nodeattest_providers.verifier_interface import (
+    AttestedNode,
+    ClusterAPISigner,
+    Facts,
+    LedgerFacts,
+    MachineFacts,
+    NodeRequest,
+)
+
+__all__ = ["NO_PLATFORMS", "DocumentFacts", "NeedsPlatform", "NotGiven", "Platforms"]
+
+Platforms = Mapping[str, Mapping[str, JsonValue]]
+NO_PLATFORMS: Final[Platforms] = MappingProxyType({})
+_NO_KEYS: Final = (SecretBytes(bytes(32)),)
+"""Stands in for challenge keys that were not given; what depends on them is reported as not checked."""
+
+
+class NotGiven(Exception):
+    """A fact needs a document that was not given."""
+
+
+class NeedsPlatform(Exception):
+    """Only a platform's API can tell, and none is asked here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentFacts:
+    """Facts from documents."""
+
+    inputs: Inputs
+    created: datetime
+    platforms: Platforms
+
+    @property
+    def provider_id_oid(self) -> str:
+        """The default extension."""
+        return PROVIDER_ID_OID
+
+    @property
+    def key(self) -> ClusterKey:
+        """Which cluster it is."""
+        if self.inputs.key is None:
+            raise NotGiven("the Cluster or the Machine")
+        return self.inputs.key
+
+    @property
+    def inventory(self) -> Inventory:
+        """What was given, indexed."""
+        return self.inputs.inventory
+
+    def now(self) -> datetime:
+        """Return the request's creation."""
+        return self.created
+
+    def cluster(self) -> JsonObject:
+        """Return the Cluster."""
+        if self.inputs.cluster is None:
+            raise NotGiven("the Cluster")
+        return check_cluster_active(self.key, self.inputs.cluster)
+
+    def policy(self) -> Policy:
+        """Return the policy that selects the Cluster; without a Cluster, the only one that was given."""
+        policies, cluster = self.inputs.policies, self.inputs.cluster
+        if policies and cluster is not None:
+            return policy_for(cluster, policies)
+        if len(policies) == 1:
+            return parse_attestation_policy(policies[0])
+        raise NotGiven("the NodeAttestationPolicy")
+
+    def verifier(self, provider: ProviderName) -> ClusterAPISigner:
+        """Make a verifier, and those of a composite's parts, with their trust bundles and no way to the platform."""
+        settings = self.platforms.get(provider, {})
+        return make_signer(provider, Platform(settings=settings, may_call=False, half=self.verifier))
+
+    def machines(self, provider_id: str) -> list[MachineView]:
+        """Return the machines with this provider ID."""
+        found = self.inventory.members(self.inputs.key, provider_id) if self.inputs.key is not None else []
+        if not found:
+            raise NotGiven(f"a Machine with provider ID {provider_id}")
+        return found
+
+    def machines_of_node(self, node_name: NodeName) -> list[MachineView]:
+        """Return the machines of a node's name; none of those that were given may have it."""
+        if not self.inputs.has_machines:
+            raise NotGiven(f"a Machine of node {node_name}")
+        return self.inventory.members_of_node(self.inputs.key, node_name) if self.inputs.key is not None else []
+
+    def attestation(self, machine: MachineView) -> Attestation:
+        """Return the MachineAttestation; without one the machine has never joined."""
+        return self.inputs.attestation or new_attestation(machine)
+
+    def recorded_attestation(self, machine: MachineView) -> Attestation:
+        """Return the MachineAttestation of a machine that must have joined."""
+        if self.inputs.attestation is None:
+            raise NotGiven(f"the MachineAttestation of {machine.name}")
+        return self.inputs.attestation
+
+    async def machine_now(self, machine: MachineView) -> MachineView | None:
+        """Return the machine as it was given."""
+        return machine
+
+    async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
+        """Read the KubeadmConfig as it was given.
+
+        A bootstrap provider that rotates a pool's token writes a later one into it, so an old request of a pool is
+        best replayed with the KubeadmConfig of its day.
+        """
+        del token_id
+        reference = configured.bootstrap
+        config = self.inputs.named(reference.kind, reference.name) if reference is not None else None
+        if config is None:
+            raise NotGiven(f"KubeadmConfig {reference.name if reference is not None else ''}")
+        return named_tokens(config)
+
+    async def csr(self, name: str) -> JsonObject | None:
+        """Return a first request."""
+        return self.inputs.named("CertificateSigningRequest", name)
+
+    def summary(self, first: JsonObject | None, request: NodeRequest, attestation: Attestation) -> CSRSummary | None:
+        """Tell where the first request stood, if that can be known: it is closed once its answer is certified."""
+        if first is None:
+            raise NotGiven("the first request")
+        stored = summarize(first)
+        known = attestation.entry_for(request.csr.spki_sha256, request.purpose)
+        if stored is not None and stored.state is not RequestState.PENDING and known is None:
+            raise NotGiven("how the first request stood when its answer came")
+        return stored
+
+    async def node(self, name: NodeName, *, by_node: bool) -> JsonObject | None:
+        """Return the Node; a token asks for one that is not there yet, a node for itself."""
+        found = self.inputs.named("Node", name)
+        if found is None and by_node:
+            raise NotGiven(f"Node {name}")
+        return found
+
+    async def platform_addresses(self, facts: RequestFacts, provider: ProviderName) -> Addresses | None:
+        """Ask nobody."""
+        del facts
+        raise NeedsPlatform(f"the platform of {provider} says where the machine can be reached")
+
+    async def verify(self, facts: RequestFacts, verification: Verification) -> AttestedNode:
+        """Run the provider's verification on what was given; raises Denied, Unavailable or ChallengeRequired."""
+        inputs, request, verifier = self.inputs, verification.request, verification.verifier
+        if inputs.machine is not None:
+            machine = inputs.machine.facts(infra=inputs.infra, secret=inputs.attestation_secret)
+        else:
+            machine = MachineFacts(name="", namespace="", uid="", provider_id=request.csr.provider_id)
+        policy = self._sound_policy()
+        given = Facts(
+            cluster=inputs.cluster_facts,
+            machine=machine,
+            settings=policy.settings(request.evidence.provider) if policy is not None else {},
+            sections=policy.sections if policy is not None else {},
+            ledger=self._ledger_facts(verification),
+            first_request=verification.first,
+            challenge_keys=inputs.challenge_keys or _NO_KEYS,
+            verified_at=self.created,
+        )
+        serving = facts.purpose is Purpose.SERVING
+        verify = verifier.verify_serving_attestation_data if serving else verifier.verify_client_attestation_data
+        return await verify(request, given)
+
+    def _sound_policy(self) -> Policy | None:
+        """Return the policy; what is wrong with it is a check of its own."""
+        try:
+            return self.policy()
+        except (NotGiven, Denied, Unavailable):
+            return None
+
+    def _ledger_facts(self, verification: Verification) -> LedgerFacts:
+        """Leave the clock out for a request that was certified before the newest: the record of its day had another."""
+        attestation, first = self.inputs.attestation, verification.first
+        if attestation is None:
+            return LedgerFacts()
+        found = attestation.facts(verification.request, first.uid if first else "")
+        spki = verification.request.csr.spki_sha256
+        is_newest = bool(attestation.issued) and attestation.issued[-1].spki == spki
+        return found if is_newest or not found.answered else replace(found, clock=None)

@@ -1,0 +1,510 @@
+"""Every check of an attested request, in the order in which they run: the one list of controller and ``explain``.
+
+Cheap first: what the request itself says, then memory, then the provider's verification and live reads; last, under
+the issuer's reservation, the rules about keys and certificates. Numbers of rules are those of docs/architecture.md,
+"Identity rules". The rules are pure functions of ``model``; a check here says which facts they get.
+The parser (``model.csr_request``) comes before all of these: without a ``NodeRequest`` there is nothing to check.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.bound_tokens import check_bound_token
+from nodeattest_controller.model.certificate_authority import SubjectAltNames
+from nodeattest_controller.model.csr_request import RequestState, parse_request, summarize
+from nodeattest_controller.model.identity_rules import (
+    check_adoption,
+    check_binding,
+    check_fingerprints,
+    check_no_hijack,
+    check_node_name,
+    check_takeover,
+    find_machine,
+)
+from nodeattest_controller.model.issuance_rules import (
+    check_approval_known,
+    check_challenge_answered_once,
+    check_key_is_new,
+    check_live_certificates,
+    check_pinned_fingerprints,
+    check_replacement_interval,
+)
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import key_of
+from nodeattest_controller.model.policy import check_authorized
+from nodeattest_controller.model.serving_names import check_client_certificate, check_serving_allowed
+from nodeattest_controller.model.token_binding import check_token_binding
+from nodeattest_controller.verification import sans
+from nodeattest_controller.verification.checks import Needs, RequestCheck, Round, Stage
+from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification, fact
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers import evidence_versions
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.names import NodeName, ProviderName, Purpose
+from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.verifier_interface import AttestedNode, ChallengeSigner, ClusterAPISigner, NodeRequest
+
+__all__ = ["CHECKS", "EVIDENCE", "ROUND", "VERIFICATION", "CSRFacts"]
+
+EVIDENCE: Final = "evidence version and schema"
+ROUND: Final = "round of the request"
+VERIFICATION: Final = "the provider's verification"
+_SERVING: Final = frozenset({Purpose.SERVING})
+_FIRST: Final = frozenset({Round.FIRST})
+_FINAL: Final = frozenset({Round.FINAL})
+_RESTARTS = MappingProxyType({str(reason): reason for reason in (Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED)})
+"""What may have become of a first request whose agent may begin anew: an answer can wait too long for its turn."""
+
+
+class CSRFacts(RequestFacts):
+    """The facts about one attested request."""
+
+    def __init__(self, source: FactSource, request: NodeRequest, state: RequestState = RequestState.PENDING) -> None:
+        """``state`` is the request's own."""
+        super().__init__(
+            source,
+            purpose=request.purpose,
+            node_name=request.csr.node_name,
+            names=SubjectAltNames(request.csr.dns_names, request.csr.ip_addresses),
+            created=request.created,
+        )
+        self.request = request
+        self.state = state
+
+    async def verifier(self) -> ClusterAPISigner:
+        """Return the verifier that the request names; looked up by name, so only after the policy named it."""
+        return self.source.verifier(self.request.evidence.provider)
+
+    @fact
+    async def ref(self) -> FirstRequestRef | None:
+        """Tell which first request this one answers; raises Denied on malformed evidence."""
+        verifier = await self.verifier()
+        return verifier.first_request(self.request) if isinstance(verifier, ChallengeSigner) else None
+
+    @fact
+    async def round(self) -> Round:
+        """Tell whether this request could be granted."""
+        two_rounds = isinstance(await self.verifier(), ChallengeSigner)
+        return Round.FIRST if two_rounds and await self.ref() is None else Round.FINAL
+
+    def require_one(self, machines: list[MachineView]) -> MachineView:
+        """Apply identity rule 1 by provider ID."""
+        return find_machine(self.request, machines)
+
+    @fact
+    async def candidates(self) -> list[MachineView]:
+        """Return the machines with the request's provider ID."""
+        return self.source.machines(self.request.csr.provider_id)
+
+    async def cached_machine(self) -> MachineView:
+        """Return the first of the candidates; the rule that there is but one is a check of its own."""
+        candidates = await self.candidates()
+        return candidates[0] if candidates else self.require_one([])
+
+    async def machine_for_memory_checks(self) -> MachineView:
+        """Return the machine, which was read live by then where the request could be granted."""
+        return await self.machine()
+
+    async def address_provider(self) -> ProviderName | None:
+        """Return the provider of the evidence."""
+        return self.request.evidence.provider
+
+    @fact
+    async def first_object(self) -> JsonObject | None:
+        """Return the object of the first request, read live."""
+        ref = await self.ref()
+        return await self.source.csr(ref.name) if ref is not None else None
+
+    @fact
+    async def first(self) -> NodeRequest | None:
+        """Return the first request, parsed; None where there is none that a node could have filed here."""
+        first = await self.first_object()
+        stored = summarize(first) if first is not None else None
+        if first is None or stored is None or stored.is_kubelets:
+            return None
+        return parse_request(first, provider_id_oid=self.source.provider_id_oid)
+
+    @fact
+    async def attested(self) -> AttestedNode:
+        """Return what the provider's verification proved; raises Denied, Unavailable or ChallengeRequired."""
+        verification = Verification(
+            request=self.request, verifier=await self.verifier(), ref=await self.ref(), first=await self.first()
+        )
+        return await self.source.verify(self, verification)
+
+    @fact
+    async def node(self) -> JsonObject | None:
+        """Return the Node of the requested name, read live."""
+        return await self.source.node(self.node_name, by_node=self.request.is_renewal)
+
+    async def holders_of_fingerprints(self) -> list[Attestation]:
+        """Return the attestations of the cluster that pin what this machine proved itself by."""
+        inventory, key = self.source.inventory, self.source.key
+        pins = (await self.attested()).fingerprints.items()
+        return [holder for pin in pins for holder in inventory.fingerprint_holders(key, *pin)]
+
+
+# The request itself, policy and provider
+
+
+async def _bound_token(facts: CSRFacts) -> None:
+    check_bound_token(facts.request, facts.source.key)
+
+
+async def _cluster_active(facts: CSRFacts) -> None:
+    await facts.cluster()
+
+
+async def _policy(facts: CSRFacts) -> None:
+    await facts.policy()
+
+
+async def _attestor_authorized(facts: CSRFacts) -> None:
+    check_authorized(await facts.policy(), facts.request.evidence.provider)
+
+
+async def _evidence_version(facts: CSRFacts) -> None:
+    evidence_versions.check(facts.request.evidence, (await facts.verifier()).versions)
+
+
+async def _serving_allowed(facts: CSRFacts) -> None:
+    check_serving_allowed(facts.request, await facts.policy(), secure=(await facts.verifier()).secure)
+
+
+async def _first_request_named(facts: CSRFacts) -> None:
+    await facts.ref()
+
+
+# The machine
+
+
+async def _one_machine(facts: CSRFacts) -> None:
+    facts.require_one(await facts.candidates())
+
+
+async def _machine_now(facts: CSRFacts) -> None:
+    facts.require_one([await facts.machine()])
+
+
+async def _not_bound_otherwise(facts: CSRFacts) -> None:
+    machine, secure = await facts.machine(), (await facts.verifier()).secure
+    owners = facts.source.inventory.owners(facts.source.key, machine.provider_id)
+    check_binding(facts.request, machine, await facts.attestation(), secure=secure, owners=owners)
+
+
+async def _joined_machine(facts: CSRFacts) -> None:
+    recorded = facts.source.recorded_attestation(await facts.machine())
+    check_client_certificate(facts.request, recorded, facts.source.now())
+
+
+async def _node_name(facts: CSRFacts) -> None:
+    # Before a platform is asked about it: a name that nothing but a proof could make this machine's may pass here.
+    may_be_proven = await facts.round() is Round.FINAL and (await facts.verifier()).secure
+    proven: NodeName | None = facts.node_name if may_be_proven else None
+    check_node_name(facts.request, await facts.machine(), await facts.name_context(), proven)
+
+
+async def _not_answered(facts: CSRFacts) -> None:
+    if (await facts.attestation()).answered_first(facts.request.uid):
+        raise Denied(
+            Reason.SUPERSEDED,
+            expected="a first request that nobody answered yet",
+            got="one whose second request was certified",
+            remedy="nothing to do",
+        )
+
+
+async def _own_token(facts: CSRFacts) -> None:
+    configured = facts.source.inventory.configured_by(facts.source.key, await facts.machine())
+    binding = (await facts.policy()).token_binding
+    await check_token_binding(facts.request, configured, binding, facts.source.named_tokens)
+
+
+async def _first_request_pending(facts: CSRFacts) -> None:
+    """Refuse an answer to a first request that was decided; a provider of one round has none.
+
+    A certificate for this key on record is asked before the first request's own state: a copy of the second request,
+    handled earlier, closes the first one, and must not get the honest second one denied ("Two rounds").
+    """
+    if await facts.ref() is None:
+        return
+    request, attestation = facts.request, await facts.attestation()
+    summary = facts.source.summary(await facts.first_object(), request, attestation)
+    first = await facts.first()
+    if first is None or summary is None or first.csr.der != request.csr.der:
+        return  # the provider's verification says what is wrong with it
+    known = attestation.entry_for(request.csr.spki_sha256, request.purpose)
+    if summary.state is not RequestState.PENDING and known is None:
+        raise Denied(
+            _RESTARTS.get(summary.denial_reason, Reason.FIRST_REQUEST_MISMATCH),
+            expected="a first request that is still pending",
+            got=f"{key_of(await facts.first_object() or {})} is {summary.state}",
+            remedy="file a new first request",
+        )
+
+
+async def _verified(facts: CSRFacts) -> None:
+    await facts.attested()
+
+
+# What was proven, and live reads
+
+
+async def _proven_node_name(facts: CSRFacts) -> None:
+    proven = (await facts.attested()).proven_node_name
+    check_node_name(facts.request, await facts.machine(), await facts.name_context(), proven)
+
+
+async def _own_hardware(facts: CSRFacts) -> None:
+    check_fingerprints(await facts.machine(), await facts.name_context(), await facts.holders_of_fingerprints())
+
+
+async def _no_other_node(facts: CSRFacts) -> None:
+    check_no_hijack(await facts.machine(), await facts.name_context(), await facts.node())
+
+
+async def _no_takeover(facts: CSRFacts) -> None:
+    check_takeover(facts.request, await facts.attestation(), await facts.node())
+
+
+async def _adoption(facts: CSRFacts) -> None:
+    check_adoption(facts.request, await facts.machine(), await facts.attestation(), await facts.node())
+
+
+# Directly before signing
+
+
+async def _approval_known(facts: CSRFacts) -> None:
+    check_approval_known(facts.request, await facts.attestation(), facts.state)
+
+
+async def _new_key(facts: CSRFacts) -> None:
+    holders = facts.source.inventory.key_holders(facts.source.key, facts.request.csr.spki_sha256)
+    check_key_is_new(facts.request, await facts.machine(), await facts.attestation(), holders)
+
+
+async def _answered_once(facts: CSRFacts) -> None:
+    check_challenge_answered_once(facts.request, await facts.attestation(), await facts.attested())
+
+
+async def _replacement_interval(facts: CSRFacts) -> None:
+    check_replacement_interval(facts.request, await facts.attestation(), facts.source.now())
+
+
+async def _live_certificates(facts: CSRFacts) -> None:
+    check_live_certificates(facts.purpose, await facts.attestation(), facts.source.now())
+
+
+async def _pinned_fingerprints(facts: CSRFacts) -> None:
+    check_pinned_fingerprints(await facts.attestation(), await facts.attested())
+
+
+CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
+    RequestCheck(
+        "a token of no other machine",
+        "A requester whose group binds it to a machine asks for that machine, and is bound to no other.",
+        "identity rule 4",
+        Needs.REQUEST,
+        _bound_token,
+    ),
+    RequestCheck(
+        "an active cluster",
+        "The Cluster is there, not paused, and not being deleted; a ClusterRecord can be read whole.",
+        "identity rule 1",
+        Needs.MEMORY,
+        _cluster_active,
+    ),
+    RequestCheck(
+        "one policy",
+        "Exactly one NodeAttestationPolicy selects the cluster, and it can be read.",
+        "identity rule 0",
+        Needs.MEMORY,
+        _policy,
+    ),
+    RequestCheck(
+        "attestor authorized",
+        "The policy's authorizedAttestors name the provider; an empty list names none.",
+        "identity rule 0",
+        Needs.MEMORY,
+        _attestor_authorized,
+    ),
+    RequestCheck(
+        EVIDENCE,
+        "The controller knows the provider and the version of its evidence.",
+        "wire format",
+        Needs.REQUEST,
+        _evidence_version,
+    ),
+    RequestCheck(
+        "attested serving request",
+        "The policy signs attested serving requests, the provider is secure, and the node itself asks.",
+        "serving certificates",
+        Needs.MEMORY,
+        _serving_allowed,
+        purposes=_SERVING,
+    ),
+    RequestCheck(
+        ROUND,
+        "The evidence says whether the request is a first one or which first request it answers.",
+        "wire format",
+        Needs.REQUEST,
+        _first_request_named,
+    ),
+    RequestCheck(
+        "one Machine, alive and ready",
+        "The provider ID names exactly one machine of the cluster, which stays, is not paused, and has its bootstrap "
+        "data.",
+        "identity rule 1",
+        Needs.MEMORY,
+        _one_machine,
+    ),
+    RequestCheck(
+        "the Machine as it is now",
+        "The same holds of the machine as the API server has it now.",
+        "identity rule 1",
+        Needs.LIVE,
+        _machine_now,
+        rounds=_FINAL,
+    ),
+    RequestCheck(
+        "not bound otherwise",
+        "A machine that is bound already is not bound again by whoever holds a token.",
+        "identity rules 3 and 4",
+        Needs.LIVE,
+        _not_bound_otherwise,
+    ),
+    RequestCheck(
+        "a joined machine",
+        "The node's client certificate is on record, by the same provider, and has a key of its own.",
+        "serving certificates",
+        Needs.LIVE,
+        _joined_machine,
+        purposes=_SERVING,
+    ),
+    *sans.MEMORY_CHECKS,
+    RequestCheck(
+        "the Machine's node name",
+        "The requested name is this machine's, or could be proven to be, and no other machine's.",
+        "identity rule 2",
+        Needs.LIVE,
+        _node_name,
+    ),
+    RequestCheck(
+        "first request not answered",
+        "No certificate was issued for an answer to this first request.",
+        "two rounds",
+        Needs.MEMORY,
+        _not_answered,
+        rounds=_FIRST,
+    ),
+    RequestCheck(
+        "a token that the machine's bootstrap configuration names",
+        "A bootstrap token is the one in the machine's own bootstrap configuration, as the policy's tokenBinding says.",
+        "identity rule 4",
+        Needs.LIVE,
+        _own_token,
+    ),
+    RequestCheck(
+        "first request still pending",
+        "The first request that is answered was not decided before.",
+        "two rounds",
+        Needs.LIVE,
+        _first_request_pending,
+        rounds=_FINAL,
+    ),
+    RequestCheck(
+        VERIFICATION,
+        "The provider's verifier proves that the machine asks, bound to this request, signer and cluster.",
+        "identity rule 6",
+        Needs.PROVIDER,
+        _verified,
+    ),
+    RequestCheck(
+        "the node name as proven",
+        "The requested name is this machine's by its own sources, or the provider proved it.",
+        "identity rule 2",
+        Needs.PROVIDER,
+        _proven_node_name,
+    ),
+    RequestCheck(
+        "hardware of no other machine",
+        "The TPM or secret that the machine proved itself by proves no other machine of the cluster.",
+        "identity rule 3",
+        Needs.PROVIDER,
+        _own_hardware,
+    ),
+    RequestCheck(
+        "no other node of this name",
+        "No other machine is bound to the name, and a Node that has it is this machine's.",
+        "identity rule 3",
+        Needs.LIVE,
+        _no_other_node,
+    ),
+    RequestCheck(
+        "no takeover of a node",
+        "A token does not take over a Node whose machine never joined attested.",
+        "identity rules 3 and 4",
+        Needs.LIVE,
+        _no_takeover,
+    ),
+    RequestCheck(
+        "adoption of the machine's own node",
+        "A node that never joined attested is the one that its machine has.",
+        "identity rules 3 and 4",
+        Needs.LIVE,
+        _adoption,
+    ),
+    *sans.LIVE_CHECKS,
+    RequestCheck(
+        "approval by this controller",
+        "A request that is approved already has a certificate on record.",
+        "issuing",
+        Needs.LIVE,
+        _approval_known,
+        stage=Stage.ISSUE,
+    ),
+    RequestCheck(
+        "a key that was never certified",
+        "The key has no certificate: not of this machine, not of another, not for the other purpose.",
+        "issuing",
+        Needs.LIVE,
+        _new_key,
+        stage=Stage.ISSUE,
+    ),
+    RequestCheck(
+        "one key for one challenge",
+        "The first request was not answered with another key.",
+        "two rounds",
+        Needs.PROVIDER,
+        _answered_once,
+        stage=Stage.ISSUE,
+    ),
+    RequestCheck(
+        "time between two keys",
+        "Outside renewal a machine replaces a live key at most every ten minutes.",
+        "issuing",
+        Needs.LIVE,
+        _replacement_interval,
+        stage=Stage.ISSUE,
+    ),
+    RequestCheck(
+        "number of live certificates",
+        "A machine has a bounded number of live certificates.",
+        "issuing",
+        Needs.LIVE,
+        _live_certificates,
+        stage=Stage.ISSUE,
+    ),
+    RequestCheck(
+        "fingerprints as pinned",
+        "What was pinned for the machine is what it proved itself by.",
+        "identity rule 3",
+        Needs.PROVIDER,
+        _pinned_fingerprints,
+        stage=Stage.ISSUE,
+    ),
+)
+"""In the order in which they run."""

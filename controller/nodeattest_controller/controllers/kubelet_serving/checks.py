@@ -1,0 +1,214 @@
+"""Every check of kubelet's own serving request, in the order in which they run: for controller and ``explain``.
+
+Nothing is attested: the node's client certificate says who asks, and the caches say which names and addresses are
+its machine's own. The parser (``model.kubelet_csr``) comes before all of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from nodeattest_controller.model.identity_rules import (
+    NameContext,
+    allowed_node_names,
+    check_machine_ready,
+    check_no_hijack,
+)
+from nodeattest_controller.model.kubelet_csr import KubeletServingRequest
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import text
+from nodeattest_controller.verification import sans
+from nodeattest_controller.verification.checks import Needs, RequestCheck, Round
+from nodeattest_controller.verification.facts import FactSource, RequestFacts, fact
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.names import NodeName, ProviderName, Purpose
+
+__all__ = ["CHECKS", "KubeletFacts", "check_name", "check_node", "one_machine"]
+
+RECHECK: Final = 2.0
+"""Seconds; kubelet files its first request about when its Node appears, and nobody watches Nodes here."""
+
+
+class KubeletFacts(RequestFacts):
+    """The facts about one request of kubelet itself."""
+
+    def __init__(self, source: FactSource, request: KubeletServingRequest) -> None:
+        super().__init__(
+            source,
+            purpose=Purpose.SERVING,
+            node_name=request.node_name,
+            names=request.names,
+            created=request.created,
+        )
+
+    async def round(self) -> Round:
+        """There is but one."""
+        return Round.FINAL
+
+    def require_one(self, machines: list[MachineView]) -> MachineView:
+        """Apply identity rule 1 by node name."""
+        return one_machine(self.node_name, machines)
+
+    @fact
+    async def cached_machine(self) -> MachineView:
+        """Return the one machine of this node name."""
+        return self.require_one(self.source.machines_of_node(self.node_name))
+
+    async def machine_for_memory_checks(self) -> MachineView:
+        """Return the cached machine: what memory refuses costs no read."""
+        return await self.cached_machine()
+
+    async def address_provider(self) -> ProviderName | None:
+        """Name who attested the machine, as far as the policy still has it."""
+        recorded = self.source.attestation(await self.cached_machine())
+        return recorded.provider if recorded.provider in (await self.policy()).attestors else None
+
+    @fact
+    async def node(self) -> JsonObject | None:
+        """Return the Node, read live."""
+        return await self.source.node(self.node_name, by_node=True)
+
+
+async def _cluster_active(facts: KubeletFacts) -> None:
+    await facts.cluster()
+
+
+async def _policy_approves(facts: KubeletFacts) -> None:
+    if not (await facts.policy()).serving.approves_kubelet:
+        raise Denied(
+            Reason.SERVING_NOT_ALLOWED,
+            expected="serving.kubelet: Approve",
+            got="Ignore: the request is left to whoever else approves it",
+            remedy="set it in the policy, or approve by other means",
+        )
+
+
+async def _one_machine(facts: KubeletFacts) -> None:
+    await facts.cached_machine()
+
+
+async def _machine_now(facts: KubeletFacts) -> None:
+    facts.require_one([await facts.machine()])
+
+
+async def _own_name(facts: KubeletFacts) -> None:
+    machine = await facts.machine()
+    holders = (await facts.name_context()).holders
+    proven = facts.node_name if any(each.provider_id == machine.provider_id for each in holders) else None
+    check_name(facts.node_name, machine, proven)
+
+
+async def _node_registered(facts: KubeletFacts) -> None:
+    check_node(await facts.machine(), await facts.node())
+
+
+async def _no_other_node(facts: KubeletFacts) -> None:
+    context = await facts.name_context()
+    alone = NameContext(claimants=(), holders=context.holders, is_alive=context.is_alive)
+    check_no_hijack(await facts.machine(), alone, await facts.node())
+
+
+def one_machine(node_name: NodeName, candidates: Sequence[MachineView]) -> MachineView:
+    """Rule 1, asked by node name: exactly one Machine of this cluster, alive and ready."""
+    staying = [member for member in candidates if not member.deleting] or candidates
+    if not staying:
+        raise Unavailable(
+            Reason.MACHINE_NOT_FOUND,
+            f"no Machine of this cluster has the node name {node_name}",
+            remedy="let the node carry its Machine's name",
+        )
+    if len(staying) > 1:
+        raise Denied(
+            Reason.MACHINE_AMBIGUOUS,
+            expected="one Machine that claims this node name",
+            got=", ".join(sorted(f"{member.kind} {member.name}" for member in staying)),
+            remedy="give each Machine its own host name",
+        )
+    check_machine_ready(staying[0])
+    return staying[0]
+
+
+def check_name(node_name: NodeName, member: MachineView, proven: NodeName | None) -> None:
+    """Rule 2: the name is still this Machine's when it is read anew."""
+    allowed = allowed_node_names(member, proven)
+    if node_name not in allowed:
+        raise Denied(
+            Reason.NODE_NAME_MISMATCH,
+            expected=" or ".join(allowed) or "a name that the provider proves (pool instance)",
+            got=node_name,
+            remedy="let the node use its own Machine's name",
+        )
+
+
+def check_node(member: MachineView, node: JsonObject | None) -> None:
+    """Rule 3: the Node is there and carries the Machine's provider ID, or is the Machine's nodeRef.
+
+    Another provider ID is left to ``check_no_hijack``; none yet is waited for: the cloud's controller sets it.
+    """
+    if node is None:
+        raise _not_yet("the Node does not exist yet", "wait until the node has registered")
+    if text(node, "spec", "providerID") or member.node_ref_uid == text(node, "metadata", "uid"):
+        return
+    raise _not_yet("the Node has no provider ID yet", "set kubelet's --provider-id, or run a cloud controller manager")
+
+
+def _not_yet(detail: str, remedy: str) -> Unavailable:
+    return Unavailable(Reason.MACHINE_NOT_READY, detail, remedy=remedy, retry_after=RECHECK)
+
+
+CHECKS: Final[tuple[RequestCheck[KubeletFacts], ...]] = (
+    RequestCheck(
+        "an active cluster",
+        "The Cluster is there, not paused, and not being deleted; a ClusterRecord can be read whole.",
+        "identity rule 1",
+        Needs.MEMORY,
+        _cluster_active,
+    ),
+    RequestCheck(
+        "policy approves",
+        "The policy says serving.kubelet: Approve.",
+        "serving certificates",
+        Needs.MEMORY,
+        _policy_approves,
+    ),
+    RequestCheck(
+        "one Machine, alive and ready",
+        "Exactly one machine of the cluster has the node's name; it stays, is not paused, and has its bootstrap data.",
+        "identity rule 1",
+        Needs.MEMORY,
+        _one_machine,
+    ),
+    *sans.MEMORY_CHECKS,
+    RequestCheck(
+        "the Machine as it is now",
+        "The same holds of the machine as the API server has it now.",
+        "identity rule 1",
+        Needs.LIVE,
+        _machine_now,
+    ),
+    RequestCheck(
+        "the Machine's node name",
+        "The name is the machine's own, or it is bound to the name on record.",
+        "identity rule 2",
+        Needs.LIVE,
+        _own_name,
+    ),
+    RequestCheck(
+        "a registered Node",
+        "The Node is there, and has a provider ID or is the Machine's nodeRef.",
+        "identity rule 3",
+        Needs.LIVE,
+        _node_registered,
+    ),
+    RequestCheck(
+        "no other node of this name",
+        "No other machine is bound to the name, and a Node that has it is this machine's.",
+        "identity rule 3",
+        Needs.LIVE,
+        _no_other_node,
+    ),
+    *sans.LIVE_CHECKS,
+)
+"""In the order in which they run."""

@@ -1,0 +1,369 @@
+"""The facts that checks ask for, each gathered once for a request, when the first check needs it.
+
+``FactSource`` is where facts come from: ``ControllerFacts`` here (caches and live reads), stored documents in
+``nodeattest explain``. ``RequestFacts`` is what checks see: it holds a fact, or the exception that came instead of it.
+Leaves to others: every rule.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
+
+from nodeattest_controller.model.attestation import Attestation, new_attestation
+from nodeattest_controller.model.certificate_authority import SubjectAltNames
+from nodeattest_controller.model.csr_request import CSRSummary, summarize
+from nodeattest_controller.model.identity_rules import NameContext
+from nodeattest_controller.model.machine_record import check_cluster_active
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.policy import Policy
+from nodeattest_controller.model.serving_names import Addresses
+from nodeattest_controller.model.token_binding import NamedTokens
+from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.workload_client import WorkloadClient
+from nodeattest_controller.verification.checks import Round
+from nodeattest_controller.verification.runner import VerificationRunner
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.names import NodeName, ProviderName, Purpose
+from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes
+from nodeattest_providers.platform import reads_infrastructure, reads_secret
+from nodeattest_providers.verifier_interface import (
+    AttestedNode,
+    ChallengeSigner,
+    ClusterAPISigner,
+    Facts,
+    LedgerFacts,
+    MachineFacts,
+    NodeRequest,
+    PlatformAddresses,
+)
+
+__all__ = ["ControllerFacts", "FactSource", "RequestFacts", "Verification", "fact"]
+
+_EMPTY: Final = LedgerFacts()
+S = TypeVar("S", bound="RequestFacts")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What a provider's verification is made of."""
+
+    request: NodeRequest
+    verifier: ClusterAPISigner
+    ref: FirstRequestRef | None
+    first: NodeRequest | None
+    """The first request, read and parsed."""
+
+
+class FactSource(Protocol):
+    """Where the facts of one cluster come from; what cannot be had raises."""
+
+    @property
+    def provider_id_oid(self) -> str:
+        """The extension that carries a provider ID in a certificate request."""
+        ...
+
+    @property
+    def key(self) -> ClusterKey:
+        """Which cluster it is."""
+        ...
+
+    @property
+    def inventory(self) -> Inventory:
+        """Machines and attestations by what a request can claim."""
+        ...
+
+    def now(self) -> datetime:
+        """Return the time of the evaluation."""
+        ...
+
+    def cluster(self) -> JsonObject:
+        """Return the cluster's object; raises Unavailable while it is not to be acted for."""
+        ...
+
+    def policy(self) -> Policy:
+        """Return the cluster's one policy; raises Denied or Unavailable."""
+        ...
+
+    def verifier(self, provider: ProviderName) -> ClusterAPISigner:
+        """Return a provider's verifier; raises Denied for an unknown one."""
+        ...
+
+    def machines(self, provider_id: str) -> list[MachineView]:
+        """Return the machines of the cluster with this provider ID."""
+        ...
+
+    def machines_of_node(self, node_name: NodeName) -> list[MachineView]:
+        """Return the machines of the cluster that claim a node's name or are bound to it."""
+        ...
+
+    def attestation(self, machine: MachineView) -> Attestation:
+        """Return a machine's attestation; an empty one where it never joined."""
+        ...
+
+    def recorded_attestation(self, machine: MachineView) -> Attestation:
+        """Return the same, for a rule that only a recorded one can fulfil."""
+        ...
+
+    async def machine_now(self, machine: MachineView) -> MachineView | None:
+        """Read a machine live; None when it is gone or another by now."""
+        ...
+
+    async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
+        """Read which tokens a machine's KubeadmConfig names; raises Unavailable."""
+        ...
+
+    async def csr(self, name: str) -> JsonObject | None:
+        """Read a CertificateSigningRequest live."""
+        ...
+
+    def summary(self, first: JsonObject | None, request: NodeRequest, attestation: Attestation) -> CSRSummary | None:
+        """Tell where a first request stood when its answer came; None where there is none."""
+        ...
+
+    async def node(self, name: NodeName, *, by_node: bool) -> JsonObject | None:
+        """Read a Node live; ``by_node``: whether the node itself asks."""
+        ...
+
+    async def verify(self, facts: RequestFacts, verification: Verification) -> AttestedNode:
+        """Run the provider's verification; raises Denied, Unavailable or ChallengeRequired."""
+        ...
+
+    async def platform_addresses(self, facts: RequestFacts, provider: ProviderName) -> Addresses | None:
+        """Ask a provider's platform for the machine's addresses; None where it cannot tell."""
+        ...
+
+
+def fact(gather: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[S, P], Awaitable[T]]:
+    """Gather a fact once: every check gets the same value, or the same exception object."""
+
+    @functools.wraps(gather)
+    async def once(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        if gather.__name__ not in self.gathered:
+            try:
+                self.gathered[gather.__name__] = (await gather(self, *args, **kwargs), None)
+            except Exception as error:
+                self.gathered[gather.__name__] = (None, error)
+                raise
+        value, error = self.gathered[gather.__name__]
+        if error is not None:
+            raise error
+        return cast("T", value)
+
+    return once
+
+
+class RequestFacts(ABC):
+    """The facts about one request, of whichever kind."""
+
+    def __init__(
+        self, source: FactSource, *, purpose: Purpose, node_name: NodeName, names: SubjectAltNames, created: datetime
+    ) -> None:
+        """``names`` are those of a serving request; ``created`` is the API server's time."""
+        self.source = source
+        self.purpose = purpose
+        self.node_name = node_name
+        self.names = names
+        self.created = created
+        self.gathered: dict[str, tuple[object, Exception | None]] = {}
+
+    @abstractmethod
+    def round(self) -> Awaitable[Round]:
+        """Tell which round it is."""
+
+    @abstractmethod
+    def cached_machine(self) -> Awaitable[MachineView]:
+        """Return the request's machine as the cache has it."""
+
+    @abstractmethod
+    async def machine_for_memory_checks(self) -> MachineView:
+        """Return the machine as it is known before the verification."""
+
+    @abstractmethod
+    def require_one(self, machines: list[MachineView]) -> MachineView:
+        """Return the one machine that is ready, by the rule of this kind of request; raises Denied or Unavailable."""
+
+    @abstractmethod
+    async def address_provider(self) -> ProviderName | None:
+        """Name the provider whose platform may tell the machine's addresses."""
+
+    @fact
+    async def cluster(self) -> JsonObject:
+        """Return the cluster's object."""
+        return self.source.cluster()
+
+    @fact
+    async def policy(self) -> Policy:
+        """Return the cluster's policy."""
+        return self.source.policy()
+
+    @fact
+    async def machine(self) -> MachineView:
+        """Return the request's machine: read live for a request that could be granted."""
+        cached = await self.cached_machine()
+        if await self.round() is Round.FIRST:
+            return cached
+        live = await self.source.machine_now(cached)
+        return live if live is not None else self.require_one([])
+
+    @fact
+    async def attestation(self) -> Attestation:
+        """Return what is recorded of the machine."""
+        return self.source.attestation(await self.machine())
+
+    @fact
+    async def name_context(self) -> NameContext:
+        """Return what else has the node's name, or claims it."""
+        inventory, key = self.source.inventory, self.source.key
+        return NameContext(
+            claimants=inventory.claimants(key, self.node_name),
+            holders=inventory.holders(key, self.node_name),
+            is_alive=lambda other: bool(inventory.members(key, other.provider_id)),
+        )
+
+    async def platform_tells_addresses(self) -> bool:
+        """Tell whether a platform, not the Machine's status, says where the machine can be reached."""
+        provider = await self.address_provider()
+        return provider is not None and isinstance(self.source.verifier(provider), PlatformAddresses)
+
+    @fact
+    async def platform_addresses(self) -> Addresses | None:
+        """Return what the platform says now; None where there is none, or where it cannot tell."""
+        provider = await self.address_provider()
+        if provider is None or not await self.platform_tells_addresses():
+            return None
+        return await self.source.platform_addresses(self, provider)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerFacts:
+    """The controller's facts: caches of the management cluster, and live reads."""
+
+    management: ManagementCache
+    workload: WorkloadClient
+    verifiers: Callable[[ProviderName], ClusterAPISigner]
+    runner: VerificationRunner
+    kubeadm_configs: KubeadmConfigReader
+    challenge_keys: ChallengeKeys
+    provider_id_oid: str
+    clock: Callable[[], datetime]
+
+    @property
+    def key(self) -> ClusterKey:
+        """Which cluster it is."""
+        return self.workload.key
+
+    @property
+    def inventory(self) -> Inventory:
+        """The cache's indexes."""
+        return self.management.inventory
+
+    def now(self) -> datetime:
+        """Return the controller's time."""
+        return self.clock()
+
+    def cluster(self) -> JsonObject:
+        """Return the cluster's object; raises Unavailable while it is paused or going away."""
+        return check_cluster_active(self.key, self.management.cluster(self.key))
+
+    def policy(self) -> Policy:
+        """Return the cluster's one policy; raises Denied or Unavailable."""
+        return self.management.policy_of(self.cluster())
+
+    def verifier(self, provider: ProviderName) -> ClusterAPISigner:
+        """Return a provider's verifier; raises Denied for an unknown one."""
+        return self.verifiers(provider)
+
+    def machines(self, provider_id: str) -> list[MachineView]:
+        """Return the machines of the cluster with this provider ID."""
+        return self.inventory.members(self.key, provider_id)
+
+    def machines_of_node(self, node_name: NodeName) -> list[MachineView]:
+        """Return the machines of the cluster that claim a node's name or are bound to it."""
+        return self.inventory.members_of_node(self.key, node_name)
+
+    def attestation(self, machine: MachineView) -> Attestation:
+        """Return a machine's attestation; an empty one where it never joined."""
+        return self.inventory.ledger(self.key, machine.provider_id) or new_attestation(machine)
+
+    recorded_attestation = attestation
+
+    async def machine_now(self, machine: MachineView) -> MachineView | None:
+        """Read a machine live."""
+        return await self.management.live_member(machine)
+
+    async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
+        """Read which tokens a machine's KubeadmConfig names."""
+        return await self.kubeadm_configs.tokens_of(configured, token_id)
+
+    async def csr(self, name: str) -> JsonObject | None:
+        """Read a request live."""
+        return await self.workload.read_request(name)
+
+    def summary(self, first: JsonObject | None, request: NodeRequest, attestation: Attestation) -> CSRSummary | None:
+        """Tell where a first request stands now."""
+        del request, attestation
+        return summarize(first) if first is not None else None
+
+    async def node(self, name: NodeName, *, by_node: bool) -> JsonObject | None:
+        """Read a Node live."""
+        del by_node
+        return await self.workload.read_node(name)
+
+    async def verify(self, facts: RequestFacts, verification: Verification) -> AttestedNode:
+        """Run the provider's verification, for as long as one may take."""
+        request, verifier, machine = verification.request, verification.verifier, await facts.machine()
+        attestation = await facts.attestation()
+        given = Facts(
+            cluster=self.management.facts_of(await facts.cluster()),
+            machine=await self._machine_facts(machine, verifier),
+            settings=(await facts.policy()).settings(request.evidence.provider),
+            sections=(await facts.policy()).sections,
+            ledger=attestation.facts(request, verification.ref.uid if verification.ref else ""),
+            first_request=verification.first,
+            challenge_keys=self._challenge_keys(verifier),
+            verified_at=self.now(),
+        )
+        serving = facts.purpose is Purpose.SERVING
+        verify = verifier.verify_serving_attestation_data if serving else verifier.verify_client_attestation_data
+        # Not by machine alone: whoever names another's machine again and again would keep it from its turn.
+        turn: Hashable = (self.key, machine.provider_id, request.username)
+        return await self.runner.run(turn, lambda: verify(request, given))
+
+    async def platform_addresses(self, facts: RequestFacts, provider: ProviderName) -> Addresses | None:
+        """Ask the platform, for as long as a verification may take."""
+        verifier, machine, policy = self.verifier(provider), await facts.machine(), await facts.policy()
+        if not isinstance(verifier, PlatformAddresses):
+            return None
+        recorded = self.inventory.ledger(self.key, machine.provider_id)
+        pins = recorded.pins_for(provider) if recorded is not None else {}
+        given = Facts(
+            cluster=self.management.facts_of(await facts.cluster()),
+            machine=await self._machine_facts(machine, verifier, with_secret=False),
+            settings=policy.settings(provider),
+            sections=policy.sections,
+            ledger=LedgerFacts(fingerprints=pins, provider=recorded.provider) if recorded is not None else _EMPTY,
+            verified_at=self.now(),
+        )
+        turn: Hashable = ("addresses", self.key, machine.provider_id)
+        return await self.runner.run(turn, lambda: verifier.addresses(given))
+
+    def _challenge_keys(self, verifier: ClusterAPISigner) -> tuple[SecretBytes, ...]:
+        return self.challenge_keys.keys() if isinstance(verifier, ChallengeSigner) else ()
+
+    async def _machine_facts(
+        self, machine: MachineView, verifier: ClusterAPISigner, *, with_secret: bool = True
+    ) -> MachineFacts:
+        infra = await self.management.infra_of(machine) if reads_infrastructure(verifier) else None
+        asks = with_secret and reads_secret(verifier)
+        secret = await self.management.attestation_secret(machine) if asks else None
+        return machine.facts(infra=infra, secret=secret)
