@@ -44,22 +44,22 @@ async def api_server(
 class Asking:
     """Some who ask in one order, and the order in which they had their turn."""
 
-    def __init__(self, turns: FairSemaphore) -> None:
-        self.turns = turns
+    def __init__(self, semaphore: FairSemaphore) -> None:
+        self.semaphore = semaphore
         self.had: list[str] = []
         self.go = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
 
     async def ask(self, name: str) -> asyncio.Task[None]:
         """Ask as the peer that is the name's first letter."""
-        task = asyncio.create_task(self._have(name))
+        task = asyncio.create_task(self.have(name))
         self.tasks.append(task)
         for _ in range(3):
             await asyncio.sleep(0)
         return task
 
-    async def _have(self, name: str) -> None:
-        async with self.turns.turn(name[0]):
+    async def have(self, name: str) -> None:
+        async with self.semaphore.acquire(name[0]):
             self.had.append(name)
             await self.go.wait()
 
@@ -68,8 +68,8 @@ class Asking:
         return await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-async def test_peers_have_their_turns_one_after_another_however_many_one_asks_for() -> None:
-    asking = Asking(FairSemaphore(at_once=1, most_waiting=8))
+async def test_peers_are_served_one_after_another_however_many_one_asks_for() -> None:
+    asking = Asking(FairSemaphore(limit=1, max_waiting=8))
     for name in ("a0", "a1", "a2", "a3", "b1", "b2", "c1"):
         await asking.ask(name)
     assert asking.had == ["a0"], "one at once"
@@ -78,36 +78,48 @@ async def test_peers_have_their_turns_one_after_another_however_many_one_asks_fo
 
 
 async def test_where_no_place_is_left_the_longest_line_gives_one_up_and_never_the_shorter() -> None:
-    asking = Asking(FairSemaphore(at_once=1, most_waiting=4))
+    asking = Asking(FairSemaphore(limit=1, max_waiting=4))
     for name in ("a0", "a1", "a2", "a3", "a4"):
         await asking.ask(name)
     for name in ("a5", "b1", "b2", "b3"):
         await asking.ask(name)
-    assert asking.turns.waiting == 4
+    assert asking.semaphore.waiting == 4
     ended = dict(zip(("a0", "a1", "a2", "a3", "a4", "a5", "b1", "b2", "b3"), await asking.end(), strict=True))
     assert {name for name, error in ended.items() if isinstance(error, Unavailable)} == {"a3", "a4", "a5", "b3"}
     assert asking.had == ["a0", "a1", "b1", "a2", "b2"]
 
 
+async def test_a_cancelled_waiter_that_is_evicted_does_not_fail_the_request_of_the_peer_that_evicts_it() -> None:
+    asking = Asking(FairSemaphore(limit=1, max_waiting=2))
+    for name in ("a0", "a1", "a2"):
+        await asking.ask(name)
+    asking.tasks.append(asyncio.create_task(asking.have("b1")))
+    asking.tasks[2].cancel()  # cancels its future now; its task runs after b1, which evicts it
+    ended = await asking.end()
+    assert isinstance(ended.pop(2), asyncio.CancelledError)
+    assert ended == [None, None, None]
+    assert asking.had == ["a0", "a1", "b1"]
+
+
 async def test_who_waits_too_long_or_goes_away_keeps_nobody_from_his_turn() -> None:
-    asking = Asking(FairSemaphore(at_once=1, patience=0.01))
+    asking = Asking(FairSemaphore(limit=1, timeout=0.01))
     await asking.ask("a0")
     late = await asking.ask("b1")
     with pytest.raises(Unavailable, match="too many tokens"):
         await late
-    assert asking.turns.waiting == 0
-    asking.turns = FairSemaphore(at_once=1)
+    assert asking.semaphore.waiting == 0
+    asking.semaphore = FairSemaphore(limit=1)
     first, gone, last = [await asking.ask(name) for name in ("c0", "d1", "e1")]
     gone.cancel()
     asking.go.set()
     await asyncio.gather(first, last)
     assert asking.had == ["a0", "c0", "e1"]
-    async with asking.turns.turn("f"):
-        assert asking.turns.waiting == 0
+    async with asking.semaphore.acquire("f"):
+        assert asking.semaphore.waiting == 0
 
 
 async def test_a_turn_that_comes_as_its_owner_goes_is_the_next_ones() -> None:
-    asking = Asking(FairSemaphore(at_once=1))
+    asking = Asking(FairSemaphore(limit=1))
     first, gone, last = [await asking.ask(name) for name in ("a0", "b1", "c1")]
     first.add_done_callback(lambda _: gone.cancel())
     await asking.end()
@@ -126,7 +138,7 @@ async def test_strangers_tokens_do_not_keep_others_from_a_review(tmp_path: Path)
         return web.json_response({"kind": "TokenReview", "status": status}, status=201)
 
     async with api_server(tmp_path, review) as config, ApiClient.from_kubeconfig(config) as client:
-        verifier = TokenReviewVerifier(client, audiences=lambda: OURS, turns=FairSemaphore(at_once=4, most_waiting=16))
+        verifier = TokenReviewVerifier(client, audiences=lambda: OURS, semaphore=FairSemaphore(limit=4, max_waiting=16))
         verified = CachedVerifier(verifier, keep=10, secret=b"k" * 32, now=lambda: 0.0, clock=lambda: 0.0)
         strange = [asyncio.create_task(verified.caller(b"junk%d" % each, "10.0.0.1")) for each in range(40)]
         await until(lambda: len(reviews) == 4)

@@ -1,10 +1,10 @@
-"""Turns at something that can be asked a few things at a time, shared evenly among those who ask.
+"""A semaphore that is fair among peers: a queue for each peer, served round robin.
 
-Promises: no more than ``at_once`` have a turn, no more than ``most_waiting`` wait for one; the next turn is that of the
-peer whose last one is longest ago, so a peer that asks for a thousand delays another by one; where no place to wait is
-left, the peer with the longest line gives one up. Who waits too long, or gives his place up, hears ``Unavailable``.
-Leaves to others: who a peer is; behind one address all are one.
-Source: RFC 970, "Fairness" (a line for each source, served in turn).
+Promises: at most ``limit`` hold it, at most ``max_waiting`` wait. The next holder is the first waiter of the peer that
+was served longest ago, so a peer with a thousand requests delays another peer by one. If the queues are full, the
+peer with the longest queue loses its newest waiter. A waiter that times out or is evicted gets ``Unavailable``.
+Leaves to others: who a peer is. All clients behind one address are one peer.
+Source: RFC 970, "Fairness" (a queue for each source, served round robin).
 """
 
 from __future__ import annotations
@@ -19,32 +19,30 @@ from nodeattest_providers.errors import Reason, Unavailable
 
 __all__ = ["FairSemaphore"]
 
-_AT_ONCE: Final = 16
-_MOST_WAITING: Final = 256
-_PATIENCE: Final = 5.0
-"""Seconds to wait for a turn."""
+_LIMIT: Final = 16
+_MAX_WAITING: Final = 256
+_TIMEOUT: Final = 5.0
+"""Seconds that a waiter waits at most."""
 
 
 class FairSemaphore:
-    """Places, and lines for them."""
+    """Limits concurrency, fairly among peers."""
 
-    def __init__(
-        self, *, at_once: int = _AT_ONCE, most_waiting: int = _MOST_WAITING, patience: float = _PATIENCE
-    ) -> None:
-        self._free = at_once
-        self._most_waiting = most_waiting
-        self._patience = patience
-        self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """Of each peer that waits, in the order of turns."""
+    def __init__(self, *, limit: int = _LIMIT, max_waiting: int = _MAX_WAITING, timeout: float = _TIMEOUT) -> None:
+        self._free = limit
+        self._max_waiting = max_waiting
+        self._timeout = timeout
+        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        """The waiters of each peer that has any; the peer that is served next is the first."""
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
-        return sum(len(line) for line in self._lines.values())
+        """Number of waiters."""
+        return sum(len(queue) for queue in self._queues.values())
 
     @asynccontextmanager
-    async def turn(self, peer: str) -> AsyncGenerator[None]:
-        """Wait for a turn, and have it; raises ``Unavailable``."""
+    async def acquire(self, peer: str) -> AsyncGenerator[None]:
+        """Hold the semaphore inside the context; raises ``Unavailable``."""
         if self._free:
             self._free -= 1
         else:
@@ -52,47 +50,53 @@ class FairSemaphore:
         try:
             yield
         finally:
-            self._pass_on()
+            self._release()
 
     async def _wait(self, peer: str) -> None:
-        """Stand in line until it is our turn.
+        """Wait until the semaphore is ours.
 
-        1. There is room, or the longest line makes some. 2. Stand at the end of the peer's own. 3. Wait.
+        1. If the queues are full, evict a waiter of the peer with the longest queue. 2. Queue up. 3. Wait.
         """
         # 1
-        if self.waiting >= self._most_waiting:
-            longest = max(self._lines, key=lambda each: len(self._lines[each]))
-            if len(self._lines[longest]) <= len(self._lines.get(peer, ())) + 1:
-                raise _busy()
-            self._lines[longest].pop().set_exception(_busy())
+        if self.waiting >= self._max_waiting:
+            self._evict_for(peer)
         # 2
-        line = self._lines.setdefault(peer, deque())
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        line.append(turn)
+        queue = self._queues.setdefault(peer, deque())
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(waiter)
         # 3
         try:
-            async with asyncio.timeout(self._patience):
-                await turn
+            async with asyncio.timeout(self._timeout):
+                await waiter
         except BaseException as error:
-            if turn in line:
-                line.remove(turn)
-                if not line:
-                    self._lines.pop(peer, None)
-            elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._pass_on()  # it came too late
+            if waiter in queue:
+                queue.remove(waiter)
+                if not queue:
+                    self._queues.pop(peer, None)
+            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._release()  # we were served in the moment in which we gave up
             if isinstance(error, TimeoutError):
                 raise _busy() from None
             raise
 
-    def _pass_on(self) -> None:
-        """Give a turn to the first of the next line, which then is the last of the lines."""
-        while self._lines:
-            peer, line = self._lines.popitem(last=False)
-            turn = line.popleft()
-            if line:
-                self._lines[peer] = line
-            if not turn.done():
-                turn.set_result(None)
+    def _evict_for(self, peer: str) -> None:
+        """Remove the newest waiter of the longest queue; raises ``Unavailable`` if that is about the peer's own."""
+        longest = max(self._queues, key=lambda each: len(self._queues[each]))
+        if len(self._queues[longest]) <= len(self._queues.get(peer, ())) + 1:
+            raise _busy()
+        evicted = self._queues[longest].pop()
+        if not evicted.done():  # it may have been cancelled while its task has not run yet
+            evicted.set_exception(_busy())
+
+    def _release(self) -> None:
+        """Serve the first waiter of the next peer, which then is the last of the peers."""
+        while self._queues:
+            peer, queue = self._queues.popitem(last=False)
+            waiter = queue.popleft()
+            if queue:
+                self._queues[peer] = queue
+            if not waiter.done():
+                waiter.set_result(None)
                 return
         self._free += 1
 

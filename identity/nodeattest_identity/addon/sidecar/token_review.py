@@ -36,11 +36,11 @@ class TokenReviewVerifier:
     """Verifies by asking, for some at once and each peer in turn; the client's time limit is ours (10 s)."""
 
     def __init__(
-        self, client: ApiClient, *, audiences: Callable[[], frozenset[str]], turns: FairSemaphore | None = None
+        self, client: ApiClient, *, audiences: Callable[[], frozenset[str]], semaphore: FairSemaphore | None = None
     ) -> None:
         self._client = client
         self._audiences = audiences
-        self._turns = turns or FairSemaphore()
+        self._semaphore = semaphore or FairSemaphore()
 
     def audiences(self) -> frozenset[str]:
         """Tell which audiences are ours now."""
@@ -64,7 +64,7 @@ class TokenReviewVerifier:
         spec: JsonObject = {"token": token.decode("ascii"), "audiences": [*sorted(ours)]}
         question: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         try:
-            async with self._turns.turn(peer):
+            async with self._semaphore.acquire(peer):
                 answer = await self._client.create(_PATH, question)
         except ApiError as error:
             raise _unavailable(f"the API server did not review a token: {error.reason}") from None
