@@ -14,7 +14,7 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from nodeattest_serving.files import Stamp, describe_error, no_password, stamp
 from nodeattest_serving.settings import SettingsError
@@ -27,6 +27,7 @@ _CHECK_PERIOD: Final = 1.0
 _log = logging.getLogger(__name__)
 
 _State = tuple[Stamp | None, ...]
+_C = TypeVar("_C", bound=ssl.SSLContext)
 
 
 class ServingCertificate:
@@ -69,29 +70,38 @@ class ServingCertificate:
         state = self._stamps()
         if state == self._state:
             return
+        if self._rebuild(state):
+            self._state = state
+            _log.info("took the new serving certificate of %s", self._certificate)
+
+    def _rebuild(self, state: _State | None = None) -> bool:
+        """Make the context anew; False, with one warning for each content, if the files cannot be used."""
         try:
             self._current = self._make()
         except (OSError, ValueError) as error:
-            failed = state, describe_error(error)
+            failed = state or self._state, describe_error(error)
             if failed != self._failed:
                 _log.warning("keeping the serving certificate: %s cannot be used: %s", self._certificate, failed[1])
             self._failed = failed
-            return
-        self._state, self._failed = state, None
-        _log.info("took the new serving certificate of %s", self._certificate)
+            return False
+        self._failed = None
+        return True
 
     def _stamps(self) -> _State:
         """Identify the content of the files by stat."""
         return tuple(stamp(path) for path in (self._certificate, self._key, self._client_ca) if path is not None)
 
     def _make(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.num_tickets = 0
-        context.options |= ssl.OP_NO_TICKET
-        context.load_cert_chain(self._certificate, self._key, password=no_password)
+        context = self._with_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         if self._client_ca is not None:
             context.minimum_version = ssl.TLSVersion.TLSv1_3  # 1.2 resumes without tickets, too, from OpenSSL's cache
             context.load_verify_locations(self._client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def _with_certificate(self, context: _C) -> _C:
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+        context.load_cert_chain(self._certificate, self._key, password=no_password)
         return context

@@ -84,10 +84,10 @@ async def sidecar(seen: Seen, verifier: Verifier | None = None, *, requests: int
         address=Address(LOOPBACK, 0),
         upstream=Address(LOOPBACK, seen.port),
         open_paths=(parse_rule(OPEN),),
-        tell_groups=True,
-        requests_of_user=requests,
+        send_groups=True,
+        max_user_requests=requests,
     )
-    parts = VerifierSetup(verifier=verifier or by_jwt(), keep=10, trouble=lambda: None)
+    parts = VerifierSetup(verifier=verifier or by_jwt(), keep=10, unready_reason=lambda: None)
     started: asyncio.Future[Ports] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(settings, parts, started=started.set_result, now=lambda: NOW + 1))
     try:

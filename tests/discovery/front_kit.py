@@ -107,7 +107,7 @@ class KnownCluster:
     def cluster_info(self) -> JsonObject | None:
         return self.config_map
 
-    def trouble(self) -> str | None:
+    def unready_reason(self) -> str | None:
         return self.away
 
 

@@ -26,11 +26,11 @@ async def test_tokens_are_known_and_what_was_read_last_is_good_for_a_bounded_tim
     await asyncio.to_thread(admin.create, SECRETS, opaque)
     async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
         view = ClusterCache(client, max_stale=300, clock=lambda: time.monotonic() + passed[0])
-        assert view.trouble() == "the tokens of the cluster were not read yet"
+        assert view.unready_reason() == "the tokens of the cluster were not read yet"
         assert view.token(made.id) is None
         task = asyncio.create_task(view.run())
         try:
-            await eventually(lambda: view.trouble() is None, "a cluster that was read")
+            await eventually(lambda: view.unready_reason() is None, "a cluster that was read")
             known = view.token(made.id)
             assert known is not None
             assert stored_token(known) == made
@@ -38,7 +38,7 @@ async def test_tokens_are_known_and_what_was_read_last_is_good_for_a_bounded_tim
             assert known["metadata"].keys() <= {"name", "namespace", "uid", "resourceVersion"}  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue, reportUnknownMemberType] - an object of the API
             assert view.token("opaque") is None
             passed[0] = 301.0
-            assert view.trouble() == "the API server has told nothing of tokens for more than 300 s"
+            assert view.unready_reason() == "the API server has told nothing of tokens for more than 300 s"
         finally:
             task.cancel()
             await asyncio.wait([task])

@@ -19,7 +19,7 @@ from typing import Final, cast
 import yaml
 from aggregation_kit import aggregate, apply_rights, is_available, token_kubeconfig
 from front_kit import LOOPBACK, Authority
-from gateway_kit import NAME, NAMESPACE, FixedBackends, LoopThread, certify, front_proxy_flags, until
+from gateway_kit import NAME, NAMESPACE, FixedEndpoints, LoopThread, certify, front_proxy_flags, until
 
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.api_group import API_SERVICE, ROOT
@@ -96,10 +96,10 @@ def built_world(directory: Path, assets: Path) -> Generator[DashboardWorld]:
     with (
         start_real(directory / "plane", assets, name="dashboard", flags=flags) as plane,
         _dashboard(directory) as dashboard,
-        _gateway(plane, directory, serving) as (issuer, backends),
+        _gateway(plane, directory, serving) as (issuer, resolver),
         _sidecar(directory, dashboard, issuer, administrator(plane, kubectl)) as sidecar,
     ):
-        backends.known["apps", "dashboard"] = Endpoint(LOOPBACK, sidecar)
+        resolver.known["apps", "dashboard"] = Endpoint(LOOPBACK, sidecar)
         run = administrator(plane, kubectl)
         run("apply", "-f", EXAMPLE / "manifests.yaml")
         files = [f"--from-file={EXAMPLE / name}" for name in ("dashboard.py", "allowed.json")]
@@ -153,8 +153,8 @@ def _running(name: str, command: Sequence[str], directory: Path, port: int) -> G
 
 
 @contextmanager
-def _gateway(plane: ControlPlane, directory: Path, serving: Authority) -> Generator[tuple[str, FixedBackends]]:
-    admin, loop, backends = plane.client(), LoopThread(), FixedBackends()
+def _gateway(plane: ControlPlane, directory: Path, serving: Authority) -> Generator[tuple[str, FixedEndpoints]]:
+    admin, loop, resolver = plane.client(), LoopThread(), FixedEndpoints()
     create_namespace(admin, NAMESPACE)
     apply_rights(admin)
     certificate, key = certify(serving, directory, "gateway", hosts=(f"{NAME}.{NAMESPACE}.svc", "localhost"))
@@ -169,13 +169,13 @@ def _gateway(plane: ControlPlane, directory: Path, serving: Authority) -> Genera
     kubeconfig = token_kubeconfig(plane, NAMESPACE, NAME, directory / "gateway.kubeconfig")
     ports: list[Ports] = []
     client = ApiClient.from_kubeconfig_file(kubeconfig)
-    task = loop.start(app.run(settings, client, started=ports.append, backends=backends))
+    task = loop.start(app.run(settings, client, started=ports.append, resolver=resolver))
     try:
         until(lambda: bool(ports) or task.done(), "the gateway listens")
         aggregate(admin, serving, port)
         until(lambda: task.done() or is_available(admin), "kube-apiserver finds the gateway available")
         assert not task.done(), task.exception()
-        yield settings.issuer, backends
+        yield settings.issuer, resolver
     finally:
         loop.end(task)
         loop.close()

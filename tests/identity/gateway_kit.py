@@ -32,7 +32,7 @@ from nodeattest_sandbox.certificates import builder, usage
 from nodeattest_sandbox.client import Client
 
 __all__ = [
-    "NAME", "NAMESPACE", "PAGE", "AddOn", "Answer", "FixedBackends", "LoopThread", "ask", "certify",
+    "NAME", "NAMESPACE", "PAGE", "AddOn", "Answer", "FixedEndpoints", "LoopThread", "ask", "certify",
     "front_proxy_flags", "send", "until",
 ]  # fmt: skip
 
@@ -82,13 +82,13 @@ def front_proxy_flags(authority: Authority, directory: Path) -> list[str]:
     ]
 
 
-class FixedBackends:
+class FixedEndpoints:
     """Services of this machine by namespace and name."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, str], Endpoint] = {}
 
-    async def find(self, target: ServiceTarget, /) -> Endpoint:
+    async def resolve(self, target: ServiceTarget, /) -> Endpoint:
         found = self.known.get((target.namespace, target.service))
         if found is None:
             raise StatusError(HTTPStatus.NOT_FOUND, "no such service")

@@ -22,7 +22,7 @@ from gateway_kit import (
     PAGE,
     AddOn,
     Answer,
-    FixedBackends,
+    FixedEndpoints,
     LoopThread,
     ask,
     certify,
@@ -108,7 +108,7 @@ def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
     directory = tmp_path_factory.mktemp("gateway")
     front, serving = Authority("front-proxy-ca"), Authority("gateway-ca")
     flags = front_proxy_flags(front, directory / "front")
-    loop, add_on, backends = LoopThread(), AddOn(), FixedBackends()
+    loop, add_on, resolver = LoopThread(), AddOn(), FixedEndpoints()
     with start_real(directory / "plane", assets, name="gateway", flags=flags) as plane:
         admin = plane.client()
         create_namespace(admin, NAMESPACE)
@@ -132,9 +132,9 @@ def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
         )
         loop.call(add_on.start())
         for name in ("dashboard", "other"):
-            backends.known["apps", name] = Endpoint(LOOPBACK, add_on.port)
+            resolver.known["apps", name] = Endpoint(LOOPBACK, add_on.port)
         ports: list[Ports] = []
-        task = loop.start(app.run(settings, client, started=ports.append, backends=backends))
+        task = loop.start(app.run(settings, client, started=ports.append, resolver=resolver))
         try:
             until(lambda: bool(ports) or task.done(), "the gateway listens")
             assert ports, task.exception()
@@ -366,7 +366,7 @@ def test_the_gateway_s_own_account_finds_services_and_may_nothing_else(world: Wo
     async def found() -> Endpoint:
         async with ApiClient.from_kubeconfig_file(world.directory / "gateway.kubeconfig") as client:
             reader = ApiEndpointResolver(client, clock=lambda: 0.0, pick=lambda several: several[0])
-            return await reader.find(parse(f"{ROOT}/namespaces/apps/services/real:web/proxy/"))
+            return await reader.resolve(parse(f"{ROOT}/namespaces/apps/services/real:web/proxy/"))
 
     assert world.loop.call(found()) == Endpoint("10.1.2.3", 8080)
     for path in (

@@ -46,7 +46,7 @@ def allow(plane: ControlPlane, namespace: str, name: str) -> None:
 
 async def refused(reviews: SubjectAccessAuthorizer, who: UserInfo, wanted: ServiceTarget, method: str) -> int | None:
     try:
-        await reviews.require(who, wanted, method)
+        await reviews.authorize(who, wanted, method)
     except StatusError as error:
         return error.status.value
     return None
@@ -74,11 +74,11 @@ async def test_many_at_once_ask_once_and_a_yes_is_good_for_ten_seconds(control_p
     async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
         reviews = SubjectAccessAuthorizer(client, clock=lambda: now)
         wanted = target("dashboard", "gateway-review-cache")
-        await asyncio.gather(*(reviews.require(dev, wanted, "GET") for _ in range(20)))
+        await asyncio.gather(*(reviews.authorize(dev, wanted, "GET") for _ in range(20)))
         assert client.requests == 1
         control_plane.client().delete(f"/apis/{RBAC}/v1/namespaces/gateway-review-cache/rolebindings/user")
         now = 9.9
-        await reviews.require(dev, wanted, "GET")
+        await reviews.authorize(dev, wanted, "GET")
         now = 10.0
         while await refused(reviews, dev, wanted, "GET") is None:  # a real API server learns of it by a watch
             now += 10.0
@@ -89,7 +89,7 @@ async def test_without_an_answer_nobody_may(control_plane: ControlPlane) -> None
     async with ApiClient.from_kubeconfig_file(control_plane.client_kubeconfig("nobody-in-particular")) as client:
         reviews = SubjectAccessAuthorizer(client, clock=lambda: 0.0)
         assert await refused(reviews, UserInfo(user="jane"), target("dashboard", "default"), "GET") == 503
-        task = asyncio.create_task(reviews.require(UserInfo(user="jim"), target("dashboard", "default"), "GET"))
+        task = asyncio.create_task(reviews.authorize(UserInfo(user="jim"), target("dashboard", "default"), "GET"))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -162,19 +162,19 @@ async def test_a_cluster_s_own_objects_are_read_and_kept_for_two_seconds(real_co
     async with ApiClient.from_kubeconfig_file(real_control_plane.admin_kubeconfig) as client:
         reader = ApiEndpointResolver(client, clock=lambda: now, pick=lambda found: found[0])
         wanted = target("dashboard:web", "gateway-backends")
-        assert await reader.find(wanted) == Endpoint("10.1.2.3", 8080)
+        assert await reader.resolve(wanted) == Endpoint("10.1.2.3", 8080)
         before = client.requests
-        assert await reader.find(wanted) == Endpoint("10.1.2.3", 8080)
+        assert await reader.resolve(wanted) == Endpoint("10.1.2.3", 8080)
         assert client.requests == before
         admin.delete(f"{root}/endpoints/dashboard")
         now = 2.0
         with pytest.raises(StatusError) as refused:
-            await reader.find(wanted)
+            await reader.resolve(wanted)
         assert refused.value.status == 404
 
 
 async def test_an_api_server_that_does_not_answer_is_503(control_plane: ControlPlane) -> None:
     async with ApiClient.from_kubeconfig_file(control_plane.client_kubeconfig("nobody-in-particular")) as client:
         with pytest.raises(StatusError) as refused:
-            await ApiEndpointResolver(client, clock=lambda: 0.0, pick=lambda found: found[0]).find(target())
+            await ApiEndpointResolver(client, clock=lambda: 0.0, pick=lambda found: found[0]).resolve(target())
         assert refused.value.status == 503

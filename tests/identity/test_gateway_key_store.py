@@ -73,7 +73,7 @@ async def test_replicas_that_start_at_once_share_one_key(control_plane: ControlP
         signers = [key_store.signer(world.now) for key_store in world.keepers]
         kids = {signer.verifying.kid for signer in signers if signer is not None}
         assert len(kids) == 1
-        assert all(key_store.trouble() is None for key_store in world.keepers)
+        assert all(key_store.unready_reason() is None for key_store in world.keepers)
         assert [key.kid for key in parse_keyset(await world.stored()).published] == list(kids)
 
 
@@ -128,7 +128,7 @@ async def test_a_secret_that_cannot_be_read_is_reported_and_never_replaced(
         assert fresh.signer(world.now) is None
         with caplog.at_level(logging.WARNING):
             running = asyncio.create_task(fresh.run())
-            while "delete it" not in (fresh.trouble() or ""):  # noqa: ASYNC110 - nobody tells of a failed look
+            while "delete it" not in (fresh.unready_reason() or ""):  # noqa: ASYNC110 - nobody tells of a failed look
                 await asyncio.sleep(0.01)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -140,11 +140,11 @@ async def test_a_secret_that_cannot_be_read_is_reported_and_never_replaced(
 async def test_keys_that_were_not_compared_for_long_sign_nothing(control_plane: ControlPlane) -> None:
     async with replicas(control_plane, "gateway-stale") as world:
         key_store = world.add()
-        assert key_store.trouble() == "the signing keys were not read yet"
+        assert key_store.unready_reason() == "the signing keys were not read yet"
         await key_store.refresh()
         world.clock += 601
         assert key_store.signer(world.now) is None
-        assert "600 s" in (key_store.trouble() or "")
+        assert "600 s" in (key_store.unready_reason() or "")
         await key_store.refresh()
         assert key_store.signer(world.now) is not None
 

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 from aiohttp import ClientError, ClientSession, TCPConnector
 from front_kit import LOOPBACK, Authority
-from gateway_kit import AddOn, FixedBackends, certify
+from gateway_kit import AddOn, FixedEndpoints, certify
 from yarl import URL
 
 from nodeattest_identity.addon.gateway.api_group import GROUP, GROUP_ROOT, ROOT
@@ -52,7 +52,7 @@ class Site:
     front: Authority = field(default_factory=lambda: Authority("front-proxy-ca"))
     serving: Authority = field(default_factory=lambda: Authority("gateway-ca"))
     add_on: AddOn = field(default_factory=AddOn)
-    backends: FixedBackends = field(default_factory=FixedBackends)
+    resolver: FixedEndpoints = field(default_factory=FixedEndpoints)
     key: SigningKey | None = field(default_factory=lambda: signing_key(generate_key("ES256")))
     limits: UserLimits = field(default_factory=UserLimits)
     proxy: ProxyLimits = field(default_factory=ProxyLimits)
@@ -66,17 +66,17 @@ class Site:
     def __post_init__(self) -> None:
         certificate, key = certify(self.serving, self.directory, "gateway", hosts=("localhost",))
         self.tls = GatewayTls(certificate, key)
-        self.believe(self.front)
+        self.set_trust(self.front)
 
-    def believe(self, *authorities: Authority) -> None:
+    def set_trust(self, *authorities: Authority) -> None:
         """Let the front proxies of these CAs in."""
         ders = tuple(ssl.PEM_cert_to_DER_cert(each.pem.decode()) for each in authorities)
         self.trust = FrontProxyTrust(authorities=ders, allowed_names=frozenset({NAME}), has_uid=False)
-        self.tls.believe(self.trust)
+        self.tls.set_trust(self.trust)
 
-    async def require(self, identity: UserInfo, target: ServiceTarget, method: str) -> None:
+    async def authorize(self, user: UserInfo, target: ServiceTarget, method: str) -> None:
         """Allow, and take note."""
-        self.asked.append((identity.user, target.audience, method))
+        self.asked.append((user.user, target.audience, method))
 
     def client(self, authority: Authority | None = None, name: str = NAME) -> ClientSession:
         """Connect as a front proxy."""
@@ -95,12 +95,12 @@ class Site:
 async def running(site: Site) -> AsyncGenerator[Site]:
     async with Forwarder(site.proxy) as forwarder:
         await site.add_on.start(site.add_on_tls)
-        site.backends.known["apps", "dashboard"] = Endpoint(LOOPBACK, site.add_on.port)
+        site.resolver.known["apps", "dashboard"] = Endpoint(LOOPBACK, site.add_on.port)
         parts = GatewayDeps(
             trust=lambda: site.trust,
             common_name=site.tls.common_name,
-            reviews=site,
-            backends=site.backends,
+            authorizer=site,
+            resolver=site.resolver,
             tokens=TokenCache(ISSUER, lambda _: site.key, now=lambda: 1_800_000_000.0, jwt_id=lambda: "id"),
             issuer_endpoint=IssuerEndpoint(ISSUER, lambda: (site.key.verifying,) if site.key else ()),
             forwarder=forwarder,
@@ -278,16 +278,16 @@ async def test_a_front_proxy_s_ca_that_went_lets_nobody_in_any_more_not_even_on_
     second = Authority("next-front-proxy-ca")
     async with running(Site(tmp_path)) as site, site.client(site.front) as client:
         assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
-        site.believe(site.front, second)
+        site.set_trust(site.front, second)
         assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
         async with site.client(second) as renewed:
             assert (await get(renewed, site, f"{DASHBOARD}/"))[0] == 200
-            site.believe(second)
+            site.set_trust(second)
             assert (await get(client, site, f"{DASHBOARD}/"))[0] == 401
             async with site.client(second) as fresh:
                 assert (await get(fresh, site, f"{DASHBOARD}/"))[0] == 200
         site.trust = None
-        site.tls.believe(None)
+        site.tls.set_trust(None)
         async with site.client() as nobody:
             assert (await get(nobody, site, f"{DASHBOARD}/"))[0] == 503
 
@@ -332,5 +332,5 @@ async def test_strangers_cannot_fill_the_log(tmp_path: Path, caplog: pytest.LogC
             assert 0 < len(lines) < flood / 2
             site.clock += 60
             await get(client, site, DASHBOARD)
-    assert f"{flood - len(lines)} more like it were not told" in caplog.text
+    assert f"{flood - len(lines)} similar lines were skipped" in caplog.text
     assert f'code="401",what="proxy"}} {flood + 1}' in site.metrics.render().decode()

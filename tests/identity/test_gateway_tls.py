@@ -35,8 +35,8 @@ class Site:
         certificate, key = certify(self.serving, self.directory, "gateway", hosts=("localhost",))
         self.tls = GatewayTls(certificate, key, clock=lambda: self.now)
 
-    def believe(self, *ders: bytes) -> None:
-        self.tls.believe(FrontProxyTrust(authorities=ders, allowed_names=frozenset(), has_uid=False))
+    def set_trust(self, *ders: bytes) -> None:
+        self.tls.set_trust(FrontProxyTrust(authorities=ders, allowed_names=frozenset(), has_uid=False))
 
     async def name(self, certificate: tuple[Path, Path] | None, *, version: ssl.TLSVersion | None = None) -> str:
         """Connect and return how the gateway calls us."""
@@ -102,7 +102,7 @@ def with_names(authority: Authority, directory: Path, *names: str) -> tuple[Path
 async def test_a_certificate_counts_by_its_ca_and_its_purpose(tmp_path: Path) -> None:
     front, other = Authority("front-proxy-ca"), Authority("front-proxy-ca")
     async with running(Site(tmp_path)) as site:
-        site.believe(der(front))
+        site.set_trust(der(front))
         assert await site.name(None) == "None"
         right = certify(front, tmp_path / "a", "front-proxy-client", client=True)
         assert await site.name(right) == "'front-proxy-client'"
@@ -111,7 +111,7 @@ async def test_a_certificate_counts_by_its_ca_and_its_purpose(tmp_path: Path) ->
             certify(front, tmp_path / "c", "front-proxy-client", hosts=("localhost",)),
         ):
             assert await site.name(wrong) == "no connection"
-        site.tls.believe(None)
+        site.tls.set_trust(None)
         assert await site.name(right) == "no connection"
 
 
@@ -119,7 +119,7 @@ async def test_a_certificate_counts_by_its_ca_and_its_purpose(tmp_path: Path) ->
 async def test_a_certificate_with_no_name_or_with_two_is_nobodys(tmp_path: Path, names: tuple[str, ...]) -> None:
     front = Authority("front-proxy-ca")
     async with running(Site(tmp_path)) as site:
-        site.believe(der(front))
+        site.set_trust(der(front))
         assert await site.name(with_names(front, tmp_path, *names)) == "None"
 
 

@@ -71,7 +71,7 @@ async def running(directory: Path, limits: ProxyLimits, answer: Handler = key_se
     serving, front = Authority("gateway-ca"), Authority("front-proxy-ca")
     tls = GatewayTls(*certify(serving, directory, "gateway", hosts=("localhost",)))
     der = front.certificate.public_bytes(Encoding.DER)
-    tls.believe(FrontProxyTrust(authorities=(der,), allowed_names=frozenset({"front-proxy-client"}), has_uid=False))
+    tls.set_trust(FrontProxyTrust(authorities=(der,), allowed_names=frozenset({"front-proxy-client"}), has_uid=False))
     server = ProxyServer(answer, Address(LOOPBACK, 0), tls.context, limits, is_unauthenticated=tls.is_unauthenticated)
     await server.start()
     site = Site(

@@ -132,7 +132,7 @@ async def _read(client: ApiClient, issuer: str) -> object:
 async def _served_equal(kubeconfig: Path, issuer: str, theirs: bytes) -> None:
     """Serve what is read so: the key set is the API server's byte for byte."""
     place = issuer_paths(issuer)
-    settings = ServeSettings(address=Address(LOOPBACK, 0), source=ApiServerSource(places=(place,)), period=1.0)
+    settings = ServeSettings(address=Address(LOOPBACK, 0), source=ApiServerSource(issuers=(place,)), period=1.0)
     async with running(settings, lambda: ApiClient.from_kubeconfig_file(kubeconfig)) as ports:
         jwks = await ask_until(lambda answer: answer.status == 200, ports.documents, get("/openid/v1/jwks"))
         said = await ask_until(lambda answer: answer.status == 200, ports.documents, get(place.configuration_path))

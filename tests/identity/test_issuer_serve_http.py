@@ -31,8 +31,8 @@ async def serving(
 ) -> AsyncGenerator[int]:
     file = directory / "keys.pem"
     file.write_bytes(pem(*KEYS))
-    places = (issuer_paths(issuers[0], jwks_uri), *(issuer_paths(issuer) for issuer in issuers[1:]))
-    source = FileSource(places=places, files=(file,))
+    served = (issuer_paths(issuers[0], jwks_uri), *(issuer_paths(issuer) for issuer in issuers[1:]))
+    source = FileSource(issuers=served, files=(file,))
     async with running(ServeSettings(address=Address(LOOPBACK, 0), source=source, max_age=max_age)) as ports:
         yield ports.documents
 
@@ -188,7 +188,7 @@ async def test_over_tls_browsers_are_told_to_stay_with_it(tmp_path: Path) -> Non
     (tmp_path / "keys.pem").write_bytes(pem(*KEYS))
     settings = ServeSettings(
         address=Address(LOOPBACK, 0),
-        source=FileSource(places=(issuer_paths(ISSUERS[0]),), files=(tmp_path / "keys.pem",)),
+        source=FileSource(issuers=(issuer_paths(ISSUERS[0]),), files=(tmp_path / "keys.pem",)),
         certificate=CertificateFiles(certificate=certificate, key=key),
     )
     async with running(settings) as ports:
@@ -198,7 +198,7 @@ async def test_over_tls_browsers_are_told_to_stay_with_it(tmp_path: Path) -> Non
 
 
 def test_plain_http_is_for_this_machine_only() -> None:
-    source = FileSource(places=(issuer_paths(ISSUERS[0]),), files=())
+    source = FileSource(issuers=(issuer_paths(ISSUERS[0]),), files=())
     for host in ("", "0.0.0.0", "10.0.0.1", "localhost"):  # noqa: S104 - what must be refused
         with pytest.raises(SettingsError, match="--tls-cert-file"):
             ServeSettings(address=Address(host, 8080), source=source)

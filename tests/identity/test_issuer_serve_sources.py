@@ -80,7 +80,7 @@ async def test_a_file_that_is_gone_or_is_none_is_an_error(tmp_path: Path) -> Non
 
 
 async def test_a_server_does_not_start_without_its_keys(tmp_path: Path) -> None:
-    source = FileSource(places=(PLACE,), files=(tmp_path / "none.pem",))
+    source = FileSource(issuers=(PLACE,), files=(tmp_path / "none.pem",))
     with pytest.raises(SettingsError, match=r"--service-account-key-file: .*none\.pem"):
         async with running(ServeSettings(address=Address(LOOPBACK, 0), source=source)):
             pass
@@ -162,51 +162,51 @@ class Source:
 
 
 def followed(max_stale: float | None) -> tuple[Source, Poller, RouteTable, list[float]]:
-    source, site, time = Source(), RouteTable(max_age=60, secure=False), [1000.0]
-    site.open(PLACE)
-    pace = PollConfig(period=60.0, max_stale=max_stale)
-    follower = Poller([PLACE], source.read, site=site, metrics=Metrics(), pace=pace, clock=lambda: time[0])
-    return source, follower, site, time
+    source, routes, time = Source(), RouteTable(max_age=60, secure=False), [1000.0]
+    routes.open(PLACE)
+    config = PollConfig(period=60.0, max_stale=max_stale)
+    poller = Poller([PLACE], source.read, routes=routes, metrics=Metrics(), config=config, clock=lambda: time[0])
+    return source, poller, routes, time
 
 
-def served(site: RouteTable) -> bytes | None:
-    page = site.find(PLACE.jwks_path)
+def served(routes: RouteTable) -> bytes | None:
+    page = routes.find(PLACE.jwks_path)
     return None if page is None else page.full.body
 
 
 async def test_what_was_read_last_is_served_while_the_source_is_away_and_not_for_ever() -> None:
-    source, follower, site, time = followed(max_stale=3600.0)
-    assert await follower.once()
-    last = served(site)
+    source, poller, routes, time = followed(max_stale=3600.0)
+    assert await poller.poll()
+    last = served(routes)
     source.gives = SourceError("unreachable", "away")
     time[0] += 3600
-    assert not await follower.once()
-    assert (served(site), follower.trouble) == (last, "away")
+    assert not await poller.poll()
+    assert (served(routes), poller.last_error) == (last, "away")
     time[0] += 1
-    assert not await follower.once()
-    assert served(site) is None
-    assert not follower.serves
+    assert not await poller.poll()
+    assert served(routes) is None
+    assert not poller.has_documents
     source.gives = (ONE, OTHER)
-    assert await follower.once()
-    assert served(site) == documents(ISSUER, PLACE.jwks_uri, [ONE, OTHER]).jwks
-    assert follower.trouble is None
+    assert await poller.poll()
+    assert served(routes) == documents(ISSUER, PLACE.jwks_uri, [ONE, OTHER]).jwks
+    assert poller.last_error is None
 
 
 async def test_a_reading_that_says_no_news_keeps_files_served_for_ever() -> None:
-    source, follower, site, time = followed(max_stale=None)
-    await follower.once()
+    source, poller, routes, time = followed(max_stale=None)
+    await poller.poll()
     source.gives = SourceError("unreadable", "gone")
     time[0] += 1e9
-    await follower.once()
-    assert served(site) is not None
+    await poller.poll()
+    assert served(routes) is not None
 
 
 async def test_trouble_is_logged_when_it_changes_and_every_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
-    source, follower, _, time = followed(max_stale=1e6)
-    for trouble, seconds in (("a", 1), ("a", 1), ("b", 1), ("b", 1), ("b", 600), ("b", 1)):
-        source.gives = SourceError("refused", trouble)
+    source, poller, _, time = followed(max_stale=1e6)
+    for last_error, seconds in (("a", 1), ("a", 1), ("b", 1), ("b", 1), ("b", 600), ("b", 1)):
+        source.gives = SourceError("refused", last_error)
         time[0] += seconds
-        await follower.once()
+        await poller.poll()
     said = [record.getMessage()[-1] for record in caplog.records if "cannot read" in record.getMessage()]
     assert said == ["a", "b", "b"]
 
@@ -217,7 +217,7 @@ async def test_trouble_is_logged_when_it_changes_and_every_ten_minutes(caplog: p
 async def test_keys_of_files_that_change_are_served_without_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "keys.pem"
     file.write_bytes(pem(ONE))
-    source = FileSource(places=(PLACE,), files=(file,))
+    source = FileSource(issuers=(PLACE,), files=(file,))
     async with running(ServeSettings(address=Address(LOOPBACK, 0), source=source, period=0.05)) as ports:
         file.write_bytes(pem(ONE, OTHER))
         wanted = documents(ISSUER, PLACE.jwks_uri, [ONE, OTHER]).jwks
@@ -230,7 +230,7 @@ async def test_an_api_servers_keys_are_served_under_our_own_key_sets_url_and_rea
         settings = ServeSettings(
             address=Address(LOOPBACK, 0),
             health=Address(LOOPBACK, 0),
-            source=ApiServerSource(places=(PLACE,)),
+            source=ApiServerSource(issuers=(PLACE,)),
             period=1.0,
         )
         async with running(settings, lambda: ApiClient.from_kubeconfig(there.kubeconfig)) as ports:
@@ -252,7 +252,7 @@ async def test_an_api_servers_keys_are_served_under_our_own_key_sets_url_and_rea
 async def test_however_many_ask_an_api_server_is_asked_once(tmp_path: Path) -> None:
     async with upstream(ISSUER, [ONE], tmp_path) as there:
         there.hang = asyncio.Event()
-        settings = ServeSettings(address=Address(LOOPBACK, 0), source=ApiServerSource(places=(PLACE,)))
+        settings = ServeSettings(address=Address(LOOPBACK, 0), source=ApiServerSource(issuers=(PLACE,)))
         async with running(settings, lambda: ApiClient.from_kubeconfig(there.kubeconfig)) as ports:
             answers = await asyncio.gather(*(ask(ports.documents, get("/c/openid/v1/jwks")) for _ in range(50)))
             assert {answer.status for answer in answers} == {503}

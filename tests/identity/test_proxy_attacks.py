@@ -70,7 +70,7 @@ async def test_ambiguous_framing_is_400_and_smuggles_nothing(what: str) -> None:
         rest = await reader.read()
         assert b" 200 " not in rest
         writer.close()
-        await until(lambda: running.service.under_way == 0)
+        await until(lambda: running.service.in_flight == 0)
         assert b"/admin" not in seen.bytes
         assert seen.values("x-authenticated-user") in ([], ["alice"])
         assert b"root" not in seen.bytes

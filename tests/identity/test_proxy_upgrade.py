@@ -81,7 +81,7 @@ async def test_a_websocket_ends_when_the_token_does() -> None:
                 await client.recv()
             assert client.close_code == 1006, "cut off: no close frame was sent in anybody's name"
             await asyncio.wait_for(ended.wait(), 10)
-            await until(lambda: running.service.under_way == 0)
+            await until(lambda: running.service.in_flight == 0)
 
 
 async def test_npm_ws_speaks_through_a_sidecar_compressed_and_is_told_401_without_a_token() -> None:
@@ -128,7 +128,7 @@ async def test_when_the_client_goes_the_add_ons_side_ends_too() -> None:
         await until(lambda: b"frames that came early" in seen.bytes)
         writer.transport.abort()
         await until(lambda: seen.closed == 1)
-        await until(lambda: running.service.under_way == 0)
+        await until(lambda: running.service.in_flight == 0)
 
 
 async def test_who_reads_slowly_is_waited_for_and_gets_everything() -> None:

@@ -40,11 +40,11 @@ async def put(served: Public, *names: str, now: int = START) -> Published:
 
 async def seen(served: Public, published: Published, *, now: int = START + 1, trusted: bool = True) -> PublicCheck:
     async with PublicReader(ca_file=served.ca_file if trusted else None, seconds=5) as reader:
-        return await reader.read_back(published, now=now)
+        return await reader.check(published, now=now)
 
 
 async def test_what_was_published_is_what_the_public_sees(served: Public) -> None:
-    assert await seen(served, await put(served, "a", "b")) == PublicCheck(seen=PublicStatus.EQUAL)
+    assert await seen(served, await put(served, "a", "b")) == PublicCheck(status=PublicStatus.EQUAL)
     assert sorted(set(served.asked)) == ["/c1/.well-known/openid-configuration", "/c1/openid/v1/jwks"]
 
 
@@ -55,7 +55,7 @@ async def test_a_bucket_behind_https_shows_what_was_published(served: Public, mo
         store = S3Store(BUCKET, "c1", endpoint_url=url)
         served.bucket = url
         published = await publish(store, of(served, "a"), clock=Clock())
-        assert (await seen(served, published)).seen is PublicStatus.EQUAL
+        assert (await seen(served, published)).status is PublicStatus.EQUAL
         await store.aclose()
 
 
@@ -66,9 +66,9 @@ async def test_a_cache_that_shows_the_older_documents_is_waited_for_until_it_may
     for path, body in held.items():
         path.write_bytes(body)
     early = await seen(served, published, now=START + 20)
-    assert (early.seen, early.until) == (PublicStatus.OLDER, START + 10 + HOUR)
+    assert (early.status, early.until) == (PublicStatus.OLDER, START + 10 + HOUR)
     assert key("b").kid in early.findings[0]
-    assert (await seen(served, published, now=START + 11 + HOUR)).seen is PublicStatus.WRONG
+    assert (await seen(served, published, now=START + 11 + HOUR)).status is PublicStatus.WRONG
 
 
 def _replaced(**headers: str) -> Callable[[web.Request, web.Response], web.StreamResponse]:
@@ -104,14 +104,14 @@ async def test_what_a_web_server_does_wrong_is_told(
     published = await put(served, "a")
     served.spoil = spoil
     found = await seen(served, published)
-    assert found.seen is PublicStatus.WRONG
+    assert found.status is PublicStatus.WRONG
     assert finding in " ".join(found.findings)
 
 
 async def test_no_cache_at_all_is_well(served: Public) -> None:
     published = await put(served, "a")
     served.spoil = _replaced(Cache_Control="no-store")
-    assert (await seen(served, published)).seen is PublicStatus.EQUAL
+    assert (await seen(served, published)).status is PublicStatus.EQUAL
 
 
 async def test_another_issuer_at_the_url_is_told(served: Public) -> None:
@@ -119,14 +119,14 @@ async def test_another_issuer_at_the_url_is_told(served: Public) -> None:
     other = documents("https://other.example", served.jwks_uri, [key("a")])
     (served.root / ".well-known/openid-configuration").write_bytes(other.configuration)
     found = await seen(served, published)
-    assert found.seen is PublicStatus.WRONG
+    assert found.status is PublicStatus.WRONG
     assert "got 'https://other.example'" in found.findings[0]
 
 
 async def test_a_private_authority_must_be_named(served: Public) -> None:
     published = await put(served, "a")
     found = await seen(served, published, trusted=False)
-    assert found.seen is PublicStatus.WRONG
+    assert found.status is PublicStatus.WRONG
     assert "--ca-file" in found.findings[0]
 
 
@@ -140,8 +140,8 @@ async def test_a_server_that_does_not_end_is_not_waited_for(served: Public) -> N
 
     served.spoil = lambda _request, _response: Endless()
     async with PublicReader(ca_file=served.ca_file, seconds=0.3) as reader:
-        found = await reader.read_back(published, now=START)
-    assert found.seen is PublicStatus.WRONG
+        found = await reader.check(published, now=START)
+    assert found.status is PublicStatus.WRONG
     assert "within" in found.findings[0]
 
 
@@ -161,7 +161,7 @@ async def test_a_server_without_tls_is_told_in_words(
 ) -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server, PublicReader() as reader:
-        said = (await reader.get(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")).trouble
+        said = (await reader.get(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")).problem
     assert re.match(r"expected (TLS|a server|an answer in HTTP), got [^:]+: ", said)
     assert "Error" not in said
 
@@ -183,12 +183,12 @@ async def test_a_name_without_an_address_and_a_port_without_a_server_are_told_in
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         async with PublicReader() as reader:
-            nowhere = (await reader.get("https://issuer.invalid/")).trouble
-            nobody = (await reader.get(f"https://127.0.0.1:{taken.getsockname()[1]}/")).trouble
+            nowhere = (await reader.get("https://issuer.invalid/")).problem
+            nobody = (await reader.get(f"https://127.0.0.1:{taken.getsockname()[1]}/")).problem
     assert nowhere.startswith("expected an address for this name, got none: make its DNS record")
     assert nobody.startswith("expected a server, got Connection refused: ")
 
 
 async def test_nothing_but_https_is_asked() -> None:
     async with PublicReader() as reader:
-        assert (await reader.get("http://127.0.0.1:1/")).trouble == "expected an https URL"
+        assert (await reader.get("http://127.0.0.1:1/")).problem == "expected an https URL"

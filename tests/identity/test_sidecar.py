@@ -119,7 +119,7 @@ async def test_groups_are_told_one_a_field_and_only_where_asked_for() -> None:
     async with upstream() as seen, sidecar(seen) as running:
         await exchange(running.port, request("/", authorization(given)))
         assert seen.values("x-authenticated-groups") == []
-    async with upstream() as seen, sidecar(seen, replace(USUAL, tell_groups=True)) as running:
+    async with upstream() as seen, sidecar(seen, replace(USUAL, send_groups=True)) as running:
         await exchange(running.port, request("/", authorization(given), "X-Authenticated-Groups: system:masters"))
         assert seen.values("x-authenticated-groups") == ["dev", "system:authenticated"]
         answer = await exchange(running.port, request("/", authorization(users_token(groups=["a,system:masters"]))))
@@ -209,16 +209,16 @@ async def test_one_users_requests_leave_room_for_others() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async with upstream(script) as seen, sidecar(seen, replace(USUAL, requests_of_user=2)) as running:
+    async with upstream(script) as seen, sidecar(seen, replace(USUAL, max_user_requests=2)) as running:
         alice, bob = authorization(users_token()), authorization(users_token("bob"))
         waiting = [asyncio.create_task(exchange(running.port, request("/", alice))) for _ in range(2)]
-        await until(lambda: running.service.under_way == 2)
+        await until(lambda: running.service.in_flight == 2)
         assert (await exchange(running.port, request("/", alice))).status == 429
         other = asyncio.create_task(exchange(running.port, request("/", bob)))
-        await until(lambda: running.service.under_way == 3)
+        await until(lambda: running.service.in_flight == 3)
         go.set()
         assert {answer.status for answer in await asyncio.gather(*waiting, other)} == {200}
-        assert running.service.under_way == 0
+        assert running.service.in_flight == 0
 
 
 async def test_a_stream_ends_with_the_token() -> None:
@@ -267,7 +267,7 @@ async def test_strangers_do_not_fill_the_log_and_what_is_left_out_is_counted(cap
         time.now += 10
         assert (await exchange(running.port, request())).status == 401
     [*_, last] = told("CredentialsMissing")
-    assert last.endswith("; user -; 30 more like it were not told")
+    assert last.endswith("; user -; 30 similar lines were skipped")
 
 
 async def test_no_idle_connection_is_shared_between_a_users_broken_body_and_the_next_request() -> None:
@@ -291,7 +291,7 @@ async def test_the_body_cap_is_413_also_where_the_length_was_not_told() -> None:
     async def script(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    settings = replace(USUAL, limits=ProxyLimits(most_body=10))
+    settings = replace(USUAL, limits=ProxyLimits(max_body=10))
     async with upstream(script) as seen, sidecar(seen, settings) as running:
         told = request("/", authorization(users_token()), "Content-Length: 11", method="POST")
         assert (await exchange(running.port, told)).status == 413

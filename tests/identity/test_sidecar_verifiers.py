@@ -147,7 +147,7 @@ async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_se
         services = ServiceAudiences(client, namespace="sidecar", labels=labels)
         following = asyncio.create_task(services.run())
         try:
-            await until(lambda: services.trouble() is None)
+            await until(lambda: services.unready_reason() is None)
             assert services.audiences() == frozenset()
             admin.create(f"{root}/services", _service("dashboard", {"app": "dashboard"}))
             admin.create(f"{root}/services", _service("other", {"app": "other"}))

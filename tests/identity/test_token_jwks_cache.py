@@ -115,7 +115,7 @@ async def test_the_last_good_keys_count_for_a_day_while_the_issuer_is_away_or_ta
     issuer.error = error
     issuer.now += TIMES.last_good - 1
     assert await ring.keys_for(OLD.kid) == (OLD,)
-    assert ring.trouble is error
+    assert ring.last_error is error
     issuer.now += 1
     assert not ring.has_keys
     with pytest.raises(type(error)):
@@ -123,7 +123,7 @@ async def test_the_last_good_keys_count_for_a_day_while_the_issuer_is_away_or_ta
     issuer.error = None
     issuer.now += TIMES.pause
     assert await ring.keys_for(OLD.kid) == (OLD,)
-    assert ring.trouble is None
+    assert ring.last_error is None
 
 
 async def test_without_any_keys_the_refusal_is_the_issuers_and_it_is_not_asked_for_each_token() -> None:
@@ -181,7 +181,7 @@ async def test_keys_from_files_are_read_in_both_forms_and_again_when_they_change
     jwks.unlink()
     now[0] += 60
     assert [key.kid for key in await ring.keys_for(NEW.kid)] == [NEW.kid]
-    assert "jwks.json: No such file" in str(ring.trouble)
+    assert "jwks.json: No such file" in str(ring.last_error)
 
 
 def test_files_without_keys_are_an_error_that_names_the_file(tmp_path: Path) -> None:

@@ -108,7 +108,9 @@ async def _serve(settings: SidecarSettings, flags: dict[str, object]) -> int:
         audiences: Callable[[], frozenset[str]] = (lambda: named) if services is None else services.audiences
         if flags["token_review"] and client is not None:
             review = TokenReviewVerifier(client, audiences=audiences)
-            parts = app.VerifierSetup(verifier=review, keep=app.REVIEW_CACHE_SECONDS, trouble=_trouble(services, None))
+            parts = app.VerifierSetup(
+                verifier=review, keep=app.REVIEW_CACHE_SECONDS, unready_reason=_trouble(services, None)
+            )
         else:
             keys = _keys(flags)
             stack.push_async_callback(keys.aclose)
@@ -122,8 +124,8 @@ async def _serve(settings: SidecarSettings, flags: dict[str, object]) -> int:
             parts = app.VerifierSetup(
                 verifier=by_keys,
                 keep=app.JWT_CACHE_SECONDS,
-                trouble=_trouble(services, keys),
-                followers=(lambda: first_keys(keys),),
+                unready_reason=_trouble(services, keys),
+                tasks=(lambda: first_keys(keys),),
             )
         if services is not None:
             parts = app.with_task(parts, services.run)
@@ -150,15 +152,15 @@ def _settings(flags: dict[str, object]) -> SidecarSettings:
         open_paths=tuple(_each(flags, "open_paths", "--open-path", parse_rule)),
         users=frozenset(_texts(flags, "users")),
         groups=frozenset(_texts(flags, "groups")),
-        tell_groups=bool(flags["tell_groups"]),
+        send_groups=bool(flags["tell_groups"]),
         deny_status=HTTPStatus(int(flags_of.text(flags, "deny_status") or "401")),
-        requests_of_user=cast("int", flags["requests_per_user"]),
+        max_user_requests=cast("int", flags["requests_per_user"]),
         trusted=tuple(_each(flags, "trusted", "--trusted-proxy", _network)),
         limits=ProxyLimits(
             connections=cast("int", flags["max_connections"]),
             upstream_connections=cast("int", flags["max_connections"]),
             request_seconds=flags_of.positive(flags, "max_request_duration"),
-            most_body=cast("int | None", flags["max_body_bytes"]),
+            max_body=cast("int | None", flags["max_body_bytes"]),
         ),
     )
 
@@ -204,12 +206,12 @@ def _services(client: ApiClient, flags: dict[str, object]) -> ServiceAudiences:
 
 
 def _trouble(services: ServiceAudiences | None, keys: JWKSCache | None) -> Callable[[], str | None]:
-    def trouble() -> str | None:
+    def unready_reason() -> str | None:
         if keys is not None and not keys.has_keys:
             return "the issuer's keys were not read yet"
-        return None if services is None else services.trouble()
+        return None if services is None else services.unready_reason()
 
-    return trouble
+    return unready_reason
 
 
 def _network(text: str) -> Network:

@@ -137,9 +137,9 @@ async def _publish(place: Place, wanted: Desired, public: _Public, output: str) 
     _show(name, published.writes, published.notes, published.state, output, done="written", found=found)
     if _undropped(published.unknown, published.state):
         return _WRONG
-    if found is None or found.seen is PublicStatus.EQUAL:
+    if found is None or found.status is PublicStatus.EQUAL:
         return 0
-    return _NOT_YET if found.seen is PublicStatus.OLDER else _WRONG
+    return _NOT_YET if found.status is PublicStatus.OLDER else _WRONG
 
 
 def _undropped(unknown: frozenset[str], state: IssuerState) -> bool:
@@ -163,8 +163,8 @@ async def _read_back(published: Published, public: _Public) -> PublicCheck:
     until = time.monotonic() + public.wait
     async with reader:
         while True:
-            found = await reader.read_back(published, now=int(time.time()))
-            if found.seen is PublicStatus.EQUAL or time.monotonic() + _AGAIN > until:
+            found = await reader.check(published, now=int(time.time()))
+            if found.status is PublicStatus.EQUAL or time.monotonic() + _AGAIN > until:
                 return found
             await asyncio.sleep(_AGAIN)
 
@@ -198,7 +198,7 @@ def _show(
         PublicStatus.OLDER: f"older until {moment(found.until)} at the latest",
         PublicStatus.WRONG: "is wrong",
     }
-    click.echo(f"public: {url} {words[found.seen]}")
+    click.echo(f"public: {url} {words[found.status]}")
     for finding in found.findings:
         click.echo(f"  {finding}")
 
@@ -237,7 +237,7 @@ def _members(
     ]
     public: JsonObject | None = None
     if found is not None:
-        public = {"seen": str(found.seen), "findings": [*found.findings], "until": moment(found.until) or None}
+        public = {"seen": str(found.status), "findings": [*found.findings], "until": moment(found.until) or None}
     return {
         "issuer": state.issuer,
         "jwksUri": state.jwks_uri,

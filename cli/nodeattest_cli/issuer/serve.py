@@ -133,8 +133,8 @@ def _source(flags: dict[str, object]) -> FileSource | ApiServerSource | Kubeconf
         )
     base = _text(flags, "clusters_base_url")
     if not base:
-        places = _places(flags)
-        return FileSource(places=places, files=files) if files else ApiServerSource(places=places)
+        issuers = _places(flags)
+        return FileSource(issuers=issuers, files=files) if files else ApiServerSource(issuers=issuers)
     if files or _many(flags, "issuers") or _text(flags, "jwks_uri"):
         raise SettingsError(
             "--clusters-base-url: expected --kubeconfig or --in-cluster beside it, and no issuer, key set or key file: "

@@ -72,7 +72,7 @@ async def run(
             webhook = (await _listen(stack, listener)).port
         health = None
         if settings.health is not None:
-            server = HealthServer(settings.health, {"informers": view.trouble}, metrics)
+            server = HealthServer(settings.health, {"informers": view.unready_reason}, metrics)
             await server.start()
             stack.push_async_callback(server.stop)
             health = server.port

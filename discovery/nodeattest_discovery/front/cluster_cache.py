@@ -33,7 +33,7 @@ class ClusterReader(Protocol):
         """Return the ConfigMap."""
         ...
 
-    def trouble(self) -> str | None:
+    def unready_reason(self) -> str | None:
         """Tell why nothing can be answered now; None if it can."""
         ...
 
@@ -69,7 +69,7 @@ class ClusterCache:
         """Return the ConfigMap."""
         return self._info.get(f"{clusterinfo.NAMESPACE}/{clusterinfo.NAME}")
 
-    def trouble(self) -> str | None:
+    def unready_reason(self) -> str | None:
         """Tell why nothing can be answered now; None if it can."""
         for what, reflector in (("tokens", self._tokens), ("cluster-info", self._info)):
             if not reflector.synced:

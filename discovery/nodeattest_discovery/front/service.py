@@ -71,9 +71,9 @@ class DiscoveryService:
         if refused is not None:
             return refused
         # 4
-        trouble = self._view.trouble()
-        if trouble is not None:
-            _log.warning("refused %s: %s", client, trouble)
+        unready_reason = self._view.unready_reason()
+        if unready_reason is not None:
+            _log.warning("refused %s: %s", client, unready_reason)
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE)
         # 5
         token = self._proved(request.headers.get("Authorization", ""), client)

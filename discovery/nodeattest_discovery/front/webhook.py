@@ -60,9 +60,9 @@ class TokenReviewService:
         except Denied as denied:
             _log.warning("no TokenReview from %s: expected %s, got %s", client, denied.expected, denied.got)
             return refusal(HTTPStatus.BAD_REQUEST)
-        trouble = self._view.trouble()
-        if trouble is not None:
-            _log.warning("refused to review a token: %s", trouble)
+        unready_reason = self._view.unready_reason()
+        if unready_reason is not None:
+            _log.warning("refused to review a token: %s", unready_reason)
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE)
         return Reply(status=HTTPStatus.OK, body=self._answer(review))
 

@@ -51,5 +51,5 @@ class ProxyLimits:
     """From the end of a request's body, or its beginning where the answer comes first, to the upstream's header."""
     request_seconds: float = 3600.0
     """For the whole of a request, an answer that streams or a WebSocket: a credential that was revoked ends by then."""
-    most_body: int | None = None
+    max_body: int | None = None
     """Bytes of a request's body; None: the upstream decides."""

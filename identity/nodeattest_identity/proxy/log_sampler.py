@@ -1,8 +1,8 @@
-"""How often strangers may have a line of the log: some of each kind in a while, and then how many more there were.
+"""Limits log lines that unauthenticated clients can cause: some of each kind in a period, then a count of the others.
 
-Promises: a kind's lines are never more than ``most`` in ``seconds``; the first one after that says how many were left
-out. Metrics count all of them, and the level debug tells all of them.
-Leaves to others: kinds, which must be few and none of a stranger's making.
+Promises: at most ``limit`` lines of a kind in ``seconds``; the next line after that has the number of skipped lines.
+Metrics count all of them, and level debug logs all of them.
+Leaves to others: kinds, which must be few and not of a client's making.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ __all__ = ["LogSampler"]
 
 
 @dataclass(slots=True)
-class _While:
-    """What was told of one kind."""
+class _Period:
+    """The lines of one kind in one period."""
 
     since: float
-    told: int = 0
-    left_out: int = 0
+    logged: int = 0
+    skipped: int = 0
 
 
 class LogSampler:
-    """Who decides whether a line is told."""
+    """Decides which lines are logged."""
 
-    def __init__(self, now: Callable[[], float], *, most: int = 20, seconds: float = 10.0) -> None:
+    def __init__(self, now: Callable[[], float], *, limit: int = 20, seconds: float = 10.0) -> None:
         self._now = now
-        self._most = most
+        self._limit = limit
         self._seconds = seconds
-        self._kinds: dict[str, _While] = {}
+        self._kinds: dict[str, _Period] = {}
 
-    def more(self, kind: str) -> int | None:
-        """Tell how many lines of this kind were left out before this one; None: leave this out, too."""
+    def sample(self, kind: str) -> int | None:
+        """Return the number of lines of this kind that were skipped before this one; None: skip this one, too."""
         now = self._now()
         current = self._kinds.get(kind)
         if current is None or not current.since <= now < current.since + self._seconds:
-            current = self._kinds[kind] = _While(now, left_out=0 if current is None else current.left_out)
-        if current.told >= self._most:
-            current.left_out += 1
+            current = self._kinds[kind] = _Period(now, skipped=0 if current is None else current.skipped)
+        if current.logged >= self._limit:
+            current.skipped += 1
             return None
-        current.told += 1
-        left_out, current.left_out = current.left_out, 0
-        return left_out
+        current.logged += 1
+        skipped, current.skipped = current.skipped, 0
+        return skipped

@@ -37,7 +37,7 @@ class RequestBody:
                 Refusal.EXPECTATION_NOT_ALLOWED, "expected 100-continue, got another expectation", close=True
             )
         self._continue = expected is not None
-        if limits.most_body is not None and self.length is not None and self.length > limits.most_body:
+        if limits.max_body is not None and self.length is not None and self.length > limits.max_body:
             raise self._too_large()
 
     def answer_within(self, timer: asyncio.Timeout, deadline: float) -> None:
@@ -60,7 +60,7 @@ class RequestBody:
             if not chunk:
                 break
             count += len(chunk)
-            if self._limits.most_body is not None and count > self._limits.most_body:
+            if self._limits.max_body is not None and count > self._limits.max_body:
                 self.refused = self._too_large()
                 raise self.refused
             yield chunk
@@ -74,5 +74,5 @@ class RequestBody:
 
     def _too_large(self) -> RefusalError:
         return RefusalError(
-            Refusal.BODY_TOO_LARGE, f"expected at most {self._limits.most_body} bytes, got more", close=True
+            Refusal.BODY_TOO_LARGE, f"expected at most {self._limits.max_body} bytes, got more", close=True
         )

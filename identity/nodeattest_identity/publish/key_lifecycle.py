@@ -42,9 +42,9 @@ class PublishedKeySet:
 class KeyChanges:
     """What becomes of each key."""
 
-    staying: tuple[KeyRecord, ...]
+    kept: tuple[KeyRecord, ...]
     """In the order of the key set."""
-    going: tuple[KeyRecord, ...]
+    removed: tuple[KeyRecord, ...]
     notes: tuple[str, ...]
     """For people."""
     unknown: frozenset[str]
@@ -61,7 +61,7 @@ def published_key_set(jwks: StoredObject | None) -> PublishedKeySet:
         return PublishedKeySet(keys=None, spoilt=True)
 
 
-def decide_keys(before: IssuerState, wanted: Desired, there: PublishedKeySet, now: int) -> KeyChanges:
+def decide_keys(before: IssuerState, desired: Desired, published: PublishedKeySet, now: int) -> KeyChanges:
     """Decide on each key; raises ``KeysError`` and ``PublishError``.
 
     1. What may not be. 2. Wanted keys stay, and settle anew where caches may lack them. 3. Of the others one that the
@@ -70,13 +70,13 @@ def decide_keys(before: IssuerState, wanted: Desired, there: PublishedKeySet, no
     there goes.
     """
     # 1
-    keys = documents(wanted.issuer, wanted.jwks_uri, wanted.keys).keys
+    keys = documents(desired.issuer, desired.jwks_uri, desired.keys).keys
     names = {key.kid for key in keys}
     known = {record.key.kid: record for record in before.keys}
-    _check(keys, known, wanted)
+    _check(keys, known, desired)
     # 2
-    staying = [replace(_seen(known.get(key.kid) or KeyRecord(key=key), there), retire=None) for key in keys]
-    going: list[KeyRecord] = []
+    kept = [replace(_seen(known.get(key.kid) or KeyRecord(key=key), published), retire=None) for key in keys]
+    removed: list[KeyRecord] = []
     notes = [f"+ {printable(key.kid)}: new" for key in keys if key.kid not in known]
     notes += [
         f"+ {printable(key.kid)}: wanted again"
@@ -86,31 +86,31 @@ def decide_keys(before: IssuerState, wanted: Desired, there: PublishedKeySet, no
     for record in (record for record in before.keys if record.key.kid not in names):
         kid = printable(record.key.kid)
         # 3
-        if before.changed is not None and not there.may_hold(record.key):
+        if before.changed is not None and not published.may_hold(record.key):
             notes.append(
                 f"! {kid}: our state names it and the key set lacks it, so somebody else wrote there: not published; "
                 "if it is yours and tokens by it live, give its file again"
             )
             continue
         # 4
-        retire = _retire(record, wanted, now)
+        retire = _retire(record, desired, now)
         if record.retire is not None and now < retire < record.retire:
             notes.append(f"! {kid}: was to stay until {_moment(record.retire)}, longer than any token lives")
-        (going if retire <= now else staying).append(replace(_seen(record, there), retire=retire))
+        (removed if retire <= now else kept).append(replace(_seen(record, published), retire=retire))
         notes.append(f"- {kid}: goes" if retire <= now else _stays(kid, retire))
     # 5
     return KeyChanges(
-        staying=tuple(staying),
-        going=tuple(going),
-        notes=(*notes, *_strangers(names, known, there)),
-        unknown=wanted.revoked - known.keys() - {key.kid for key in there.keys or ()},
+        kept=tuple(kept),
+        removed=tuple(removed),
+        notes=(*notes, *_strangers(names, known, published)),
+        unknown=desired.revoked - known.keys() - {key.kid for key in published.keys or ()},
     )
 
 
 def confirmed_state(state: IssuerState, jwks: StoredObject | None) -> IssuerState:
     """Give what the state says as far as the key set bears it out: what is not in it is not published."""
-    there = published_key_set(jwks)
-    unseen = replace(there, keys=there.keys or ())
+    published = published_key_set(jwks)
+    unseen = replace(published, keys=published.keys or ())
     return replace(state, keys=tuple(_seen(record, unseen) for record in state.keys))
 
 
@@ -127,8 +127,8 @@ def check_clock(before: IssuerState, now: int) -> None:
         )
 
 
-def _check(keys: tuple[VerifyingKey, ...], known: dict[str, KeyRecord], wanted: Desired) -> None:
-    if any(key.kid in wanted.revoked for key in keys):
+def _check(keys: tuple[VerifyingKey, ...], known: dict[str, KeyRecord], desired: Desired) -> None:
+    if any(key.kid in desired.revoked for key in keys):
         raise PublishError(
             "a key that is to be dropped is among those that are to be published: take its file out first"
         )
@@ -136,18 +136,18 @@ def _check(keys: tuple[VerifyingKey, ...], known: dict[str, KeyRecord], wanted: 
         raise KeysError("expected every key under a name of its own, got two of one kid")
 
 
-def _seen(record: KeyRecord, there: PublishedKeySet) -> KeyRecord:
+def _seen(record: KeyRecord, published: PublishedKeySet) -> KeyRecord:
     """Take back what the state says of a key that the key set lacks: caches may hold that set, so it settles anew."""
-    return record if there.may_hold(record.key) else replace(record, published=None, settled=None)
+    return record if published.may_hold(record.key) else replace(record, published=None, settled=None)
 
 
-def _retire(record: KeyRecord, wanted: Desired, now: int) -> int:
+def _retire(record: KeyRecord, desired: Desired, now: int) -> int:
     """Tell until when a key stays that nobody wants: whoever wrote the state may have written any time."""
-    if record.key.kid in wanted.revoked:
+    if record.key.kid in desired.revoked:
         return now if record.retire is None else min(record.retire, now)  # in the state first, so that it stays away
     if record.retire is None:
-        return now + wanted.retire_after
-    return min(record.retire, now + max(wanted.retire_after, RETIRE_AFTER) + _CLOCKS)
+        return now + desired.retire_after
+    return min(record.retire, now + max(desired.retire_after, RETIRE_AFTER) + _CLOCKS)
 
 
 def _stays(kid: str, retire: int) -> str:
@@ -157,13 +157,13 @@ def _stays(kid: str, retire: int) -> str:
     )
 
 
-def _strangers(names: set[str], known: dict[str, KeyRecord], there: PublishedKeySet) -> list[str]:
+def _strangers(names: set[str], known: dict[str, KeyRecord], published: PublishedKeySet) -> list[str]:
     """Tell of keys that somebody else put into the key set: they go, for our state knows every key of ours."""
-    if there.spoilt:
+    if published.spoilt:
         return ["! the key set there is none: it is made anew"]
     return [
         f"! {printable(key.kid)}: stood there, and none of ours put it there: goes"
-        for key in there.keys or ()
+        for key in published.keys or ()
         if key.kid not in names and (key.kid not in known or known[key.kid].key.spki != key.spki)
     ]
 

@@ -83,43 +83,43 @@ def cache_control(max_age: int) -> str:
     return f"public, max-age={max_age}"
 
 
-def plan(found: Current, wanted: Desired, now: int) -> Plan:
+def plan(current: Current, desired: Desired, now: int) -> Plan:
     """Plan the next writes; raises ``ForeignIssuerError``, ``PublishError``, ``KeysError`` and ``UrlError``.
 
     1. What stands there is ours, or adopted, and no later than now. 2. Which keys stay, come and go. 3. What differs.
     4. The state first where anything differs, then the key set, then the configuration.
     """
-    place = object_paths(wanted.issuer, wanted.jwks_uri)
+    place = object_paths(desired.issuer, desired.jwks_uri)
     # 1
-    before = _ours(found, wanted, now)
+    before = _ours(current, desired, now)
     check_clock(before, now)
     # 2
-    there = published_key_set(found.jwks)
-    fates = decide_keys(before, wanted, there, now)
-    made = documents(wanted.issuer, wanted.jwks_uri, [record.key for record in fates.staying])
+    there = published_key_set(current.jwks)
+    changes = decide_keys(before, desired, there, now)
+    made = documents(desired.issuer, desired.jwks_uri, [record.key for record in changes.kept])
     # 3
-    public = cache_control(wanted.max_age)
+    public = cache_control(desired.max_age)
     late = [
-        *_differing(found.jwks, place.jwks, made.jwks, JWKS_TYPE, public),
-        *_differing(found.configuration, place.configuration, made.configuration, CONFIGURATION_TYPE, public),
+        *_differing(current.jwks, place.jwks, made.jwks, JWKS_TYPE, public),
+        *_differing(current.configuration, place.configuration, made.configuration, CONFIGURATION_TYPE, public),
     ]
     # 4
     if late:
-        lasting = tuple(record for record in fates.going if found.jwks is not None and there.may_hold(record.key))
-        state = _under_way(before, wanted, (*fates.staying, *lasting), stood=found.jwks is not None)
+        lasting = tuple(record for record in changes.removed if current.jwks is not None and there.may_hold(record.key))
+        state = _under_way(before, desired, (*changes.kept, *lasting), stood=current.jwks is not None)
     else:
-        state = _arrived(before, wanted, fates.staying, now)
-    early = _differing(found.state, place.state, encode(state), _STATE_TYPE, _UNCACHED)
+        state = _arrived(before, desired, changes.kept, now)
+    early = _differing(current.state, place.state, encode(state), _STATE_TYPE, _UNCACHED)
     return Plan(
         writes=(*early, *late),
         documents=made,
         state=state,
-        notes=fates.notes,
-        unknown=fates.unknown,
+        notes=changes.notes,
+        unknown=changes.unknown,
     )
 
 
-def _ours(found: Current, wanted: Desired, now: int) -> IssuerState:
+def _ours(current: Current, desired: Desired, now: int) -> IssuerState:
     """Tell what was published before; raises ``ForeignIssuerError``.
 
     1. A configuration of another issuer is never overwritten. 2. A state of another issuer or owner neither.
@@ -127,29 +127,29 @@ def _ours(found: Current, wanted: Desired, now: int) -> IssuerState:
     """
     # 1
     said = None
-    if found.configuration is not None:
+    if current.configuration is not None:
         try:
-            said = parse_configuration(found.configuration.body).issuer
+            said = parse_configuration(current.configuration.body).issuer
         except DocumentError:
             said = ""
-        if said not in {"", wanted.issuer}:
-            raise ForeignIssuerError(f"the configuration there is of the issuer {said!a}, not of {wanted.issuer}")
+        if said not in {"", desired.issuer}:
+            raise ForeignIssuerError(f"the configuration there is of the issuer {said!a}, not of {desired.issuer}")
     # 2
-    state = _state(found, wanted)
+    state = _state(current, desired)
     if state is not None:
-        if state.issuer != wanted.issuer:
-            raise ForeignIssuerError(f"the state there is of the issuer {state.issuer!a}, not of {wanted.issuer}")
-        if state.owner != wanted.owner:
+        if state.issuer != desired.issuer:
+            raise ForeignIssuerError(f"the state there is of the issuer {state.issuer!a}, not of {desired.issuer}")
+        if state.owner != desired.owner:
             raise ForeignIssuerError(
-                f"the documents there belong to {state.owner!a}, not to {wanted.owner!a}: one place is one "
+                f"the documents there belong to {state.owner!a}, not to {desired.owner!a}: one place is one "
                 "cluster's, or each would accept the other's tokens"
             )
         return state
     # 3
-    fresh = IssuerState(issuer=wanted.issuer, jwks_uri=wanted.jwks_uri, owner=wanted.owner, max_age=wanted.max_age)
-    if found.jwks is None and found.configuration is None:
+    fresh = IssuerState(issuer=desired.issuer, jwks_uri=desired.jwks_uri, owner=desired.owner, max_age=desired.max_age)
+    if current.jwks is None and current.configuration is None:
         return fresh
-    if not wanted.adopt:
+    if not desired.adopt:
         raise ForeignIssuerError(
             "documents stand there without our mark (.nodeattest/issuer-state.json); if they are this issuer's, say "
             "--adopt: all keys in them stay for --retire-after"
@@ -158,17 +158,17 @@ def _ours(found: Current, wanted: Desired, now: int) -> IssuerState:
         raise ForeignIssuerError(
             "the configuration there cannot be read, so nobody can tell whose it is: remove it first"
         )
-    return replace(fresh, keys=_adopted(found.jwks), replaced=True, held_until=now + max(wanted.max_age, DAY))
+    return replace(fresh, keys=_adopted(current.jwks), replaced=True, held_until=now + max(desired.max_age, DAY))
 
 
-def _state(found: Current, wanted: Desired) -> IssuerState | None:
+def _state(current: Current, desired: Desired) -> IssuerState | None:
     """Read our mark; a spoilt one is none, where documents are adopted."""
-    if found.state is None:
+    if current.state is None:
         return None
     try:
-        return parse(found.state.body)
+        return parse(current.state.body)
     except IssuerStateError as error:
-        if wanted.adopt:
+        if desired.adopt:
             return None
         raise ForeignIssuerError(
             f"our state there cannot be read ({error}); say --adopt to make it anew: all published keys then stay for "
@@ -186,29 +186,29 @@ def _adopted(jwks: StoredObject | None) -> tuple[KeyRecord, ...]:
         raise ForeignIssuerError(f"the key set there cannot be taken over: {error}") from None
 
 
-def _differing(found: StoredObject | None, path: str, body: bytes, content_type: str, cached: str) -> Iterable[Write]:
+def _differing(current: StoredObject | None, path: str, body: bytes, content_type: str, cached: str) -> Iterable[Write]:
     """Write an object unless it stands there already, with its headers where the store keeps them."""
-    if found is None:
+    if current is None:
         yield Write(path=path, body=body, content_type=content_type, cache_control=cached, version=None, why="missing")
         return
-    why = "differs" if found.body != body else ""
-    if not why and found.content_type not in {None, content_type}:
+    why = "differs" if current.body != body else ""
+    if not why and current.content_type not in {None, content_type}:
         why = "has another content type"
-    if not why and found.cache_control not in {None, cached}:
+    if not why and current.cache_control not in {None, cached}:
         why = "has another Cache-Control"
     if why:
         yield Write(
-            path=path, body=body, content_type=content_type, cache_control=cached, version=found.version, why=why
+            path=path, body=body, content_type=content_type, cache_control=cached, version=current.version, why=why
         )
 
 
-def _under_way(before: IssuerState, wanted: Desired, records: tuple[KeyRecord, ...], *, stood: bool) -> IssuerState:
+def _under_way(before: IssuerState, desired: Desired, records: tuple[KeyRecord, ...], *, stood: bool) -> IssuerState:
     """Say that the documents are being changed; whoever loses the race for this write has written nothing."""
     return IssuerState(
-        issuer=wanted.issuer,
-        jwks_uri=wanted.jwks_uri,
-        owner=wanted.owner,
-        max_age=max(before.max_age, wanted.max_age),
+        issuer=desired.issuer,
+        jwks_uri=desired.jwks_uri,
+        owner=desired.owner,
+        max_age=max(before.max_age, desired.max_age),
         held_until=before.held_until,
         replaced=before.replaced or stood,
         changed=None,
@@ -216,19 +216,21 @@ def _under_way(before: IssuerState, wanted: Desired, records: tuple[KeyRecord, .
     )
 
 
-def _arrived(before: IssuerState, wanted: Desired, records: Iterable[KeyRecord], now: int) -> IssuerState:
+def _arrived(before: IssuerState, desired: Desired, records: Iterable[KeyRecord], now: int) -> IssuerState:
     """Say since when the documents are what they should be, and from when on new keys may sign.
 
     A key that came with the first key set may sign at once: nobody can hold an older one. For any other, whoever asked
     a moment before holds the older set for as long as it was told to.
     """
-    held_until = before.held_until if before.max_age <= wanted.max_age else max(before.held_until, now + before.max_age)
+    held_until = (
+        before.held_until if before.max_age <= desired.max_age else max(before.held_until, now + before.max_age)
+    )
     settled = max(now + before.max_age if before.replaced else now, before.held_until)
     return IssuerState(
-        issuer=wanted.issuer,
-        jwks_uri=wanted.jwks_uri,
-        owner=wanted.owner,
-        max_age=wanted.max_age,
+        issuer=desired.issuer,
+        jwks_uri=desired.jwks_uri,
+        owner=desired.owner,
+        max_age=desired.max_age,
         held_until=held_until,
         replaced=True,
         changed=now if before.changed is None else before.changed,

@@ -42,13 +42,13 @@ class Published:
     """Names of keys that were to be dropped, and that this run never saw."""
 
 
-async def read_current(store: Store, wanted: Desired) -> Current:
+async def read_current(store: Store, desired: Desired) -> Current:
     """Read what stands there, all as it was at one moment: the key set is the same before and after the state.
 
     Else a key that another run publishes meanwhile would be one that the state names and the key set lacks. Raises
     ``WriteConflictError`` where it changes each time.
     """
-    place = object_paths(wanted.issuer, wanted.jwks_uri)
+    place = object_paths(desired.issuer, desired.jwks_uri)
     for _ in range(_READINGS):
         configuration = await store.read(place.configuration)
         jwks = await store.read(place.jwks)
@@ -58,9 +58,9 @@ async def read_current(store: Store, wanted: Desired) -> Current:
     raise WriteConflictError(f"{store.name}: {place.jwks} is written by others all the time")
 
 
-async def dry_run(store: Store, wanted: Desired, *, clock: Callable[[], float]) -> Plan:
+async def dry_run(store: Store, desired: Desired, *, clock: Callable[[], float]) -> Plan:
     """Plan without writing."""
-    return plan(await read_current(store, wanted), wanted, int(clock()))
+    return plan(await read_current(store, desired), desired, int(clock()))
 
 
 async def _some_time(races: int) -> None:
@@ -69,7 +69,7 @@ async def _some_time(races: int) -> None:
 
 
 async def publish(
-    store: Store, wanted: Desired, *, clock: Callable[[], float], pause: Callable[[int], Awaitable[None]] = _some_time
+    store: Store, desired: Desired, *, clock: Callable[[], float], pause: Callable[[int], Awaitable[None]] = _some_time
 ) -> Published:
     """Make the place hold what is wanted; ``clock`` gives seconds since the epoch, ``pause`` waits after a lost race.
 
@@ -79,29 +79,29 @@ async def publish(
     notes: dict[str, None] = {}
     lost: WriteConflictError | None = None
     races = 0
-    unknown = wanted.revoked
+    unknown = desired.revoked
     for _ in range(_ROUNDS):
-        ahead = await dry_run(store, wanted, clock=clock)
-        notes |= dict.fromkeys(ahead.notes)
-        unknown &= ahead.unknown
-        if not ahead.writes:
+        plan_now = await dry_run(store, desired, clock=clock)
+        notes |= dict.fromkeys(plan_now.notes)
+        unknown &= plan_now.unknown
+        if not plan_now.writes:
             return Published(
-                documents=ahead.documents,
-                state=ahead.state,
+                documents=plan_now.documents,
+                state=plan_now.state,
                 writes=tuple(written),
                 notes=tuple(notes),
                 unknown=unknown,
             )
         try:
-            written += await _write(store, ahead)
+            written += await _write(store, plan_now)
         except WriteConflictError as race:
             lost, races = race, races + 1
             await pause(races)
-    raise lost or _unholdable(store, await dry_run(store, wanted, clock=clock))
+    raise lost or _unholdable(store, await dry_run(store, desired, clock=clock))
 
 
-async def _write(store: Store, ahead: Plan) -> tuple[Write, ...]:
-    for each in ahead.writes:
+async def _write(store: Store, plan_now: Plan) -> tuple[Write, ...]:
+    for each in plan_now.writes:
         await store.write(
             each.path,
             each.body,
@@ -109,12 +109,12 @@ async def _write(store: Store, ahead: Plan) -> tuple[Write, ...]:
             cache_control=each.cache_control,
             version=each.version,
         )
-    return ahead.writes
+    return plan_now.writes
 
 
-def _unholdable(store: Store, ahead: Plan) -> StoreRefusedError:
+def _unholdable(store: Store, plan_now: Plan) -> StoreRefusedError:
     """Tell what the place does not keep, however often it is written."""
-    lost = ", ".join(f"{write.path} {write.why}" for write in ahead.writes)
+    lost = ", ".join(f"{write.path} {write.why}" for write in plan_now.writes)
     return StoreRefusedError(
         f"{store.name}: expected to read what was written, got otherwise each time ({lost}); a place that changes "
         "bytes or loses headers cannot hold an issuer's documents, or somebody else writes there all the time"

@@ -172,11 +172,11 @@ def _after_switch(old: list[KeyRecord], now: int, token_life: int) -> list[Step]
     """Tell the steps after the new key signs: old ones are taken out of publish's input, then waited for."""
     done = [Step(name=name, status=Status.DONE, at=None) for name in list(StepName)[:4]]
     until = max(now + token_life if record.retire is None else record.retire for record in old)
-    wanted = any(record.retire is None for record in old)
-    over = not wanted and until <= now
-    keep = Status.DUE if wanted else Status.DONE if over else Status.WAITING
+    desired = any(record.retire is None for record in old)
+    over = not desired and until <= now
+    keep = Status.DUE if desired else Status.DONE if over else Status.WAITING
     return [
         *done,
-        Step(name=StepName.KEEP, status=keep, at=now if wanted else until),
+        Step(name=StepName.KEEP, status=keep, at=now if desired else until),
         Step(name=StepName.RETIRE, status=Status.DUE if over else Status.LATER, at=until),
     ]

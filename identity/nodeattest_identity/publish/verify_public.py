@@ -64,21 +64,21 @@ class PublicStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicResponse:
-    """What a public URL gave: a document, or in ``trouble`` why there is none."""
+    """What a public URL gave: a document, or in ``problem`` why there is none."""
 
     url: str
     status: int = 0
     body: bytes = field(default=b"", repr=False)
     content_type: str = ""
     cache_control: str = ""
-    trouble: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicCheck:
     """What was found, in words."""
 
-    seen: PublicStatus
+    status: PublicStatus
     findings: tuple[str, ...] = ()
     until: int | None = None
     """Of ``OLDER``: until when that is no failure, seconds since the epoch."""
@@ -110,14 +110,14 @@ class PublicReader:
     async def get(self, url: str) -> PublicResponse:
         """Read one URL; never raises."""
         if self._session is None or not url.startswith("https://"):
-            return PublicResponse(url=url, trouble="expected an https URL")
+            return PublicResponse(url=url, problem="expected an https URL")
         try:
             async with self._session.get(url, allow_redirects=False, headers={"Accept-Encoding": "identity"}) as answer:
                 body = b""
                 while len(body) <= MAX_OBJECT and (chunk := await answer.content.read(1 << 16)):
                     body += chunk
                 if len(body) > MAX_OBJECT:
-                    return PublicResponse(url=url, trouble=f"expected at most {MAX_OBJECT} bytes, got more")
+                    return PublicResponse(url=url, problem=f"expected at most {MAX_OBJECT} bytes, got more")
                 return PublicResponse(
                     url=url,
                     status=answer.status,
@@ -126,26 +126,26 @@ class PublicReader:
                     cache_control=answer.headers.get("Cache-Control", ""),
                 )
         except TimeoutError:
-            return PublicResponse(url=url, trouble=f"expected an answer within {self._seconds:.0f} s, got none")
+            return PublicResponse(url=url, problem=f"expected an answer within {self._seconds:.0f} s, got none")
         except (ClientError, OSError, ValueError) as error:
-            return PublicResponse(url=url, trouble=_network(error))
+            return PublicResponse(url=url, problem=_network(error))
 
-    async def read_back(self, published: Published, *, now: int) -> PublicCheck:
+    async def check(self, published: Published, *, now: int) -> PublicCheck:
         """Read both documents and judge them; then let a strict relying party find the keys by itself."""
         made = published.documents
         configuration, jwks = await asyncio.gather(self.get(configuration_url(made.issuer)), self.get(made.jwks_uri))
         found = compare(published, configuration, jwks, now=now)
-        if found.seen is not PublicStatus.EQUAL:
+        if found.status is not PublicStatus.EQUAL:
             return found
         try:
             fetched = await discover(HttpsFetcher(ca_file=self._ca_file, time_limit=self._seconds), made.issuer)
         except (Denied, Unavailable) as error:
-            return PublicCheck(seen=PublicStatus.WRONG, findings=(f"a strict relying party cannot use it: {error}",))
+            return PublicCheck(status=PublicStatus.WRONG, findings=(f"a strict relying party cannot use it: {error}",))
         same = [key.kid for key in fetched.keys] == [key.kid for key in made.keys]
         return (
             found
             if same
-            else PublicCheck(seen=PublicStatus.WRONG, findings=("a strict relying party finds other keys",))
+            else PublicCheck(status=PublicStatus.WRONG, findings=("a strict relying party finds other keys",))
         )
 
 
@@ -156,9 +156,9 @@ def compare(published: Published, configuration: PublicResponse, jwks: PublicRes
     3. The key set is the published one, or an older one. 4. The headers let caches hold both no longer than planned.
     """
     # 1
-    missing = [_missing(answer) for answer in (configuration, jwks) if answer.trouble or answer.status != _OK]
+    missing = [_missing(answer) for answer in (configuration, jwks) if answer.problem or answer.status != _OK]
     if missing:
-        return PublicCheck(seen=PublicStatus.WRONG, findings=tuple(missing))
+        return PublicCheck(status=PublicStatus.WRONG, findings=tuple(missing))
     # 2, 3
     wrong, older = _bytes(published, configuration, jwks)
     # 4
@@ -167,10 +167,10 @@ def compare(published: Published, configuration: PublicResponse, jwks: PublicRes
     wrong += _headers(jwks, JWKS_TYPE, state.max_age)
     until = max(state.held_until, (state.changed or now) + state.max_age)
     if wrong or (older and now > until):
-        return PublicCheck(seen=PublicStatus.WRONG, findings=(*wrong, *older))
+        return PublicCheck(status=PublicStatus.WRONG, findings=(*wrong, *older))
     if older:
-        return PublicCheck(seen=PublicStatus.OLDER, findings=tuple(older), until=until)
-    return PublicCheck(seen=PublicStatus.EQUAL)
+        return PublicCheck(status=PublicStatus.OLDER, findings=tuple(older), until=until)
+    return PublicCheck(status=PublicStatus.EQUAL)
 
 
 def _bytes(published: Published, configuration: PublicResponse, jwks: PublicResponse) -> tuple[list[str], list[str]]:
@@ -214,8 +214,8 @@ def _headers(answer: PublicResponse, content_type: str, max_age: int) -> list[st
 
 
 def _missing(answer: PublicResponse) -> str:
-    if answer.trouble:
-        return f"{answer.url}: {answer.trouble}"
+    if answer.problem:
+        return f"{answer.url}: {answer.problem}"
     redirects = 300 <= answer.status < 400  # noqa: PLR2004 - RFC 9110 §15.4
     hint = "a redirect; not every relying party follows one" if redirects else _HINTS.get(answer.status, "")
     return f"{answer.url}: expected 200, got {answer.status}" + (f"; {hint}" if hint else "")

@@ -43,14 +43,14 @@ class Ports:
     health: int | None
 
 
-class _Following(Protocol):
+class _Updater(Protocol):
     """Keeps documents fresh."""
 
     async def run(self) -> None:
         """Do so until cancelled."""
         ...
 
-    def trouble(self) -> str | None:
+    def unready_reason(self) -> str | None:
         """Tell why nothing can be served yet; None if it can."""
         ...
 
@@ -61,13 +61,13 @@ async def run(settings: ServeSettings, connect: Callable[[], ApiClient], *, star
     ``connect`` makes the client of the one cluster, or of the management cluster, where the settings want one.
     ``started`` is told the ports as soon as all of them listen.
     """
-    site = RouteTable(max_age=settings.max_age, secure=settings.certificate is not None)
+    routes = RouteTable(max_age=settings.max_age, secure=settings.certificate is not None)
     metrics = Metrics()
     async with AsyncExitStack() as stack:
-        following = await _following(settings, connect, stack, site, metrics)
+        updater = await _make_updater(settings, connect, stack, routes, metrics)
         certificate = settings.certificate
         tls = None if certificate is None else ServingCertificate(certificate.certificate, certificate.key)
-        service = IssuerService(site, metrics)
+        service = IssuerService(routes, metrics)
         context = None if tls is None else tls.context
         listener = Listener(service.handle, settings.address, context, settings.limits)
         await listener.start()
@@ -75,45 +75,49 @@ async def run(settings: ServeSettings, connect: Callable[[], ApiClient], *, star
         metrics.watch_turned_away(lambda: listener.turned_away)
         health = None
         if settings.health is not None:
-            health = HealthServer(settings.health, {"documents": following.trouble}, metrics)
+            health = HealthServer(settings.health, {"documents": updater.unready_reason}, metrics)
             await health.start()
             stack.push_async_callback(health.stop)
         ports = Ports(documents=listener.port, health=None if health is None else health.port)
         _log.info("serving issuers' documents on port %d, health on %s", ports.documents, ports.health or "none")
         started(ports)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(following.run())
+            tasks.create_task(updater.run())
 
 
-async def _following(
-    settings: ServeSettings, connect: Callable[[], ApiClient], stack: AsyncExitStack, site: RouteTable, metrics: Metrics
-) -> _Following:
+async def _make_updater(
+    settings: ServeSettings,
+    connect: Callable[[], ApiClient],
+    stack: AsyncExitStack,
+    routes: RouteTable,
+    metrics: Metrics,
+) -> _Updater:
     match settings.source:
-        case FileSource(places=places, files=files):
-            _open(site, places)
-            pace = PollConfig(period=min(_FILE_PERIOD, settings.period), max_stale=None)
-            follower = Poller(places, KeyFileReader(files).read, site=site, metrics=metrics, pace=pace)
-            if not await follower.once():
-                raise SettingsError(f"--service-account-key-file: {follower.trouble}")
-            return _Single(follower)
-        case ApiServerSource(places=places):
-            _open(site, places)
+        case FileSource(issuers=issuers, files=files):
+            _open(routes, issuers)
+            config = PollConfig(period=min(_FILE_PERIOD, settings.period), max_stale=None)
+            poller = Poller(issuers, KeyFileReader(files).read, routes=routes, metrics=metrics, config=config)
+            if not await poller.poll():
+                raise SettingsError(f"--service-account-key-file: {poller.last_error}")
+            return _Single(poller)
+        case ApiServerSource(issuers=issuers):
+            _open(routes, issuers)
             client = await stack.enter_async_context(connect())
-            read = partial(read_api_server, client, places[0].issuer)
-            return _Single(Poller(places, read, site=site, metrics=metrics, pace=_pace(settings)))
+            read = partial(read_api_server, client, issuers[0].issuer)
+            return _Single(Poller(issuers, read, routes=routes, metrics=metrics, config=_config(settings)))
         case KubeconfigSecretsSource() as source:
             client = await stack.enter_async_context(connect())
-            return Clusters(client, source, site=site, metrics=metrics, pace=_pace(settings))
+            return Clusters(client, source, routes=routes, metrics=metrics, config=_config(settings))
 
 
-def _pace(settings: ServeSettings) -> PollConfig:
+def _config(settings: ServeSettings) -> PollConfig:
     return PollConfig(period=settings.period, max_stale=settings.max_stale)
 
 
-def _open(site: RouteTable, places: Sequence[IssuerPaths]) -> None:
+def _open(routes: RouteTable, issuers: Sequence[IssuerPaths]) -> None:
     try:
-        for place in places:
-            site.open(place)
+        for paths in issuers:
+            routes.open(paths)
     except RouteConflictError as error:
         raise SettingsError(f"--service-account-issuer: {error}; run a server for each") from None
 
@@ -121,13 +125,13 @@ def _open(site: RouteTable, places: Sequence[IssuerPaths]) -> None:
 class _Single:
     """One source."""
 
-    def __init__(self, follower: Poller) -> None:
-        self._follower = follower
+    def __init__(self, poller: Poller) -> None:
+        self._poller = poller
 
     async def run(self) -> None:
         """Keep documents fresh until cancelled."""
-        await self._follower.run()
+        await self._poller.run()
 
-    def trouble(self) -> str | None:
+    def unready_reason(self) -> str | None:
         """Tell why there is nothing to serve."""
-        return None if self._follower.serves else self._follower.trouble or "the keys were not read yet"
+        return None if self._poller.has_documents else self._poller.last_error or "the keys were not read yet"

@@ -3,7 +3,7 @@
 Promises: a cluster is found by its kubeconfig Secret, as Cluster API writes it, and can publish under its own name
 only; what is wrong with one leaves the others as they are; at most ``_AT_ONCE`` are read at a time; a cluster that goes
 takes its documents along.
-Leaves to others: reading one (``sources``), pace and staleness (``follower``).
+Leaves to others: reading one (``sources``), pace and staleness (``poller``).
 Source: Cluster API util/secret/consts.go: ``<cluster>-kubeconfig``, key ``value``, label cluster.x-k8s.io/cluster-name.
 """
 
@@ -48,20 +48,20 @@ _AFTER_A_BUG: Final = 30.0
 _log = logging.getLogger(__name__)
 
 
-class _Cluster:
+class _PolledCluster:
     """One workload cluster that is followed."""
 
-    def __init__(self, place: IssuerPaths, fingerprint: str, client: ApiClient) -> None:
-        self.place = place
+    def __init__(self, served: IssuerPaths, fingerprint: str, client: ApiClient) -> None:
+        self.served = served
         self.fingerprint = fingerprint
         """Of the kubeconfig."""
         self.client = client
-        self.follower: Poller
+        self.poller: Poller
         self.task: asyncio.Task[None]
 
     async def read(self) -> tuple[VerifyingKey, ...]:
         """Read its keys with the kubeconfig that it has now."""
-        return await read_api_server(self.client, self.place.issuer)
+        return await read_api_server(self.client, self.served.issuer)
 
     async def reconnect(self, fingerprint: str, client: ApiClient) -> None:
         """Read by another kubeconfig from now on; what is served stays."""
@@ -77,14 +77,14 @@ class Clusters:
         management: ApiClient,
         settings: KubeconfigSecretsSource,
         *,
-        site: RouteTable,
+        routes: RouteTable,
         metrics: Metrics,
-        pace: PollConfig,
+        config: PollConfig,
         connect: Connect = ApiClient.from_kubeconfig,
     ) -> None:
-        self._settings, self._site, self._metrics, self._pace = settings, site, metrics, pace
+        self._settings, self._routes, self._metrics, self._config = settings, routes, metrics, config
         self._connect = connect
-        self._followed: dict[str, _Cluster] = {}
+        self._clusters: dict[str, _PolledCluster] = {}
         self._dirty: set[str] = set()
         self._wake = asyncio.Event()
         self._gate = asyncio.Semaphore(_AT_ONCE)
@@ -107,18 +107,18 @@ class Clusters:
                     await self._wake.wait()
                     self._wake.clear()
                     while self._dirty:
-                        await self._bring_up_to_date(self._dirty.pop())
+                        await self._reconcile(self._dirty.pop())
         finally:
-            for key in list(self._followed):
+            for key in list(self._clusters):
                 await self._end(key)
 
-    def trouble(self) -> str | None:
+    def unready_reason(self) -> str | None:
         """Tell why we cannot serve yet: every cluster has to be asked once. Later trouble leaves what is there."""
         if self._was_ready:
             return None
         if not self._secrets.synced:
             return "the management cluster's kubeconfig Secrets were not read yet"
-        untried = sum(not each.follower.tried for each in self._followed.values()) + len(self._dirty)
+        untried = sum(not each.poller.tried for each in self._clusters.values()) + len(self._dirty)
         if untried:
             return f"{untried} workload clusters were not asked yet"
         self._was_ready = True
@@ -132,32 +132,37 @@ class Clusters:
             self._dirty.add(key)
             self._wake.set()
 
-    async def _bring_up_to_date(self, key: str) -> None:
+    async def _reconcile(self, key: str) -> None:
         """Follow a cluster with the kubeconfig that stands in its Secret now."""
         kubeconfig = _kubeconfig(self._secrets.get(key))
-        place = self._place(key)
-        followed = self._followed.get(key)
-        if kubeconfig is None or place is None:
-            if followed is not None:
+        served = self._place(key)
+        cluster = self._clusters.get(key)
+        if kubeconfig is None or served is None:
+            if cluster is not None:
                 await self._end(key)
             return
         fingerprint = hashlib.sha256(kubeconfig).hexdigest()
-        if followed is not None and followed.fingerprint == fingerprint:
-            if followed.task.done():
-                self._start(key, followed)
+        if cluster is not None and cluster.fingerprint == fingerprint:
+            if cluster.task.done():
+                self._start(key, cluster)
             return
         try:
             client = self._connect(kubeconfig)
         except KubeconfigError as error:
             _log.error("cannot use the Secret %s: %s", key, error)
             return
-        if followed is not None:
-            await followed.reconnect(fingerprint, client)
+        if cluster is not None:
+            await cluster.reconnect(fingerprint, client)
             return
-        self._site.open(place)
-        self._followed[key] = opened = _Cluster(place, fingerprint, client)
-        opened.follower = Poller(
-            [place], opened.read, site=self._site, metrics=self._metrics, pace=self._pace, gate=lambda: self._gate
+        self._routes.open(served)
+        self._clusters[key] = opened = _PolledCluster(served, fingerprint, client)
+        opened.poller = Poller(
+            [served],
+            opened.read,
+            routes=self._routes,
+            metrics=self._metrics,
+            config=self._config,
+            gate=lambda: self._gate,
         )
         self._start(key, opened)
 
@@ -168,8 +173,8 @@ class Clusters:
             return None
         return issuer_paths(f"{self._settings.base_url}/{namespace}/{name}")
 
-    def _start(self, key: str, cluster: _Cluster) -> None:
-        cluster.task = asyncio.create_task(cluster.follower.run())
+    def _start(self, key: str, cluster: _PolledCluster) -> None:
+        cluster.task = asyncio.create_task(cluster.poller.run())
         cluster.task.add_done_callback(partial(self._ended, key))
 
     def _ended(self, key: str, task: asyncio.Task[None]) -> None:
@@ -179,12 +184,12 @@ class Clusters:
             asyncio.get_running_loop().call_later(_AFTER_A_BUG, self._mark, key)
 
     async def _end(self, key: str) -> None:
-        cluster = self._followed.pop(key)
+        cluster = self._clusters.pop(key)
         cluster.task.cancel()
         await asyncio.gather(cluster.task, return_exceptions=True)
         await cluster.client.close()
-        self._site.close(cluster.place)
-        self._metrics.forget(cluster.place.issuer)
+        self._routes.close(cluster.served)
+        self._metrics.forget(cluster.served.issuer)
 
 
 def _slim(suffix: str, secret: JsonObject) -> JsonObject:

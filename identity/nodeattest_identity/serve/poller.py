@@ -57,12 +57,12 @@ class Poller:
 
     def __init__(
         self,
-        places: Sequence[IssuerPaths],
+        issuers: Sequence[IssuerPaths],
         read: ReadKeys,
         *,
-        site: RouteTable,
+        routes: RouteTable,
         metrics: Metrics,
-        pace: PollConfig,
+        config: PollConfig,
         gate: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -71,17 +71,17 @@ class Poller:
         """``gate`` is held while reading. ``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
         self.tried = False
         """Whether the source has been asked once."""
-        self.trouble: str | None = None
+        self.last_error: str | None = None
         """Why it cannot be read now."""
-        self._places = tuple(places)
-        self._read, self._site, self._metrics, self._pace, self._gate = read, site, metrics, pace, gate
+        self._issuers = tuple(issuers)
+        self._read, self._routes, self._metrics, self._config, self._gate = read, routes, metrics, config, gate
         self._now, self._clock, self._random = now, clock, random
         self._read_at: float | None = None
         """When the source was last read, on ``clock``; None where nothing is served."""
         self._log_again = float("-inf")
 
     @property
-    def serves(self) -> bool:
+    def has_documents(self) -> bool:
         """Whether there are documents."""
         return self._read_at is not None
 
@@ -89,11 +89,11 @@ class Poller:
         """Follow until cancelled."""
         failures = 0
         while True:
-            failures = 0 if await self.once() else failures + 1
-            usual = self._pace.period * (1.0 + _JITTER * self._random())
-            await asyncio.sleep(self._pace.backoff.delay(failures, self._random) if failures else usual)
+            failures = 0 if await self.poll() else failures + 1
+            usual = self._config.period * (1.0 + _JITTER * self._random())
+            await asyncio.sleep(self._config.backoff.delay(failures, self._random) if failures else usual)
 
-    async def once(self) -> bool:
+    async def poll(self) -> bool:
         """Read the source once, and tell whether that went well."""
         try:
             async with self._gate():
@@ -103,35 +103,37 @@ class Poller:
             return False
         finally:
             self.tried = True
-        self._came(keys)
+        self._publish(keys)
         return True
 
-    def _came(self, keys: tuple[VerifyingKey, ...] | None) -> None:
+    def _publish(self, keys: tuple[VerifyingKey, ...] | None) -> None:
         """Serve what was read."""
         if keys is not None:
-            for place in self._places:
-                self._site.publish(place, documents(place.issuer, place.jwks_uri, keys))
-                self._metrics.read(place.issuer, keys=len(keys), at=self._now())
+            for paths in self._issuers:
+                self._routes.publish(paths, documents(paths.issuer, paths.jwks_uri, keys))
+                self._metrics.read(paths.issuer, keys=len(keys), at=self._now())
         if keys is not None or self._read_at is not None:
             self._read_at = self._clock()
-        if self.trouble is not None and keys is not None:
-            _log.info("read the keys of %s again", self._places[0].issuer)
-            self.trouble = None
+        if self.last_error is not None and keys is not None:
+            _log.info("read the keys of %s again", self._issuers[0].issuer)
+            self.last_error = None
 
     def _failed(self, error: SourceError) -> None:
         """Keep what was read last, while it is good."""
-        stale = self._pace.max_stale
+        stale = self._config.max_stale
         if self._read_at is not None and stale is not None and self._clock() - self._read_at > stale:
             self._read_at = None
-            _log.error("the keys of %s were not read for %.0f s: serving them no longer", self._places[0].issuer, stale)
-            for place in self._places:
-                self._site.withdraw(place)
-                self._metrics.withdrawn(place.issuer)
-        for place in self._places:
-            self._metrics.failed(place.issuer, error.outcome)
+            _log.error(
+                "the keys of %s were not read for %.0f s: serving them no longer", self._issuers[0].issuer, stale
+            )
+            for paths in self._issuers:
+                self._routes.withdraw(paths)
+                self._metrics.withdrawn(paths.issuer)
+        for paths in self._issuers:
+            self._metrics.failed(paths.issuer, error.outcome)
         message = str(error)
-        if message != self.trouble or self._clock() >= self._log_again:
-            kept = "serving what was read last" if self.serves else "serving nothing"
-            _log.warning("cannot read the keys of %s, %s: %s", self._places[0].issuer, kept, message)
+        if message != self.last_error or self._clock() >= self._log_again:
+            kept = "serving what was read last" if self.has_documents else "serving nothing"
+            _log.warning("cannot read the keys of %s, %s: %s", self._issuers[0].issuer, kept, message)
             self._log_again = self._clock() + _LOG_PERIOD
-        self.trouble = message
+        self.last_error = message

@@ -49,9 +49,9 @@ class RouteTable:
         self._pages: dict[str, PreparedDocument | None] = {}
         """None: nothing to serve there at the moment."""
 
-    def open(self, place: IssuerPaths) -> None:
+    def open(self, paths: IssuerPaths) -> None:
         """Reserve the paths of an issuer; raises ``RouteConflictError``."""
-        wanted = place.configuration_path, place.jwks_path
+        wanted = paths.configuration_path, paths.jwks_path
         for path in wanted:
             if path in self._pages:
                 raise RouteConflictError(f"expected issuers with paths of their own, got two under {path}")
@@ -60,19 +60,19 @@ class RouteTable:
         for path in wanted:
             self._pages[path] = None
 
-    def close(self, place: IssuerPaths) -> None:
+    def close(self, paths: IssuerPaths) -> None:
         """Forget an issuer."""
-        for path in (place.configuration_path, place.jwks_path):
+        for path in (paths.configuration_path, paths.jwks_path):
             self._pages.pop(path, None)
 
-    def publish(self, place: IssuerPaths, documents: Documents) -> None:
+    def publish(self, paths: IssuerPaths, documents: Documents) -> None:
         """Serve these documents from now on."""
-        self._pages[place.configuration_path] = self._page(documents.configuration, CONFIGURATION_TYPE)
-        self._pages[place.jwks_path] = self._page(documents.jwks, JWKS_TYPE)
+        self._pages[paths.configuration_path] = self._page(documents.configuration, CONFIGURATION_TYPE)
+        self._pages[paths.jwks_path] = self._page(documents.jwks, JWKS_TYPE)
 
-    def withdraw(self, place: IssuerPaths) -> None:
+    def withdraw(self, paths: IssuerPaths) -> None:
         """Serve an issuer's documents no longer, but keep its place."""
-        self._pages[place.configuration_path] = self._pages[place.jwks_path] = None
+        self._pages[paths.configuration_path] = self._pages[paths.jwks_path] = None
 
     def find(self, path: str) -> PreparedDocument | None:
         """Return the page of a path, None while it has nothing to serve; raises ``KeyError`` for no place at all."""

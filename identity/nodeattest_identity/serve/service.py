@@ -30,8 +30,8 @@ _NOT_YET: Final = refusal(HTTPStatus.SERVICE_UNAVAILABLE)
 class IssuerService:
     """Answers out of a site."""
 
-    def __init__(self, site: RouteTable, metrics: Metrics) -> None:
-        self._site = site
+    def __init__(self, routes: RouteTable, metrics: Metrics) -> None:
+        self._routes = routes
         self._metrics = metrics
 
     async def handle(self, request: web.BaseRequest, client: str) -> Reply:
@@ -48,7 +48,7 @@ class IssuerService:
         """
         # 1
         try:
-            page = self._site.find(request.raw_path.partition("?")[0])
+            page = self._routes.find(request.raw_path.partition("?")[0])
         except KeyError:
             return _REFUSED_PATH
         # 2

@@ -32,7 +32,7 @@ class CertificateFiles:
 class FileSource:
     """Keys in files."""
 
-    places: tuple[IssuerPaths, ...]
+    issuers: tuple[IssuerPaths, ...]
     """Issuers whose tokens these keys verify: the one that signs, and earlier ones whose tokens still live."""
     files: tuple[Path, ...]
 
@@ -41,7 +41,7 @@ class FileSource:
 class ApiServerSource:
     """Keys of one workload cluster, as its API server has them."""
 
-    places: tuple[IssuerPaths, ...]
+    issuers: tuple[IssuerPaths, ...]
     """The first is the issuer that the API server names."""
 
 

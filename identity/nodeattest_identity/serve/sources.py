@@ -3,7 +3,7 @@
 Promises: keys are given whole or not at all; what is wrong is one line that quotes no key. An API server is believed
 for the one issuer that it was asked for, byte for byte, so that no cluster publishes keys for another's tokens; its key
 set is read from itself, never from where its configuration says.
-Leaves to others: when to read, and what to do while nothing can be read (``follower``).
+Leaves to others: when to read, and what to do while nothing can be read (``poller``).
 Source: Kubernetes pkg/routes/openidmetadata.go: the two paths, and ``Accept``, which has to name the key set's type.
 """
 

@@ -93,13 +93,13 @@ class JWKSCache:
         self._times = times or CacheTimes()
         self._keys: tuple[VerifyingKey, ...] = ()
         self._fresh_until = self._good_until = self._not_before = float("-inf")
-        self._trouble: Denied | Unavailable | None = None
+        self._last_error: Denied | Unavailable | None = None
         self._fetching: asyncio.Task[None] | None = None
 
     @property
-    def trouble(self) -> Denied | Unavailable | None:
+    def last_error(self) -> Denied | Unavailable | None:
         """Why the last fetch failed; None after one that went well."""
-        return self._trouble
+        return self._last_error
 
     @property
     def has_keys(self) -> bool:
@@ -117,8 +117,8 @@ class JWKSCache:
             await self._refreshed(self._times.patience if known else None)
         if keys := self._counting():
             return keys
-        if self._trouble is not None:
-            raise self._trouble.with_traceback(None)
+        if self._last_error is not None:
+            raise self._last_error.with_traceback(None)
         raise Unavailable(Reason.ISSUER_UNAVAILABLE, "the issuer has not answered yet", remedy=_REMEDY)
 
     async def aclose(self) -> None:
@@ -146,7 +146,7 @@ class JWKSCache:
         try:
             fetched = await self._fetch()
         except (Denied, Unavailable) as error:
-            self._trouble = error.with_traceback(None)
+            self._last_error = error.with_traceback(None)
         else:
             self._take(fetched)
         finally:
@@ -159,7 +159,7 @@ class JWKSCache:
         self._keys = fetched.keys
         self._fresh_until = now + min(max(age, times.shortest), times.longest)
         self._good_until = now + times.last_good
-        self._trouble = None
+        self._last_error = None
 
 
 def read_key_files(paths: Iterable[Path]) -> tuple[VerifyingKey, ...]:

@@ -125,8 +125,8 @@ class _Publisher:
     async def read_back(self, published: Published) -> tuple[PublicStatus, str]:
         """Look at the public URL without credentials."""
         async with self._reader() as reader:
-            found = await reader.read_back(published, now=int(self._now()))
-        return found.seen, "; ".join(found.findings)
+            found = await reader.check(published, now=int(self._now()))
+        return found.status, "; ".join(found.findings)
 
 
 class _Looker:

@@ -1,1 +1,1 @@
-"""The gateway: an aggregated API server that tells one service who its caller is (companion proposal 003)."""
+"""The gateway: an aggregated API server that authenticates callers of in-cluster services (companion proposal 003)."""

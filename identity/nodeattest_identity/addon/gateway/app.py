@@ -1,7 +1,7 @@
-"""A gateway, put together: what it knows of its cluster, the listeners, and an end in order.
+"""Runs a gateway: cluster state, listeners, and an orderly stop.
 
 Promises: whatever was started is stopped when ``run`` ends, however it ends. It listens at once, and is ready when it
-knows whom to believe about callers and has a key. Leaves signals to the caller, who cancels.
+has read the front proxy's CA and a signing key. Leaves signals to the caller, who cancels.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Where a gateway listens; None where it does not."""
+    """Ports that a gateway listens on; None: not enabled."""
 
     gateway: int
     health: int | None
@@ -55,20 +55,20 @@ async def run(
     client: ApiClient,
     *,
     started: Callable[[Ports], None],
-    backends: EndpointResolver | None = None,
+    resolver: EndpointResolver | None = None,
     now: Callable[[], float] = time.time,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Serve until cancelled; raises ``SettingsError``. ``started`` is told the ports as soon as all of them listen.
+    """Serve until cancelled; raises ``SettingsError``. ``started`` gets the ports as soon as all listen.
 
-    ``backends``: where services are, for whoever does not run in their cluster; None: as the API server says.
+    ``resolver`` replaces the lookup of endpoints, for a gateway outside the cluster; None: ask the API server.
     """
     metrics = Metrics()
     tls = GatewayTls(settings.certificate, settings.key, clock=clock)
     backend_tls = _backend_tls(settings)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(client)
-        trust = FrontProxyWatcher(client, tls.believe, clock=clock)
+        trust = FrontProxyWatcher(client, tls.set_trust, clock=clock)
         key_store = KeyStore(
             client,
             namespace=settings.namespace,
@@ -80,18 +80,18 @@ async def run(
         tokens = TokenCache(
             settings.issuer, key_store.signer, now=now, jwt_id=lambda: secrets.token_urlsafe(_JTI_BYTES)
         )
-        parts = GatewayDeps(
+        deps = GatewayDeps(
             trust=lambda: trust.current,
             common_name=tls.common_name,
-            reviews=SubjectAccessAuthorizer(client, clock=clock),
-            backends=backends or ApiEndpointResolver(client, clock=clock, pick=random.SystemRandom().choice),
+            authorizer=SubjectAccessAuthorizer(client, clock=clock),
+            resolver=resolver or ApiEndpointResolver(client, clock=clock, pick=random.SystemRandom().choice),
             tokens=tokens,
             issuer_endpoint=IssuerEndpoint(settings.issuer, lambda: key_store.keyset.published),
             forwarder=await stack.enter_async_context(Forwarder(settings.proxy)),
             backend_tls=backend_tls,
             metrics=metrics,
         )
-        gateway = Gateway(parts, limits=settings.limits, request_seconds=settings.proxy.request_seconds, clock=clock)
+        gateway = Gateway(deps, limits=settings.limits, request_seconds=settings.proxy.request_seconds, clock=clock)
         metrics.watch(
             minted=lambda: tokens.minted,
             open_now=lambda: gateway.open_now,
@@ -105,7 +105,9 @@ async def run(
         health = None
         if settings.health is not None:
             health = HealthServer(
-                settings.health, {"front-proxy": trust.trouble, "signing-keys": key_store.trouble}, metrics
+                settings.health,
+                {"front-proxy": trust.unready_reason, "signing-keys": key_store.unready_reason},
+                metrics,
             )
             await health.start()
             stack.push_async_callback(health.stop)

@@ -1,36 +1,37 @@
-"""Asks kube-apiserver whether a user may do what the gateway is about to do.
+"""Asks kube-apiserver whether a user may make this request.
 
-kube-apiserver decided the same a moment ago, by its own reading of the path. Asking again by ours closes every gap
-between the two readings, and every way by which a front-proxy certificate reaches the gateway but its requests did not
-pass kube-apiserver's authorizer. All aggregated API servers do so (sample-apiserver, delegated authorization).
+kube-apiserver decided the same a moment ago, by its own reading of the path. The second review, by our reading, closes
+every gap between the two readings, and every way by which a front-proxy certificate reaches the gateway without
+kube-apiserver's authorizer. All aggregated API servers do so (sample-apiserver, delegated authorization).
 
-Promises: a yes is good for ten seconds, a no for two; one question at a time for the same thing; no answer is no.
+Promises: an allow is cached for ten seconds, a denial for two; one review at a time for the same question; without an
+answer nobody is allowed.
 Source: authorization.k8s.io/v1 SubjectAccessReview; apiserver pkg/authorization/authorizerfactory/delegating.go.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
+from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.gateway.api_group import GROUP, RESOURCE, SUBRESOURCE, VERSION
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
 from nodeattest_identity.addon.gateway.target import ServiceTarget
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.jsontypes import JsonObject, dig
+from nodeattest_providers.single_flight import SingleFlight
 
 __all__ = ["SubjectAccessAuthorizer", "request_verb"]
 
 _PATH: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-_ALLOWED_FOR: Final = 10.0
-"""Seconds; kube-apiserver itself decides each request anew, so this only bounds our own second opinion."""
-_DENIED_FOR: Final = 2.0
-_MOST: Final = 10_000
+_ALLOWED_SECONDS: Final = 10.0
+"""Seconds; kube-apiserver itself decides each request anew, so this only bounds the second review."""
+_DENIED_SECONDS: Final = 2.0
+_MAX_CACHED: Final = 10_000
 _VERBS: Final = {
     "GET": "get",
     "HEAD": "get",
@@ -39,7 +40,7 @@ _VERBS: Final = {
     "PATCH": "patch",
     "DELETE": "delete",
 }
-"""requestinfo.go; of every other method kube-apiserver makes the empty verb, which only ``*`` allows."""
+"""requestinfo.go. Every other method becomes the empty verb, which only ``*`` allows."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,61 +48,45 @@ _Question = tuple[UserInfo, str, str, str]
 
 
 def request_verb(method: str) -> str:
-    """Return the verb that kube-apiserver makes of a method."""
+    """Return kube-apiserver's verb for a method."""
     return _VERBS.get(method, "")
 
 
 class SubjectAccessAuthorizer:
-    """Answers by SubjectAccessReview, remembered for a moment."""
+    """Authorizes by SubjectAccessReview; answers are cached for seconds."""
 
     def __init__(self, client: ApiClient, *, clock: Callable[[], float]) -> None:
         self._client = client
         self._clock = clock
-        self._known: OrderedDict[_Question, tuple[bool, float]] = OrderedDict()
-        self._asking: dict[_Question, asyncio.Task[bool]] = {}
+        self._cache: ExpiringCache[_Question, bool] = ExpiringCache(_MAX_CACHED, clock)
+        self._in_flight: SingleFlight[_Question, bool] = SingleFlight()
 
-    async def require(self, identity: UserInfo, target: ServiceTarget, method: str) -> None:
-        """Raise ``StatusError`` unless the user may."""
-        question = identity, target.namespace, target.name, request_verb(method)
-        if not await self._may(question):
+    async def authorize(self, user: UserInfo, target: ServiceTarget, method: str) -> None:
+        """Raise ``StatusError`` unless the user is allowed."""
+        question = user, target.namespace, target.name, request_verb(method)
+        allowed = self._cache.get(question)
+        if allowed is None:
+            allowed = await self._in_flight.share(question, lambda: self._review(question))
+        if not allowed:
             raise StatusError(
                 HTTPStatus.FORBIDDEN,
                 f"expected a right to {question[3] or '*'} {RESOURCE}/{SUBRESOURCE} of {GROUP} here, got none",
             )
 
-    async def _may(self, question: _Question) -> bool:
-        known = self._known.get(question)
-        if known is not None and self._clock() < known[1]:
-            return known[0]
-        task = self._asking.get(question)
-        if task is None:
-            task = self._asking[question] = asyncio.get_running_loop().create_task(self._ask(question))
-            task.add_done_callback(lambda done: self._asked(question, done))
-        return await asyncio.shield(task)  # whoever goes away leaves the question to the others
-
-    def _asked(self, question: _Question, done: asyncio.Task[bool]) -> None:
-        """Forget a question that was answered; whoever asked may have gone, so its error is taken note of here."""
-        self._asking.pop(question, None)
-        if not done.cancelled():
-            done.exception()
-
-    async def _ask(self, question: _Question) -> bool:
+    async def _review(self, question: _Question) -> bool:
         try:
             answer = await self._client.create(_PATH, _body(*question))
         except ApiError as error:
-            _log.warning("cannot ask what a user may do: %s", error)
+            _log.warning("cannot create a SubjectAccessReview: %s", error)
             raise StatusError(
                 HTTPStatus.SERVICE_UNAVAILABLE, "cannot ask the API server what this user may do", {"Retry-After": "2"}
             ) from None
         allowed = dig(answer, "status", "allowed") is True and dig(answer, "status", "denied") is not True
-        self._known[question] = allowed, self._clock() + (_ALLOWED_FOR if allowed else _DENIED_FOR)
-        self._known.move_to_end(question)
-        if len(self._known) > _MOST:
-            self._known.popitem(last=False)
+        self._cache.put(question, allowed, self._clock() + (_ALLOWED_SECONDS if allowed else _DENIED_SECONDS))
         return allowed
 
 
-def _body(identity: UserInfo, namespace: str, name: str, verb: str) -> JsonObject:
+def _body(user: UserInfo, namespace: str, name: str, verb: str) -> JsonObject:
     attributes: JsonObject = {
         "group": GROUP,
         "version": VERSION,
@@ -111,9 +96,9 @@ def _body(identity: UserInfo, namespace: str, name: str, verb: str) -> JsonObjec
         "name": name,
         "verb": verb,
     }
-    spec: JsonObject = {"user": identity.user, "groups": list(identity.groups), "resourceAttributes": attributes}
-    if identity.uid:
-        spec["uid"] = identity.uid
-    if identity.extra:
-        spec["extra"] = {key: list(values) for key, values in identity.extra}
+    spec: JsonObject = {"user": user.user, "groups": list(user.groups), "resourceAttributes": attributes}
+    if user.uid:
+        spec["uid"] = user.uid
+    if user.extra:
+        spec["extra"] = {key: list(values) for key, values in user.extra}
     return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}

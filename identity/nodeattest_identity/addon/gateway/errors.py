@@ -1,6 +1,6 @@
-"""Why the gateway does not forward a request, in words for whoever made it.
+"""The error of a request that the gateway answers itself, as a ``Status`` of the API conventions.
 
-Promises: a refusal quotes nothing of the request. Source: apimachinery metav1.Status.
+Promises: a message quotes nothing of the request. Source: apimachinery metav1.Status and StatusError.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _REASONS: Final[dict[HTTPStatus, str]] = {
     HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailable",
     HTTPStatus.GATEWAY_TIMEOUT: "Timeout",
 }
-"""StatusReasons of apimachinery; a status without one has an empty reason there, too."""
+"""StatusReasons of apimachinery, where a status without one has an empty reason, too."""
 
 
 class StatusError(Exception):
-    """A request that goes no further."""
+    """A request that is not forwarded."""
 
     def __init__(self, status: HTTPStatus, message: str, headers: Mapping[str, str] = _NONE) -> None:
         super().__init__(f"{status.value}: {message}")
@@ -40,15 +40,15 @@ class StatusError(Exception):
         self.headers = headers
 
 
-def status_body(refused: StatusError) -> bytes:
-    """Write a refusal as every API server writes its own."""
-    said: JsonObject = {
+def status_body(error: StatusError) -> bytes:
+    """Write the ``Status`` object."""
+    status: JsonObject = {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "message": refused.message,
-        "reason": _REASONS.get(refused.status, ""),
-        "code": refused.status.value,
+        "message": error.message,
+        "reason": _REASONS.get(error.status, ""),
+        "code": error.status.value,
     }
-    return json.dumps(said, separators=(",", ":")).encode()
+    return json.dumps(status, separators=(",", ":")).encode()

@@ -1,18 +1,18 @@
-"""Who a request is from, as kube-apiserver says in the name of its front proxy. Pure.
+"""The user of a request, as kube-apiserver states it under the certificate of its front proxy. Pure.
 
-Promises: nothing is read of ``X-Remote-*`` unless the connection showed a certificate of the front proxy's CA with an
-allowed name; a ConfigMap that allows every name is refused, because nothing in it tells whether users' certificates
-lead to the same CA, be it by an intermediate that only the user shows. Only the header
-names that kube-apiserver writes itself, and therefore takes away from its users, are ever read: under another name that
-the ConfigMap lists, and under ``X-Remote-Uid`` where the ConfigMap lists none (kube-apiserver before 1.33), every user
-could send a value of his own.
-Leaves to others: the chain of the certificate (TLS, ``tls``), and taking the headers out (``proxy``).
-Source: apiserver pkg/authentication/request/headerrequest (requestheader.go, requestheader_controller.go);
-client-go transport/round_trippers.go (SetAuthProxyHeaders); apiserver pkg/server/options/authentication.go.
+Promises: ``X-Remote-*`` headers are read only if the connection presented a certificate of the front proxy's CA with an
+allowed name. A ConfigMap that allows every name is refused: nothing in it says whether users' certificates lead to the
+same CA, perhaps by an intermediate that only the user presents. Only the header names that kube-apiserver itself
+writes, and therefore removes from its users' requests, are read: any user could send another name that the ConfigMap
+lists, and ``X-Remote-Uid`` where the ConfigMap does not list it (kube-apiserver before 1.33).
+Leaves to others: the certificate's chain (TLS, ``tls``), and the removal of the headers (``proxy``).
+Source: apiserver pkg/authentication/request/headerrequest (requestheader.go, requestheader_controller.go); client-go
+transport/round_trippers.go (SetAuthProxyHeaders); apiserver pkg/server/options/authentication.go.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -39,26 +39,28 @@ _EXTRA: Final = "x-remote-extra-"
 _MOST_CAS: Final = 64
 _MOST_TEXT: Final = 4096
 """Characters of one name, group or value: header fields have 8190."""
+_UNWRITABLE: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
+"""C0, DEL and C1 control characters; surrogates."""
 _WHERE: Final = f"ConfigMap {NAMESPACE}/{CONFIG_MAP}"
 
 
 class TrustError(ValueError):
-    """The ConfigMap names no front proxy that could be believed."""
+    """The ConfigMap names no front proxy that can be trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontProxyTrust:
-    """Whose word counts."""
+    """Which certificates are a front proxy's."""
 
     authorities: tuple[bytes, ...]
     """The CAs of front proxies, DER."""
     allowed_names: frozenset[str]
-    """Common names; there is one at least."""
+    """Common names; at least one."""
     has_uid: bool
     """Whether this kube-apiserver writes ``X-Remote-Uid``."""
 
-    def knows(self, common_name: str | None) -> bool:
-        """Tell whether a certificate with this name is a front proxy's; None: there was no certificate."""
+    def allows(self, common_name: str | None) -> bool:
+        """Whether a certificate with this common name is a front proxy's; None: there was no certificate."""
         return common_name is not None and common_name in self.allowed_names
 
     @property
@@ -71,13 +73,13 @@ class FrontProxyTrust:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserInfo:
-    """A user, as kube-apiserver authenticated him."""
+    """A user that kube-apiserver authenticated (apiserver user.Info)."""
 
     user: str
     uid: str = ""
     groups: tuple[str, ...] = ()
     extra: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), repr=False)
-    """By key; may hold what is nobody's business."""
+    """By key; may be confidential."""
 
 
 def read_trust(config_map: JsonObject | None) -> FrontProxyTrust:
@@ -110,40 +112,40 @@ def read_trust(config_map: JsonObject | None) -> FrontProxyTrust:
 
 
 def identify(trust: FrontProxyTrust, common_name: str | None, headers: Iterable[tuple[str, str]]) -> UserInfo:
-    """Say who asks; raises ``StatusError`` with 401.
+    """Return the user of a request; raises ``StatusError`` with 401.
 
-    ``common_name`` is that of the certificate that TLS verified by the trust's CAs; None: there is none.
+    ``common_name`` is of the certificate that TLS verified by the trust's CAs; None: there is none.
 
-    1. There is a certificate. 2. Its name is allowed. 3. One user, not empty. 4. UID, groups and extra, each a text
-    that can be written into a token: the empty group and the empty key are nobody's.
+    1. There is a certificate. 2. Its name is allowed. 3. One user, not empty. 4. UID, groups and extra are text that
+    can be written into a token; no group and no key is empty.
     """
     # 1
     if common_name is None:
         raise _unauthorized("expected kube-apiserver's front-proxy certificate, got none: ask through kube-apiserver")
     # 2
-    if not trust.knows(common_name):
+    if not trust.allows(common_name):
         raise _unauthorized("expected a front-proxy certificate with an allowed name, got another")
-    told = _read(trust, headers)
+    parsed = _read(trust, headers)
     # 3
-    if len(told.users) != 1 or not told.users[0] or len(told.uids) > 1:
+    if len(parsed.users) != 1 or not parsed.users[0] or len(parsed.uids) > 1:
         raise _unauthorized("expected one user of kube-apiserver, got none or several")
     # 4
-    values = (value for each in told.extra.values() for value in each)
-    if not all(map(_is_writable, (*told.users, *told.uids, *told.groups, *told.extra, *values))):
+    values = (value for each in parsed.extra.values() for value in each)
+    if not all(map(_is_writable, (*parsed.users, *parsed.uids, *parsed.groups, *parsed.extra, *values))):
         raise _unauthorized("expected names in UTF-8 without control characters, got others")
-    if "" in told.extra or "" in told.groups:
+    if "" in parsed.extra or "" in parsed.groups:
         raise _unauthorized("expected groups and extra with names, got one without")
     return UserInfo(
-        user=told.users[0],
-        uid=told.uids[0] if told.uids else "",
-        groups=tuple(told.groups),
-        extra=tuple(sorted((key, tuple(each)) for key, each in told.extra.items())),
+        user=parsed.users[0],
+        uid=parsed.uids[0] if parsed.uids else "",
+        groups=tuple(parsed.groups),
+        extra=tuple(sorted((key, tuple(each)) for key, each in parsed.extra.items())),
     )
 
 
 @dataclass(slots=True)
-class _Told:
-    """What the headers say, before anything is judged."""
+class _Headers:
+    """Values of the headers, not checked yet."""
 
     users: list[str] = field(default_factory=list[str])
     uids: list[str] = field(default_factory=list[str])
@@ -151,27 +153,27 @@ class _Told:
     extra: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
 
-def _read(trust: FrontProxyTrust, headers: Iterable[tuple[str, str]]) -> _Told:
-    told = _Told()
+def _read(trust: FrontProxyTrust, headers: Iterable[tuple[str, str]]) -> _Headers:
+    parsed = _Headers()
     for name, value in headers:
         lowered = name.lower()
         if lowered == _USER:
-            told.users.append(value)
+            parsed.users.append(value)
         elif lowered == _UID and trust.has_uid:
-            told.uids.append(value)
+            parsed.uids.append(value)
         elif lowered == _GROUP:
-            told.groups.append(value)
+            parsed.groups.append(value)
         elif lowered.startswith(_EXTRA):
             key = unquote(lowered.removeprefix(_EXTRA), errors="surrogateescape")
-            told.extra.setdefault(key, []).append(value)
-    return told
+            parsed.extra.setdefault(key, []).append(value)
+    return parsed
 
 
 def _is_writable(text: str) -> bool:
-    """Whether a text of bounded length is well-formed UTF-8 without control characters."""
+    """Whether text of a bounded length can be encoded in UTF-8 and has no control characters."""
     if len(text) > _MOST_TEXT:
         return False
-    return not any(ord(each) < 0x20 or 0x7F <= ord(each) < 0xA0 or 0xD800 <= ord(each) < 0xE000 for each in text)  # noqa: PLR2004 - C0, DEL and C1, surrogates
+    return _UNWRITABLE.search(text) is None
 
 
 def _certificates(pem: str) -> list[x509.Certificate]:

@@ -1,9 +1,9 @@
-"""Follows the ConfigMap by which kube-apiserver tells aggregated servers whom to believe.
+"""Watches the ConfigMap that tells aggregated API servers which front proxy to trust.
 
-Promises: a change counts at the next handshake and the next request; a ConfigMap that went, or that cannot be believed,
-lets nobody in any more, and the log says why, once. While the API server is away the last one stays good: who asks
-comes through that API server.
-Leaves to others: what it means (``frontproxy``), TLS (``tls``).
+Promises: a change counts from the next handshake and the next request. If the ConfigMap is deleted or unusable, no
+caller is authenticated any more; the reason is logged once. While the API server is unreachable the last version stays
+in force: every caller comes through that API server.
+Leaves to others: its meaning (``front_proxy``), TLS (``tls``).
 Source: apiserver pkg/server/dynamiccertificates/configmap_cafile_content.go (the same ConfigMap, watched).
 """
 
@@ -22,56 +22,56 @@ from nodeattest_kube.reflector import Reflector
 
 __all__ = ["FrontProxyWatcher"]
 
-_MOST_BYTES: Final = 4 << 20
+_MAX_BYTES: Final = 4 << 20
 
 _log = logging.getLogger(__name__)
 
 
 class FrontProxyWatcher:
-    """Whom to believe now."""
+    """The front proxy that is trusted now."""
 
     def __init__(
         self,
         client: ApiClient,
-        believe: Callable[[FrontProxyTrust | None], None],
+        set_trust: Callable[[FrontProxyTrust | None], None],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``believe`` is told of every change, for TLS."""
+        """``set_trust`` is called with every change, for TLS."""
         self.current: FrontProxyTrust | None = None
-        self._believe = believe
-        self._said = ""
+        self._believe = set_trust
+        self._last_message = ""
         self._reflector = Reflector(
             client,
             paths.core_path("configmaps", namespace=NAMESPACE),
             on_change=self._changed,
             query={"fieldSelector": f"metadata.name={CONFIG_MAP}"},
-            max_bytes=_MOST_BYTES,
+            max_bytes=_MAX_BYTES,
             clock=clock,
         )
 
     async def run(self) -> None:
-        """Follow it until cancelled."""
+        """Watch until cancelled."""
         await self._reflector.run()
 
-    def trouble(self) -> str | None:
-        """Tell why nobody is believed; None if somebody is."""
+    def unready_reason(self) -> str | None:
+        """Why no caller can be authenticated; None if callers can."""
         if self.current is not None:
             return None
         error = self._reflector.last_error
         if error is not None:
             return f"cannot read ConfigMap {NAMESPACE}/{CONFIG_MAP}: {error}"
-        return self._said or f"ConfigMap {NAMESPACE}/{CONFIG_MAP} was not read yet"
+        return self._last_message or f"ConfigMap {NAMESPACE}/{CONFIG_MAP} was not read yet"
 
     def _changed(self, _key: str, item: JsonObject | None) -> None:
-        said = ""
+        message = ""
         try:
             self.current = read_trust(item)
         except TrustError as error:
-            self.current, said = None, str(error)
-        if said and said != self._said:
-            _log.error("nobody is believed: %s", said)
-        elif not said:
-            _log.info("believing front proxies of %d CAs", len(self.current.authorities) if self.current else 0)
-        self._said = said
+            self.current, message = None, str(error)
+        if message and message != self._last_message:
+            _log.error("no front proxy is trusted: %s", message)
+        elif not message:
+            _log.info("trusting front proxies of %d CAs", len(self.current.authorities) if self.current else 0)
+        self._last_message = message
         self._believe(self.current)

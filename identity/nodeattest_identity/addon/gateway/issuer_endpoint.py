@@ -1,7 +1,7 @@
-"""The documents of the gateway's own issuer, where sidecars find the keys.
+"""Serves the OpenID documents of the gateway's own issuer, where sidecars get its keys.
 
-Promises: every key that signs, has signed within the last minutes or will sign next is in it; bytes, paths and answers
-are those of ``issuer serve``.
+Promises: the key set holds every key that signs, has signed within the last minutes or will sign next. Bytes, paths and
+responses are those of ``issuer serve``.
 Source: companion proposal 002.
 """
 
@@ -23,27 +23,27 @@ __all__ = ["IssuerEndpoint"]
 
 
 class IssuerEndpoint:
-    """Answers for the issuer."""
+    """Answers requests for the issuer's documents."""
 
     def __init__(self, issuer: str, keys: Callable[[], tuple[VerifyingKey, ...]]) -> None:
-        """``keys``: what is published now; none where they were not read yet."""
+        """``keys``: the keys that are published now; empty before the first read."""
         self._keys = keys
-        self._shown: tuple[VerifyingKey, ...] = ()
-        self._place = issuer_paths(issuer)
-        self._site = RouteTable(max_age=MAX_AGE, secure=False)
-        self._site.open(self._place)
-        self._service = IssuerService(self._site, Metrics())
-        self.paths: Final = frozenset({self._place.configuration_path, self._place.jwks_path})
+        self._published: tuple[VerifyingKey, ...] = ()
+        self._paths = issuer_paths(issuer)
+        self._routes = RouteTable(max_age=MAX_AGE, secure=False)
+        self._routes.open(self._paths)
+        self._service = IssuerService(self._routes, Metrics())
+        self.paths: Final = frozenset({self._paths.configuration_path, self._paths.jwks_path})
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """Answer a request for one of ``paths``."""
         keys = self._keys()
-        if keys != self._shown:
+        if keys != self._published:
             if keys:
-                self._site.publish(self._place, documents(self._place.issuer, self._place.jwks_uri, keys))
+                self._routes.publish(self._paths, documents(self._paths.issuer, self._paths.jwks_uri, keys))
             else:
-                self._site.withdraw(self._place)
-            self._shown = keys
+                self._routes.withdraw(self._paths)
+            self._published = keys
         reply = await self._service.handle(request, "")
         response = web.Response(status=reply.status, body=reply.body, headers=reply.headers)
         response.headers["Server"] = "nodeattest"

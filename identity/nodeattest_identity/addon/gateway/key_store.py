@@ -1,8 +1,8 @@
-"""Keeps the gateway's keys in step with the one Secret that all replicas share.
+"""Keeps the gateway's signing keys in one Secret that all replicas share.
 
 Promises: every write is a compare-and-swap on resourceVersion, so two replicas never overwrite each other's key, and a
-replica killed at any instant leaves the old Secret or the new; a Secret that cannot be read is never replaced; keys
-that were not compared with the Secret for longer than ``_STALE`` sign nothing, because others may have dropped them.
+replica that is killed leaves the old Secret or the new one. An unreadable Secret is never replaced. Keys that were not
+compared with the Secret for longer than ``_STALE`` sign nothing, because another replica may have removed them.
 Leaves to others: when keys change (``keyset``).
 Source: Kubernetes API concepts, "Resource versions".
 """
@@ -34,8 +34,8 @@ __all__ = ["SECRET_NAME", "KeyStore"]
 
 SECRET_NAME: Final = "addon-auth-gateway-keys"
 _DATA: Final = "keys.json"
-_REREAD: Final = 60.0
-"""Seconds between two looks; a new key waits more than an hour before it signs."""
+_RESYNC: Final = 60.0
+"""Seconds between two reads; a new key waits more than an hour before it signs."""
 _RETRY: Final = 2.0
 _STALE: Final = 600.0
 """Seconds; less than a key stays published after it was succeeded (``Schedule.behind``)."""
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class KeyStore:
-    """The keys of all replicas, as of the last look."""
+    """The keys of all replicas, as of the last read."""
 
     def __init__(
         self,
@@ -67,34 +67,34 @@ class KeyStore:
         self._now = now
         self._clock = clock
         self._keyset = KeySet()
-        self._looked = float("-inf")
-        self._said = ""
+        self._last_read = float("-inf")
+        self._last_message = ""
 
     @property
     def keyset(self) -> KeySet:
-        """The keys as they were read last; empty before the first look."""
+        """The keys as of the last read; empty before the first."""
         return self._keyset
 
     def signer(self, now: float) -> SigningKey | None:
-        """Return the key that signs; None where we cannot be sure of any."""
-        return None if self.trouble() else self._keyset.signer(now)
+        """Return the signing key; None while no key is known to be current."""
+        return None if self.unready_reason() else self._keyset.signer(now)
 
-    def trouble(self) -> str | None:
-        """Tell why nothing can be signed now."""
+    def unready_reason(self) -> str | None:
+        """Why nothing can be signed now; None if it can."""
         if not self._keyset.keys:
-            return self._said or "the signing keys were not read yet"
-        if self._clock() - self._looked > _STALE:
+            return self._last_message or "the signing keys were not read yet"
+        if self._clock() - self._last_read > _STALE:
             return f"the signing keys were not read for more than {_STALE:.0f} s"
         return None
 
     async def refresh(self) -> None:
-        """Read the Secret, and make or change it where that is due; raises ``ApiError`` and ``KeySetError``."""
+        """Read the Secret, and create or update it if due; raises ``ApiError`` and ``KeySetError``."""
         for _ in range(_ATTEMPTS):
             secret = await self._get()
             keyset = KeySet() if secret is None else _keyset_of(secret)
             wanted = rotate(keyset, self._now(), self._schedule, self._make)
             if wanted is None:
-                self._keyset, self._looked, self._said = keyset, self._clock(), ""
+                self._keyset, self._last_read, self._last_message = keyset, self._clock(), ""
                 return
             if await self._put(wanted, secret):
                 added = len({key.kid for key in wanted.published} - {key.kid for key in keyset.published})
@@ -104,22 +104,22 @@ class KeyStore:
     async def run(self) -> None:
         """Keep the keys fresh until cancelled."""
         while True:
-            wait = _REREAD
+            wait = _RESYNC
             try:
                 await self.refresh()
             except (ApiError, KeySetError) as error:
                 wait = _RETRY
-                self._complain(error)
+                self._log_once(error)
             await asyncio.sleep(wait)
 
-    def _complain(self, error: ApiError | KeySetError) -> None:
-        """Log trouble once."""
-        said = f"Secret {self._namespace}/{SECRET_NAME}: {error}"
+    def _log_once(self, error: ApiError | KeySetError) -> None:
+        """Log an error once."""
+        message = f"Secret {self._namespace}/{SECRET_NAME}: {error}"
         if isinstance(error, KeySetError):
-            said += "; delete it, and the gateway makes another: tokens of the last minute are lost"
-        if said != self._said:
-            _log.warning("cannot read or change the signing keys: %s", said)
-        self._said = said
+            message += "; delete it, and the gateway makes another: tokens of the last minute are lost"
+        if message != self._last_message:
+            _log.warning("cannot read or change the signing keys: %s", message)
+        self._last_message = message
 
     async def _get(self) -> JsonObject | None:
         try:
@@ -128,7 +128,7 @@ class KeyStore:
             return None
 
     async def _put(self, keyset: KeySet, old: JsonObject | None) -> bool:
-        """Write the keys unless somebody else did meanwhile."""
+        """Write the keys; False if another replica wrote meanwhile."""
         metadata: JsonObject = {"name": SECRET_NAME, "namespace": self._namespace}
         data: JsonObject = {_DATA: base64.b64encode(encode_keyset(keyset)).decode()}
         body: JsonObject = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": data}

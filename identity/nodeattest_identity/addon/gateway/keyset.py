@@ -1,9 +1,10 @@
-"""The gateway's signing keys: which signs, which are published, and when the next one comes. Pure.
+"""The gateway's signing keys: which one signs, which are published, and when the next one comes. Pure.
 
-Promises: a key is published for ``Schedule.ahead`` before it signs, but for the very first, when nobody can have kept a
-key set without it; a key stays published for ``Schedule.behind`` after its successor took over, which is longer than
-any token lives; bytes give a ``KeySet`` or ``KeySetError``, which quotes no key; what was read is written the same.
-Leaves to others: where the bytes are kept (``key_store``), making random keys, the clock.
+Promises: a key is published for ``RotationSchedule.ahead`` before it signs, except the very first, when nobody can have
+cached a key set without it. A key stays published for ``RotationSchedule.behind`` after its successor signs, which is
+longer than any token lives. Bytes give a ``KeySet`` or ``KeySetError``, which quotes no key; parsing and encoding are
+inverse.
+Leaves to others: storage (``key_store``), random keys, the clock.
 Source: Kubernetes pkg/serviceaccount/jwt.go (a new key is published before it signs); companion proposal 002, rotation.
 """
 
@@ -38,8 +39,8 @@ PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 Algorithm = Literal["ES256", "RS256"]
 
 _RSA_BITS: Final = 2048
-_MOST_KEYS: Final = 16
-"""A rotation has two, and three for a while where somebody rotates in haste."""
+_MAX_KEYS: Final = 16
+"""A rotation has two, and three for a while if keys are rotated early."""
 _LATEST: Final = 2**40
 """Seconds since the epoch."""
 
@@ -50,7 +51,7 @@ class KeySetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ScheduledKey:
-    """One key pair, and when it begins to sign."""
+    """A key pair and the time from which it signs."""
 
     signing: SigningKey = field(repr=False)
     signs_from: int
@@ -59,47 +60,47 @@ class ScheduledKey:
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """All keys, the one that signs first is the first."""
+    """All keys, in the order in which they sign."""
 
     keys: tuple[ScheduledKey, ...] = ()
 
     def signer(self, now: float) -> SigningKey | None:
-        """Return the newest key whose time has come; where our clock is behind the maker's, the oldest."""
+        """Return the newest key whose time has come; the oldest if our clock is behind the clock of its creator."""
         ready = [key for key in self.keys if key.signs_from <= now]
         chosen = ready[-1:] or self.keys[:1]
         return chosen[0].signing if chosen else None
 
     @property
     def published(self) -> tuple[VerifyingKey, ...]:
-        """Return what verifies: every key that signed, signs or will."""
+        """Public keys of all that signed, sign or will sign."""
         return tuple(key.signing.verifying for key in self.keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationSchedule:
-    """When keys change; seconds."""
+    """When keys change, in seconds."""
 
     period: float = 30 * 86_400.0
-    """That a key signs."""
+    """How long a key signs."""
     ahead: float = 4_500.0
-    """That a key is published before it signs: the documents' max-age of an hour, and a quarter for clocks, replicas
-    that read the Secret later, and whoever publishes the documents elsewhere."""
+    """How long a key is published before it signs: the documents' max-age of an hour, and a quarter for clock
+    differences, replicas that read the Secret later, and publication of the documents elsewhere."""
     behind: float = 900.0
-    """That a key is published after it signed: a token's minute, and clocks."""
+    """How long a key is published after it signed: a token's minute, and clock differences."""
 
 
 def generate_key(algorithm: Algorithm) -> PrivateKey:
-    """Make a key."""
+    """Generate a private key."""
     if algorithm == "RS256":
         return rsa.generate_private_key(65537, _RSA_BITS)
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def rotate(keyset: KeySet, now: float, schedule: RotationSchedule, make: Callable[[], PrivateKey]) -> KeySet | None:
-    """Say what the ring must become now; None where it is right as it is.
+    """Return the keys as they must be now; None if they need no change.
 
-    1. Without a key, one that signs at once. 2. Keys that were succeeded long enough ago go. 3. The newest key is near
-    the end of its period: its successor is published.
+    1. Without keys: one that signs at once. 2. Remove keys whose successor has signed for long enough. 3. If the newest
+    key is near the end of its period, publish its successor.
     """
     # 1
     if not keyset.keys:
@@ -117,7 +118,7 @@ def rotate(keyset: KeySet, now: float, schedule: RotationSchedule, make: Callabl
 
 
 def encode_keyset(keyset: KeySet) -> bytes:
-    """Write a ring, private keys included."""
+    """Encode the keys, private keys included."""
     keys: list[JsonValue] = [{"key": _pem(key.signing), "signsFrom": key.signs_from} for key in keyset.keys]
     return json.dumps({"keys": keys}, separators=(",", ":"), sort_keys=True).encode()
 
@@ -129,8 +130,8 @@ def parse_keyset(data: bytes) -> KeySet:
     except ValueError:
         raise KeySetError("expected keys in JSON, got something else") from None
     entries = stored.get("keys")
-    if not isinstance(entries, list) or not 0 < len(entries) <= _MOST_KEYS or set(stored) != {"keys"}:
-        raise KeySetError(f"expected one to {_MOST_KEYS} keys, got something else")
+    if not isinstance(entries, list) or not 0 < len(entries) <= _MAX_KEYS or set(stored) != {"keys"}:
+        raise KeySetError(f"expected one to {_MAX_KEYS} keys, got something else")
     keys = tuple(_key(entry) for entry in entries)
     if len({key.signing.verifying.kid for key in keys}) < len(keys) or list(keys) != sorted(
         keys, key=lambda key: key.signs_from

@@ -1,4 +1,4 @@
-"""What a gateway counts."""
+"""Metrics of a gateway."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._answers = Counter(
             "nodeattest_addon_gateway_requests",
-            "Answers by what was asked for (proxy, discovery, issuer) and status.",
+            "Responses by kind of request (proxy, discovery, issuer) and status.",
             ("what", "code"),
             registry=self._registry,
         )
         self._minted = Gauge("nodeattest_addon_gateway_tokens_minted", "Tokens signed.", registry=self._registry)
-        self._open = Gauge("nodeattest_addon_gateway_requests_open", "Requests now.", registry=self._registry)
-        self._keys = Gauge("nodeattest_addon_gateway_keys", "Keys that are published.", registry=self._registry)
+        self._open = Gauge("nodeattest_addon_gateway_requests_open", "Requests in flight.", registry=self._registry)
+        self._keys = Gauge("nodeattest_addon_gateway_keys", "Published keys.", registry=self._registry)
 
     def answered(self, what: str, status: int) -> None:
-        """Count an answer."""
+        """Count a response."""
         self._answers.labels(what, str(status)).inc()
 
     def watch(self, *, minted: Callable[[], int], open_now: Callable[[], int], keys: Callable[[], int]) -> None:
-        """Show what others count."""
+        """Export values that others count."""
         self._minted.set_function(minted)
         self._open.set_function(open_now)
         self._keys.set_function(keys)
 
     def render(self) -> bytes:
-        """Write the exposition."""
+        """Return the exposition."""
         return generate_latest(self._registry)

@@ -1,10 +1,11 @@
-"""Redirects of an add-on, written so that a browser that came through kube-apiserver can follow them. Pure.
+"""Rewrites the redirects of an add-on so that a browser behind kube-apiserver can follow them. Pure.
 
-Promises: what an add-on says of itself (``/login``, or its own host) becomes a relative reference that ends at the same
-place below its own path; everything else stays. Nothing leaves the service's path that did not before.
+Promises: a ``Location`` on the add-on's own host (``/login``, or an absolute URL) becomes a relative reference to the
+same place below the add-on's path. Every other ``Location`` stays. No redirect leaves the service's path that did not
+before.
 
-kube-apiserver puts the gateway's own address, which no browser reaches, in front of every ``Location`` that begins with
-a slash, and lets relative ones pass.
+kube-apiserver prepends the gateway's own address, which no browser reaches, to every ``Location`` that begins with a
+slash, and passes relative ones.
 Source: apimachinery pkg/util/proxy/transport.go (rewriteURL, with no PathPrepend for aggregated servers);
 RFC 3986 §4.2 and §5.2, RFC 9110 §10.2.2.
 """
@@ -31,5 +32,5 @@ def relative(location: str, *, path: str, host: str) -> str:
 
 
 def to_slash(query: str) -> str:
-    """Lead from ``…/proxy`` to ``…/proxy/``."""
+    """Return the ``Location`` that leads from ``…/proxy`` to ``…/proxy/``."""
     return f"proxy/?{query}" if query else "proxy/"

@@ -1,10 +1,10 @@
-"""What the gateway answers: discovery for kube-apiserver, key sets for everybody, and services for users.
+"""Answers requests: discovery documents for kube-apiserver, key sets for anyone, services for users.
 
-Promises: nobody is forwarded but by the word of kube-apiserver's front proxy; what is forwarded carries a token for the
-one service it goes to and no credential of the user's; a user's limit is used up by that user only. The log names user,
-service and decision, and neither token nor query; refusals do not fill it.
-Leaves to others: connections (``listener``), forwarding and headers (``proxy``), each decision (``frontproxy``,
-``target``, ``review``, ``backends``, ``minting``).
+Promises: a request is forwarded only if kube-apiserver's front proxy states its user. The forwarded request carries a
+token for that one service and no credential of the user's. Limits count for each user alone. The log has user, service
+and decision, and neither token nor query; refusals cannot fill it.
+Leaves to others: connections (``proxy.server``), forwarding and headers (``proxy``), each decision (``front_proxy``,
+``target``, ``authorizer``, ``endpoints``, ``token_cache``).
 Source: companion proposal 003; ADR 33.
 """
 
@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 from aiohttp import hdrs, web
 
-from nodeattest_identity.addon.gateway.discovery import DOCUMENTS
+from nodeattest_identity.addon.gateway.api_group import DOCUMENTS
 from nodeattest_identity.addon.gateway.endpoints import EndpointResolver
 from nodeattest_identity.addon.gateway.errors import StatusError, status_body
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, UserInfo, identify
@@ -46,22 +46,22 @@ _log = logging.getLogger(__name__)
 
 
 class Authorizer(Protocol):
-    """Decides who may ask for a service."""
+    """Decides whether a user may use a service."""
 
-    async def require(self, identity: UserInfo, target: ServiceTarget, method: str) -> None:
-        """Raise ``StatusError`` unless the user may."""
+    async def authorize(self, user: UserInfo, target: ServiceTarget, method: str) -> None:
+        """Raise ``StatusError`` unless the user is allowed."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayDeps:
-    """What a gateway is made of."""
+    """The parts of a gateway."""
 
     trust: Callable[[], FrontProxyTrust | None]
     common_name: Callable[[asyncio.BaseTransport | None], str | None]
-    """Of the certificate that a connection showed."""
-    reviews: Authorizer
-    backends: EndpointResolver
+    """Of the certificate that a connection presented."""
+    authorizer: Authorizer
+    resolver: EndpointResolver
     tokens: TokenCache
     issuer_endpoint: IssuerEndpoint
     forwarder: Forwarder
@@ -73,10 +73,10 @@ class Gateway:
     """Answers requests."""
 
     def __init__(
-        self, parts: GatewayDeps, *, limits: UserLimits, request_seconds: float, clock: Callable[[], float]
+        self, deps: GatewayDeps, *, limits: UserLimits, request_seconds: float, clock: Callable[[], float]
     ) -> None:
-        """``request_seconds``: after which any answer and any websocket ends."""
-        self._parts = parts
+        """``request_seconds``: any response and any WebSocket ends after them."""
+        self._deps = deps
         self._limits = limits
         self._request_seconds = request_seconds
         self._buckets = RateLimiter(burst=limits.user_burst, per_second=limits.user_rate, clock=clock)
@@ -85,43 +85,41 @@ class Gateway:
 
     @property
     def open_now(self) -> int:
-        """Requests that are being answered."""
+        """Number of requests in flight."""
         return self._open.total()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
         path = request.raw_path.partition("?")[0]
         plain = path.removesuffix("/")
-        what = (
-            "issuer" if plain in self._parts.issuer_endpoint.paths else "discovery" if plain in DOCUMENTS else "proxy"
-        )
+        what = "issuer" if plain in self._deps.issuer_endpoint.paths else "discovery" if plain in DOCUMENTS else "proxy"
         try:
             if what == "issuer":
-                answer: web.StreamResponse = await self._parts.issuer_endpoint.answer(request)
+                answer: web.StreamResponse = await self._deps.issuer_endpoint.answer(request)
             elif what == "discovery":
                 answer = self._discovery(request, plain)
             else:
                 answer = await self._proxy(request)
         except StatusError as refused:
-            self._tell(f"{what} {refused.status:d}", f"refused {what}: {refused.status:d} {refused.message}")
+            self._log_refusal(f"{what} {refused.status:d}", f"refused {what}: {refused.status:d} {refused.message}")
             answer = _answer(refused)
         except proxy_refusals.RefusalError as refused:
-            self._tell(f"{what} {refused.refusal}", f"refused {what}: {refused}")
+            self._log_refusal(f"{what} {refused.refusal}", f"refused {what}: {refused}")
             answer = proxy_refusals.answer(refused)
-        self._parts.metrics.answered(what, answer.status)
+        self._deps.metrics.answered(what, answer.status)
         return answer
 
-    def _tell(self, kind: str, line: str) -> None:
-        """Log a refusal; where too many of its kind come, for whoever debugs."""
-        more = self._log_sampler.more(kind)
-        said = f"; {more} more like it were not told" if more else ""
-        _log.log(logging.DEBUG if more is None else logging.INFO, "%s%s", line, said)
+    def _log_refusal(self, kind: str, line: str) -> None:
+        """Log a refusal, at level debug if there are too many of its kind."""
+        skipped = self._log_sampler.sample(kind)
+        suffix = f"; {skipped} similar lines were skipped" if skipped else ""
+        _log.log(logging.DEBUG if skipped is None else logging.INFO, "%s%s", line, suffix)
 
     def _identity(self, request: web.BaseRequest) -> UserInfo:
-        trust = self._parts.trust()
+        trust = self._deps.trust()
         if trust is None:
             raise StatusError(HTTPStatus.SERVICE_UNAVAILABLE, "no front proxy is known yet", {"Retry-After": "5"})
-        return identify(trust, self._parts.common_name(request.transport), request.headers.items())
+        return identify(trust, self._deps.common_name(request.transport), request.headers.items())
 
     def _discovery(self, request: web.BaseRequest, path: str) -> web.Response:
         self._identity(request)
@@ -132,28 +130,28 @@ class Gateway:
     async def _proxy(self, request: web.BaseRequest) -> web.StreamResponse:
         """Forward a request to a service.
 
-        1. kube-apiserver says who asks. 2. The path names a service. 3. The user is within his limits. 4. He may ask
-        for it. 5. Without a path, the way to one. 6. The rest of the path means one thing. 7. There is an endpoint.
-        8. A token, and on.
+        1. kube-apiserver states the user. 2. The path names a service. 3. The user is within the limits. 4. The user is
+        authorized. 5. A path without its slash is redirected. 6. The rest of the path is unambiguous. 7. There is an
+        endpoint. 8. Mint a token and forward.
         """
         identity = self._identity(request)  # 1
         target = parse(request.raw_path)  # 2
         self._admit(identity)  # 3
         self._open[identity.user] += 1
         try:
-            await self._parts.reviews.require(identity, target, request.method)  # 4
+            await self._deps.authorizer.authorize(identity, target, request.method)  # 4
             if target.path is None:
                 return _to_slash(request)  # 5
             asked = read_target(target.path + (f"?{target.query}" if target.query else ""))  # 6
-            endpoint = await self._parts.backends.find(target)  # 7
+            endpoint = await self._deps.resolver.resolve(target)  # 7
             lasting = hdrs.UPGRADE in request.headers or "text/event-stream" in request.headers.get(hdrs.ACCEPT, "")
-            minted = self._parts.tokens.token(identity, target.audience, fresh=lasting)  # 8
+            minted = self._deps.tokens.token(identity, target.audience, fresh=lasting)  # 8
             _log.info("forwarding %a to %s, key %s", identity.user, target.audience, minted.key_id)
             options = ForwardOptions(
                 upstream=Upstream(
                     host=endpoint.host,
                     port=endpoint.port,
-                    tls=self._parts.backend_tls if target.scheme == "https" else None,
+                    tls=self._deps.backend_tls if target.scheme == "https" else None,
                     server_name=f"{target.service}.{target.namespace}.svc" if target.scheme == "https" else None,
                 ),
                 target=asked,
@@ -162,14 +160,14 @@ class Gateway:
                 inject=((hdrs.AUTHORIZATION, f"Bearer {minted.token}"),),
                 relocate=partial(relative, path=asked.path, host=request.headers.get(hdrs.HOST, "")),
             )
-            return await self._parts.forwarder.forward(request, options)
+            return await self._deps.forwarder.forward(request, options)
         finally:
             self._open[identity.user] -= 1
             if not self._open[identity.user]:
                 del self._open[identity.user]
 
     def _admit(self, identity: UserInfo) -> None:
-        """Take of a user's limits; raises ``StatusError``."""
+        """Apply the limits of a user; raises ``StatusError``."""
         if self._open[identity.user] >= self._limits.user_requests:
             raise _too_many(f"expected at most {self._limits.user_requests} requests of one user at once, got more", 1)
         if not self._buckets.take(identity.user):
@@ -184,7 +182,7 @@ def _too_many(message: str, wait: int) -> StatusError:
 
 
 def _to_slash(request: web.BaseRequest) -> web.Response:
-    """Send whoever left out the last slash there: a page's links are relative to it."""
+    """Redirect to the path with its slash: the links of a page are relative to it."""
     if request.method not in _READ:
         raise StatusError(HTTPStatus.NOT_FOUND, "expected a path behind proxy, got none")
     location = to_slash(request.raw_path.partition("?")[2])

@@ -1,4 +1,4 @@
-"""How a gateway is set up: one frozen value, made by whoever starts it."""
+"""Settings of a gateway: one frozen value that the command builds."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from nodeattest_serving.settings import Address, SettingsError
 __all__ = ["DEFAULT_CONNECTIONS", "DEFAULT_PROXY", "GatewaySettings", "UserLimits"]
 
 DEFAULT_CONNECTIONS: Final = 400
-"""From kube-apiserver, one for each request that is under way; and as many to services."""
+"""From kube-apiserver, one for each request in flight; and as many to services."""
 DEFAULT_PROXY: Final = ProxyLimits(connections=DEFAULT_CONNECTIONS, upstream_connections=DEFAULT_CONNECTIONS)
 
-_SHORTEST_PERIOD = 6 * 3600.0
+_MIN_PERIOD = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLimits:
-    """What one user may use: pages load many things at once, and then few."""
+    """Limits of one user: pages load many things at once, and then few."""
 
     user_burst: int = 100
     user_rate: float = 20.0
@@ -34,18 +34,18 @@ class UserLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """All of it."""
+    """All settings."""
 
     address: Address
     certificate: Path
     """The serving certificate and its chain; read again when the file changes."""
     key: Path
     issuer: str
-    """``iss`` of the tokens, and where their keys are found: sidecars compare it byte for byte."""
+    """``iss`` of the tokens, and the URL of their keys: sidecars compare it byte for byte."""
     namespace: str
-    """Where the Secret with the signing keys is kept."""
+    """Namespace of the Secret with the signing keys."""
     backend_ca: Path | None = None
-    """Who certifies services that are asked over HTTPS; None: the system's roots."""
+    """CAs of services with HTTPS; None: the system's roots."""
     health: Address | None = None
     algorithm: Algorithm = "ES256"
     schedule: RotationSchedule = field(default_factory=RotationSchedule)
@@ -57,8 +57,8 @@ class GatewaySettings:
             issuer_url(self.issuer)
         except UrlError as error:
             raise SettingsError(f"--issuer: {error}") from None
-        if self.schedule.period < _SHORTEST_PERIOD:
+        if self.schedule.period < _MIN_PERIOD:
             raise SettingsError(
-                f"--key-period: expected at least {_SHORTEST_PERIOD:.0f} s, got {self.schedule.period:g}: a new key is "
+                f"--key-period: expected at least {_MIN_PERIOD:.0f} s, got {self.schedule.period:g}: a new key is "
                 f"published for more than {MAX_AGE} s before it signs"
             )

@@ -1,9 +1,9 @@
-"""Which service a request is for, read from its raw path as kube-apiserver read it to authorise it. Pure.
+"""The service that a request is for, read from its raw path as kube-apiserver reads it to authorise it. Pure.
 
-Promises: any text gives a ``ServiceTarget`` or ``StatusError``; namespace and name are the very segments that
-kube-apiserver's RequestInfo took for its decision, because no segment before the sub-resource may be encoded, empty or
-dots. Of the query only ``add-auth`` is ours: it is taken out, everything else stays byte for byte.
-Leaves to others: what the rest of the path may hold (``nodeattest_identity.proxy``), whether the service exists.
+Promises: any text gives a ``ServiceTarget`` or ``StatusError``. Namespace and name are the same segments on which
+kube-apiserver's RequestInfo decided, because no segment before the sub-resource may be encoded, empty or a dot segment.
+Of the query only ``add-auth`` belongs to the gateway: it is removed, everything else stays byte for byte.
+Leaves to others: the rest of the path (``nodeattest_identity.proxy``), whether the service exists.
 Source: apiserver pkg/endpoints/request/requestinfo.go; apimachinery pkg/util/net/port_split.go (SplitSchemeNamePort);
 pkg/registry/core/service/proxy; RFC 1035 labels and RFC 6335 §5.1 port names.
 """
@@ -36,23 +36,23 @@ _SEGMENTS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceTarget:
-    """One service of one namespace, and what is asked of it."""
+    """A service in a namespace, and the request to it."""
 
     namespace: str
     name: str
-    """As it stands in the path, with scheme and port: what RBAC knows as the name."""
+    """As in the path, with scheme and port: the resource name in RBAC."""
     scheme: Scheme
     service: str
     port: str
-    """A number or a name; empty: the service's only one."""
+    """A number or a name; empty: the only port of the service."""
     path: str | None
-    """Raw, from its slash on; None where even that is missing."""
+    """Raw, from its slash on; None if there is not even a slash."""
     query: str
-    """Raw, without ours and without ``?``."""
+    """Raw, without ``add-auth`` and without ``?``."""
 
     @property
     def audience(self) -> str:
-        """Whom a token for this service is for."""
+        """``aud`` of a token for this service."""
         return f"{self.namespace}/{self.service}"
 
 
@@ -78,7 +78,7 @@ def parse(raw_path: str) -> ServiceTarget:
         service=service,
         port=port,
         path="/" + segments[5] if len(segments) > _SEGMENTS else None,
-        query=_without_ours(query),
+        query=_without_add_auth(query),
     )
 
 
@@ -103,11 +103,11 @@ def _is_port(port: str) -> bool:
     return not port or _PORT_NAME.fullmatch(port) is not None
 
 
-def _without_ours(query: str) -> str:
-    """Take ``add-auth=true`` out of a query; refuse what else calls itself so.
+def _without_add_auth(query: str) -> str:
+    """Remove ``add-auth=true`` from a query; refuse any other value of this name.
 
-    Whoever leaves it out gets the same: this path forwards nothing without the caller's identity, and the links of a
-    page are relative to it and lose its query.
+    Without it the answer is the same: this path forwards nothing without the caller's identity, and the relative
+    links of a page lose its query.
     """
     kept: list[str] = []
     for part in query.split("&"):

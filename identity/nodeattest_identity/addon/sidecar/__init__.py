@@ -1,1 +1,1 @@
-"""The sidecar beside an add-on: verifies who calls, tells the add-on, and hands on nobody's credentials."""
+"""The sidecar beside an add-on: authenticates callers, forwards their names, and forwards no credentials."""

@@ -1,7 +1,7 @@
-"""A sidecar, put together: who verifies, what forwards, the listeners, and an end in order.
+"""Runs a sidecar: verifier, forwarder, listeners, and an orderly stop.
 
-Promises: whatever was started is stopped when ``run`` ends, however it ends; requests that are being answered then get
-a moment. Leaves signals to the caller, who cancels.
+Promises: whatever was started is stopped when ``run`` ends, however it ends; requests in flight get a moment to finish.
+Leaves signals to the caller, who cancels.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from nodeattest_serving.tls import ServingCertificate
 __all__ = ["JWT_CACHE_SECONDS", "REVIEW_CACHE_SECONDS", "Ports", "VerifierSetup", "run", "with_task"]
 
 REVIEW_CACHE_SECONDS: Final = 10.0
-"""Seconds that a TokenReview counts: kube-apiserver's own, so a token that is taken back is good for that long."""
+"""Seconds that a TokenReview is cached, as in kube-apiserver: a revoked token stays valid for that long."""
 JWT_CACHE_SECONDS: Final = 300.0
-"""Seconds that a verified JWT counts, if it lasts: so soon a key that was taken back is noticed."""
+"""Seconds that a verified JWT is cached, if it lasts: a revoked key is noticed within this time."""
 _SECRET: Final = 32
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Where a sidecar listens; None where it does not."""
+    """Ports that a sidecar listens on; None: not enabled."""
 
     proxy: int
     health: int | None
@@ -46,30 +46,30 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSetup:
-    """Who verifies, and what has to run meanwhile."""
+    """The verifier, and the tasks that it needs."""
 
     verifier: Verifier
     keep: float
-    """Seconds that an answer of the verifier counts."""
-    trouble: Callable[[], str | None]
-    """Why nobody can be verified now."""
-    followers: tuple[Callable[[], Awaitable[None]], ...] = ()
+    """Seconds that an answer of the verifier is cached."""
+    unready_reason: Callable[[], str | None]
+    """Returns why no token can be verified now; None if they can."""
+    tasks: tuple[Callable[[], Awaitable[None]], ...] = ()
 
 
-def with_task(parts: VerifierSetup, follow: Callable[[], Awaitable[None]]) -> VerifierSetup:
-    """Add what has to run meanwhile."""
-    return replace(parts, followers=(*parts.followers, follow))
+def with_task(setup: VerifierSetup, task: Callable[[], Awaitable[None]]) -> VerifierSetup:
+    """Add a task."""
+    return replace(setup, tasks=(*setup.tasks, task))
 
 
 async def run(
     settings: SidecarSettings,
-    parts: VerifierSetup,
+    setup: VerifierSetup,
     *,
     started: Callable[[Ports], None],
     now: Callable[[], float] = time.time,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Serve until cancelled; raises ``SettingsError``. ``started`` is told the ports as soon as all of them listen."""
+    """Serve until cancelled; raises ``SettingsError``. ``started`` gets the ports as soon as all listen."""
     metrics = Metrics()
     tls = None
     if settings.certificate is not None and settings.key is not None:
@@ -77,7 +77,7 @@ async def run(
     async with AsyncExitStack() as stack:
         forwarder = await stack.enter_async_context(Forwarder(settings.limits))
         verified = CachedVerifier(
-            parts.verifier, keep=parts.keep, secret=secrets.token_bytes(_SECRET), now=now, clock=clock
+            setup.verifier, keep=setup.keep, secret=secrets.token_bytes(_SECRET), now=now, clock=clock
         )
         service = SidecarService(
             settings, verified, forwarder, metrics=metrics, now=now, new_id=lambda: secrets.token_hex(8)
@@ -85,20 +85,20 @@ async def run(
         server = ProxyServer(service.handle, settings.address, tls, settings.limits, refused=metrics.refused)
         await server.start()
         stack.push_async_callback(server.stop)
-        metrics.watch(lambda: service.under_way, lambda: server.turned_away)
+        metrics.watch(lambda: service.in_flight, lambda: server.turned_away)
         health = None
         if settings.health is not None:
-            listener = HealthServer(settings.health, {"verifiers": parts.trouble}, metrics)
+            listener = HealthServer(settings.health, {"verifiers": setup.unready_reason}, metrics)
             await listener.start()
             stack.push_async_callback(listener.stop)
             health = listener.port
         _log.info("forwarding from port %d to %s, health on %s", server.port, settings.upstream, health or "none")
         started(Ports(proxy=server.port, health=health))
         async with asyncio.TaskGroup() as group:
-            for follow in parts.followers:
-                group.create_task(_run(follow))
+            for task in setup.tasks:
+                group.create_task(_run(task))
             group.create_task(asyncio.Event().wait())
 
 
-async def _run(follow: Callable[[], Awaitable[None]]) -> None:
-    await follow()
+async def _run(task: Callable[[], Awaitable[None]]) -> None:
+    await task()

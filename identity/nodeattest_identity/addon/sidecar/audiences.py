@@ -1,7 +1,7 @@
-"""Which audiences are ours: one that was named, or the Services that select this pod.
+"""The audiences that are ours: the Services that select this pod.
 
-Promises: ``namespace/name`` of a Service counts while its selector selects the pod's labels as they are now; a Service
-without a selector selects nothing. Nothing is ours before the first list, nor after ``_MAX_STALE`` without a word.
+Promises: ``namespace/name`` of a Service is ours while its selector matches the pod's current labels; a Service without
+a selector matches nothing. Nothing is ours before the first list, nor after ``_MAX_STALE`` without contact.
 Source: companion proposal 003 ("periodically list services in the namespace"); core/v1 ServiceSpec.selector (equality
 only, empty selects nothing); downward API, ``fieldPath: metadata.labels`` (``key="escaped value"`` a line).
 """
@@ -22,14 +22,14 @@ from nodeattest_serving.settings import SettingsError
 
 __all__ = ["ServiceAudiences", "read_labels", "selects"]
 
-_MOST_SERVICES: Final = 10_000
-_MOST_BYTES: Final = 32 << 20
-_MOST_LABELS: Final = 256 * 1024
-"""Bytes of a file of labels: kube-apiserver's own limit of all annotations."""
+_MAX_SERVICES: Final = 10_000
+_MAX_BYTES: Final = 32 << 20
+_MAX_LABELS: Final = 256 * 1024
+"""Bytes of the labels file: kube-apiserver's limit for all annotations."""
 _MAX_STALE: Final = 300.0
-"""Seconds without a word of the API server after which no Service counts: one that was deleted would, else."""
-_LOOK_AGAIN: Final = 2.0
-"""Seconds between two looks at the labels."""
+"""Seconds without contact to the API server, after which no Service counts: it may have been deleted."""
+_CHECK_PERIOD: Final = 2.0
+"""Seconds between two reads of the labels."""
 
 
 class ServiceAudiences:
@@ -43,15 +43,15 @@ class ServiceAudiences:
         self._path = labels
         self._clock = clock
         self._labels = _read(labels)
-        self._look_again = clock() + _LOOK_AGAIN
-        self._found: frozenset[str] | None = None
+        self._next_check = clock() + _CHECK_PERIOD
+        self._audiences: frozenset[str] | None = None
         self._services = Reflector(
             client,
             paths.core_path("services", namespace=namespace),
             on_change=self._changed,
             transform=_slim,
-            max_objects=_MOST_SERVICES,
-            max_bytes=_MOST_BYTES,
+            max_objects=_MAX_SERVICES,
+            max_bytes=_MAX_BYTES,
             clock=clock,
         )
 
@@ -60,44 +60,44 @@ class ServiceAudiences:
         await self._services.run()
 
     def audiences(self) -> frozenset[str]:
-        """Name the Services that select this pod."""
-        self._look()
-        if self.trouble() is not None:
+        """Return ``namespace/name`` of the Services that select this pod."""
+        self._refresh_labels()
+        if self.unready_reason() is not None:
             return frozenset()
-        if self._found is None:
-            self._found = frozenset(
+        if self._audiences is None:
+            self._audiences = frozenset(
                 f"{self._namespace}/{name}"
                 for service in self._services.values()
                 if (name := dig_text(service, "metadata", "name")) and selects(service, self._labels)
             )
-        return self._found
+        return self._audiences
 
-    def trouble(self) -> str | None:
-        """Tell why nothing is ours now; None if that is for the Services to say."""
+    def unready_reason(self) -> str | None:
+        """Why no audience is ours now; None if the Services decide."""
         if not self._services.synced:
             return "the Services of this namespace were not read yet"
         if self._clock() - self._services.last_contact > _MAX_STALE:
-            return f"the API server has told nothing of Services for more than {_MAX_STALE:.0f} s"
+            return f"no contact to the API server about Services for more than {_MAX_STALE:.0f} s"
         return None
 
     def _changed(self, _key: str, _service: JsonObject | None) -> None:
-        self._found = None
+        self._audiences = None
 
-    def _look(self) -> None:
-        """Take labels that were changed; a file that cannot be read leaves those in hand."""
-        if self._clock() < self._look_again:
+    def _refresh_labels(self) -> None:
+        """Take changed labels; an unreadable file leaves the current labels in force."""
+        if self._clock() < self._next_check:
             return
-        self._look_again = self._clock() + _LOOK_AGAIN
+        self._next_check = self._clock() + _CHECK_PERIOD
         try:
             labels = _read(self._path)
         except SettingsError:
             return
         if labels != self._labels:
-            self._labels, self._found = labels, None
+            self._labels, self._audiences = labels, None
 
 
 def selects(service: JsonObject, labels: Mapping[str, str]) -> bool:
-    """Tell whether a Service selects a pod of these labels."""
+    """Whether a Service selects a pod with these labels."""
     selector = dig(service, "spec", "selector")
     if not isinstance(selector, dict) or not selector:
         return False
@@ -119,7 +119,7 @@ def read_labels(text: str) -> dict[str, str]:
 def _read(path: Path) -> dict[str, str]:
     try:
         with path.open(encoding="utf-8") as file:
-            return read_labels(file.read(_MOST_LABELS))
+            return read_labels(file.read(_MAX_LABELS))
     except OSError as error:
         raise SettingsError(
             f"{path}: expected the pod's labels, got {error.strerror}; mount them by the downward API "
@@ -130,7 +130,7 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _slim(service: JsonObject) -> JsonObject:
-    """Keep of a Service what decides."""
+    """Keep only the fields of a Service that are used."""
     metadata: JsonObject = {
         name: value
         for name in ("name", "namespace", "uid", "resourceVersion")

@@ -1,7 +1,7 @@
-"""Who calls: what a token proves, and what of it an add-on is told. Pure.
+"""The verified caller of a request, and the identity headers for the add-on. Pure.
 
-Promises: a ``Caller`` has a name that a header carries as it is. A name that no header could carry is refused, never
-rewritten: an add-on that takes the rewritten name for the name would let one user act as another.
+Promises: the name of a ``Caller`` fits into a header unchanged. A name that does not fit is refused, never rewritten:
+a rewritten name could be another user's.
 Source: companion proposal 003; apiserver authentication/request/headerrequest (names are taken byte for byte).
 """
 
@@ -17,44 +17,44 @@ __all__ = ["Caller", "Verifier", "identity_headers", "require_allowed"]
 
 USER: Final = "X-Authenticated-User"
 GROUP: Final = "X-Authenticated-Groups"
-_MOST_NAME: Final = 1024
-"""Characters; what kube-apiserver takes of a user's name has no limit, what a header can carry has."""
-_MOST_GROUPS: Final = 64
+_MAX_NAME: Final = 1024
+"""Characters; kube-apiserver sets no limit for names, headers have one."""
+_MAX_GROUPS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """What was proved of a token."""
+    """The verified content of a token."""
 
     user: str
     groups: tuple[str, ...] = ()
     audiences: frozenset[str]
-    """Of the token and ours."""
+    """Audiences of the token that are ours."""
     expires: float | None
-    """Seconds since the epoch; None where the token does not say."""
+    """Seconds since the epoch; None if the token has no expiry."""
     key_id: str
-    """For the log; what verified it where no key did."""
+    """For the log; the method, if no key verified it."""
 
 
 class Verifier(Protocol):
-    """Proves tokens."""
+    """Verifies tokens."""
 
     async def verify(self, token: bytes, peer: str, /) -> Caller:
-        """Raise ``Denied``, or ``Unavailable`` while nothing can be said; ``peer``: the address that it came from."""
+        """Verify a token that came from the address ``peer``; raises ``Denied`` or ``Unavailable``."""
         ...
 
     def audiences(self) -> frozenset[str]:
-        """Tell which audiences are ours now."""
+        """Return the audiences that are ours now."""
         ...
 
 
 def require_allowed(caller: Caller, users: frozenset[str], groups: frozenset[str]) -> None:
-    """Raise ``RefusalError`` for a caller who is known and not let through.
+    """Raise ``RefusalError`` for a caller who is not allowed.
 
-    1. The name can be told as it is. 2. Where users or groups are named, this is one of them.
+    1. The name fits into a header. 2. If users or groups are listed, the caller is one of them.
     """
     # 1
-    if not _is_tellable(caller.user):
+    if not _fits_header(caller.user):
         raise RefusalError(Refusal.USER_NOT_ALLOWED, "expected a name that a header can carry, got another")
     # 2
     if (users or groups) and caller.user not in users and groups.isdisjoint(caller.groups):
@@ -62,17 +62,17 @@ def require_allowed(caller: Caller, users: frozenset[str], groups: frozenset[str
 
 
 def identity_headers(caller: Caller, *, groups: bool) -> list[tuple[str, str]]:
-    """Write what the add-on is told; raises ``RefusalError`` for groups that could not be told apart.
+    """Return the identity headers; raises ``RefusalError`` for ambiguous groups.
 
-    A group with a comma would be two where an upstream joins the fields of one name (RFC 9110 §5.3).
+    A group with a comma becomes two groups if the upstream joins the fields of one name (RFC 9110 §5.3).
     """
-    told = [(USER, caller.user)]
+    headers = [(USER, caller.user)]
     if groups:
-        if len(caller.groups) > _MOST_GROUPS or any("," in each or not _is_tellable(each) for each in caller.groups):
+        if len(caller.groups) > _MAX_GROUPS or any("," in each or not _fits_header(each) for each in caller.groups):
             raise RefusalError(Refusal.USER_NOT_ALLOWED, "expected groups that a header can carry, got others")
-        told += [(GROUP, each) for each in caller.groups]
-    return told
+        headers += [(GROUP, each) for each in caller.groups]
+    return headers
 
 
-def _is_tellable(name: str) -> bool:
-    return len(name) <= _MOST_NAME and is_safe_value(name)
+def _fits_header(name: str) -> bool:
+    return len(name) <= _MAX_NAME and is_safe_value(name)

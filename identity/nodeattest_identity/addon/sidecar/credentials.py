@@ -1,7 +1,7 @@
-"""A request's one bearer token. Pure.
+"""The one bearer token of a request. Pure.
 
-Promises: there is exactly one, in exactly one ``Authorization`` header; a token in the query is refused wherever it is
-meant to go, because queries are logged and forwarded. No message quotes a credential.
+Promises: there is exactly one token, in exactly one ``Authorization`` header. A token in the query is refused, because
+queries are logged and forwarded. No message quotes a credential.
 Source: RFC 6750 §2.1 to §2.3; RFC 9110 §11.6.2; companion proposal 003.
 """
 
@@ -18,13 +18,13 @@ from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 __all__ = ["bearer", "require_no_token_in_query"]
 
 _BEARER: Final = re.compile(rb"bearer +([A-Za-z0-9._~+/\-]+=*)", re.IGNORECASE)
-"""RFC 6750 §2.1, and any number of blanks as RFC 9110 §11.6.2 has it."""
+"""RFC 6750 §2.1, with any number of spaces (RFC 9110 §11.6.2)."""
 _PARAMETER: Final = b"access-token"
 _CHALLENGE: Final = "Bearer"
 
 
 def bearer(headers: RawHeaders) -> bytes:
-    """Take the token out of a request's header; raises ``RefusalError``."""
+    """Return the token of a request; raises ``RefusalError``."""
     given = [value for name, value in headers if canonical(name) == b"authorization"]
     if len(given) > 1:
         raise RefusalError(Refusal.CREDENTIALS_AMBIGUOUS, f"expected one Authorization header, got {len(given)}")

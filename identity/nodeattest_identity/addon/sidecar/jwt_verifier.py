@@ -1,9 +1,8 @@
-"""Callers by JWT: the gateway's tokens, or those of service accounts for this add-on.
+"""Verifies callers by JWT: tokens of the gateway, or of service accounts for this add-on.
 
-Promises: an issuer and one of our audiences are always demanded; a token is good until its ``exp`` and not a second
-longer, because what it opened ends then, too; a token for another audience besides is refused, since whoever it is for
-could bring it here.
-Leaves to others: keys (``tokens.keyring``), signatures (``tokens.jwt``).
+Promises: the issuer and one of our audiences are always required. A token is valid until its ``exp`` without leeway,
+because responses end then, too. A token with further audiences is refused: each of them could replay it here.
+Leaves to others: keys (``tokens.jwks_cache``), signatures (``tokens.jwt``).
 Source: companion proposal 003, "Properties of this token"; RFC 8725 §3.
 """
 
@@ -24,13 +23,13 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 __all__ = ["JwtVerifier", "first_keys"]
 
 _GROUPS: Final = "groups"
-_AGAIN: Final = 5.0
-"""Seconds between two looks for the first keys; the keyring asks more seldom, where that is wise."""
+_RETRY: Final = 5.0
+"""Seconds between two attempts to get the first keys; the cache limits requests to the issuer."""
 _REMEDY: Final = "ask for a new token, and set the clocks of both sides by NTP"
 
 
 class JwtVerifier:
-    """Verifies by an issuer's keys."""
+    """Verifies by the keys of an issuer."""
 
     def __init__(
         self,
@@ -41,7 +40,7 @@ class JwtVerifier:
         longest_lifetime: float,
         now: Callable[[], float],
     ) -> None:
-        """``audiences`` may change while we run; ``longest_lifetime``: seconds that a token may be good for."""
+        """``audiences`` may change while we run; ``longest_lifetime``: seconds that a token may be valid for."""
         self._keys = keys
         self._issuer = issuer
         self._audiences = audiences
@@ -49,11 +48,11 @@ class JwtVerifier:
         self._now = now
 
     def audiences(self) -> frozenset[str]:
-        """Tell which audiences are ours now."""
+        """Return the audiences that are ours now."""
         return self._audiences()
 
     async def verify(self, token: bytes, _peer: str = "", /) -> Caller:
-        """Prove a token; raises ``Denied`` or ``Unavailable``."""
+        """Verify a token; raises ``Denied`` or ``Unavailable``."""
         ours = self._audiences()
         if not ours:
             raise Unavailable(
@@ -82,12 +81,12 @@ class JwtVerifier:
 
 
 async def first_keys(keys: JWKSCache) -> None:
-    """Get keys before anybody asks, so that a sidecar is ready only once it could verify somebody."""
+    """Fetch keys before the first request, so that a sidecar is ready only once it can verify tokens."""
     while not keys.has_keys:
         with suppress(Denied, Unavailable):
             await keys.keys_for("")
         if not keys.has_keys:
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_RETRY)
 
 
 def _groups(claims: Claims) -> tuple[str, ...]:

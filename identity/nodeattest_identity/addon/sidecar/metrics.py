@@ -1,4 +1,4 @@
-"""What a sidecar counts."""
+"""Metrics of a sidecar."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ class Metrics:
         self._registry = CollectorRegistry()
         forwarded = Counter(
             "nodeattest_sidecar_forwarded",
-            "Requests that were forwarded and answered, by class of status.",
+            "Requests that were forwarded, by class of the response status.",
             ("code",),
             registry=self._registry,
         )
         refused = Counter(
-            "nodeattest_sidecar_refused", "Requests that were not, by refusal.", ("reason",), registry=self._registry
+            "nodeattest_sidecar_refused", "Requests that were refused, by reason.", ("reason",), registry=self._registry
         )
         self._forwarded = {each: forwarded.labels(name) for each, name in _CLASSES.items()}
         self._refused = {each: refused.labels(each.value) for each in Refusal}
-        self._open = Gauge("nodeattest_sidecar_requests_open", "Requests under way.", registry=self._registry)
+        self._open = Gauge("nodeattest_sidecar_requests_open", "Requests in flight.", registry=self._registry)
         self._turned_away = Gauge(
             "nodeattest_sidecar_connections_turned_away", "Connections over the limit.", registry=self._registry
         )
 
     def forwarded(self, status: int) -> None:
-        """Count an answer of the add-on."""
+        """Count a response of the add-on."""
         self._forwarded[min(max(status // 100, 1), 5)].inc()
 
     def refused(self, refusal: Refusal) -> None:
-        """Count an answer of ours."""
+        """Count a refusal."""
         self._refused[refusal].inc()
 
-    def watch(self, under_way: Callable[[], int], turned_away: Callable[[], int]) -> None:
-        """Show what is counted elsewhere."""
-        self._open.set_function(under_way)
+    def watch(self, in_flight: Callable[[], int], turned_away: Callable[[], int]) -> None:
+        """Export values that others count."""
+        self._open.set_function(in_flight)
         self._turned_away.set_function(turned_away)
 
     def render(self) -> bytes:
-        """Write the exposition."""
+        """Return the exposition."""
         return generate_latest(self._registry)

@@ -1,10 +1,10 @@
-"""What a sidecar does with one request.
+"""Handles one request of a sidecar: authenticate, authorize, forward.
 
-Promises: the add-on gets a request only with a verified caller's name, or, on paths that are open to anybody, with
-nobody's: no credential in either case. An answer or a WebSocket ends when the token does, or after the longest time
-that a request may take. One user's requests leave room for others'. The log tells who, and never a token or a query;
-strangers do not fill it.
-Leaves to others: how a token is proved (``cache``), how bytes pass (``proxy.forward``).
+Promises: the add-on gets a request only with a verified caller's name or, on open paths, without any; no credential in
+either case. A response or a WebSocket ends when the token does, or after the longest time of a request. One user's
+requests leave room for others. The log names the caller, and never a token or a query; unauthenticated clients cannot
+fill it.
+Leaves to others: verification of tokens (``verifier_cache``), forwarding (``proxy.forward``).
 Source: companion proposal 003, "Proposed Pattern v2" and "Considerations".
 """
 
@@ -35,16 +35,16 @@ from nodeattest_providers.errors import Denied, Unavailable
 __all__ = ["SidecarService"]
 
 _CHALLENGE: Final = 'Bearer error="invalid_token"'
-"""RFC 6750 §3.1; why it is invalid is for our log."""
+"""RFC 6750 §3.1; the cause is in our log only."""
 _CREDENTIALS: Final = frozenset({Refusal.CREDENTIALS_MISSING, Refusal.CREDENTIALS_REFUSED})
 _ID: Final = "X-Request-Id"
-_NOBODY: Final = "-"
+_NO_USER: Final = "-"
 
 _log = logging.getLogger(__name__)
 
 
 class SidecarService:
-    """Verifies and forwards."""
+    """Authenticates and forwards requests."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class SidecarService:
         now: Callable[[], float],
         new_id: Callable[[], str],
     ) -> None:
-        """``now``: seconds since the epoch; ``new_id``: the name of a request, for logs here and in the add-on."""
+        """``now``: seconds since the epoch; ``new_id``: makes request ids, for the logs here and in the add-on."""
         self._settings = settings
         self._verified = verified
         self._forwarder = forwarder
@@ -65,13 +65,13 @@ class SidecarService:
         self._new_id = new_id
         self._upstream = Upstream(host=settings.upstream.host, port=settings.upstream.port)
         self._log_sampler = LogSampler(now)
-        self._under_way: Counter[str | None] = Counter()
-        """Requests of each user; of nobody, too."""
+        self._in_flight: Counter[str | None] = Counter()
+        """Number of requests by user; None: unauthenticated."""
 
     @property
-    def under_way(self) -> int:
-        """Requests that are being answered."""
-        return self._under_way.total()
+    def in_flight(self) -> int:
+        """Number of requests in flight."""
+        return self._in_flight.total()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request; raises ``RefusalError``."""
@@ -84,13 +84,13 @@ class SidecarService:
             response = await self._forward(request, target, caller, request_id)
         except RefusalError as refused:
             self._metrics.refused(refused.refusal)
-            self._tell(request_id, caller, f"refused, {refused.refusal}", f": {refused.detail}")
-            raise self._as_set(refused) from None
+            self._log_decision(request_id, caller, f"refused, {refused.refusal}", f": {refused.detail}")
+            raise self._with_deny_status(refused) from None
         except asyncio.CancelledError:
-            self._tell(request_id, caller, "ended, the client went away")
+            self._log_decision(request_id, caller, "ended, the client went away")
             raise
         self._metrics.forwarded(response.status)
-        self._tell(request_id, caller, "forwarded", f", {response.status}")
+        self._log_decision(request_id, caller, "forwarded", f", {response.status}")
         return response
 
     def _is_open(self, target: RequestTarget) -> bool:
@@ -98,9 +98,9 @@ class SidecarService:
         return bool(rules) and any(rule.matches(target.segments) for rule in rules)
 
     async def _caller(self, request: web.BaseRequest) -> Caller:
-        """Prove who asks; raises ``RefusalError``.
+        """Authenticate and authorize; raises ``RefusalError``.
 
-        1. There is one bearer token. 2. It holds. 3. Whoever it speaks for is let through.
+        1. There is one bearer token. 2. It is valid. 3. Its user is allowed.
         """
         # 1
         token = bearer(request.raw_headers)
@@ -123,10 +123,10 @@ class SidecarService:
         seconds = settings.limits.request_seconds
         inject = [(_ID, request_id)]
         if caller is not None:
-            inject += identity_headers(caller, groups=settings.tell_groups)
+            inject += identity_headers(caller, groups=settings.send_groups)
             if caller.expires is not None:
                 seconds = min(seconds, caller.expires - self._now())
-        with self._place(None if caller is None else caller.user):
+        with self._slot(None if caller is None else caller.user):
             options = ForwardOptions(
                 upstream=self._upstream,
                 target=target,
@@ -138,34 +138,34 @@ class SidecarService:
             return await self._forwarder.forward(request, options)
 
     @contextmanager
-    def _place(self, user: str | None) -> Generator[None]:
-        """Count a request while it lasts; raises ``RefusalError`` where the user has too many."""
-        if self._under_way[user] >= self._settings.requests_of_user:
+    def _slot(self, user: str | None) -> Generator[None]:
+        """Count a request while it lasts; raises ``RefusalError`` if the user has too many."""
+        if self._in_flight[user] >= self._settings.max_user_requests:
             raise RefusalError(
-                Refusal.USER_BUSY, f"expected at most {self._settings.requests_of_user} requests at once"
+                Refusal.USER_BUSY, f"expected at most {self._settings.max_user_requests} requests at once"
             )
-        self._under_way[user] += 1
+        self._in_flight[user] += 1
         try:
             yield
         finally:
-            self._under_way[user] -= 1
-            if not self._under_way[user]:
-                del self._under_way[user]
+            self._in_flight[user] -= 1
+            if not self._in_flight[user]:
+                del self._in_flight[user]
 
-    def _as_set(self, refused: RefusalError) -> RefusalError:
-        """Answer with the status that was asked for; 403 says nothing of how to authenticate."""
+    def _with_deny_status(self, refused: RefusalError) -> RefusalError:
+        """Use the status of ``--deny-status``; 403 has no hint how to authenticate."""
         if refused.refusal in _CREDENTIALS and self._settings.deny_status is HTTPStatus.FORBIDDEN:
             refused.status, refused.headers = HTTPStatus.FORBIDDEN, {}
         return refused
 
-    def _tell(self, request_id: str, caller: Caller | None, kind: str, detail: str = "") -> None:
-        """Log a decision: who, for which audience, by which key; nothing of the request but its name of ours."""
+    def _log_decision(self, request_id: str, caller: Caller | None, kind: str, detail: str = "") -> None:
+        """Log a decision: user, audience, key; of the request only our own id."""
         decision = kind + detail
         if caller is None:
-            more = self._log_sampler.more(kind)
-            level = logging.DEBUG if more is None else logging.INFO
-            said = f"; {more} more like it were not told" if more else ""
-            _log.log(level, "request %s: %s; user %s%s", request_id, decision, _NOBODY, said)
+            skipped = self._log_sampler.sample(kind)
+            level = logging.DEBUG if skipped is None else logging.INFO
+            suffix = f"; {skipped} similar lines were skipped" if skipped else ""
+            _log.log(level, "request %s: %s; user %s%s", request_id, decision, _NO_USER, suffix)
             return
         audience = ",".join(sorted(caller.audiences))
         _log.info("request %s: %s; user %a, aud %s, kid %a", request_id, decision, caller.user, audience, caller.key_id)

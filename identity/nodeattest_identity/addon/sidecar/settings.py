@@ -1,4 +1,4 @@
-"""What a sidecar is told when it starts."""
+"""Settings of a sidecar: one frozen value that the command builds."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ __all__ = ["SidecarSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarSettings:
-    """Where to listen, where to forward, whom to let through."""
+    """Addresses, allowed users and limits."""
 
     address: Address
     upstream: Address
-    """The add-on; only this machine's own."""
+    """The add-on, on a loopback address."""
     certificate: Path | None = None
     key: Path | None = None
     """Both, or plain HTTP."""
     health: Address | None = None
     open_paths: tuple[PathRule, ...] = ()
-    """What anybody may ask for; forwarded without credentials and without an identity."""
+    """Paths without authentication; forwarded without credentials and without an identity."""
     users: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
-    """Who is let through; nobody named: whoever is authenticated."""
-    tell_groups: bool = False
-    """Whether the add-on is told groups, one ``X-Authenticated-Groups`` each."""
+    """Who is allowed; both empty: every authenticated user."""
+    send_groups: bool = False
+    """Whether the add-on gets the groups, one ``X-Authenticated-Groups`` header each."""
     deny_status: HTTPStatus = HTTPStatus.UNAUTHORIZED
-    """Of a request without credentials that hold: 401, or 403 as the first design had it."""
-    requests_of_user: int = 64
-    """At once, WebSockets among them."""
+    """Status of a request without valid credentials: 401, or 403 as in the first design."""
+    max_user_requests: int = 64
+    """In flight, WebSockets included."""
     trusted: tuple[Network, ...] = ()
-    """Proxies whose X-Forwarded-For, -Proto and -Host are passed on."""
+    """Proxies whose X-Forwarded-For, -Proto and -Host are forwarded."""
     limits: ProxyLimits = field(default_factory=ProxyLimits)
 
     def __post_init__(self) -> None:
-        """Refuse what would open the add-on, or forward elsewhere."""
+        """Refuse settings that open the add-on or forward elsewhere."""
         if not self.upstream.is_loopback:
             raise SettingsError(f"--upstream: expected 127.0.0.1:port or [::1]:port, got {self.upstream}")
         if (self.certificate is None) != (self.key is None):

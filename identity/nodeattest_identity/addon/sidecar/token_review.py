@@ -1,10 +1,10 @@
-"""Callers by TokenReview: the API server says whose token it is.
+"""Verifies callers by TokenReview: the API server authenticates the token.
 
-Promises: our audiences are always asked for, and the answer must name one of them: an API server that does not know
-audiences answers without, and is not believed. An answer that is not a plain yes is no. A token for others besides is
-refused: they could bring it here. A JWT tells by itself, as the answer names only audiences that were asked for; one
-that is no JWT has to be taken at the API server's word.
-Leaves to others: to ask once for many and to remember the answer for ten seconds (``cache``).
+Promises: the review always names our audiences, and the answer must name one of them: an API server that does not
+support audiences answers without, and is not trusted. Only an explicit ``authenticated: true`` counts. A token with
+further audiences is refused: each of them could replay it here. A JWT states its audiences, while a review names only
+those that were asked for; for a token that is no JWT the API server decides alone.
+Leaves to others: caching and single-flight (``verifier_cache``).
 Source: authentication.k8s.io/v1 TokenReview ("status.audiences"); pkg/serviceaccount/jwt.go (the audiences of an answer
 are those both of the token and of the question); apiserver plugin/pkg/authenticator/token/webhook.
 """
@@ -33,7 +33,7 @@ _LATEST: Final = 2**53
 
 
 class TokenReviewVerifier:
-    """Verifies by asking, for some at once and each peer in turn; the client's time limit is ours (10 s)."""
+    """Verifies by TokenReview, with limited concurrency that is fair among peers; time limit is the client's (10 s)."""
 
     def __init__(
         self, client: ApiClient, *, audiences: Callable[[], frozenset[str]], semaphore: FairSemaphore | None = None
@@ -43,22 +43,21 @@ class TokenReviewVerifier:
         self._semaphore = semaphore or FairSemaphore()
 
     def audiences(self) -> frozenset[str]:
-        """Tell which audiences are ours now."""
+        """Return the audiences that are ours now."""
         return self._audiences()
 
     async def verify(self, token: bytes, peer: str = "", /) -> Caller:
-        """Ask for a token; raises ``Denied`` or ``Unavailable``.
+        """Verify a token; raises ``Denied`` or ``Unavailable``.
 
-        1. There is an audience that is ours. 2. The token is for one audience, as far as it tells. 3. The API server
-        vouches for it.
+        1. There is an audience that is ours. 2. A JWT has one audience. 3. The API server authenticates the token.
         """
         # 1
         ours = self._audiences()
         if not ours:
             raise _unavailable("no audience is ours: no Service selects this pod")
         # 2
-        claims = _own_words(token)
-        if len(_texts(claims.get("aud"))) > 1:
+        claims = _unverified_claims(token)
+        if len(_strings(claims.get("aud"))) > 1:
             raise _denied("a token for one audience", "one for several")
         # 3
         spec: JsonObject = {"token": token.decode("ascii"), "audiences": [*sorted(ours)]}
@@ -72,29 +71,28 @@ class TokenReviewVerifier:
 
 
 def parse_review(answer: JsonObject, ours: frozenset[str], *, expires: float | None) -> Caller:
-    """Believe a TokenReview; raises ``Denied``.
+    """Return the caller of a TokenReview; raises ``Denied``.
 
-    1. It says yes, in one word and without an error. 2. It names one of our audiences, and nobody else's.
-    3. It names a user.
+    1. Authenticated, without an error. 2. One of our audiences, and no other. 3. A user name.
     """
     status = dig(answer, "status")
     # 1
     if dig(status, "authenticated") is not True or dig(status, "error"):
         raise _denied("authenticated true and no error", "another answer")
     # 2: kube-apiserver leaves audiences out where its authenticator knows none
-    audiences = frozenset(_texts(dig(status, "audiences")))
+    audiences = frozenset(_strings(dig(status, "audiences")))
     if not audiences or not audiences <= ours:
         raise _denied("an answer for one of our audiences", "one for others, or for none")
     # 3
     user = dig(status, "user", "username")
     if not isinstance(user, str) or not user:
         raise _denied("a user's name", "none")
-    groups = tuple(_texts(dig(status, "user", "groups")))
+    groups = tuple(_strings(dig(status, "user", "groups")))
     return Caller(user=user, groups=groups, audiences=audiences, expires=expires, key_id=_VERIFIED_BY)
 
 
-def _own_words(token: bytes) -> JsonObject:
-    """Read what a JWT claims, nothing of what is none. It counts once the API server has vouched for all of it."""
+def _unverified_claims(token: bytes) -> JsonObject:
+    """Return the claims of a JWT, empty for others; they count only once the API server authenticated the token."""
     try:
         return compact_jws.parse_claims(compact_jws.split(token, max_size=len(token)).payload)
     except ParseError:
@@ -102,14 +100,14 @@ def _own_words(token: bytes) -> JsonObject:
 
 
 def _expiry(claims: JsonObject) -> float | None:
-    """Tell when a token ends."""
+    """Return the expiry of a token."""
     until = claims.get("exp")
     if not isinstance(until, int | float) or isinstance(until, bool):
         return None
     return float(max(0, min(until, _LATEST)))
 
 
-def _texts(value: JsonValue) -> list[str]:
+def _strings(value: JsonValue) -> list[str]:
     return [each for each in value if isinstance(each, str) and each] if isinstance(value, list) else []
 
 

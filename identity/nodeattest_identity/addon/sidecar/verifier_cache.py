@@ -1,30 +1,30 @@
-"""Tokens that were verified, remembered for a while; one verification at a time for each.
+"""Remembers verified tokens for a while; a token that is asked for several times at once is verified once.
 
-Promises: a token is kept as an HMAC under a key of this process alone, so no memory of ours gives a token away; an
-answer is good for ``keep`` seconds, not beyond the token's own end, and only while one of its audiences is ours; a
-refusal is never remembered; no more than ``_MOST`` answers are kept.
-Source: apiserver pkg/authentication/token/cache (keyed by HMAC, 10 s); kube-rbac-proxy keeps two minutes, which is how
-long a token that was taken back stays good there.
+Promises: a token is stored only as an HMAC under a key of this process, so memory never holds a usable token. An answer
+counts for ``keep`` seconds, not beyond the token's own expiry, and only while one of its audiences is ours. A refusal
+is never cached. At most ``_MAX_ENTRIES`` answers are cached.
+Source: apiserver pkg/authentication/token/cache (keyed by HMAC, 10 s). kube-rbac-proxy caches for two minutes: there a
+revoked token stays valid for that long.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.sidecar.caller import Caller, Verifier
+from nodeattest_providers.single_flight import SingleFlight
 
 __all__ = ["CachedVerifier"]
 
-_MOST: Final = 10_000
+_MAX_ENTRIES: Final = 10_000
 
 
 class CachedVerifier:
-    """A verifier, with a memory."""
+    """A verifier with a cache in front of it."""
 
     def __init__(
         self,
@@ -41,41 +41,29 @@ class CachedVerifier:
         self._secret = secret
         self._now = now
         self._clock = clock
-        self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[Caller]] = {}
+        self._cache: ExpiringCache[bytes, Caller] = ExpiringCache(_MAX_ENTRIES, clock)
+        self._in_flight: SingleFlight[bytes, Caller] = SingleFlight()
 
     async def caller(self, token: bytes, peer: str) -> Caller:
-        """Return who a token speaks for that came from ``peer``; raises ``Denied`` or ``Unavailable``."""
+        """Return the caller whose token it is; it came from ``peer``. Raises ``Denied`` or ``Unavailable``."""
         key = hmac.digest(self._secret, token, hashlib.sha256)
-        known = self._known.get(key)
-        if known is not None:
-            caller, until = known
-            if self._clock() < until and self._is_good(caller):
+        caller = self._cache.get(key)
+        if caller is not None:
+            if self._is_valid(caller):
                 return caller
-            del self._known[key]
-        task = self._asking.get(key)
-        if task is None:
-            task = self._asking[key] = asyncio.get_running_loop().create_task(self._ask(key, token, peer))
-            task.add_done_callback(lambda done: self._asked(key, done))
-        return await asyncio.shield(task)  # whoever goes away leaves the question to the others
+            self._cache.remove(key)
+        return await self._in_flight.share(key, lambda: self._verify(key, token, peer))
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._cache)
 
-    async def _ask(self, key: bytes, token: bytes, peer: str) -> Caller:
-        asked = self._clock()
+    async def _verify(self, key: bytes, token: bytes, peer: str) -> Caller:
+        started = self._clock()
         caller = await self._verifier.verify(token, peer)
-        self._known[key] = caller, asked + self._keep
-        if len(self._known) > _MOST:
-            self._known.popitem(last=False)
+        self._cache.put(key, caller, started + self._keep)
         return caller
 
-    def _asked(self, key: bytes, done: asyncio.Task[Caller]) -> None:
-        self._asking.pop(key, None)
-        if not done.cancelled():
-            done.exception()  # somebody has heard it, or has gone away
-
-    def _is_good(self, caller: Caller) -> bool:
+    def _is_valid(self, caller: Caller) -> bool:
         if caller.expires is not None and caller.expires <= self._now():
             return False
         return not caller.audiences.isdisjoint(self._verifier.audiences())
