@@ -11,9 +11,10 @@ Source: X.690 §8 (encoding), §10-11 (what makes it distinguished).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Final, SupportsInt, cast
 
 from pyasn1.codec.der import decoder, encoder
 from pyasn1.type import univ
@@ -95,7 +96,7 @@ def bit_string(data: bytes) -> bytes:
 
 def integer(data: bytes) -> int:
     """Read an INTEGER."""
-    return int(_decode(data, univ.Integer()))
+    return int(cast("SupportsInt", _decode(data, univ.Integer())))
 
 
 @lru_cache(maxsize=64)
@@ -103,7 +104,7 @@ def oid(data: bytes) -> Oid:
     """Read an OBJECT IDENTIFIER; all honest requests have the same few."""
     if len(data) > _MAX_OID:
         raise NotDer("an object identifier longer than any in use")
-    return tuple(int(arc) for arc in _decode(data, univ.ObjectIdentifier()))
+    return tuple(int(arc) for arc in cast("Iterable[SupportsInt]", _decode(data, univ.ObjectIdentifier())))
 
 
 def _only(data: bytes, kind: Tag) -> tuple[int, int]:
@@ -136,9 +137,9 @@ def _span(data: bytes, at: int, limit: int) -> tuple[int, int]:
     return start, start + size
 
 
-def _decode(data: bytes, spec: object) -> Any:  # noqa: ANN401 - pyasn1 has no types; callers convert at once
+def _decode(data: bytes, spec: object) -> object:
     try:
-        value, rest = cast("tuple[Any, bytes]", decoder.decode(data, asn1Spec=spec))
+        value, rest = cast("tuple[object, bytes]", decoder.decode(data, asn1Spec=spec))
         again = cast("bytes", encoder.encode(value))
     except Exception:  # noqa: BLE001 - pyasn1 promises no closed set; this is its border
         raise NotDer("bytes that are not DER of this type") from None

@@ -39,7 +39,7 @@ class ChallengeAttestor:
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
         path = settings.get("secretFile")
-        if set(settings) != {"secretFile"} or not isinstance(path, str) or not os.path.isabs(path):  # noqa: PTH117 - pathlib costs the exec path 9 ms
+        if set(settings) != {"secretFile"} or not isinstance(path, str) or not path.startswith("/"):
             raise Denied(
                 Reason.POLICY_INVALID,
                 expected="the one setting secretFile, an absolute path",

@@ -78,7 +78,7 @@ class CompositeChallenge:
 
     def to_text(self) -> str:
         """Write the annotation's value."""
-        texts: JsonObject = {name: text for name, text in self.texts.items()}  # noqa: C416 - other key and value types
+        texts: JsonObject = {str(name): text for name, text in self.texts.items()}
         return canonical_json.dumps(texts).decode()
 
     @classmethod

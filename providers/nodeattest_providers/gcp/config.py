@@ -17,6 +17,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Final
 
 from nodeattest_parsing import strict_json
@@ -26,6 +27,7 @@ from nodeattest_providers.config_fields import boolean, check_keys, invalid, ite
 from nodeattest_providers.gcp.provider_id import PROJECT, REGION, ZONE
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform_fields import origin
+from nodeattest_providers.reloaded_file import read_bounded
 from nodeattest_providers.tpm.config import BOOT_SETTINGS, BootPolicy, parse_boot_policy
 
 __all__ = ["CredentialsKind", "GcpPlatform", "GcpPolicy", "credentials_kind", "parse_platform", "parse_policy"]
@@ -152,13 +154,12 @@ def _file(settings: Mapping[str, JsonValue], key: str) -> tuple[str, bytes]:
     where = f"{_PLATFORM}.{key}"
     path = text(settings[key], where)
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - one bounded read
-            content = file.read(_MAX_FILE + 1)
+        content = read_bounded(
+            Path(path), _MAX_FILE, invalid(where, f"a file of at most {_MAX_FILE} bytes", "a larger one")
+        )
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "no path"
         raise invalid(where, "a file that the controller may read", f"{path!r}: {why}") from None
-    if len(content) > _MAX_FILE:
-        raise invalid(where, f"a file of at most {_MAX_FILE} bytes", "a larger one")
     return path, content
 
 

@@ -61,7 +61,7 @@ class GcpSigner:
         self._settings = parse_platform(platform.settings)
         self._platform = platform
         self._monotonic = monotonic
-        self._speaker = TpmProtocolVerifier(provider=PROVIDER, certificates=False, random=random)
+        self._protocol = TpmProtocolVerifier(provider=PROVIDER, certificates=False, random=random)
         self._compute: Compute | None = None
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
@@ -78,7 +78,7 @@ class GcpSigner:
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
-        return self._speaker.first_request(request)
+        return self._protocol.first_request(request)
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
         """Refuse a policy section that no request could be judged by; raises Denied."""
@@ -130,11 +130,11 @@ class GcpSigner:
         Offline, 1 and 2 are judged, and of 5 what comes before a key has to be trusted: none is.
         """
         # 1
-        self._speaker.read(Checks(), request.evidence)  # recorded in step 5
+        self._protocol.read(Checks(), request.evidence)  # recorded in step 5
         # 2
         place = _place(checks, facts, policy)
         if not self._platform.may_call:
-            self._speaker.judge(checks, request, facts, boot=policy.boot, trust=_trust_nobody)
+            self._protocol.verify(checks, request, facts, boot=policy.boot, trust=_trust_nobody)
             raise _offline()
         # 3
         instance = await self._instance(checks, place, facts, policy, since=since)
@@ -143,10 +143,10 @@ class GcpSigner:
         check_found(checks, place, instance if keys else None)
 
         # 5
-        def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:  # noqa: ARG001 - certificates say nothing here
+        def trust(checks: Checks, ek: PublicArea, _: FirstEvidence) -> None:
             check_key(checks, ek, keys or frozenset())
 
-        node = self._speaker.judge(checks, request, facts, boot=policy.boot, trust=trust)
+        node = self._protocol.verify(checks, request, facts, boot=policy.boot, trust=trust)
         return replace(
             node,
             proven_node_name=NodeName(place.name) if is_dns_name(place.name) else None,
@@ -185,7 +185,7 @@ def _place(checks: Checks, facts: Facts, policy: GcpPolicy) -> InstanceRef:
     return place
 
 
-def _trust_nobody(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:  # noqa: ARG001 - whoever it is
+def _trust_nobody(*_: object) -> None:
     raise _offline()
 
 

@@ -73,7 +73,7 @@ class _Keys:
 class EndorsementTrust(Protocol):
     """Decides whose an endorsement key is."""
 
-    def __call__(self, checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:
+    def __call__(self, checks: Checks, ek: PublicArea, evidence: FirstEvidence, /) -> None:
         """Check that the key is this Machine's; raises Denied unless it is."""
         ...
 
@@ -108,14 +108,14 @@ class TpmProtocolVerifier:
         evidence = self.read(Checks(), request.evidence)
         return evidence.first if isinstance(evidence, SecondEvidence) else None
 
-    def judge(
+    def verify(
         self, checks: Checks, request: NodeRequest, facts: Facts, *, boot: BootPolicy, trust: EndorsementTrust
     ) -> AttestedNode:
-        """Judge one request of either round; raises Denied, Unavailable or ChallengeRequired."""
+        """Verify a first or a second request; raises Denied, Unavailable or ChallengeRequired."""
         evidence = self.read(checks, request.evidence)
         if isinstance(evidence, SecondEvidence):
-            return self._second_round(checks, request, evidence, facts, boot=boot, trust=trust)
-        keys = _first_round(checks, evidence, facts, trust)
+            return self._verify_second(checks, request, evidence, facts, boot=boot, trust=trust)
+        keys = _check_claims(checks, evidence, facts, trust)
         challenge = self._challenge(keys, request, facts, boot)
         annotations = {ANNOTATION_TPM_ENDORSEMENT_KEY: keys.ek.fingerprint}
         raise ChallengeRequired(challenge.to_text(), annotations, checks=checks.record())
@@ -135,7 +135,7 @@ class TpmProtocolVerifier:
             log=boot.event_log_required,
         )
 
-    def _second_round(
+    def _verify_second(
         self,
         checks: Checks,
         request: NodeRequest,
@@ -163,35 +163,10 @@ class TpmProtocolVerifier:
         first_evidence = self.read(checks, first.evidence)
         if not isinstance(first_evidence, FirstEvidence):
             raise _not_a_first_request(checks)
-        keys = _first_round(checks, first_evidence, facts, trust)
-        # 3
-        section = "TPM protocol §3, step 11"
-        quote = check_parsed(checks, "quote structure", section, lambda: parse_quote(evidence.quote))
-        signature = check_parsed(checks, "signature structure", section, lambda: parse_signature(evidence.signature))
-        # 4
-        _check_answer(
-            checks, evidence.mac, quote, _answers(request, facts, first, keys.challenge_context(facts, first))
-        )
-        # 5
-        checks.require(
-            hmac.compare_digest(quote.qualified_signer, qualified_name(keys.ak)),
-            "qualified signer",
-            section="TPM protocol §4.7",
-            reason=Reason.ATTESTATION_KEY_NOT_ALLOWED,
-            expected="this attestation key, as a primary key of the endorsement hierarchy",
-            got=quote.qualified_signer.hex(),
-            remedy="attest with the key that kubelet-authenticator makes in the TPM",
-        )
-        # 6
-        checks.require(
-            signature_is_valid(keys.ak, signature, quote.raw),
-            "quote signature",
-            section=section,
-            reason=Reason.QUOTE_SIGNATURE_INVALID,
-            expected="a signature that the attestation key verifies",
-            got=f"one by {signature.scheme.name} with {signature.hash_alg.name}",
-            remedy=_START_OVER,
-        )
+        keys = _check_claims(checks, first_evidence, facts, trust)
+        # 3 to 6
+        answers = _answers(request, facts, first, keys.challenge_context(facts, first))
+        quote = _check_quote(checks, evidence, keys.ak, answers)
         # 7
         state = check_boot_state(checks, quote, evidence.pcrs, boot)
         # 8
@@ -208,7 +183,40 @@ class TpmProtocolVerifier:
         )
 
 
-def _first_round(checks: Checks, evidence: FirstEvidence, facts: Facts, trust: EndorsementTrust) -> _Keys:
+def _check_quote(
+    checks: Checks, evidence: SecondEvidence, ak: PublicArea, answers: Iterable[tuple[bytes, bytes]]
+) -> Quote:
+    """Check steps 3 to 6 of the second request, and return the quote."""
+    # 3
+    section = "TPM protocol §3, step 11"
+    quote = check_parsed(checks, "quote structure", section, lambda: parse_quote(evidence.quote))
+    signature = check_parsed(checks, "signature structure", section, lambda: parse_signature(evidence.signature))
+    # 4
+    _check_answer(checks, evidence.mac, quote, answers)
+    # 5
+    checks.require(
+        hmac.compare_digest(quote.qualified_signer, qualified_name(ak)),
+        "qualified signer",
+        section="TPM protocol §4.7",
+        reason=Reason.ATTESTATION_KEY_NOT_ALLOWED,
+        expected="this attestation key, as a primary key of the endorsement hierarchy",
+        got=quote.qualified_signer.hex(),
+        remedy="attest with the key that kubelet-authenticator makes in the TPM",
+    )
+    # 6
+    checks.require(
+        signature_is_valid(ak, signature, quote.raw),
+        "quote signature",
+        section=section,
+        reason=Reason.QUOTE_SIGNATURE_INVALID,
+        expected="a signature that the attestation key verifies",
+        got=f"one by {signature.scheme.name} with {signature.hash_alg.name}",
+        remedy=_START_OVER,
+    )
+    return quote
+
+
+def _check_claims(checks: Checks, evidence: FirstEvidence, facts: Facts, trust: EndorsementTrust) -> _Keys:
     """Check what the first request claims; nothing is proved by it yet.
 
     1. The endorsement key has exactly one of TCG's templates (§4.10).

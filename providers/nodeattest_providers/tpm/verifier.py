@@ -34,7 +34,7 @@ class TpmSigner:
     secure = True
 
     def __init__(self, *, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
-        self._speaker = TpmProtocolVerifier(provider=PROVIDER, certificates=True, random=random)
+        self._protocol = TpmProtocolVerifier(provider=PROVIDER, certificates=True, random=random)
         self._policies = PolicyCache()
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
@@ -51,7 +51,7 @@ class TpmSigner:
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
-        return self._speaker.first_request(request)
+        return self._protocol.first_request(request)
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
         """Refuse a policy section that no request could be judged by; raises Denied."""
@@ -63,4 +63,4 @@ class TpmSigner:
         def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:
             check_trust(checks, ek, evidence, facts, policy, is_renewal=request.is_renewal)
 
-        return self._speaker.judge(Checks(), request, facts, boot=policy, trust=trust)
+        return self._protocol.verify(Checks(), request, facts, boot=policy, trust=trust)

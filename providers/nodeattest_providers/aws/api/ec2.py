@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import botocore.session
 from botocore import credentials, exceptions
@@ -50,6 +50,21 @@ _Shape = Mapping[str, Any]
 """What boto3 gives: dicts and lists by EC2's own names."""
 
 
+class _Client(Protocol):
+    """What is used of an EC2 client; boto3 makes its class at run time."""
+
+    def describe_instances(self, **asked: object) -> _Shape: ...
+    def close(self) -> None: ...
+
+
+class _Session(Protocol):
+    """What is used of botocore's session, which has no types."""
+
+    def get_credentials(self) -> object: ...
+    def create_client(self, service: str, /, **settings: object) -> _Client: ...
+    def register_component(self, name: str, component: object, /) -> None: ...
+
+
 class Ec2:
     """Asks EC2 with the controller's credentials; implements ``Describe``."""
 
@@ -58,7 +73,7 @@ class Ec2:
         self._platform = platform
         self._random = random
         self._lock = threading.Lock()
-        self._clients: dict[Realm, Any] = {}
+        self._clients: dict[Realm, _Client] = {}
         self._shapes = cast("Any", botocore.session.Session()).get_component("data_loader")
 
     def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Instance]:
@@ -93,7 +108,7 @@ class Ec2:
         client = self._client(realm)
         asked: dict[str, object] = {"Filters": [{"Name": "instance-id", "Values": list(instance_ids)}]}
         for _ in range(_PAGES):
-            answer: _Shape = client.describe_instances(**asked)
+            answer = client.describe_instances(**asked)
             for reservation in answer.get("Reservations", ()):
                 for instance in reservation.get("Instances", ()):
                     yield _instance(reservation["OwnerId"], instance)
@@ -102,13 +117,13 @@ class Ec2:
                 return
             asked = {**asked, "NextToken": token}
 
-    def _client(self, realm: Realm) -> Any:  # noqa: ANN401 - boto3 makes its classes at run time
+    def _client(self, realm: Realm) -> _Client:
         with self._lock:  # sessions are not safe to share between threads, clients are
             if realm not in self._clients:
-                self._clients[realm] = self._made(realm)
+                self._clients[realm] = self._new_client(realm)
             return self._clients[realm]
 
-    def _made(self, realm: Realm) -> Any:  # noqa: ANN401 - the same
+    def _new_client(self, realm: Realm) -> _Client:
         configuration = self._configuration
         session = self._session(configuration.profile)
         if session.get_credentials() is None:  # a client made without would never have any
@@ -125,12 +140,12 @@ class Ec2:
             create = partial(session.create_client, *create.args, **create.keywords)
         return create("ec2", endpoint_url=configuration.ec2)
 
-    def _session(self, profile: str | None = None) -> Any:  # noqa: ANN401 - the same
-        session = cast("Any", botocore.session.Session(profile=profile))
+    def _session(self, profile: str | None = None) -> _Session:
+        session = cast("_Session", botocore.session.Session(profile=profile))
         session.register_component("data_loader", self._shapes)
         return session
 
-    def _assuming(self, session: Any, create: Callable[..., Any], role: str) -> Any:  # noqa: ANN401 - the same
+    def _assuming(self, session: _Session, create: Callable[..., _Client], role: str) -> _Session:
         """Make a session with the role's credentials, which renew themselves."""
         fetcher = cast("Any", credentials.AssumeRoleCredentialFetcher)(
             client_creator=create,
@@ -138,15 +153,15 @@ class Ec2:
             role_arn=role,
             extra_args={"RoleSessionName": "nodeattest"},
         )
-        assuming = self._session()
+        assuming = cast("Any", self._session())
         assuming._credentials = cast("Any", credentials.DeferredRefreshableCredentials)(  # noqa: SLF001 - boto3's own way
             method="assume-role", refresh_using=fetcher.fetch_credentials
         )
         return assuming
 
 
-def _config(proxy: str | None) -> Any:  # noqa: ANN401 - botocore is untyped
-    return cast("Any", Config)(
+def _config(proxy: str | None) -> object:
+    return cast("Callable[..., object]", Config)(
         connect_timeout=_CONNECT,
         read_timeout=_READ,
         retries={"total_max_attempts": 1, "mode": "standard"},

@@ -39,6 +39,8 @@ _ID: Final = re.compile(r"[0-9]{1,20}")
 """An unsigned 64-bit number; JSON has it as a string."""
 _ENDORSEMENT_KEYS: Final = ("encryptionKey", "eccP256EncryptionKey")
 """RSA-2048 and P-256; ``signingKey`` and its kin are attestation keys of Google's own template."""
+_MAX_LABEL: Final = 64
+"""Characters of a key that a message shows (RFC 1035 §2.3.4)."""
 _MAX_TOKEN: Final = 2048
 
 
@@ -174,7 +176,7 @@ def _list(holder: JsonObject, key: str) -> list[JsonObject]:
 def _text(holder: JsonObject, key: str) -> str:
     value = holder.get(key)
     if not isinstance(value, str):
-        raise _malformed(key if key.isascii() and len(key) <= 64 else "a label")  # noqa: PLR2004 - RFC 1035's length
+        raise _malformed(key if key.isascii() and len(key) <= _MAX_LABEL else "a label")
     return value
 
 

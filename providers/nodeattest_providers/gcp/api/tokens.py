@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from email.message import Message
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Protocol, cast
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
@@ -237,7 +238,7 @@ def _of_file(path: str) -> _Credentials:
     from google.auth import aws, identity_pool
     from google.oauth2 import service_account
 
-    with open(path, "rb") as file:  # noqa: PTH123 - one bounded read
+    with Path(path).open("rb") as file:
         kind, content = credentials_kind(file.read(_LIMIT))
     match kind:
         case CredentialsKind.KEY:

