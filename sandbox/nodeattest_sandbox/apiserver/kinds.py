@@ -89,6 +89,10 @@ BUILT_IN: Final = (
     _rbac("clusterrolebindings", "ClusterRoleBinding", namespaced=False),
     _rbac("roles", "Role", namespaced=True),
     _rbac("rolebindings", "RoleBinding", namespaced=True),
+    Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy",
+         namespaced=False),
+    Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding",
+         namespaced=False),
     Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False,
          short_names=("crd", "crds"), subresources=frozenset({"status"}), unconditional_update=False),
 )  # fmt: skip

@@ -11,7 +11,7 @@ import binascii
 import re
 from typing import Final
 
-from nodeattest_sandbox.apiserver import crd, csr
+from nodeattest_sandbox.apiserver import admission_policies, crd, csr
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, child, map_at, maps_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind
 from nodeattest_sandbox.apiserver.status_errors import Cause, bad_request, invalid_field
@@ -36,6 +36,8 @@ def prepare_create(kind: Kind, value: JsonMap, user: User, now: str) -> list[Cau
         case crd.COLLECTION:
             causes = crd.validate(value)
             crd.establish(value, now)
+        case admission_policies.POLICIES:
+            causes = admission_policies.validate_policy(value)
         case "/namespaces":
             child(value, "spec")["finalizers"] = ["kubernetes"]
             value["status"] = {"phase": "Active"}
@@ -71,6 +73,8 @@ def prepare_update(kind: Kind, value: JsonMap, before: JsonMap, subresource: str
         case crd.COLLECTION:
             causes = crd.validate(value)
             crd.establish(value, now)
+        case admission_policies.POLICIES:
+            causes = admission_policies.validate_policy(value)
         case "/configmaps":
             causes = _data_causes(value)
         case "/secrets":

@@ -13,6 +13,7 @@ from typing import Final
 
 from nodeattest_sandbox.apiserver import crd, schema, strategies
 from nodeattest_sandbox.apiserver.admission import admit
+from nodeattest_sandbox.apiserver.admission_policies import refuse_by_policy
 from nodeattest_sandbox.apiserver.cluster import Cluster
 from nodeattest_sandbox.apiserver.escalation import refuse_escalation
 from nodeattest_sandbox.apiserver.jsonvalue import (
@@ -108,6 +109,7 @@ def create(write: Write, body: JsonMap) -> Stored:
     ]
     _refuse(write, name, [*causes, *schema.validate(kind, value)])
     admit(cluster.authorizer, write.user, write.info, value, None)
+    refuse_by_policy(cluster.store, write.user, write.info, value, dry_run=write.dry_run)
     refuse_escalation(cluster.rbac, write.user, write.info, value, None)
     if kind.namespaced and cluster.store.get("/namespaces", Key("", text_at(metadata, "namespace"))) is None:
         raise not_found("", "namespaces", text_at(metadata, "namespace"))
