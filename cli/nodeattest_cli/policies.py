@@ -19,9 +19,11 @@ from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.policy_learn.command import learn
 from nodeattest_controller import manifests
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderingRefused
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered, is_rendered_kind
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selects
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
 from nodeattest_parsing import structural_schema
 from nodeattest_providers import registry
 from nodeattest_providers.composite.config import parse_policy as parse_composite
@@ -41,6 +43,10 @@ _NO_POLICY: Final = "no policy of this file selects it; without one nobody gets 
 _SECURITY: Final = (
     "spec.security is of the proposal: Cluster API's own definitions drop it on arrival, and the policy alone counts"
 )
+_UNRENDERED: Final = (
+    "not rendered, so machines made of it cannot join a cluster with enforcement Enforce, unless the webhook "
+    "renders it when it is applied (nodeattest render)"
+)
 _INVALID: Final = 1
 _RUNTIME: Final = {10: "IMA", 11: "systemd-pcrphase", 15: "systemd-cryptsetup"}
 """PCRs that running systems extend, which no event log of a firmware explains."""
@@ -57,7 +63,7 @@ policy.add_command(learn)
 @policy.command()
 @click.option("-f", "--file", "path", required=True, metavar="FILE", help="YAML or JSON; - is standard input.")
 def check(*, path: str) -> int:
-    """Check every NodeAttestationPolicy of a file, and the Clusters beside them.
+    """Check every NodeAttestationPolicy of a file, and Clusters and bootstrap configurations beside them.
 
     Exit code 1 when one is invalid, or when two select one Cluster: then nobody gets in.
     """
@@ -79,7 +85,24 @@ def check(*, path: str) -> int:
     for cluster in documents:
         if text(cluster, "kind") == "Cluster" and text(cluster, "apiVersion").startswith(f"{_CLUSTER_GROUP}/"):
             wrong = _tell_cluster(cluster, found) or wrong
+    _list_unrendered(documents, found)
     return _INVALID if wrong else 0
+
+
+def _list_unrendered(documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> None:
+    """List whose machines cannot join where a policy says ``Enforce``, control planes included."""
+    if all(text(one, "spec", "enforcement") == "Audit" for one in policies):
+        return
+    for document in documents:
+        if not is_rendered_kind(document):
+            continue
+        try:
+            known = is_rendered(document)
+        except RenderingRefused as refused:
+            click.echo(f"{text(document, 'kind')} {key_of(document)}: note: {refused}")
+            continue
+        if not known:
+            click.echo(f"{text(document, 'kind')} {key_of(document)}: note: {_UNRENDERED}")
 
 
 def _tell_cluster(cluster: JsonObject, policies: Sequence[JsonObject]) -> bool:

@@ -11,7 +11,10 @@ import yaml
 
 from nodeattest_cli.main import main
 from nodeattest_cli.policies import notes, problems
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.names import ProviderName
 
 KEY = "sha256:" + "0a" * 32
 
@@ -283,3 +286,28 @@ def test_a_clusters_own_list_narrows_and_is_said_to_be_dropped_by_cluster_api(tm
     assert "Cluster blue: ruled by blue, admits challenge" in said
     assert "drop it on arrival" in said
     assert "cannot add gcp" in said
+
+
+@pytest.mark.parametrize("enforcement", ["Enforce", "Audit"])
+def test_joiners_that_are_not_rendered_are_listed_control_planes_included(tmp_path: Path, enforcement: str) -> None:
+    spec: JsonObject = {"joinConfiguration": {}}
+    template: JsonObject = {
+        "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1",
+        "kind": "KubeadmConfigTemplate",
+        "metadata": {"name": "workers", "namespace": "fleet"},
+        "spec": {"template": {"spec": spec}},
+    }
+    control_plane: JsonObject = {
+        "apiVersion": "controlplane.cluster.x-k8s.io/v1beta1",
+        "kind": "KubeadmControlPlane",
+        "metadata": {"name": "masters", "namespace": "fleet"},
+        "spec": {"version": "v1.36.0", "kubeadmConfigSpec": spec},
+    }
+    plan = RenderOptions(provider=ProviderName("tpm"), provider_id="metal://rack-1/node-7")
+    done: JsonObject = {**template, "metadata": {"name": "done", "namespace": "fleet"}}
+    code, said = checked(tmp_path, made(enforcement=enforcement), template, control_plane, render(done, plan).document)
+    assert code == 0
+    listed = [line.partition(": note: not rendered")[0] for line in said.splitlines() if "not rendered" in line]
+    assert listed == (
+        ["KubeadmConfigTemplate fleet/workers", "KubeadmControlPlane fleet/masters"] if enforcement == "Enforce" else []
+    )

@@ -74,6 +74,15 @@ def render(document: JsonObject, plan: RenderOptions) -> Rendered:
     return Rendered(made, tuple(changes))
 
 
+def is_rendered(document: JsonObject) -> bool:
+    """Tell whether the machines made of an object of these kinds run the agent before kubeadm."""
+    spec = document
+    for step in spec_path(document):
+        spec = section(spec, step)
+    commands = words(spec, "preKubeadmCommands")
+    return any(command.endswith(MARK) for command in commands)
+
+
 def _roles(document: JsonObject, spec: JsonObject, *, control_plane: bool, adopts: bool) -> tuple[str, ...]:
     """Name the configurations to render.
 
