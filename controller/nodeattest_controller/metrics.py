@@ -178,6 +178,13 @@ class Metrics:
             registry=registry,
         )
 
+        self._in_tree_certificates = Counter(
+            "nodeattest_in_tree_certificates",
+            "Certificates of the in-tree signer for names or keys that no attestation covers.",
+            ("cluster",),
+            registry=registry,
+        )
+
     def _standings(self, registry: CollectorRegistry) -> None:
         self._standing_of: set[str] = set()
         self._standing = Gauge(
@@ -239,7 +246,14 @@ class Metrics:
     def side_doors(self, key: str, *, closed: bool) -> None:
         """Show whether a cluster's side doors are closed; forgotten with the cluster."""
         self._door_clusters.add(key)
+        self._in_tree_certificates.labels(key)
         self._side_doors.labels(key).set(closed)
+
+    def in_tree_certificate(self, key: str) -> None:
+        """Count a certificate that was issued past attestation; forgotten with the cluster."""
+        self._side_doors.labels(key)
+        self._door_clusters.add(key)
+        self._in_tree_certificates.labels(key).inc()
 
     def side_door_removed(self, binding: str) -> None:
         """Count a deleted binding; there are two names."""
@@ -276,6 +290,7 @@ class Metrics:
         if key in self._door_clusters:
             self._door_clusters.discard(key)
             self._side_doors.remove(key)
+            self._in_tree_certificates.remove(key)
         if self._clusters.pop(key, None) is not None:
             self._connected.remove(key)
             self._passed_over.remove(key)

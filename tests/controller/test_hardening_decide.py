@@ -6,7 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from nodeattest_controller.hardening.decide import Facts, Passes, Why, decide, is_initialized
+from nodeattest_controller.hardening.decide import (
+    BESIDES,
+    Facts,
+    Passes,
+    Unverified,
+    Why,
+    block_not_verified,
+    decide,
+    is_initialized,
+    waiting_for_cluster_info,
+    with_certificates,
+)
 from nodeattest_controller.hardening.doors import KUBEADM_BOOTSTRAP, KUBEADM_ROTATION, Door, Grant, Who
 from nodeattest_controller.hardening.standing import NAMED, Census
 from nodeattest_controller.runtime.conditions import ConditionStatus
@@ -78,6 +89,31 @@ def test_each_finding_has_its_act_and_its_words(
     assert decision.remove == removes
     assert (decision.finding.status, decision.finding.reason) == (status, reason)
     assert decision.finding.message
+
+
+@pytest.mark.parametrize(
+    "doubt", [waiting_for_cluster_info(), block_not_verified(), Unverified(Why.CANNOT_VERIFY, "?")]
+)
+@pytest.mark.parametrize("given", [facts(), facts(ROTATION, census=LATE), facts(census=LATE)])
+def test_nothing_is_called_closed_while_there_is_doubt(given: Facts, doubt: Unverified) -> None:
+    finding = decide(replace(given, unverified=doubt)).finding
+    assert (finding.status, finding.reason, finding.message) == (ConditionStatus.UNKNOWN, doubt.reason, doubt.message)
+
+
+@pytest.mark.parametrize(
+    "given", [facts(BOOTSTRAP, ROTATION), facts(FOREIGN), facts(passes=frozenset({(TOKENS, NODE)}))]
+)
+def test_doubt_keeps_nothing_from_being_removed_and_hides_nothing_that_is_open(given: Facts) -> None:
+    assert decide(replace(given, unverified=waiting_for_cluster_info())) == decide(given)
+
+
+@pytest.mark.parametrize("given", [facts(), facts(BOOTSTRAP), facts(FOREIGN)])
+def test_a_certificate_that_was_issued_outweighs_everything_and_hides_nothing(given: Facts) -> None:
+    finding = decide(given).finding
+    assert with_certificates(finding, "") == finding
+    found = with_certificates(finding, "two certificates")
+    assert (found.status, found.reason) == (ConditionStatus.FALSE, Why.CERTIFICATES_ISSUED)
+    assert found.message == f"two certificates{BESIDES}{finding.message}"
 
 
 def test_nothing_foreign_is_ever_removed_whatever_else_is_found() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 
+import pytest
+
 from nodeattest_controller.runtime.event_limiter import EventLimiter
 from nodeattest_controller.runtime.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.client import ApiError
@@ -99,3 +101,15 @@ def test_a_thing_is_told_once_in_its_period_and_others_are_told_besides() -> Non
     assert tellings.may_tell("b", 60)
     now[0] = 60
     assert tellings.may_tell("a", 60)
+
+
+@pytest.mark.parametrize("first", [False, REFUSED])
+async def test_what_is_urgent_cuts_short_every_wait_but_its_own(first: bool | ApiError) -> None:
+    looker = Seen([first])
+    pace = ResyncConfig(spread=0, period=3600, gap=3600, urgent=0.05, retry=3600, longest=3600)
+    looks = PeriodicReconciler(looker, pace, clock=asyncio.get_running_loop().time, chance=lambda: 0.5)
+    task = asyncio.create_task(looks.run())
+    await looker.begun.wait()
+    looks.hurry()
+    await asyncio.wait_for(looker.done.wait(), 20)
+    task.cancel()

@@ -13,7 +13,7 @@ from nodeattest_controller import configfile, manifests
 from nodeattest_controller.configfile import KIND
 from nodeattest_controller.controllers.bootstrap_config import cert_rotator
 from nodeattest_controller.controllers.bootstrap_config import handler as admission
-from nodeattest_controller.hardening import doors
+from nodeattest_controller.hardening import approval_block, doors
 from nodeattest_controller.main import run
 from nodeattest_controller.model import attestation, policy
 from nodeattest_controller.model.objects import items, mapping, strings, text
@@ -251,13 +251,31 @@ def test_bootstrap_token_may_neither_make_nor_watch_secrets_and_only_in_one_name
     assert [(rule["resources"], rule["verbs"]) for rule in rules] == [(["secrets"], ["list", "patch", "delete"])]
 
 
-def test_hardening_may_delete_the_two_bindings_of_kubeadm_and_reads_no_secret() -> None:
+def test_hardening_may_write_what_is_named_only_and_reads_no_secret() -> None:
     rules = rules_of("workload-hardening", "Role", "ClusterRole")
-    [deleting] = [rule for rule in rules if "delete" in strings(rule, "verbs")]
-    assert strings(deleting, "verbs") == ("delete",)
-    assert set(strings(deleting, "resourceNames")) == {doors.KUBEADM_BOOTSTRAP, doors.KUBEADM_ROTATION}
-    verbs = {verb for rule in rules if rule is not deleting for verb in strings(rule, "verbs")}
-    assert verbs == {"list", "create"}
+    writing = {
+        (name, verb): set(strings(rule, "resourceNames"))
+        for rule in rules
+        for name in strings(rule, "resources")
+        for verb in strings(rule, "verbs")
+        if verb not in {"get", "list", "watch", "create"}
+    }
+    of_policy = {approval_block.POLICY_NAME}
+    assert writing == {
+        ("clusterrolebindings", "delete"): {doors.KUBEADM_BOOTSTRAP, doors.KUBEADM_ROTATION},
+        ("clusterroles", "patch"): {doors.NODE_CLIENT_ROLE},
+        **{
+            (f"validatingadmissionpolic{ending}", verb): of_policy
+            for ending in ("ies", "ybindings")
+            for verb in ("update", "delete")
+        },
+    }
+    assert {name for rule in rules if "create" in strings(rule, "verbs") for name in strings(rule, "resources")} == {
+        "certificatesigningrequests",
+        "subjectaccessreviews",
+        "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+    }
     assert "secrets" not in {name for rule in rules for name in strings(rule, "resources")}
 
 

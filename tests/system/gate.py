@@ -137,7 +137,7 @@ class Gate:
         session = self._session(request)
         url = self._plane.server + request.path_qs
         body = await request.read()
-        async with session.request(request.method, url, headers=headers, data=body) as answer:
+        async with session.request(request.method, url, headers=headers, data=body or None) as answer:
             if not await asyncio.to_thread(self.after, call):
                 return _drop(request)
             return await self._pass_back(request, answer)

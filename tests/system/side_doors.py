@@ -23,6 +23,9 @@ from nodeattest_sandbox.kubernetes_binaries import kubeadm
 __all__ = [
     "BINDINGS",
     "BOOTSTRAP",
+    "CLUSTERS",
+    "CONFIGURATION",
+    "REVIEWED",
     "ROTATION",
     "asks_in_tree",
     "binding_names",
@@ -30,6 +33,7 @@ __all__ = [
     "forget_bindings",
     "grant",
     "make_bindings",
+    "make_cluster_info",
     "nudge",
     "register_node",
 ]
@@ -38,6 +42,7 @@ BINDINGS: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 CLUSTERS: Final = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/{CLUSTER}"
 BOOTSTRAP: Final = "kubeadm:node-autoapprove-bootstrap"
 ROTATION: Final = "kubeadm:node-autoapprove-certificate-rotation"
+REVIEWED: Final = "attestation.cluster.x-k8s.io/in-tree-certificates-reviewed"
 ROLE: Final = "system:certificates.k8s.io:certificatesigningrequests"
 CONFIGURATION: Final = "apiVersion: kubeadm.k8s.io/v1beta2\nkind: ClusterConfiguration\nkubernetesVersion: v1.20.2\n"
 """A version is named so that kubeadm does not look for one on the internet."""
@@ -56,6 +61,14 @@ def make_bindings(world: World, *, real: bool) -> None:
         grant(world, BOOTSTRAP, f"{ROLE}:nodeclient", "system:bootstrappers:kubeadm:default-node-token")
     with suppress(ApiRefusal):
         grant(world, ROTATION, f"{ROLE}:selfnodeclient", "system:nodes")
+    make_cluster_info(world)
+
+
+def make_cluster_info(world: World) -> None:
+    """Create what kubeadm creates after its bindings."""
+    body: JsonMap = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "cluster-info"}, "data": {}}
+    with suppress(ApiRefusal):
+        world.workload_admin.create("/api/v1/namespaces/kube-public/configmaps", body)
 
 
 def grant(world: World, name: str, role: str, group: str) -> None:

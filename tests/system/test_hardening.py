@@ -198,8 +198,10 @@ def _apply(town: World) -> list[str]:
     applied: list[str] = []
     for base in ("workload-rbac", "workload-hardening"):
         for made in cast("list[JsonMap]", manifests.objects(base)):
-            if made["kind"] in {"ClusterRole", "ClusterRoleBinding"}:
-                collection = f"/apis/rbac.authorization.k8s.io/v1/{str(made['kind']).lower()}s"
+            if "Role" in str(made["kind"]):
+                namespace = text_at(made, "metadata", "namespace")
+                scope = f"/namespaces/{namespace}" if namespace else ""
+                collection = f"/apis/rbac.authorization.k8s.io/v1{scope}/{str(made['kind']).lower()}s"
                 town.workload_admin.create(collection, made)
                 applied.append(f"{collection}/{text_at(made, 'metadata', 'name')}")
     return applied

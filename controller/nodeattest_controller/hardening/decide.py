@@ -2,36 +2,52 @@
 
 Promises: nothing is ever removed but the two bindings that kubeadm makes, as it makes them; bootstrap's first, the
 rotation's only when no bootstrap token can get in any more and every Node is attested; under ``Audit`` nothing at all.
-"Closed" is said only where RBAC grants nothing and the API server itself, asked, lets nobody pass.
+"Closed" is said only where RBAC grants nothing, the API server itself, asked, lets nobody pass, and nothing is left
+that could not be verified. A certificate that was issued past attestation outweighs everything else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.hardening.doors import KUBEADM_BOOTSTRAP, KUBEADM_ROTATION, Door, Grant, Who
 from nodeattest_controller.hardening.standing import Census
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD
-from nodeattest_controller.model.objects import condition, flag, items, mapping, text
+from nodeattest_controller.model.objects import condition, flag, items, mapping, rfc3339, text
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = [
+    "BESIDES",
+    "CLOSED_REASONS",
     "CONDITION",
+    "REVIEWED",
+    "RUNBOOK",
     "Decision",
     "Facts",
     "Finding",
     "Passes",
+    "Unverified",
     "Why",
+    "block_not_verified",
     "decide",
     "is_initialized",
     "not_initialized",
+    "record_incomplete",
     "unverified",
+    "waiting_for_cluster_info",
+    "with_certificates",
 ]
 
 CONDITION: Final = "SideDoorsClosed"
+REVIEWED: Final = "attestation.cluster.x-k8s.io/in-tree-certificates-reviewed"
+"""Annotation of the Cluster: an operator's word, by its time, that earlier certificates were dealt with."""
+RUNBOOK: Final = "docs/in-tree-certificates.md"
+BESIDES: Final = "; besides: "
+"""Parts what is said of certificates from the rest of a message."""
 _NAMED: Final = 10
 """Bindings that a message names."""
 
@@ -53,6 +69,18 @@ class Why(StrEnum):
     AUDIT = "Audit"
     CANNOT_VERIFY = "CannotVerify"
     NOT_INITIALIZED = "NotInitialized"
+    WAITING_FOR_CLUSTER_INFO = "WaitingForClusterInfo"
+    """kubeadm has not made all its bindings yet."""
+    BLOCK_NOT_VERIFIED = "BlockNotVerified"
+    """The API server does not yet refuse what ``approval_block`` blocks."""
+    RECORD_INCOMPLETE = "RecordIncomplete"
+    """Certificates may have been issued that nobody recorded."""
+    CERTIFICATES_ISSUED = "CertificatesIssued"
+    """The in-tree signer's approval was used, for what no attestation covers."""
+
+
+CLOSED_REASONS: Final = frozenset({Why.CLOSED, Why.CLOSED_FOR_BOOTSTRAP})
+"""Reasons that say that no bootstrap token gets in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +92,18 @@ class Facts:
     census: Census
     enforce: bool
     """False: the policy says ``Audit``."""
+    born: datetime | None = None
+    """When the cluster's API server first started."""
+    unverified: Unverified | None = None
+    """What keeps an ``Enforce``d cluster from being called closed though nothing is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """Why it cannot be said that the automatic approval is, and was, closed."""
+
+    reason: Why
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +142,47 @@ def decide(facts: Facts) -> Decision:
         finding = Finding(ConditionStatus.FALSE, Why.CLOSED_FOR_BOOTSTRAP, _rotation(facts.census))
     else:
         finding = Finding(ConditionStatus.TRUE, Why.CLOSED, _closed(facts.census))
+    if facts.enforce and facts.unverified is not None and finding.reason in CLOSED_REASONS:
+        finding = Finding(ConditionStatus.UNKNOWN, facts.unverified.reason, facts.unverified.message)
     return Decision(wanted, finding)
+
+
+def with_certificates(finding: Finding, certificates: str) -> Finding:
+    """Put what was issued past attestation before everything else that can be said."""
+    if not certificates:
+        return finding
+    return Finding(ConditionStatus.FALSE, Why.CERTIFICATES_ISSUED, f"{certificates}{BESIDES}{finding.message}")
+
+
+def waiting_for_cluster_info() -> Unverified:
+    """Say what is waited for: kubeadm creates it after its bindings.
+
+    Source: kubernetes cmd/kubeadm/app/cmd/phases/init/bootstraptoken.go (runBootstrapToken).
+    """
+    return Unverified(
+        Why.WAITING_FOR_CLUSTER_INFO,
+        "ConfigMap kube-public/cluster-info does not exist yet: kubeadm creates it after the bindings by which the "
+        "in-tree signer approves by itself, so they may still appear",
+    )
+
+
+def block_not_verified() -> Unverified:
+    """Say that the API server was asked and did not refuse."""
+    return Unverified(
+        Why.BLOCK_NOT_VERIFIED,
+        "the API server does not refuse requests of bootstrap tokens for the in-tree signer yet: if this lasts, see "
+        "whether the admission plugin ValidatingAdmissionPolicy is enabled there",
+    )
+
+
+def record_incomplete(since: datetime) -> Unverified:
+    """Say that certificates may have been issued unseen, and what makes an end of it."""
+    return Unverified(
+        Why.RECORD_INCOMPLETE,
+        f"certificates that the in-tree signer issued after {rfc3339(since)} are not all on record, because the "
+        "requests were not watched for more than the hour that they are kept: compare the Nodes with the Machines "
+        f"({RUNBOOK}), then annotate the Cluster with {REVIEWED}=<time>",
+    )
 
 
 def is_initialized(cluster: JsonObject) -> bool:

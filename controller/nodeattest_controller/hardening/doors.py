@@ -13,10 +13,11 @@ tlsbootstrap.go; staging k8s.io/cluster-bootstrap/token/api (BootstrapGroupPatte
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.model.objects import items, mapping, strings, text
+from nodeattest_controller.model.objects import items, mapping, moment, strings, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP
 
@@ -29,13 +30,16 @@ __all__ = [
     "KUBEADM_BOOTSTRAP",
     "KUBEADM_ROTATION",
     "KUBEADM_TOKEN_GROUP",
+    "NODE_CLIENT_ROLE",
     "RBAC_GROUP",
     "Door",
     "Grant",
     "Who",
     "bootstrap_groups_of",
+    "concerns_us",
     "doors_of_role",
     "grant_of",
+    "nominal_doors",
 ]
 
 RBAC_GROUP: Final = "rbac.authorization.k8s.io"
@@ -72,6 +76,7 @@ _KUBEADM: Final = {
     KUBEADM_ROTATION: (Door.SELF_NODE_CLIENT, Who.NODES),
 }
 _KUBEADM_ROLE: Final = "system:certificates.k8s.io:certificatesigningrequests:"
+NODE_CLIENT_ROLE: Final = f"{_KUBEADM_ROLE}{Door.NODE_CLIENT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +91,7 @@ class Grant:
     to: frozenset[Who]
     is_kubeadms: bool
     """Whether it is what kubeadm makes under this name: that role, for those alone."""
+    created: datetime | None = None
 
     def __str__(self) -> str:
         """Say what it grants to whom."""
@@ -97,6 +103,17 @@ def doors_of_role(role: JsonObject) -> frozenset[Door]:
     """Tell what a ClusterRole lets pass."""
     rules = items(role, "rules")
     return frozenset(door for door in Door if any(_covers(rule, door) for rule in rules))
+
+
+def nominal_doors(role: JsonObject) -> frozenset[Door]:
+    """Tell what a ClusterRole lets pass, or will again: the API server restores its own roles when it starts."""
+    name = text(role, "metadata", "name")
+    return doors_of_role(role) | {door for door in Door if name == f"{_KUBEADM_ROLE}{door}"}
+
+
+def concerns_us(binding: JsonObject) -> bool:
+    """Tell whether a binding names bootstrap tokens, nodes or everybody."""
+    return any(_who(subject) for subject in items(binding, "subjects"))
 
 
 def grant_of(binding: JsonObject, doors_of: dict[str, frozenset[Door]]) -> Grant | None:
@@ -117,6 +134,7 @@ def grant_of(binding: JsonObject, doors_of: dict[str, frozenset[Door]]) -> Grant
         role=role,
         doors=doors,
         to=to,
+        created=moment(text(binding, "metadata", "creationTimestamp")),
         is_kubeadms=is_kubeadms and kubeadms is not None and all(who == frozenset({kubeadms[1]}) for who in found),
     )
 

@@ -1,9 +1,9 @@
-"""The controller ``hardening`` at work in each opted-in cluster: look, remove, look again, tell; then again later.
+"""The controller ``hardening`` at work in each opted-in cluster: one reconciler, and the watches that wake it.
 
-Promises: nothing is asked of a cluster before its control plane came up, nor while it is paused or on its way out; a
-look follows a change within seconds and otherwise after some minutes, and takes no more than a tenth of the time; what
-fails is tried again ever later. A kill at any instant costs nothing: each step begins with a look.
-Leaves to others: connections (``fleet``), facts (``survey``), what to do (``decide``), telling (``report``).
+Promises: the block stands in the way from the first second in which the cluster's API server answers, before its
+control plane counts as initialized; a permission or a certificate that appears is looked at within seconds, and
+otherwise everything is looked at after some minutes. When no policy selects the cluster any more, the block goes.
+Leaves to others: connections (``fleet``), what is done and said (``reconciler``).
 """
 
 from __future__ import annotations
@@ -13,47 +13,36 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime
 from typing import Final
 from weakref import WeakValueDictionary
 
-from nodeattest_controller.hardening.decide import Finding, Why, decide, is_initialized, not_initialized, unverified
-from nodeattest_controller.hardening.doors import Grant
-from nodeattest_controller.hardening.report import MANAGEMENT_REMEDY, REMEDY, Report
-from nodeattest_controller.hardening.survey import Survey
+from nodeattest_controller.hardening.reconciler import HardeningReconciler
+from nodeattest_controller.hardening.report import Report
 from nodeattest_controller.logs import fields
-from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.ownership import Ownership
 from nodeattest_controller.runtime.periodic import PeriodicReconciler, ResyncConfig
-from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_kube.client import ApiClient, ApiError
 
-__all__ = ["HardeningDuty"]
+__all__ = ["ClusterHardening", "HardeningDuty"]
 
 _LOG: Final = logging.getLogger(__name__)
-_LOOKS: Final = 4
-"""Looks in one run: after the removal of one binding, of the other, and two for an API server that lags behind."""
-_TELLS_AFTER: Final = 3
-"""Failures in a row after which the condition says that nobody knows; a short outage is no news."""
-
-
 _PACE: Final = ResyncConfig(period=300.0)
-"""kubeadm makes its bindings again at each upgrade (cmd/kubeadm/app/phases/upgrade/postupgrade.go)."""
-_SETTLE: Final = 1.0
-"""Seconds after a removal: API servers authorize from caches."""
-
-
-class _Untold(ApiError):
-    """The condition could not be written; that is logged already."""
+"""What no watch shows: other authorizers, and what a watch missed."""
+_FIRST_CONTACT: Final = 1.0
+"""Seconds between two attempts while the control plane is not initialized: kubeadm makes its bindings some seconds
+after the API server answers (cmd/kubeadm/app/cmd/init.go, the order of its phases)."""
+_FIRST_CONTACT_LIMIT: Final = 5.0
+"""Seconds that one such attempt may take."""
+_REMOVAL_LIMIT: Final = 5.0
+"""Seconds for taking the block away when a cluster is left."""
 
 
 class HardeningDuty:
-    """Makes the work of each cluster, and lets it hear of certificates."""
+    """Makes what works in each cluster, and lets it hear of certificates."""
 
     def __init__(
         self,
@@ -75,15 +64,29 @@ class HardeningDuty:
         self._pace = pace
         self._clock = clock
         self._chance = chance
-        self._works: WeakValueDictionary[ClusterKey, PeriodicReconciler] = WeakValueDictionary()
+        self._works: WeakValueDictionary[ClusterKey, ClusterHardening] = WeakValueDictionary()
 
-    def of(self, key: ClusterKey, client: ApiClient) -> PeriodicReconciler | None:
+    def of(self, key: ClusterKey, client: ApiClient) -> ClusterHardening | None:
         """Make the work of one connection; None where the controller does not run."""
         if not self._enabled:
             return None
-        survey = Survey(key, client, self._management.inventory, now=self._now, clock=self._clock)
-        looker = _Looker(key, survey, self._management, self._report, ownership=self._ownership)
-        work = PeriodicReconciler(looker, self._pace, clock=self._clock, chance=self._chance)
+
+        def hurry() -> None:
+            work.hurry()
+
+        reconciler = HardeningReconciler(
+            key,
+            client,
+            self._management,
+            self._report,
+            ownership=self._ownership,
+            now=self._now,
+            clock=self._clock,
+            hurry=hurry,
+        )
+        work = ClusterHardening(
+            reconciler, PeriodicReconciler(reconciler, self._pace, clock=self._clock, chance=self._chance)
+        )
         self._works[key] = work
         return work
 
@@ -97,92 +100,62 @@ class HardeningDuty:
         """Take no notice: a refusal opens and closes nothing."""
 
 
-class _Looker:
-    """One cluster's doors (``looks.Looker``)."""
+class ClusterHardening:
+    """What runs in one cluster (``fleet.duties.Work``)."""
 
-    def __init__(
-        self, key: ClusterKey, survey: Survey, management: ManagementCache, report: Report, *, ownership: Ownership
-    ) -> None:
-        self._key = key
-        self._survey = survey
-        self._management = management
-        self._report = report
-        self._ownership = ownership
+    def __init__(self, reconciler: HardeningReconciler, looks: PeriodicReconciler) -> None:
+        self._reconciler = reconciler
+        self._looks = looks
 
-    async def look(self) -> bool:
-        """Look, act, tell; a change, a certificate or the usual time brings the next look."""
-        cluster = self._standing()
-        finding = None if cluster is None else await self._found(cluster)
-        if finding is not None:
-            await self._tell(finding)
-        return False
+    @property
+    def synced(self) -> bool:
+        """Tell nothing of how requests are served."""
+        return True
 
-    async def failed(self, error: ApiError, failures: int, pause: float) -> None:
-        """Tell of a failure, a missing right at once."""
-        if isinstance(error, _Untold):
+    @property
+    def last_error(self) -> ApiError | None:
+        """None: what fails is told by the condition."""
+        return None
+
+    def changed(self) -> None:
+        """Look again soon."""
+        self._looks.changed()
+
+    def hurry(self) -> None:
+        """Look again at once."""
+        self._looks.hurry()
+
+    async def run(self) -> None:
+        """Serve until cancelled; takes the block away where no policy selects the cluster any more."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._install_at_first_contact())
+                tasks.create_task(self._looks.run())
+                for watch in self._reconciler.watches():
+                    tasks.create_task(watch)
+        finally:
+            await self._leave()
+
+    async def _install_at_first_contact(self) -> None:
+        """Try every second until the API server of a new cluster answers; afterwards each look sees to the block."""
+        while self._reconciler.is_unborn():
+            try:
+                async with asyncio.timeout(_FIRST_CONTACT_LIMIT):
+                    if await self._reconciler.install_block():
+                        self._looks.hurry()
+                        return
+            except (ApiError, TimeoutError):
+                pass  # the machine is booting
+            await asyncio.sleep(_FIRST_CONTACT)
+
+    async def _leave(self) -> None:
+        if not self._reconciler.is_left():
             return
-        _LOG.warning("cannot look after side doors", extra=fields(cluster=self._key, error=str(error), delay=pause))
-        with suppress(_Untold):
-            if isinstance(error, Forbidden):
-                await self._tell(unverified(f"{error}; {REMEDY}"))
-            elif failures >= _TELLS_AFTER:
-                await self._tell(unverified(f"the cluster does not answer: {error}"))
-
-    def _standing(self) -> JsonObject | None:
-        """Return the Cluster if it may be acted for now."""
-        cluster = self._management.cluster(self._key) if self._ownership.owns(self._key) else None
-        if cluster is None or self._management.is_paused(cluster):
-            return None
-        return None if "deletionTimestamp" in mapping(cluster, "metadata") else cluster
-
-    async def _found(self, cluster: JsonObject) -> Finding | None:
-        if not is_initialized(cluster):
-            return not_initialized()
-        finding: Finding | None = None
-        for look in range(_LOOKS):
-            if look:
-                await asyncio.sleep(_SETTLE)
-            enforce = self._enforces()
-            if enforce is None:
-                return None
-            if isinstance(enforce, Finding):
-                return enforce
-            decision = decide(await self._survey.look(enforce=enforce))
-            finding = decision.finding
-            if decision.remove and self._standing() is not None and self._enforces() is True:
-                for grant in decision.remove:
-                    await self._remove(grant)
-            elif finding.reason is not Why.FOREIGN_AUTHORIZER:
-                break  # of an authorizer it is told only when it says so again: its cache may lag behind
-        return finding
-
-    def _enforces(self) -> bool | Finding | None:
-        """Read the policy; None where there is none any more."""
-        cluster = self._management.cluster(self._key)
-        if cluster is None:
-            return None
         try:
-            return self._management.policy_of(cluster).enforce
-        except Unavailable:
-            return None
-        except Denied as denied:
-            return unverified(f"the policy cannot be used, so nothing is changed: {denied}")
-
-    async def _remove(self, grant: Grant) -> None:
-        try:
-            await self._survey.remove(grant)
-        except (NotFound, Conflict):
-            return  # somebody was faster: the next look sees what there is now
-        self._report.removed(self._key, grant)
-
-    async def _tell(self, finding: Finding) -> None:
-        """Write the condition; raises ``_Untold``."""
-        try:
-            await self._report.tell(self._key, finding)
-        except ApiError as error:
-            remedy = MANAGEMENT_REMEDY if isinstance(error, Forbidden) else ""
+            async with asyncio.timeout(_REMOVAL_LIMIT):
+                await self._reconciler.remove_block()
+        except (ApiError, TimeoutError) as error:
             _LOG.warning(
-                "cannot write the Cluster's condition",
-                extra=fields(cluster=self._key, error=str(error), finding=finding.reason, remedy=remedy),
+                "cannot take the block of in-tree approvals away; see docs/in-tree-certificates.md",
+                extra=fields(cluster=self._reconciler.key, error=str(error)),
             )
-            raise _Untold(error.status, error.reason, error.message) from error

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.hardening.decide import CONDITION, Finding, Why
+from nodeattest_controller.hardening.certificates import IssuedInTree
+from nodeattest_controller.hardening.decide import CONDITION, RUNBOOK, Finding, Why
 from nodeattest_controller.hardening.doors import Grant
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
@@ -25,7 +26,7 @@ from nodeattest_controller.runtime.objectref import cluster_ref
 from nodeattest_kube import paths
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["MANAGEMENT_REMEDY", "REMEDY", "REMOVED", "Report"]
+__all__ = ["ISSUED", "MANAGEMENT_REMEDY", "REMEDY", "REMOVED", "Report"]
 
 _LOG: Final = logging.getLogger(__name__)
 REMEDY: Final = (
@@ -34,7 +35,8 @@ REMEDY: Final = (
 )
 MANAGEMENT_REMEDY: Final = "apply manifests/rbac in the management cluster"
 REMOVED: Final = "SideDoorRemoved"
-_QUIET: Final = frozenset({Why.CLOSED, Why.NOT_INITIALIZED})
+ISSUED: Final = "InTreeCertificateIssued"
+_QUIET: Final = frozenset({Why.CLOSED, Why.NOT_INITIALIZED, Why.WAITING_FOR_CLUSTER_INFO})
 """Findings that are no warning."""
 
 
@@ -74,6 +76,16 @@ class Report:
         if cluster is not None:
             said = f"deleted ClusterRoleBinding {grant} in the workload cluster"
             self._events.record(cluster_ref(cluster), "Normal", REMOVED, said)
+
+    def issued(self, key: ClusterKey, issued: IssuedInTree) -> None:
+        """Tell of a certificate that no attestation covers; when it is issued, the Event has its serial and end."""
+        if issued.serial:
+            self._metrics.in_tree_certificate(key)
+        said = f"the in-tree signer's approval was given without attestation: {issued}; see {RUNBOOK}"
+        _LOG.warning("a certificate was issued past attestation", extra=fields(cluster=key, certificate=str(issued)))
+        cluster = self._management.cluster(key)
+        if cluster is not None:
+            self._events.record(cluster_ref(cluster), "Warning", ISSUED, said)
 
 
 def _path(cluster: JsonObject) -> str:

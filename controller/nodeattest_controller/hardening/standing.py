@@ -7,7 +7,7 @@ is missing here, for whatever reason, leaves the rotation as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -31,10 +31,13 @@ class Census:
     unattested: int = 0
     names: tuple[str, ...] = ()
     """The first of those that are not in the ledger."""
+    created: dict[str, datetime | None] = field(default_factory=dict[str, "datetime | None"])
+    """When each was."""
 
-    def count(self, name: str, *, attested: bool) -> None:
+    def count(self, name: str, *, attested: bool, created: datetime | None = None) -> None:
         """Count one Node."""
         self.nodes += 1
+        self.created[name] = created
         if not attested:
             self.unattested += 1
             if len(self.names) < NAMED:

@@ -25,16 +25,16 @@ from nodeattest_controller.hardening.doors import (
     Grant,
     Who,
     bootstrap_groups_of,
-    doors_of_role,
     grant_of,
+    nominal_doors,
 )
 from nodeattest_controller.hardening.standing import Census, is_attested
-from nodeattest_controller.model.objects import flag, items, text
+from nodeattest_controller.model.objects import flag, items, moment, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.list_limit import MOST, ListLimit
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, authenticating_groups
 from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, Forbidden
+from nodeattest_kube.client import ApiClient, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP
 
@@ -44,6 +44,7 @@ _REVIEWS: Final = paths.collection_path("authorization.k8s.io", "v1", "subjectac
 _ROLES: Final = paths.collection_path(RBAC_GROUP, "v1", "clusterroles")
 _BINDINGS: Final = (RBAC_GROUP, "v1", "clusterrolebindings")
 _TOKENS: Final = paths.core_path("secrets", namespace=NAMESPACE)
+_CLUSTER_INFO: Final = paths.core_path("configmaps", "cluster-info", namespace="kube-public")
 _NO_QUERY: Final[Mapping[str, str]] = {}
 _AUTHENTICATED: Final = "system:authenticated"
 _TOKEN_USER: Final = f"{BOOTSTRAP_USER_PREFIX}000000"
@@ -82,23 +83,41 @@ class Survey:
 
     async def look(self, *, enforce: bool) -> Facts:
         """Gather the facts; raises ApiError."""
-        grants, groups = await self._grants()
+        grants, groups, born = await self._grants()
         groups |= await self._groups_of_tokens()
         passes = await self._passes(groups)
         renewing = any(Who.NODES in grant.to for grant in grants)
-        return Facts(grants=grants, passes=passes, census=await self._count(anew=renewing), enforce=enforce)
+        census = await self._count(anew=renewing)
+        return Facts(grants=grants, passes=passes, census=census, enforce=enforce, born=born)
+
+    async def has_cluster_info(self) -> bool:
+        """Tell whether kubeadm has come to the end of its phase ``bootstrap-token``; raises ApiError.
+
+        What is looked at afterwards holds its bindings (cmd/kubeadm/app/cmd/phases/init/bootstraptoken.go).
+        """
+        try:
+            await self._client.get(_CLUSTER_INFO)
+        except NotFound:
+            return False
+        return True
 
     async def remove(self, grant: Grant) -> None:
         """Delete exactly the binding that was judged; raises Conflict where it changed, NotFound where it is gone."""
         path = paths.object_path(*_BINDINGS, grant.name)
         await self._client.delete(path, uid=grant.uid, resource_version=grant.resource_version)
 
-    async def _grants(self) -> tuple[tuple[Grant, ...], set[str]]:
-        """Resolve every ClusterRoleBinding; also returns the groups of bootstrap tokens that any of them names."""
+    async def _grants(self) -> tuple[tuple[Grant, ...], set[str], datetime | None]:
+        """Resolve every ClusterRoleBinding; also returns the groups of bootstrap tokens that any of them names.
+
+        And the time of the oldest ClusterRole: the API server makes some when it first starts.
+        """
         doors_of: dict[str, frozenset[Door]] = {}
+        born: datetime | None = None
         kept = ListLimit("ClusterRoles", self._most)
         async for role in self._items(_ROLES):
-            doors, name = doors_of_role(role), text(role, "metadata", "name")
+            doors, name = nominal_doors(role), text(role, "metadata", "name")
+            created = moment(text(role, "metadata", "creationTimestamp"))
+            born = created if born is None or (created is not None and created < born) else born
             if doors:
                 kept.take(name)
                 doors_of[name] = doors
@@ -113,7 +132,7 @@ class Survey:
             if grant is not None and (len(grants) < MAX_GRANTS or grant.is_kubeadms):
                 kept.take(grant.name, grant.role, grant.uid, grant.resource_version)
                 grants.append(grant)
-        return tuple(grants), groups
+        return tuple(grants), groups, born
 
     async def _groups_of_tokens(self) -> set[str]:
         """Read the groups that living tokens give; without the right to, none, and it is not tried again."""
@@ -158,10 +177,12 @@ class Survey:
         """Count the Nodes; where nothing depends on it, an older count will do, for a list of Nodes is large."""
         if not anew and self._counted is not None and self._clock() - self._counted[0] < COUNT_PERIOD:
             return self._counted[1]
-        census, now = Census(), self._now()
+        census, now, limit = Census(), self._now(), ListLimit("Nodes", self._most)
         async for node in self._items(paths.core_path("nodes")):
             name = text(node, "metadata", "name")
-            census.count(name, attested=is_attested(node, self._key, self._inventory, now))
+            attested = is_attested(node, self._key, self._inventory, now)
+            limit.take(name)
+            census.count(name, attested=attested, created=moment(text(node, "metadata", "creationTimestamp")))
         self._counted = (self._clock(), census)
         return census
 

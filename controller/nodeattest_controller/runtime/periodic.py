@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -30,6 +31,8 @@ class ResyncConfig:
     period: float = 60.0
     gap: float = 10.0
     """Between two looks at least, however much changes."""
+    urgent: float = 1.0
+    """The same, where ``hurry`` was called."""
     retry: float = 5.0
     """After a failure; doubled each time, up to ``longest``."""
     longest: float = 300.0
@@ -58,6 +61,7 @@ class PeriodicReconciler:
         self._clock = clock
         self._chance = chance
         self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
         self._failures = 0
 
     @property
@@ -74,21 +78,33 @@ class PeriodicReconciler:
         """Look again soon."""
         self._wake.set()
 
+    def hurry(self) -> None:
+        """Look again after ``urgent`` seconds, whatever the last look cost, and though it failed."""
+        self._urgent.set()
+        self._wake.set()
+
     async def run(self) -> None:
         """Serve until cancelled."""
         await asyncio.sleep(self._pace.spread * self._chance())
         while True:
             self._wake.clear()
+            self._urgent.clear()
             begun = self._clock()
             pause = await self._once() * (0.8 + 0.4 * self._chance())
             if self._failures:
-                await asyncio.sleep(pause)
+                await self._rest(pause)
                 continue
-            await asyncio.sleep(max(min(self._pace.gap, pause), _SHARE * (self._clock() - begun)))
+            await self._rest(max(min(self._pace.gap, pause), _SHARE * (self._clock() - begun)))
             try:
                 await asyncio.wait_for(self._wake.wait(), pause)
             except TimeoutError:
                 continue
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait so long, or for ``urgent`` seconds where it is urgent."""
+        await asyncio.sleep(min(self._pace.urgent, seconds))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._urgent.wait(), max(0.0, seconds - self._pace.urgent))
 
     async def _once(self) -> float:
         """Look; returns how long to wait."""

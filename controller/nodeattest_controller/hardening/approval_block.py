@@ -1,0 +1,205 @@
+"""What keeps bootstrap tokens from the in-tree signer in a workload cluster, before kubeadm grants them its approval.
+
+Two ways, by what the API server has (ADR 34):
+1. Kubernetes 1.30 and later: a ValidatingAdmissionPolicy of a fixed name refuses to create such a request at all.
+2. Before: the ClusterRole that kubeadm binds is emptied, and annotated so that the API server leaves it so.
+Each is verified after it was installed: ``in_force`` makes a dry run against the first, and reads the second.
+Leaves to others: when to install and to remove, and what is granted by other roles (``survey``).
+Sources: kubernetes staging/src/k8s.io/api/admissionregistration/v1/types.go and apiserver/pkg/admission/plugin/policy/
+validating/dispatcher.go (the words of a refusal); rbac/v1/types.go (AutoUpdateAnnotationKey) and
+plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go (the ClusterRole's rule).
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from nodeattest_controller.hardening.doors import BOOTSTRAP_GROUP, CSR_GROUP, CSR_RESOURCE, NODE_CLIENT_ROLE, RBAC_GROUP
+from nodeattest_controller.hardening.doors import doors_of_role as permissions_of_role
+from nodeattest_controller.model.objects import items, mapping, text, text_map
+from nodeattest_kube import paths
+from nodeattest_kube.client import AlreadyExists, ApiClient, Forbidden, Invalid, NotFound
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+
+__all__ = ["CHECK_NAME", "EXPRESSION", "IN_TREE_SIGNER", "POLICY_NAME", "ApprovalBlock"]
+
+IN_TREE_SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
+POLICY_NAME: Final = "nodeattest-refuse-in-tree-bootstrap"
+"""Of the policy and of its binding."""
+CHECK_NAME: Final = "nodeattest-admission-check"
+"""Of the request that is filed as a dry run, and refused, where the policy is in force."""
+EXPRESSION: Final = (
+    f"object.spec.signerName != '{IN_TREE_SIGNER}' || !("
+    f"(has(request.userInfo.groups) && '{BOOTSTRAP_GROUP}' in request.userInfo.groups)"
+    f" || (has(request.dryRun) && request.dryRun && object.metadata.name == '{CHECK_NAME}'))"
+)
+"""The check has a clause in the same expression: its refusal proves that this expression is evaluated."""
+_ADMISSION: Final = ("admissionregistration.k8s.io", "v1")
+_POLICIES: Final = "validatingadmissionpolicies"
+_BINDINGS: Final = "validatingadmissionpolicybindings"
+_ROLE: Final = paths.object_path(RBAC_GROUP, "v1", "clusterroles", NODE_CLIENT_ROLE)
+_AUTO_UPDATE: Final = "rbac.authorization.kubernetes.io/autoupdate"
+_SUSPENDED: Final = "attestation.cluster.x-k8s.io/suspended"
+_ROLE_RULES: Final[list[JsonValue]] = [
+    {"apiGroups": [CSR_GROUP], "resources": [f"{CSR_RESOURCE}/nodeclient"], "verbs": ["create"]}
+]
+
+
+class ApprovalBlock:
+    """Installs, verifies and removes the block in one workload cluster."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+        self._request = _check_request()
+        self._stored: dict[str, JsonObject] = {}
+        """Our objects' specs as the API server completed them, by resource."""
+
+    async def install(self) -> None:
+        """Bring the block about, or restore it; raises ApiError."""
+        if await self._serves_admission_policies():
+            await self._apply(_POLICIES, _policy())
+            await self._apply(_BINDINGS, _binding())
+        else:
+            await self._suspend_role()
+
+    async def in_force(self) -> bool:
+        """Tell whether the API server refuses, or grants nothing by the role; raises ApiError."""
+        if not await self._serves_admission_policies():
+            return not permissions_of_role(await self._client.get(_ROLE))
+        path = paths.collection_path(CSR_GROUP, "v1", CSR_RESOURCE)
+        try:
+            await self._client.create(f"{path}?dryRun=All", self._request)
+        except (Forbidden, Invalid) as refusal:
+            if f"ValidatingAdmissionPolicy '{POLICY_NAME}'" in refusal.message:
+                return True
+            raise
+        return False
+
+    async def remove(self) -> None:
+        """Take the block away, where there is one; raises ApiError.
+
+        The role's rule comes back at once where our account may write it, and else when an API server starts next.
+        """
+        if await self._serves_admission_policies():
+            for resource in (_BINDINGS, _POLICIES):
+                await self._delete(paths.object_path(*_ADMISSION, resource, POLICY_NAME))
+        role = await self._client.get(_ROLE)
+        if _SUSPENDED not in text_map(role, "metadata", "annotations"):
+            return
+        unmarked = _role_patch(role, {_AUTO_UPDATE: "true", _SUSPENDED: None})
+        try:
+            await self._client.merge_patch(_ROLE, {**unmarked, "rules": _ROLE_RULES})
+        except Forbidden:
+            await self._client.merge_patch(_ROLE, unmarked)
+
+    async def _serves_admission_policies(self) -> bool:
+        try:
+            served = await self._client.get(paths.api_group(*_ADMISSION))
+        except NotFound:
+            return False
+        return any(text(resource, "name") == _POLICIES for resource in items(served, "resources"))
+
+    async def _apply(self, resource: str, wanted: JsonObject) -> None:
+        """Create the object of our name, or put it right where its spec is another."""
+        path = paths.object_path(*_ADMISSION, resource, POLICY_NAME)
+        try:
+            found = await self._client.get(path)
+        except NotFound:
+            try:
+                made = await self._client.create(paths.collection_path(*_ADMISSION, resource), wanted)
+            except AlreadyExists:
+                made = await self._client.get(path)
+            self._stored[resource] = mapping(made, "spec") if _holds(made, wanted) else {}
+            return
+        spec = mapping(found, "spec")
+        if spec == self._stored.get(resource) or spec == wanted["spec"]:
+            return
+        version: JsonObject = {"name": POLICY_NAME, "resourceVersion": text(found, "metadata", "resourceVersion")}
+        replaced = await self._client.replace(path, {**wanted, "metadata": version})
+        self._stored[resource] = mapping(replaced, "spec")
+
+    async def _delete(self, path: str) -> None:
+        try:
+            await self._client.get(path)
+            await self._client.delete(path)
+        except NotFound:
+            return
+
+    async def _suspend_role(self) -> None:
+        role = await self._client.get(_ROLE)
+        marks = text_map(role, "metadata", "annotations")
+        if marks.get(_AUTO_UPDATE) == "false" and not items(role, "rules"):
+            return
+        patch = _role_patch(role, {_AUTO_UPDATE: "false", _SUSPENDED: "true"})
+        await self._client.merge_patch(_ROLE, {**patch, "rules": []})
+
+
+def _holds(made: JsonObject, wanted: JsonObject) -> bool:
+    """Tell whether the server kept every field as it was sent."""
+    sent, spec = mapping(wanted, "spec"), mapping(made, "spec")
+    return all(spec.get(name) == value for name, value in sent.items())
+
+
+def _role_patch(role: JsonObject, annotations: JsonObject) -> JsonObject:
+    version = text(role, "metadata", "resourceVersion")
+    return {"metadata": {"resourceVersion": version, "annotations": annotations}}
+
+
+def _policy() -> JsonObject:
+    """Make the policy, with the defaults of the API server written out, so that it can be compared."""
+    rule: JsonObject = {
+        "apiGroups": [CSR_GROUP],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": [CSR_RESOURCE],
+        "scope": "*",
+    }
+    message = f"nodes of this cluster join by attestation: bootstrap tokens file no requests for {IN_TREE_SIGNER}"
+    return {
+        "apiVersion": "/".join(_ADMISSION),
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": POLICY_NAME},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": {},
+                "objectSelector": {},
+                "resourceRules": [rule],
+            },
+            "validations": [{"expression": EXPRESSION, "message": message, "reason": "Forbidden"}],
+        },
+    }
+
+
+def _binding() -> JsonObject:
+    return {
+        "apiVersion": "/".join(_ADMISSION),
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": POLICY_NAME},
+        "spec": {"policyName": POLICY_NAME, "validationActions": ["Deny"]},
+    }
+
+
+def _check_request() -> JsonObject:
+    """Make the request of the dry run: valid, and none that the in-tree approver would recognize (it has no O)."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, CHECK_NAME)])
+    key = ec.generate_private_key(ec.SECP256R1())
+    csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    return {
+        "apiVersion": f"{CSR_GROUP}/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": CHECK_NAME},
+        "spec": {
+            "signerName": IN_TREE_SIGNER,
+            "usages": ["digital signature", "key encipherment", "client auth"],
+            "request": base64.b64encode(csr.public_bytes(Encoding.PEM)).decode(),
+        },
+    }

@@ -1,0 +1,298 @@
+"""What the in-tree signer issued in a workload cluster, and which of it no attestation covers.
+
+Requests are recorded as they appear, since kube-controller-manager deletes them an hour after they were answered: a
+certificate that slipped through stays valid, and stays reported, when its request is gone.
+A certificate counts when its request was made after the policy (and after what an operator said was dealt with), and:
+1. no ledger of the node that it names holds its key, and 2. it is no renewal by a node for itself that is not in the
+ledger, or whose Node is older than that time: those are counted as Nodes (``standing``).
+Leaves to others: what the condition says of it (``decide``), Events and metrics (``report``).
+Sources: kubernetes pkg/controller/certificates/cleaner/cleaner.go (approvedExpiration), approver/sarapprove.go.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID
+
+from nodeattest_controller.hardening.approval_block import IN_TREE_SIGNER
+from nodeattest_controller.hardening.doors import CSR_GROUP, CSR_RESOURCE
+from nodeattest_controller.hardening.rbac_watch import trouble_of
+from nodeattest_controller.model.objects import condition, flag, items, moment, rfc3339, text
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.reflector import Reflector
+from nodeattest_providers.names import NODE_USER_PREFIX, NodeName, Purpose
+
+__all__ = ["CertificateLog", "IssuedInTree", "UncoveredCertificates", "is_covered"]
+
+KEPT_BY_CLEANER: Final = timedelta(hours=1)
+"""How long an answered request is kept (cleaner.go, approvedExpiration)."""
+MAX_GAP: Final = 50 * 60.0
+"""Seconds without contact after which requests may have come and gone; contact is sampled every some minutes."""
+MAX_REQUESTS: Final = 20_000
+"""Requests of one cluster that are recorded; a list that is longer is an error, and nothing is called closed."""
+MAX_BYTES: Final = 64 << 20
+NAMED: Final = 10
+"""Certificates that a message names."""
+_MAX_PEM: Final = 32 * 1024
+"""Characters of base64; the signer's certificates have some 1,500."""
+_UNREADABLE: Final = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedInTree:
+    """One request that the in-tree signer's approver approved."""
+
+    request: str
+    uid: str
+    username: str
+    """Who asked."""
+    node_name: str
+    """Whom the certificate, or before there is one the request, names."""
+    spki: str
+    """``sha256:<hex>`` of its key."""
+    serial: str
+    """Hexadecimal; empty until the certificate is issued."""
+    not_after: datetime | None
+    created: datetime | None
+
+    @property
+    def renews_itself(self) -> bool:
+        """Whether a node asked for its own name."""
+        return self.username == f"{NODE_USER_PREFIX}{self.node_name}"
+
+    def __str__(self) -> str:
+        """Say what was issued to whom, and until when it is good."""
+        if not self.serial:
+            return f"{self.node_name} (approved, not issued yet, request {self.request})"
+        end = rfc3339(self.not_after) if self.not_after else _UNREADABLE
+        return f"{self.node_name} (serial {self.serial}, until {end}, request {self.request} of {self.username})"
+
+
+@dataclass(slots=True)
+class UncoveredCertificates:
+    """What was found of them, in bounded memory."""
+
+    count: int = 0
+    named: dict[str, str] = field(default_factory=dict[str, str])
+    """The first of them, by the UID of the request."""
+    last_end: datetime | None = None
+    last_created: datetime | None = None
+    earlier: str = ""
+    """What the condition said of them when this controller began."""
+    earlier_told: datetime | None = None
+
+    def add(self, found: IssuedInTree, *, is_new: bool) -> None:
+        """Count one more, or take in that one which was approved is issued now."""
+        self.count += is_new
+        if len(self.named) < NAMED or found.uid in self.named:
+            self.named[found.uid] = str(found)
+        ends = [end for end in (self.last_end, found.not_after) if end is not None]
+        self.last_end = max(ends) if ends else None
+        times = [created for created in (self.last_created, found.created) if created is not None]
+        self.last_created = max(times) if times else None
+
+    def accept(self, until: datetime | None) -> None:
+        """Forget what an operator says is dealt with: all of it, or nothing."""
+        if until is None:
+            return
+        if self.count and self.last_created is not None and self.last_created < until:
+            self.count, self.named, self.last_end, self.last_created = 0, {}, None, None
+        if self.earlier_told is not None and self.earlier_told < until:
+            self.earlier, self.earlier_told = "", None
+
+    def __bool__(self) -> bool:
+        return self.count > 0 or bool(self.earlier)
+
+    def __str__(self) -> str:
+        """Say how many, the first of them by name, and when the last one ends."""
+        if not self.count:
+            return self.earlier
+        more = f" and {self.count - len(self.named)} more" if self.count > len(self.named) else ""
+        end = rfc3339(self.last_end) if self.last_end else _UNREADABLE
+        return (
+            f"the in-tree signer's approval was given {self.count} times for names or keys that no attestation covers: "
+            f"{', '.join(self.named.values())}{more}; the last certificate ends {end}"
+        )
+
+
+class CertificateLog:
+    """The requests of one workload cluster for the in-tree signer, watched."""
+
+    def __init__(
+        self,
+        key: ClusterKey,
+        client: ApiClient,
+        inventory: Inventory,
+        *,
+        now: Callable[[], datetime],
+        clock: Callable[[], float] = time.monotonic,
+        wake: Callable[[], None],
+    ) -> None:
+        """``wake`` is called when a request was approved or issued."""
+        self._key = key
+        self._inventory = inventory
+        self._now = now
+        self._clock = clock
+        self._wake = wake
+        self._judged: dict[str, tuple[str, bool]] = {}
+        """By name of a request that is still there: its UID, and whether its certificate was issued when judged."""
+        self._observed_from: datetime | None = None
+        self._contact = float("-inf")
+        self._passed_over = 0
+        """Requests that were too large to be read."""
+        self.found = UncoveredCertificates()
+        self._reflector = Reflector(
+            client,
+            paths.collection_path(CSR_GROUP, "v1", CSR_RESOURCE),
+            on_change=self._changed,
+            query={"fieldSelector": f"spec.signerName={IN_TREE_SIGNER}"},
+            transform=_summary,
+            max_objects=MAX_REQUESTS,
+            max_bytes=MAX_BYTES,
+            clock=clock,
+        )
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        await self._reflector.run()
+
+    def trouble(self) -> str:
+        """Say what keeps the requests from being followed; empty while nothing does."""
+        return trouble_of(self._reflector)
+
+    def observed_from(self) -> datetime | None:
+        """Say from when on every request is on record; None while that cannot be said.
+
+        Called at each look, it notices a gap in the watch that was too long: what came and went in it is unknown.
+        """
+        contact, last = self._reflector.last_contact, self._contact
+        if not self._reflector.synced or self._clock() - contact > MAX_GAP:
+            return None
+        self._contact = contact
+        if self._observed_from is None or contact - last > MAX_GAP:
+            self._observed_from = self._now() - timedelta(seconds=self._clock() - contact) - KEPT_BY_CLEANER
+        if self._reflector.passed_over > self._passed_over:
+            self._passed_over = self._reflector.passed_over
+            self._observed_from = self._now()
+        return self._observed_from
+
+    def review(self, since: datetime, nodes: Mapping[str, datetime | None] | None) -> Iterator[IssuedInTree]:
+        """Take account of what was approved, and yield what was issued, that no attestation covers: each once.
+
+        ``nodes`` tells when each Node was created; without it renewals of attested nodes wait to be judged.
+        """
+        for value in list(self._reflector.values()):
+            issued = _parsed(value)
+            if issued is None or self._judged.get(issued.request) == (issued.uid, bool(issued.serial)):
+                continue
+            is_new = self._judged.get(issued.request, ("", False))[0] != issued.uid
+            if issued.created is not None and issued.created < since:
+                continue
+            if is_covered(issued, self._key, self._inventory):
+                continue
+            if issued.renews_itself and (nodes is None or _is_older(nodes.get(issued.node_name), since)):
+                continue
+            self._judged[issued.request] = (issued.uid, bool(issued.serial))
+            self.found.add(issued, is_new=is_new)
+            if issued.serial:
+                yield issued
+
+    def _changed(self, name: str, value: JsonObject | None) -> None:
+        if value is None:
+            self._judged.pop(name, None)
+        elif flag(value, "approved"):
+            self._wake()
+
+
+def is_covered(issued: IssuedInTree, cluster: ClusterKey, inventory: Inventory) -> bool:
+    """Tell whether an attestation accounts for a certificate, or a node without one renewed its own."""
+    holders = inventory.holders(cluster, NodeName(issued.node_name))
+    if any(ledger.entry_for(issued.spki, purpose) is not None for ledger in holders for purpose in Purpose):
+        return True
+    return not holders and issued.renews_itself
+
+
+def _is_older(created: datetime | None, since: datetime) -> bool:
+    return created is not None and created < since
+
+
+def _summary(csr: JsonObject) -> JsonObject:
+    """Keep what matters of a request: whoever files one decides how large it is."""
+    meta: JsonObject = {
+        name: text(csr, "metadata", name)[:1024] for name in ("name", "uid", "resourceVersion", "creationTimestamp")
+    }
+    approved = condition(items(csr, "status", "conditions"), "Approved") is not None
+    certificate = text(csr, "status", "certificate")
+    kept: JsonObject = {"metadata": meta, "approved": approved or bool(certificate)}
+    if not approved and not certificate:
+        return kept
+    kept["username"] = text(csr, "spec", "username")[:256]
+    kept |= _certified(certificate) if certificate else _requested(text(csr, "spec", "request"))
+    return kept
+
+
+def _certified(encoded: str) -> JsonObject:
+    """Read the certificate; one that cannot be read is reported, too."""
+    try:
+        certificate = x509.load_pem_x509_certificate(_decoded(encoded))
+        return {
+            **_named(certificate),
+            "serial": f"{certificate.serial_number:x}",
+            "notAfter": rfc3339(certificate.not_valid_after_utc),
+        }
+    except (ValueError, TypeError, UnsupportedAlgorithm, OverflowError):
+        return {"node": _UNREADABLE, "serial": _UNREADABLE}
+
+
+def _requested(encoded: str) -> JsonObject:
+    try:
+        return _named(x509.load_pem_x509_csr(_decoded(encoded)))
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return {"node": _UNREADABLE}
+
+
+def _decoded(encoded: str) -> bytes:
+    if len(encoded) > _MAX_PEM:
+        raise ValueError("too long")
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except binascii.Error:
+        raise ValueError("no base64") from None
+
+
+def _named(found: x509.Certificate | x509.CertificateSigningRequest) -> JsonObject:
+    """Read name and key; of several names the last counts (Go's crypto/x509/pkix)."""
+    names = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    name = names[-1].value if names else ""
+    spki = found.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    node = name.removeprefix(NODE_USER_PREFIX) if isinstance(name, str) else ""
+    return {"node": node[:253] or _UNREADABLE, "spki": f"sha256:{hashlib.sha256(spki).hexdigest()}"}
+
+
+def _parsed(value: JsonObject) -> IssuedInTree | None:
+    if not flag(value, "approved"):
+        return None
+    return IssuedInTree(
+        request=text(value, "metadata", "name"),
+        uid=text(value, "metadata", "uid"),
+        username=text(value, "username"),
+        node_name=text(value, "node"),
+        spki=text(value, "spki"),
+        serial=text(value, "serial"),
+        not_after=moment(text(value, "notAfter")),
+        created=moment(text(value, "metadata", "creationTimestamp")),
+    )

@@ -1,0 +1,83 @@
+"""Watches ClusterRoles and ClusterRoleBindings of a workload cluster, so that a new permission is seen within seconds.
+
+Promises: of each object is kept only whether it matters; a change that does calls ``on_grant`` at once.
+Leaves to others: what is granted to whom, which is read anew (``survey``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from nodeattest_controller.hardening.doors import RBAC_GROUP, concerns_us, doors_of_role
+from nodeattest_controller.model.objects import flag, mapping, text
+from nodeattest_controller.runtime.list_limit import MOST
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, Forbidden
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.reflector import Reflector
+
+__all__ = ["RBACWatch", "trouble_of"]
+
+_MAX_BYTES: Final = 64 << 20
+MAX_SILENCE: Final = 300.0
+"""Seconds without contact after which a watch counts as broken; a healthy one has bookmarks or ends each minute."""
+
+
+class RBACWatch:
+    """The two watches of one cluster."""
+
+    def __init__(self, client: ApiClient, *, on_grant: Callable[[], None]) -> None:
+        self._on_grant = on_grant
+        kinds = {"clusterroles": _role, "clusterrolebindings": _binding}
+        self._reflectors = [
+            Reflector(
+                client,
+                paths.collection_path(RBAC_GROUP, "v1", resource),
+                on_change=self._changed,
+                transform=keep,
+                max_objects=MOST,
+                max_bytes=_MAX_BYTES,
+            )
+            for resource, keep in kinds.items()
+        ]
+
+    def trouble(self) -> str:
+        """Say what keeps one of the two from being followed; empty while nothing does."""
+        return next((found for one in self._reflectors if (found := trouble_of(one))), "")
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self._reflectors:
+                tasks.create_task(reflector.run())
+
+    def _changed(self, _name: str, value: JsonObject | None) -> None:
+        if value is not None and flag(value, "matters"):
+            self._on_grant()
+
+
+def trouble_of(reflector: Reflector) -> str:
+    """Say what keeps a collection from being followed; a watch that just ended is no trouble."""
+    error = reflector.last_error
+    if isinstance(error, Forbidden) or not reflector.synced:
+        return str(error) if error is not None else "the first list is not complete yet"
+    return f"no contact for minutes: {error}" if time.monotonic() - reflector.last_contact > MAX_SILENCE else ""
+
+
+def _role(role: JsonObject) -> JsonObject:
+    return _kept(role, matters=bool(doors_of_role(role)))
+
+
+def _binding(binding: JsonObject) -> JsonObject:
+    return _kept(binding, matters=concerns_us(binding))
+
+
+def _kept(found: JsonObject, *, matters: bool) -> JsonObject:
+    meta = mapping(found, "metadata")
+    return {
+        "metadata": {name: text(meta, name) for name in ("name", "uid", "resourceVersion")},
+        "matters": matters,
+    }

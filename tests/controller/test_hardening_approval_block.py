@@ -1,0 +1,163 @@
+"""The block of in-tree approvals: in force against bootstrap tokens alone, verified, and removed."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Mapping
+from uuid import uuid4
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from nodeattest_controller.hardening.approval_block import (
+    CHECK_NAME,
+    EXPRESSION,
+    IN_TREE_SIGNER,
+    POLICY_NAME,
+    ApprovalBlock,
+)
+from nodeattest_controller.hardening.doors import NODE_CLIENT_ROLE, doors_of_role, nominal_doors
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.control_plane import ControlPlane
+
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+POLICY = f"{ADMISSION}/validatingadmissionpolicies/{POLICY_NAME}"
+BINDING = f"{ADMISSION}/validatingadmissionpolicybindings/{POLICY_NAME}"
+ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{NODE_CLIENT_ROLE}"
+CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+BOOTSTRAPPERS = ("system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token")
+
+
+def has_admission_policies(plane: ControlPlane) -> bool:
+    try:
+        served = plane.client().get(ADMISSION)
+    except ApiRefusal:
+        return False
+    return "validatingadmissionpolicies" in str(served)
+
+
+@pytest.fixture
+def with_policies(control_plane: ControlPlane) -> ControlPlane:
+    """Return an API server of Kubernetes 1.30 or later."""
+    if not has_admission_policies(control_plane):
+        pytest.skip("this API server has no ValidatingAdmissionPolicy (Kubernetes 1.30 has it first)")
+    return control_plane
+
+
+@pytest.fixture
+async def block(control_plane: ControlPlane) -> AsyncIterator[ApprovalBlock]:
+    """Make a block, which is removed at the end."""
+    async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
+        made = ApprovalBlock(client)
+        yield made
+        await made.remove()
+
+
+def file_request(
+    plane: ControlPlane, groups: tuple[str, ...], signer: str = IN_TREE_SIGNER, *, name: str = "", query: str = ""
+) -> int:
+    """File a request as somebody; returns the status."""
+    names = [
+        x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+        x509.NameAttribute(NameOID.COMMON_NAME, "system:node:n"),
+    ]
+    key = ec.generate_private_key(ec.SECP256R1())
+    csr = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(names)).sign(key, hashes.SHA256())
+    body: JsonMap = {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": name or f"tests-{uuid4().hex[:8]}"},
+        "spec": {
+            "signerName": signer,
+            "usages": ["digital signature", "key encipherment", "client auth"],
+            "request": base64.b64encode(csr.public_bytes(Encoding.PEM)).decode(),
+        },
+    }
+    try:
+        plane.client(plane.client_kubeconfig(f"tests-{len(groups)}", groups)).create(CSRS + query, body)
+    except ApiRefusal as refusal:
+        return refusal.code
+    return 201
+
+
+async def test_it_is_in_force_once_installed_and_gone_once_removed(
+    control_plane: ControlPlane, block: ApprovalBlock
+) -> None:
+    assert not await block.in_force()
+    await block.install()
+    assert await block.in_force()
+    await block.install()
+    assert await block.in_force()
+    await block.remove()
+    assert not await block.in_force()
+    await block.remove()
+    assert doors_of_role(control_plane.client().get(ROLE))
+
+
+@pytest.mark.parametrize("signer", [IN_TREE_SIGNER, "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm"])
+@pytest.mark.parametrize("groups", [("system:masters", *BOOTSTRAPPERS), ("system:masters",)])
+async def test_the_policy_refuses_bootstrap_tokens_the_in_tree_signer_and_nobody_anything_else(
+    with_policies: ControlPlane, block: ApprovalBlock, groups: tuple[str, ...], signer: str
+) -> None:
+    await block.install()
+    refused = BOOTSTRAPPERS[0] in groups and signer == IN_TREE_SIGNER
+    assert file_request(with_policies, groups, signer) == (403 if refused else 201)
+
+
+async def test_the_check_itself_is_refused_as_a_dry_run_only_and_leaves_nothing(
+    with_policies: ControlPlane, block: ApprovalBlock
+) -> None:
+    await block.install()
+    assert await block.in_force()
+    with pytest.raises(ApiRefusal):
+        with_policies.client().get(f"{CSRS}/{CHECK_NAME}")
+    assert file_request(with_policies, ("system:masters",), name=CHECK_NAME, query="?dryRun=All") == 403
+    assert file_request(with_policies, ("system:masters",), name="other", query="?dryRun=All") == 201
+
+
+@pytest.mark.parametrize(
+    ("path", "patch"),
+    [
+        (BINDING, {"spec": {"validationActions": ["Audit"]}}),
+        (POLICY, {"spec": {"failurePolicy": "Ignore"}}),
+        (POLICY, {"spec": {"matchConstraints": {"resourceRules": []}}}),
+    ],
+)
+async def test_what_somebody_changed_is_put_right(
+    with_policies: ControlPlane, block: ApprovalBlock, path: str, patch: Mapping[str, object]
+) -> None:
+    await block.install()
+    before = map_at(with_policies.client().get(path), "spec")
+    with_policies.client().patch(path, dict(patch))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - JSON
+    await block.install()
+    assert map_at(with_policies.client().get(path), "spec") == before
+    assert await block.in_force()
+
+
+async def test_before_kubernetes_1_30_the_role_is_emptied_and_stays_so(
+    control_plane: ControlPlane, block: ApprovalBlock
+) -> None:
+    if has_admission_policies(control_plane):
+        pytest.skip("this API server has ValidatingAdmissionPolicy")
+    await block.install()
+    role = control_plane.client().get(ROLE)
+    assert not doors_of_role(role)
+    assert nominal_doors(role)  # a binding to it is a finding all the same
+    assert text_at(role, "metadata", "annotations", "rbac.authorization.kubernetes.io/autoupdate") == "false"
+
+
+def test_the_expression_names_the_signer_and_the_group() -> None:
+    assert f"'{IN_TREE_SIGNER}'" in EXPRESSION
+    assert "'system:bootstrappers' in request.userInfo.groups" in EXPRESSION
+
+
+def test_a_role_of_another_name_is_what_its_rules_say() -> None:
+    role: JsonObject = {"metadata": {"name": "another"}, "rules": []}
+    assert not nominal_doors(role)

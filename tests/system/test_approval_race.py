@@ -1,0 +1,244 @@
+"""A cluster's birth under attack: who holds a worker's token files requests with the in-tree signer all the while.
+
+``kubeadm init`` creates its ConfigMap first, at which Cluster API calls the control plane initialized and hands out
+worker tokens; then its phase bootstrap-token creates the auto-approving bindings, and cluster-info last
+(cmd/kubeadm/app/cmd/init.go and phases/init/bootstraptoken.go). kube-controller-manager approves and signs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+from gate import Call, Gate
+from side_doors import (
+    BOOTSTRAP,
+    CLUSTERS,
+    CONFIGURATION,
+    REVIEWED,
+    ROTATION,
+    asks_in_tree,
+    binding_names,
+    condition,
+    forget_bindings,
+    make_bindings,
+    register_node,
+)
+from world import CSRS, NAMESPACE, World, built_world, eventually
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.kubernetes_binaries import controller_manager, kubeadm
+
+ALONE: Final = ("--leader-elect", "false")
+SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
+CLUSTER_INFO: Final = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
+AFTERWARDS: Final = 8.0
+"""Seconds for which the thief goes on when kubeadm is through."""
+
+
+@pytest.fixture(scope="module")
+def town(
+    start_control_plane: Callable[[str], ControlPlane], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    with built_world(start_control_plane, tmp_path_factory.mktemp("born")) as built:
+        yield built
+
+
+@pytest.fixture
+def unborn(town: World) -> Iterator[World]:
+    """Make the cluster one that kubeadm has not begun with; afterwards nothing of the test is left."""
+    town.admin.patch(f"{CLUSTERS}/status", {"status": {"controlPlaneReady": False, "conditions": []}})
+    town.set_policy(authorizedAttestors=["insecure"])
+    yield town
+    forget_bindings(town)
+    for path in (CLUSTER_INFO, *(f"{CSRS}/{text_at(one, 'metadata', 'name')}" for one in requests(town))):
+        with suppress(ApiRefusal):
+            town.workload_admin.send("DELETE", path)
+
+
+def requests(town: World) -> list[JsonMap]:
+    found = town.workload_admin.list(CSRS)
+    return [one for one in found if text_at(one, "spec", "signerName") == SIGNER]
+
+
+def certificates(town: World) -> list[JsonMap]:
+    return [one for one in requests(town) if text_at(one, "status", "certificate")]
+
+
+@contextmanager
+def signing(town: World, kind: str) -> Generator[None]:
+    """Let the real kube-controller-manager approve and sign where there is one."""
+    if kind != "real":
+        yield
+        return
+    with controller_manager(town.workload, Path(os.environ["KUBEBUILDER_ASSETS"]), ["csrapproving", "csrsigning"]):
+        yield
+
+
+@contextmanager
+def thief(town: World) -> Generator[list[str]]:
+    """File requests for a victim's name with a worker's token, without a pause; yields their names."""
+    filed: list[str] = []
+    stolen = town.workload.token_kubeconfig(town.token())
+    over = threading.Event()
+
+    def steal() -> None:
+        while not over.is_set():
+            with suppress(ApiRefusal):
+                filed.append(asks_in_tree(town, "victim", stolen))
+
+    threads = [threading.Thread(target=steal, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield filed
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(20)
+
+
+@contextmanager
+def watching(town: World) -> Generator[list[str]]:
+    """Note whatever the condition says while cluster-info is not there yet."""
+    early: list[str] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            said = text_at(condition(town), "reason")
+            try:
+                town.workload_admin.get(CLUSTER_INFO)
+            except ApiRefusal:
+                early.append(said)
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield early
+    finally:
+        over.set()
+        thread.join(20)
+
+
+def await_reason(town: World, reason: str) -> JsonMap:
+    """Wait for the condition's reason."""
+    eventually(lambda: text_at(condition(town), "reason") == reason, seconds=60, what=f"the reason {reason}")
+    return condition(town)
+
+
+def installs_block(call: Call) -> bool:
+    """Tell whether a call empties the ClusterRole or binds the admission policy."""
+    return call.is_write and ("clusterroles/" in call.path or "policybindings" in call.path)
+
+
+def upload_config(town: World, kind: str) -> None:
+    """Run kubeadm's phase upload-config, at whose end Cluster API calls the control plane initialized."""
+    if kind == "real":
+        config = town.directory / "kubeadm.yaml"
+        config.write_text(CONFIGURATION, encoding="ascii")
+        access = ["--kubeconfig", str(town.workload.admin_kubeconfig), "--config", str(config)]
+        done = kubeadm(Path(os.environ["KUBEBUILDER_ASSETS"]), "init", "phase", "upload-config", "kubeadm", *access)
+        assert done.returncode == 0, done.stderr
+    town.admin.patch(f"{CLUSTERS}/status", {"status": {"controlPlaneReady": True}})
+
+
+def give_birth(town: World, kind: str) -> int:
+    """Let kubeadm run its phases while a thief works; returns how many requests he could file."""
+    upload_config(town, kind)
+    with thief(town) as filed:
+        time.sleep(0.5)  # upload-certs and mark-control-plane: so long were they beside the real Cluster API
+        make_bindings(town, real=kind == "real")
+        time.sleep(AFTERWARDS)
+    return len(filed)
+
+
+def test_a_thief_gets_certificates_where_no_controller_is(unborn: World, control_plane_kind: str) -> None:
+    if control_plane_kind != "real":
+        pytest.skip("not possible here: approving by itself is the work of kube-controller-manager")
+    with signing(unborn, control_plane_kind):
+        assert give_birth(unborn, control_plane_kind)
+        assert certificates(unborn)
+
+
+def test_a_thief_gets_no_certificate_while_a_cluster_is_born(unborn: World, control_plane_kind: str) -> None:
+    with Gate(unborn.workload) as gate, signing(unborn, control_plane_kind):
+        gate.refused = lambda _call: 503
+        path = gate.kubeconfig(unborn.workload.admin_kubeconfig, unborn.directory / "birth.kubeconfig")
+        unborn.route_workload(path.read_bytes())
+        try:
+            with unborn.controller(*ALONE, log="birth.log") as controller, watching(unborn) as early:
+                eventually(lambda: controller.said("connected"), seconds=60, what="the connection")
+                gate.refused = lambda _call: None  # the API server answers: kubeadm's wait-control-plane ends
+                eventually(lambda: any(installs_block(call) for call in gate.calls), what="the block")
+                filed = give_birth(unborn, control_plane_kind)
+                await_reason(unborn, "ClosedForBootstrap")
+                assert certificates(unborn) == []
+                assert BOOTSTRAP not in binding_names(unborn)
+                assert filed or control_plane_kind != "real"  # on old servers he files, and nobody approves
+        finally:
+            unborn.route_workload(unborn.workload.admin_kubeconfig.read_bytes())
+    assert not {"Closed", "ClosedForBootstrap"} & set(early), early
+
+
+def test_what_was_issued_before_us_is_reported_until_somebody_says_it_was_dealt_with(
+    unborn: World, control_plane_kind: str
+) -> None:
+    if control_plane_kind != "real":
+        pytest.skip("not possible here: approving by itself is the work of kube-controller-manager")
+    register_node(unborn, "victim", "sandbox://victim")
+    with signing(unborn, control_plane_kind):
+        give_birth(unborn, control_plane_kind)
+        stolen = certificates(unborn)
+        assert stolen
+    with unborn.controller(*ALONE, log="late.log"):
+        found = await_reason(unborn, "CertificatesIssued")
+        assert found["status"] == "False"
+        said = text_at(found, "message")
+        assert f"{len(stolen)} times" in said
+        assert "victim (serial " in said
+        assert "besides: " in said
+        event = eventually(lambda: issued_events(unborn), what="the Event")[0]
+        assert "serial " in event
+        assert "until 20" in event
+    unborn.workload_admin.get("/api/v1/nodes/victim")  # whose name it is the thief chose
+    for one in stolen:  # as the cleaner does after an hour
+        unborn.workload_admin.send("DELETE", f"{CSRS}/{text_at(one, 'metadata', 'name')}")
+    with unborn.controller(*ALONE, log="later.log"):
+        time.sleep(12)
+        assert text_at(condition(unborn), "reason") == "CertificatesIssued"
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        unborn.admin.patch(CLUSTERS, {"metadata": {"annotations": {REVIEWED: now}}})
+        await_reason(unborn, "ClosedForBootstrap")
+    unborn.workload_admin.send("DELETE", "/api/v1/nodes/victim")
+
+
+def issued_events(town: World) -> list[str]:
+    found = town.admin.list(f"/api/v1/namespaces/{NAMESPACE}/events")
+    return [text_at(one, "message") for one in found if text_at(one, "reason") == "InTreeCertificateIssued"]
+
+
+def test_a_binding_that_is_made_again_is_deleted_within_seconds_and_closed_is_taken_back(
+    unborn: World, control_plane_kind: str
+) -> None:
+    seen: list[JsonValue] = []
+    with unborn.controller(*ALONE, log="again.log"):
+        upload_config(unborn, control_plane_kind)
+        make_bindings(unborn, real=control_plane_kind == "real")
+        await_reason(unborn, "ClosedForBootstrap")
+        for _ in range(2):
+            make_bindings(unborn, real=control_plane_kind == "real")
+            eventually(lambda: BOOTSTRAP not in binding_names(unborn), seconds=10, what="the removal")
+        assert ROTATION in binding_names(unborn)
+        events = unborn.admin.list(f"/api/v1/namespaces/{NAMESPACE}/events")
+        seen = [text_at(one, "reason") for one in events]
+    assert seen.count("SideDoorRemoved") >= 3
