@@ -10,9 +10,9 @@ from bench.environment import BenchEnvironment, cpu_seconds
 from bench.figures import Figure
 from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator import certificate
-from nodeattest_authenticator.enrollment.enroll import Order, obtain
+from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.formats.endpoint import Endpoint
-from nodeattest_authenticator.state.pending_request import Draft
+from nodeattest_authenticator.state.pending_request import PendingRequest
 from nodeattest_authenticator.transport.api_client import ApiClient, Credentials
 from nodeattest_cli.demo.fleet import new_token
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
@@ -34,10 +34,10 @@ PATIENCE = 120.0
 class NoDrafts:
     """Keeps nothing: the measurement is not interrupted."""
 
-    def load(self) -> Draft | None:
+    def load(self) -> PendingRequest | None:
         return None
 
-    def save(self, draft: Draft) -> None:
+    def save(self, draft: PendingRequest) -> None:
         pass
 
     def discard(self) -> None:
@@ -73,7 +73,7 @@ def _own_cpu() -> float:
     return times.user + times.system
 
 
-def _machine(env: BenchEnvironment, number: int, token: str) -> tuple[Order, SoftwareAttestor]:
+def _machine(env: BenchEnvironment, number: int, token: str) -> tuple[CertificateSpec, SoftwareAttestor]:
     attestor = SoftwareAttestor()
     node, provider_id = f"worker-{number}", f"demo://rack-2/{number}"
     create_machine(
@@ -86,21 +86,21 @@ def _machine(env: BenchEnvironment, number: int, token: str) -> tuple[Order, Sof
         bootstrap_token=token,
     )
     ca_pem = env.world.workload.ca_certificate.read_bytes()
-    order = Order(
+    order = CertificateSpec(
         node_name=NodeName(node),
         provider_id=ProviderID(provider_id),
         signer=signer_for(ProviderName("tpm"), Purpose.CLIENT),
         ca_pem=ca_pem,
-        pin=certificate.pin(ca_pem),
+        pin=certificate.select_ca_pin(ca_pem),
     )
     return order, attestor
 
 
-def _join(env: BenchEnvironment, token: str, order: Order, attestor: SoftwareAttestor) -> None:
+def _join(env: BenchEnvironment, token: str, order: CertificateSpec, attestor: SoftwareAttestor) -> None:
     deadline = Deadline.after(Clock(), PATIENCE)
     login = Credentials(username=f"system:bootstrap:{token[:6]}", token=token)
-    api = ApiClient(Endpoint.parse(env.world.workload.server), login, ca_pem=order.ca_pem, deadline=deadline)
+    client = ApiClient(Endpoint.parse(env.world.workload.server), login, ca_pem=order.ca_pem, deadline=deadline)
     try:
-        obtain(order, attestor=attestor, api=api, drafts=NoDrafts(), deadline=deadline, random=random_unit)
+        enroll(order, attestor=attestor, client=client, store=NoDrafts(), deadline=deadline, random=random_unit)
     finally:
-        api.close()
+        client.close()

@@ -18,12 +18,12 @@ from fuzz.target import Target, require
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.enrollment import bootstrap_token
-from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.exec_plugin import fast_path
 from nodeattest_authenticator.formats import csr_object, exec_credential, kubeconfig
 from nodeattest_authenticator.formats.strict_json import FieldsError, parse_object
-from nodeattest_authenticator.state import credential_cache, failure_backoff
-from nodeattest_authenticator.state.pending_request import DRAFT_FILE, StoredDrafts
+from nodeattest_authenticator.state import credential_cache, credential_format, failure_backoff
+from nodeattest_authenticator.state.pending_request import PENDING_REQUEST_FILE, PendingRequestFile
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_providers.names import NodeName
 
@@ -47,7 +47,7 @@ def _settings(data: bytes) -> bool:
     except FieldsError:
         return False
     require(settings.parse(settings.to_json(read), hostname="another") == read, "what is written is read again")
-    kubeconfig.render(read, command="/c", config="/f", cache_dir="/d", exec_api_version="v1")
+    kubeconfig.render(read.cluster, command="/c", config="/f", cache_dir="/d", exec_api_version="v1")
     return True
 
 
@@ -63,8 +63,8 @@ def configuration() -> settings.Settings:
 def _exec_info(data: bytes) -> bool:
     try:
         info = exec_credential.parse(data)
-        exec_credential.check_cluster(info, configuration())
-    except Failure as failure:
+        exec_credential.check_cluster(info, configuration().cluster, ())
+    except AgentError as failure:
         require(len(str(failure)) <= _LONGEST_MESSAGE, "a refusal of a few words")
         return False
     require(not info.skips_verification, "a server is verified")
@@ -73,7 +73,7 @@ def _exec_info(data: bytes) -> bool:
 
 def _credential(data: bytes) -> bool:
     storage = _storage()
-    storage.write(fast_path.CREDENTIAL_FILE, data, durable=False)
+    storage.write(credential_format.CREDENTIAL_FILE, data, durable=False)
     found = fast_path.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
     require(found is None or found[0] == 0, "a credential or nothing")
     try:
@@ -89,8 +89,8 @@ def _credential(data: bytes) -> bool:
 
 def _draft(data: bytes) -> bool:
     storage = _storage()
-    storage.write(DRAFT_FILE, data, durable=False)
-    drafts = StoredDrafts(storage)
+    storage.write(PENDING_REQUEST_FILE, data, durable=False)
+    drafts = PendingRequestFile(storage)
     draft = drafts.load()
     if draft is None:
         return False
@@ -101,13 +101,13 @@ def _draft(data: bytes) -> bool:
 
 def _failure(data: bytes) -> bool:
     storage = _storage()
-    storage.remove(fast_path.CREDENTIAL_FILE)
-    storage.write(fast_path.FAILURE_FILE, data, durable=False)
+    storage.remove(credential_format.CREDENTIAL_FILE)
+    storage.write(credential_format.FAILURE_FILE, data, durable=False)
     fast_path.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
     read = failure_backoff.load(storage, _IDENTITY)
-    failure = Failure("APIUnavailable", "no answer", remedy="wait", fate=Fate.TEMPORARY)
+    failure = AgentError("APIUnavailable", "no answer", remedy="wait", kind=FailureKind.TEMPORARY)
     after = failure_backoff.remember(
-        storage, _IDENTITY, failure, pause=failure_backoff.FIRST, now=NOW.timestamp(), random=lambda: 0.5
+        storage, _IDENTITY, failure, pause=failure_backoff.WITHOUT_CREDENTIAL, now=NOW.timestamp(), random=lambda: 0.5
     )
     require(after.until > NOW.timestamp(), "the next attempt lies ahead")
     return read is not None
@@ -123,25 +123,25 @@ def _csr_object(data: bytes) -> bool:
 
 
 def _certificate(data: bytes) -> bool:
-    wanted = certificate.Wanted(node_name=NodeName("node-0"), ca_pem=pem_of(authority()))
+    wanted = certificate.ExpectedCertificate(node_name=NodeName("node-0"), ca_pem=pem_of(authority()))
     with suppress(ValueError):
         certificate.names_of(data)  # of a stored serving certificate, before anything of it is checked
     try:
-        canonical, begin, end = certificate.checked(data, key_pem(NODE_KEY), wanted)
-    except Failure:
+        canonical, begin, end = certificate.validate(data, key_pem(NODE_KEY), wanted)
+    except AgentError:
         return False
-    require(certificate.checked(canonical, key_pem(NODE_KEY), wanted) == (canonical, begin, end), "one spelling")
+    require(certificate.validate(canonical, key_pem(NODE_KEY), wanted) == (canonical, begin, end), "one spelling")
     certificate.subject(canonical)
     return True
 
 
 def _authorities(data: bytes) -> bool:
     """Pin a bundle of CAs out of the configuration, and check a certificate against it."""
-    wanted = certificate.Wanted(node_name=NodeName("node-0"), ca_pem=data)
+    wanted = certificate.ExpectedCertificate(node_name=NodeName("node-0"), ca_pem=data)
     try:
-        pin = certificate.pin(data)
-        certificate.checked(pem_of(kubelets_certificate()), key_pem(NODE_KEY), wanted)
-    except Failure:
+        pin = certificate.select_ca_pin(data)
+        certificate.validate(pem_of(kubelets_certificate()), key_pem(NODE_KEY), wanted)
+    except AgentError:
         return False
     return pin.startswith("sha256:")
 
@@ -167,6 +167,6 @@ TARGETS: Final = (
     Target("agent-csr-object", _csr_object, JsonTree({"certificate": _PEM}), 8192),
     Target("agent-certificate", _certificate, _PEM),
     Target("agent-authorities", _authorities, _PEM),
-    Target("agent-bootstrap-token", _text(bootstrap_token.parse, Failure), None, 64),
+    Target("agent-bootstrap-token", _text(bootstrap_token.parse, AgentError), None, 64),
     Target("agent-kubeconfig", _text(kubeconfig.is_ours), JsonTree()),
 )

@@ -11,10 +11,10 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.slips import Slips
 from fuzz.target import Target, require
 from nodeattest_authenticator.cluster import kubelet_config, last_refresh
+from nodeattest_authenticator.cluster.source import ByToken
 from nodeattest_authenticator.commands import kubeadm_config
-from nodeattest_authenticator.commands.cluster_source import ByToken
 from nodeattest_authenticator.config.discovery import parse_discovery
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
 
 __all__ = ["TARGETS"]
@@ -28,8 +28,8 @@ def _kubelet_configuration(data: bytes) -> bool:
     try:
         read = kubelet_config.parse({"data": {"kubelet": text}})
         made = kubelet_config.adjust(read, ca_file="/ca.crt")
-    except Failure as failure:
-        require(failure.reason == Local.KUBELET_CONFIGURATION_REFUSED, "a refusal for its own reason")
+    except AgentError as failure:
+        require(failure.reason == AgentReason.KUBELET_CONFIGURATION_REFUSED, "a refusal for its own reason")
         require(len(str(failure)) <= _LONGEST_MESSAGE, "a refusal of a few words")
         return False
     require(read == yaml.safe_load(text), "PyYAML reads the same")
@@ -51,11 +51,12 @@ def _section(data: bytes) -> bool:
     again = parse_discovery(Fields(read.to_json(), "discovery."))
     require(again == read, "what is written is read again")
     require(
-        read.knowing(*reversed(read.servers)).servers == tuple(reversed(read.servers)), "servers change their order"
+        read.with_servers(*reversed(read.servers)).servers == tuple(reversed(read.servers)),
+        "servers change their order",
     )
-    for old, new in zip(read.former, read.former[1:], strict=False):
+    for old, new in zip(read.previous_clusters, read.previous_clusters[1:], strict=False):
         after = read.after(old, new)
-        require(new not in after.former, "what is so now is not former")
+        require(new not in after.previous_clusters, "what is so now is not former")
         require(parse_discovery(Fields(after.to_json(), "discovery.")) == after, "a step leaves a sound section")
     return True
 
@@ -71,8 +72,8 @@ def _kubeadm_configuration(data: bytes) -> bool:
     """Read what Cluster API writes for kubeadm; a stranger may have templated it."""
     try:
         read = kubeadm_config.parse(data, limit=300)
-    except Failure as failure:
-        require(failure.fate is Fate.USAGE, "a refusal before anything is sent")
+    except AgentError as failure:
+        require(failure.kind is FailureKind.USAGE, "a refusal before anything is sent")
         require(len(str(failure)) <= _LONGEST_MESSAGE, "a refusal of a few words")
         return False
     if read is None:

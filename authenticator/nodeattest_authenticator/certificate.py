@@ -22,28 +22,28 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_authenticator.config.settings import invalid
-from nodeattest_authenticator.errors import Failure, Local
-from nodeattest_authenticator.exec_plugin.fast_path import SKEW, is_time_valid
+from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.credential_cache import Credential
+from nodeattest_authenticator.state.credential_format import MAX_CLOCK_SKEW, is_time_valid
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, ClusterPin, NodeName
 from nodeattest_providers.x509_errors import X509_ERRORS
 
 if TYPE_CHECKING:
-    from nodeattest_authenticator.kubelet_serving.names import Names
+    from nodeattest_authenticator.config.serving import SubjectNames
 
 __all__ = [
-    "Wanted",
+    "ExpectedCertificate",
     "ca_pins",
     "check_credential",
     "check_time",
-    "checked",
     "has_several",
     "is_issued_by",
     "names_of",
-    "pin",
+    "select_ca_pin",
     "subject",
+    "validate",
 ]
 
 _MAX_CHAIN: Final = 4
@@ -51,16 +51,16 @@ _MINUTE: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ExpectedCertificate:
     """What the certificate must be."""
 
     node_name: NodeName
     ca_pem: bytes
-    names: Names | None = None
+    names: SubjectNames | None = None
     """None: a client certificate; else a serving certificate for exactly these names."""
 
 
-def checked(certificate_pem: bytes, key_pem: bytes, wanted: Wanted) -> tuple[bytes, int, int]:
+def validate(certificate_pem: bytes, key_pem: bytes, wanted: ExpectedCertificate) -> tuple[bytes, int, int]:
     """Check a certificate but for its times; returns it canonically spelt, notBefore and notAfter (epoch seconds).
 
     1. It is a chain of at most four certificates in PEM, the leaf first.
@@ -69,7 +69,7 @@ def checked(certificate_pem: bytes, key_pem: bytes, wanted: Wanted) -> tuple[byt
     4. It is no CA and admits client authentication; a serving certificate server authentication and nothing else.
     5. A serving certificate has exactly the wanted names.
     6. Its chain ends at a CA of the cluster's bundle.
-    Raises ``Failure``.
+    Raises ``AgentError``.
     """
     # 1
     try:
@@ -93,12 +93,12 @@ def checked(certificate_pem: bytes, key_pem: bytes, wanted: Wanted) -> tuple[byt
 def check_time(not_before: int, not_after: int, *, now: float, clock_skew: float | None) -> None:
     """Check the times; ``clock_skew``: seconds by which this machine's clock is ahead of the API server's, if known.
 
-    Raises ``Failure``: that the clock is off where this explains it, else that the certificate is of no use.
+    Raises ``AgentError``: that the clock is off where this explains it, else that the certificate is of no use.
     """
     if is_time_valid(not_before, not_after, now):
         return
     early = now < not_before
-    if clock_skew is not None and abs(clock_skew) > SKEW:
+    if clock_skew is not None and abs(clock_skew) > MAX_CLOCK_SKEW:
         direction = "ahead of" if clock_skew > 0 else "behind"
         raise _clock_off(f"it is {round(abs(clock_skew) / _MINUTE)} minutes {direction} the API server's")
     if early:
@@ -106,9 +106,9 @@ def check_time(not_before: int, not_after: int, *, now: float, clock_skew: float
     raise _refused("it has expired")
 
 
-def check_credential(credential: Credential, wanted: Wanted, *, now: float) -> None:
-    """Check a stored credential before it is used; raises ``Failure``."""
-    _, not_before, not_after = checked(credential.certificate_pem, credential.key_pem, wanted)
+def check_credential(credential: Credential, wanted: ExpectedCertificate, *, now: float) -> None:
+    """Check a stored credential before it is used; raises ``AgentError``."""
+    _, not_before, not_after = validate(credential.certificate_pem, credential.key_pem, wanted)
     if (not_before, not_after) != (credential.not_before, credential.not_after):
         raise _refused("its times are not those that the cache file states")
     check_time(not_before, not_after, now=now, clock_skew=None)
@@ -129,21 +129,21 @@ def is_issued_by(certificate_pem: bytes, ca_pem: bytes) -> bool:
     try:
         chain = [x509.load_der_x509_certificate(der) for der in pem.decode(certificate_pem, pem.CERTIFICATE)]
         _check_chain(chain, ca_pem)
-    except (Failure, *X509_ERRORS):
+    except (AgentError, *X509_ERRORS):
         return False
     return True
 
 
 def has_several(ca_pem: bytes) -> bool:
-    """Tell whether a bundle leaves a choice to ``pin``."""
+    """Tell whether a bundle leaves a choice to ``select_ca_pin``."""
     return len(pem.decode(ca_pem, pem.CERTIFICATE)) > 1
 
 
-def pin(ca_pem: bytes, server_der: bytes | None = None) -> ClusterPin:
+def select_ca_pin(ca_pem: bytes, server_der: bytes | None = None) -> ClusterPin:
     """Pin the cluster CA that the node trusts: of several the one that issued the server's certificate, else the first.
 
     The controller accepts each CA of the cluster's current bundle, so the choice only matters while a CA is rotated.
-    Raises ``Failure`` for a bundle that cannot be parsed.
+    Raises ``AgentError`` for a bundle that cannot be parsed.
     """
     try:
         bundle = [x509.load_der_x509_certificate(der) for der in pem.decode(ca_pem, pem.CERTIFICATE)]
@@ -173,7 +173,7 @@ def names_of(certificate_pem: bytes) -> tuple[list[str], list[str]]:
         raise ValueError("it or a name in it cannot be parsed") from None
 
 
-def _check_leaf(leaf: x509.Certificate, spki: bytes, wanted: Wanted) -> None:
+def _check_leaf(leaf: x509.Certificate, spki: bytes, wanted: ExpectedCertificate) -> None:
     # 2
     if leaf.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) != spki:
         raise _refused("it is for another key")
@@ -239,13 +239,13 @@ def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     return True
 
 
-def _refused(what: str) -> Failure:
-    return Failure(
-        Local.CERTIFICATE_REFUSED,
+def _refused(what: str) -> AgentError:
+    return AgentError(
+        AgentReason.CERTIFICATE_REFUSED,
         f"the certificate is of no use: {what}",
         remedy="if this stays, look at the signer of the cluster's node certificates",
     )
 
 
-def _clock_off(what: str) -> Failure:
-    return Failure(Local.CLOCK_OFF, f"this machine's clock is off: {what}", remedy="set the clock (NTP)")
+def _clock_off(what: str) -> AgentError:
+    return AgentError(AgentReason.CLOCK_OFF, f"this machine's clock is off: {what}", remedy="set the clock (NTP)")

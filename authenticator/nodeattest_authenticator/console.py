@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.errors import AgentError, FailureKind
 
-__all__ = ["report", "tell"]
+__all__ = ["log", "report"]
 
 
-def tell(message: str) -> None:
+def log(message: str) -> None:
     """Write one line."""
     sys.stderr.write(f"kubelet-authenticator: {message}\n")
 
 
-def report(failure: Failure) -> int:
+def report(failure: AgentError) -> int:
     """Write why there is no result; returns the exit code: 2 for a wrong call or configuration, else 1."""
-    tell(str(failure))
-    return 2 if failure.fate is Fate.USAGE else 1
+    log(str(failure))
+    return 2 if failure.kind is FailureKind.USAGE else 1

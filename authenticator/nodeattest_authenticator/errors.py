@@ -1,7 +1,7 @@
 """How an attempt to get a credential can fail.
 
-A ``Failure`` carries a reason (the controller's ``Reason`` where it refused, else one of ``Local``), what happened, and
-what to do. No message holds a token, a key or evidence. The exit code follows from its fate.
+An ``AgentError`` carries a reason (the controller's ``Reason`` where it refused, else one of ``AgentReason``), what
+happened, and what to do. No message holds a token, a key or evidence. The exit code follows from its kind.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from enum import StrEnum
 
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["Failure", "Fate", "Local", "refusal"]
+__all__ = ["AgentError", "AgentReason", "FailureKind", "refusal"]
 
 
-class Fate(StrEnum):
+class FailureKind(StrEnum):
     """What a failure means for the next attempt."""
 
     USAGE = "usage"
@@ -24,7 +24,7 @@ class Fate(StrEnum):
     """Somebody did not answer, or not in time."""
 
 
-class Local(StrEnum):
+class AgentReason(StrEnum):
     """The reasons that are the agent's own."""
 
     ADDRESS_UNKNOWN = "AddressUnknown"
@@ -48,20 +48,22 @@ class Local(StrEnum):
     TOKEN_MISSING = "TokenMissing"
 
 
-class Failure(Exception):
+class AgentError(Exception):
     """No credential now; ``remedy`` says what a person can do about it."""
 
-    def __init__(self, reason: str, message: str, *, remedy: str, fate: Fate = Fate.DENIED) -> None:
+    def __init__(self, reason: str, message: str, *, remedy: str, kind: FailureKind = FailureKind.DENIED) -> None:
         super().__init__(f"{reason}: {message}; {remedy}")
         self.reason = reason
         self.message = message
         self.remedy = remedy
-        self.fate = fate
+        self.kind = kind
 
 
-def refusal(verdict: Denied | Unavailable, prefix: str = "", *, fate: Fate | None = None) -> Failure:
+def refusal(verdict: Denied | Unavailable, prefix: str = "", *, kind: FailureKind | None = None) -> AgentError:
     """Say in the agent's words what discovery said."""
     if isinstance(verdict, Unavailable):
-        return Failure(verdict.reason, prefix + verdict.detail, remedy=verdict.remedy, fate=fate or Fate.TEMPORARY)
+        return AgentError(
+            verdict.reason, prefix + verdict.detail, remedy=verdict.remedy, kind=kind or FailureKind.TEMPORARY
+        )
     said = f"{prefix}expected {verdict.expected}, got {verdict.got}"
-    return Failure(verdict.reason, said, remedy=verdict.remedy, fate=fate or Fate.DENIED)
+    return AgentError(verdict.reason, said, remedy=verdict.remedy, kind=kind or FailureKind.DENIED)

@@ -12,7 +12,7 @@ import os
 import sys
 
 from nodeattest_authenticator import console
-from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.exec_plugin.fast_path import credential_arguments
 
 __all__ = ["main"]
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
 
     try:
         credential.run(*arguments)
-    except Failure as failure:
+    except AgentError as failure:
         return console.report(failure)
     return _leave(0)
 

@@ -1,8 +1,8 @@
 """Ends a process that hangs: soon after its deadline, wherever it is stuck.
 
 Every exchange over the network has a deadline, but name resolution and a TPM library that blocks in C have none. First
-a signal raises ``Failure``; where Python code no longer runs, a thread of faulthandler ends the process and shows where
-it stood, without any values.
+a signal raises ``AgentError``; where Python code no longer runs, a thread of faulthandler ends the process and shows
+where it stood, without any values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 
 __all__ = ["running", "start", "stop"]
 
@@ -46,9 +46,9 @@ def stop() -> None:
 
 
 def _too_late(_signal: int, _frame: object) -> NoReturn:
-    raise Failure(
-        Local.TIMEOUT,
+    raise AgentError(
+        AgentReason.TIMEOUT,
         "something did not answer until the deadline, mostly the TPM, a metadata service or name resolution",
         remedy="see whether kubelet-authenticator evidence works",
-        fate=Fate.TEMPORARY,
+        kind=FailureKind.TEMPORARY,
     )

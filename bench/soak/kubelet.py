@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from cryptography import x509
 
-from nodeattest_authenticator.exec_plugin.fast_path import CREDENTIAL_FILE
+from nodeattest_authenticator.state.credential_format import CREDENTIAL_FILE
 from nodeattest_cli.demo.children import Children
 from nodeattest_controller.model.objects import items, mapping, moment, strings, text
 from nodeattest_discovery.node.clock import random_unit

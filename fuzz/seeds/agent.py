@@ -11,8 +11,8 @@ from fuzz.keys import NODE_KEY, authority, key_pem, kubelets_certificate, pem_of
 from fuzz.mutators.der_tree import read, write
 from fuzz.seeds.objects import request_object
 from nodeattest_authenticator.config import settings
-from nodeattest_authenticator.exec_plugin.fast_path import FAILURE_MAGIC, MAGIC
 from nodeattest_authenticator.formats import pem
+from nodeattest_authenticator.state.credential_format import FAILURE_MAGIC, MAGIC
 
 __all__ = ["seeds"]
 

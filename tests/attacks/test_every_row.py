@@ -11,7 +11,7 @@ import pytest
 from cases import Record
 from catalogue import FOLDER, ROWS, Row, Surface, Verdict
 
-from nodeattest_authenticator.errors import Local
+from nodeattest_authenticator.errors import AgentReason
 from nodeattest_identity.proxy.refusals import Refusal
 from nodeattest_providers.errors import Reason
 
@@ -48,7 +48,7 @@ def test_every_reason_exists(row: Row) -> None:
         case Surface.APISERVER:
             known = API_REASONS
         case Surface.AGENT:
-            known = {*Reason, *Local}
+            known = {*Reason, *AgentReason}
         case Surface.ADDON:
             known = set(Refusal)
         case _:

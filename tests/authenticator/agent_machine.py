@@ -15,7 +15,7 @@ from typing import Any
 
 from agent_cluster import TOKEN, FakeApi
 
-from nodeattest_authenticator.context import Agent
+from nodeattest_authenticator.context import AgentContext
 from nodeattest_discovery.node.clock import Clock, random_unit
 
 COMMAND = Path(sys.executable).parent / "kubelet-authenticator"
@@ -100,15 +100,15 @@ class Machine:
             check=False,
         )
 
-    def agent(self, *, clock: Clock | None = None, said: list[str] | None = None) -> Agent:
+    def agent(self, *, clock: Clock | None = None, said: list[str] | None = None) -> AgentContext:
         notes = said if said is not None else []
-        return Agent.open(
+        return AgentContext.open(
             str(self.config),
             str(self.cache),
             hostname="host",
             clock=clock or Clock(),
             random=random_unit,
-            tell=notes.append,
+            log=notes.append,
         )
 
 

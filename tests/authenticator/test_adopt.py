@@ -16,7 +16,7 @@ from test_join import in_process
 
 from nodeattest_authenticator.commands.adopt import backup_of
 from nodeattest_authenticator.commands.existing_kubeconfig import read_access
-from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.formats.kubeconfig import is_ours
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
@@ -239,7 +239,7 @@ def test_a_certificate_of_another_cluster_another_key_or_no_node_is_refused(tmp_
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"- a", b"{", b"a: &x 1", b"x" * (1 << 21), b"{}"])
 def test_any_bytes_are_an_access_or_a_failure(data: bytes) -> None:
-    with pytest.raises(Failure):
+    with pytest.raises(AgentError):
         read_access("/etc/kubernetes/kubelet.conf", data, lambda _path: b"")
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_authenticator.config.settings import load, parse, to_json
-from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats.strict_json import FieldsError
 
 CA = Authority().pem.decode()
@@ -102,14 +102,14 @@ def test_a_file_that_others_may_write_is_not_obeyed(tmp_path: Path, mode: int) -
     path.chmod(0o644)
     assert load(str(path), hostname="n").node_name == "n"
     path.chmod(mode)
-    with pytest.raises(Failure, match=f"may be written by others: owner .*, mode 0{mode:o}"):
+    with pytest.raises(AgentError, match=f"may be written by others: owner .*, mode 0{mode:o}"):
         load(str(path), hostname="n")
 
 
 def test_an_absent_file_is_a_clear_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match="No such file") as caught:
+    with pytest.raises(AgentError, match="No such file") as caught:
         load(str(tmp_path / "none"), hostname="host")
-    assert caught.value.fate is Fate.USAGE
+    assert caught.value.kind is FailureKind.USAGE
 
 
 @given(data=st.binary(max_size=300))

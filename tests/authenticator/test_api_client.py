@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from lying_servers import Ca, LyingServer, Reply
 
-from nodeattest_authenticator.errors import Failure, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.transport.api_client import ApiClient, Credentials, UnreachableError
@@ -98,9 +98,9 @@ def test_requests_and_watches_are_told_when_to_come_again(status: int) -> None:
 
 
 def test_a_server_of_another_ca_is_told_nothing() -> None:
-    with talking_to(Reply(body=b"{}"), ca=Ca("another")) as client, pytest.raises(Failure) as caught:
+    with talking_to(Reply(body=b"{}"), ca=Ca("another")) as client, pytest.raises(AgentError) as caught:
         client.read("/version")
-    assert caught.value.reason == Local.SERVER_NOT_TRUSTED
+    assert caught.value.reason == AgentReason.SERVER_NOT_TRUSTED
 
 
 def test_one_connection_serves_several_requests() -> None:

@@ -21,12 +21,11 @@ from hypothesis import strategies as st
 from test_credential import challenge_then_sign, make_due
 from test_discovery_refresh import certificate
 
-from nodeattest_authenticator.context import usable
-from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.exec_plugin import background_renewal
 from nodeattest_authenticator.exec_plugin.handle import credential
 from nodeattest_authenticator.state import credential_cache
-from nodeattest_authenticator.state.credential_cache import Cached, Credential
+from nodeattest_authenticator.state.credential_cache import CacheEntry, Credential
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Clock
 
@@ -50,13 +49,13 @@ def store(machine: Machine, *, authority: Authority | None = None, node: str = N
         not_after=int(leaf.not_valid_after_utc.timestamp()),
     )
     with Storage(str(machine.cache)) as storage:
-        credential_cache.save(storage, Cached(credential=made, identity=IDENTITY))
+        credential_cache.save(storage, CacheEntry(credential=made, config_fingerprint=IDENTITY))
 
 
-def found(machine: Machine, said: list[str], *, ahead: float = 0) -> Cached | None:
+def found(machine: Machine, said: list[str], *, ahead: float = 0) -> CacheEntry | None:
     agent = machine.agent(said=said, clock=Clock(now=lambda: time.time() + ahead))
     with agent.storage:
-        return usable(agent)
+        return agent.load_valid_credential()
 
 
 def path(machine: Machine) -> Path:
@@ -151,7 +150,7 @@ def test_a_symbolic_link_as_the_directory_is_refused(machine: Machine) -> None:
 
 def test_a_clock_set_back_is_named_and_costs_nothing(machine: Machine) -> None:
     store(machine)
-    with pytest.raises(Failure, match="ClockOff"):
+    with pytest.raises(AgentError, match="ClockOff"):
         found(machine, [], ahead=-3600)
     assert found(machine, []) is not None
 
@@ -180,13 +179,15 @@ def test_a_token_that_others_can_read_is_not_used(machine: Machine) -> None:
 
 
 @given(
-    answers=st.lists(st.tuples(st.binary(max_size=50), st.binary(max_size=50)), max_size=4, unique_by=lambda p: p[0])
+    responses=st.lists(st.tuples(st.binary(max_size=50), st.binary(max_size=50)), max_size=4, unique_by=lambda p: p[0])
 )
-def test_what_is_saved_is_loaded(answers: list[tuple[bytes, bytes]], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_is_saved_is_loaded(
+    responses: list[tuple[bytes, bytes]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tmp_path_factory.mktemp("cache")
     key = b"-----BEGIN PRIVATE KEY-----\nx\n-----END PRIVATE KEY-----\n"
     credential = Credential(certificate_pem=b"c\n", key_pem=key, not_before=1, renew_at=2, not_after=3)
-    cached = Cached(credential=credential, identity=IDENTITY, answers=tuple(answers))
+    cached = CacheEntry(credential=credential, config_fingerprint=IDENTITY, responses=tuple(responses))
     with Storage(str(folder / "new")) as storage:
         credential_cache.save(storage, cached)
         assert credential_cache.load(storage) == cached
@@ -194,10 +195,10 @@ def test_what_is_saved_is_loaded(answers: list[tuple[bytes, bytes]], tmp_path_fa
 
 def test_only_the_newest_answers_are_kept() -> None:
     credential = Credential(certificate_pem=b"c\n", key_pem=b"k", not_before=1, renew_at=2, not_after=3)
-    cached = Cached(credential=credential, identity=IDENTITY)
+    cached = CacheEntry(credential=credential, config_fingerprint=IDENTITY)
     for number in range(10):
-        cached = cached.with_answer(b"%d" % number, "client.authentication.k8s.io/v1")
-    assert [info for info, _ in cached.answers] == [b"6", b"7", b"8", b"9"]
+        cached = cached.with_response(b"%d" % number, "client.authentication.k8s.io/v1")
+    assert [info for info, _ in cached.responses] == [b"6", b"7", b"8", b"9"]
 
 
 def test_a_key_never_shows(machine: Machine) -> None:

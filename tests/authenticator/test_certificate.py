@@ -14,15 +14,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_authenticator.certificate import Wanted, check_time, checked, has_several, pin
-from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.certificate import ExpectedCertificate, check_time, has_several, select_ca_pin, validate
+from nodeattest_authenticator.errors import AgentError
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.names import NodeName
 
 OURS, OTHER = Authority(), Authority()
 KEY = ec.generate_private_key(ec.SECP256R1())
 KEY_PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-WANTED = Wanted(node_name=NodeName("node-0"), ca_pem=OURS.pem)
+WANTED = ExpectedCertificate(node_name=NodeName("node-0"), ca_pem=OURS.pem)
 
 
 def leaf(*, by: Authority = OURS, node: str = "node-0", **changes: Any) -> bytes:  # noqa: ANN401 - Authority.client's
@@ -30,7 +30,7 @@ def leaf(*, by: Authority = OURS, node: str = "node-0", **changes: Any) -> bytes
 
 
 def test_a_good_certificate_passes_and_tells_its_times() -> None:
-    canonical, not_before, not_after = checked(b"junk before\n" + leaf(), KEY_PEM, WANTED)
+    canonical, not_before, not_after = validate(b"junk before\n" + leaf(), KEY_PEM, WANTED)
     assert canonical.startswith(b"-----BEGIN CERTIFICATE-----")
     assert not_before < time.time() < not_after
 
@@ -53,31 +53,33 @@ def test_a_good_certificate_passes_and_tells_its_times() -> None:
     ],
 )
 def test_a_spoilt_certificate_is_refused(certificate: bytes, says: str) -> None:
-    with pytest.raises(Failure, match="CertificateRefused") as caught:
-        checked(certificate, KEY_PEM, WANTED)
+    with pytest.raises(AgentError, match="CertificateRefused") as caught:
+        validate(certificate, KEY_PEM, WANTED)
     assert says in str(caught.value)
 
 
 def test_a_certificate_below_an_intermediate_ca_passes() -> None:
     subordinate = Authority("subordinate")
     link = OURS.sign(subordinate.name, subordinate.key.public_key(), is_ca=True).public_bytes(Encoding.PEM)
-    canonical, *_ = checked(leaf(by=subordinate) + link, KEY_PEM, WANTED)
+    canonical, *_ = validate(leaf(by=subordinate) + link, KEY_PEM, WANTED)
     assert canonical.count(b"BEGIN") == 2
-    with pytest.raises(Failure, match="no CA of the cluster"):
-        checked(leaf(by=subordinate), KEY_PEM, WANTED)
+    with pytest.raises(AgentError, match="no CA of the cluster"):
+        validate(leaf(by=subordinate), KEY_PEM, WANTED)
 
 
 def test_a_certificate_from_any_ca_of_the_bundle_passes() -> None:
-    canonical, *_ = checked(leaf(by=OTHER), KEY_PEM, Wanted(node_name=WANTED.node_name, ca_pem=OURS.pem + OTHER.pem))
+    canonical, *_ = validate(
+        leaf(by=OTHER), KEY_PEM, ExpectedCertificate(node_name=WANTED.node_name, ca_pem=OURS.pem + OTHER.pem)
+    )
     assert canonical
 
 
 @given(certificate=st.binary(max_size=300), key=st.binary(max_size=300))
 def test_any_bytes_are_refused_and_nothing_else_happens(certificate: bytes, key: bytes) -> None:
-    with pytest.raises(Failure):
-        checked(certificate, KEY_PEM, WANTED)
-    with pytest.raises(Failure):
-        checked(leaf(), key, WANTED)
+    with pytest.raises(AgentError):
+        validate(certificate, KEY_PEM, WANTED)
+    with pytest.raises(AgentError):
+        validate(leaf(), key, WANTED)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_any_bytes_are_refused_and_nothing_else_happens(certificate: bytes, key:
     ],
 )
 def test_a_wrong_time_is_laid_to_the_clock_where_that_explains_it(now: float, ahead: float | None, says: str) -> None:
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(AgentError) as caught:
         check_time(1000, 2000, now=now, clock_skew=ahead)
     assert says in str(caught.value)
 
@@ -111,6 +113,6 @@ def test_of_several_cas_the_one_that_issued_the_servers_certificate_is_pinned() 
     bundle = OURS.pem + OTHER.pem
     assert has_several(bundle)
     assert not has_several(OURS.pem)
-    assert pin(bundle, server) == spki_pin(OTHER)
-    assert pin(bundle) == spki_pin(OURS)
-    assert pin(OURS.pem, server) == spki_pin(OURS)
+    assert select_ca_pin(bundle, server) == spki_pin(OTHER)
+    assert select_ca_pin(bundle) == spki_pin(OURS)
+    assert select_ca_pin(OURS.pem, server) == spki_pin(OURS)

@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 from test_api_client import WATCHED
 
-from nodeattest_authenticator.enrollment.csr_submission import Desk, follow, submit
-from nodeattest_authenticator.errors import Failure, Local
+from nodeattest_authenticator.enrollment.csr_submission import CsrSession
+from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats.csr_object import Csr
-from nodeattest_authenticator.state.pending_request import Filed
+from nodeattest_authenticator.state.pending_request import SubmittedCsr
 from nodeattest_authenticator.transport.api_client import ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_providers.names import ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import JsonObject
 
 SIGNER = signer_for(ProviderName("challenge"), Purpose.CLIENT)
-FILED = Filed("a", b"request")
+FILED = SubmittedCsr("a", b"request")
 OURS = replace(WATCHED, request=FILED.request, signer_name=SIGNER, username="u")
 
 
@@ -55,17 +55,17 @@ class Server:
         self.slept.append(seconds)
         self.time += seconds
 
-    def desk(self, seconds: float = 600) -> Desk:
+    def session(self, seconds: float = 600) -> CsrSession:
         clock = Clock(monotonic=lambda: self.time, sleep=self.sleep)
-        return Desk(self, Deadline.after(clock, seconds), lambda: 0.5)
+        return CsrSession(self, Deadline.after(clock, seconds), lambda: 0.5)
 
 
 def forbidden() -> Exception:
-    return ForbiddenError(Local.REQUEST_REFUSED, "no", remedy="none")
+    return ForbiddenError(AgentReason.REQUEST_REFUSED, "no", remedy="none")
 
 
 def submitted(server: Server) -> Csr:
-    return submit(server.desk(), FILED, signer_name=SIGNER, usages=(), expiration_seconds=None)[0]
+    return server.session().submit(FILED, signer_name=SIGNER, usages=(), expiration_seconds=None)[0]
 
 
 def certificate(csr: Csr) -> bytes | None:
@@ -94,13 +94,13 @@ def test_a_young_clusters_answers_leave_the_back_off_for_an_absent_one_short() -
 def test_a_watch_is_not_opened_again_before_the_server_said_so() -> None:
     issued = replace(OURS, certificate=b"pem")
     server = Server(creates=[OURS], watches=[UnreachableError("busy", 17), issued])
-    assert follow(server.desk(), OURS, certificate) == b"pem"
+    assert server.session().wait_for_decision(OURS, certificate) == b"pem"
     assert server.slept == [17]
 
 
 def test_a_server_that_asks_for_more_time_than_there_is_ends_the_wait() -> None:
     server = Server(creates=[OURS], watches=[UnreachableError("busy", 10_000)])
-    with pytest.raises(Failure) as caught:
-        follow(server.desk(60), OURS, certificate)
-    assert caught.value.reason == Local.TIMEOUT
+    with pytest.raises(AgentError) as caught:
+        server.session(60).wait_for_decision(OURS, certificate)
+    assert caught.value.reason == AgentReason.TIMEOUT
     assert server.slept == [60]

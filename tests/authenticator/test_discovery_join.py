@@ -173,7 +173,7 @@ def test_a_file_that_names_the_cluster_is_as_good_as_pins(joiner: Discoverer) ->
     assert done.returncode == 0, done.stderr
     assert joiner.settings.ca_pem == joiner.api.authority.pem
     assert joiner.settings.discovery is not None
-    assert joiner.settings.discovery.keeps_server
+    assert joiner.settings.discovery.pin_server
 
 
 def test_the_file_may_come_by_standard_input(joiner: Discoverer) -> None:

@@ -14,7 +14,7 @@ from discovered_cluster import KUBELET_CONFIG, Discoverer, give_kubelet_configur
 from test_credential import challenge_then_sign
 
 from nodeattest_authenticator.cluster import kubelet_config
-from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.state.kubelet_files import MARK
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -149,7 +149,7 @@ def test_a_cluster_without_one_is_told_what_to_do_and_kubelet_gets_no_kubeconfig
     ],
 )
 def test_what_is_no_kubelet_configuration_that_all_read_alike_is_refused(text: str, says: str) -> None:
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(AgentError) as caught:
         kubelet_config.adjust(kubelet_config.parse({"data": {"kubelet": text}}), ca_file="/ca.crt")
     assert caught.value.reason == "KubeletConfigurationRefused"
     assert says in caught.value.message
@@ -157,7 +157,7 @@ def test_what_is_no_kubelet_configuration_that_all_read_alike_is_refused(text: s
 
 @pytest.mark.parametrize("document", [{}, {"data": None}, {"data": {"kubelet": 1}}, {"data": {"kubeadm": TEXT}}])
 def test_a_config_map_without_it_is_refused(document: Any) -> None:  # noqa: ANN401 - whatever a server sends
-    with pytest.raises(Failure, match="key kubelet with text in it"):
+    with pytest.raises(AgentError, match="key kubelet with text in it"):
         kubelet_config.parse(document)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.config.settings import parse as parse_settings
-from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats import exec_credential
 
 OURS, OTHER = Authority(), Authority("other")
@@ -48,9 +48,9 @@ def info(**cluster: Any) -> bytes:  # noqa: ANN401 - any field
 
 
 def test_a_call_without_the_variable_is_refused() -> None:
-    with pytest.raises(Failure, match="KUBERNETES_EXEC_INFO is not set") as caught:
+    with pytest.raises(AgentError, match="KUBERNETES_EXEC_INFO is not set") as caught:
         exec_credential.parse(None)
-    assert caught.value.fate is Fate.USAGE
+    assert caught.value.kind is FailureKind.USAGE
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ def test_a_call_without_the_variable_is_refused() -> None:
     ],
 )
 def test_our_cluster_is_recognised_however_it_is_spelt(cluster: dict[str, Any]) -> None:
-    exec_credential.check_cluster(exec_credential.parse(info(**cluster)), settings())
+    exec_credential.check_cluster(exec_credential.parse(info(**cluster)), settings().cluster, ())
 
 
 def test_a_call_that_names_no_cluster_is_answered() -> None:
     call = exec_credential.parse(
         b'{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential","spec":{}}'
     )
-    exec_credential.check_cluster(call, settings())
+    exec_credential.check_cluster(call, settings().cluster, ())
     assert call.api_version.endswith("/v1beta1")
 
 
@@ -91,22 +91,24 @@ def test_a_call_that_names_no_cluster_is_answered() -> None:
     ],
 )
 def test_another_cluster_is_refused(cluster: dict[str, Any], says: str) -> None:
-    with pytest.raises(Failure, match="ExecInfoRefused") as caught:
-        exec_credential.check_cluster(exec_credential.parse(info(**cluster)), settings())
+    with pytest.raises(AgentError, match="ExecInfoRefused") as caught:
+        exec_credential.check_cluster(exec_credential.parse(info(**cluster)), settings().cluster, ())
     assert says in str(caught.value)
-    assert caught.value.fate is Fate.USAGE
+    assert caught.value.kind is FailureKind.USAGE
 
 
 def test_the_configured_server_name_must_be_the_callers() -> None:
     named = settings(tlsServerName="kubernetes")
-    exec_credential.check_cluster(exec_credential.parse(info(**{"tls-server-name": "kubernetes"})), named)
-    with pytest.raises(Failure, match="tls-server-name"):
-        exec_credential.check_cluster(exec_credential.parse(info()), named)
+    exec_credential.check_cluster(
+        exec_credential.parse(info(**{"tls-server-name": "kubernetes"})), named.cluster, named.previous_clusters
+    )
+    with pytest.raises(AgentError, match="tls-server-name"):
+        exec_credential.check_cluster(exec_credential.parse(info()), named.cluster, named.previous_clusters)
 
 
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
-    with pytest.raises(Failure, match="ExecInfoRefused"):
+    with pytest.raises(AgentError, match="ExecInfoRefused"):
         exec_credential.parse(data)
 
 
@@ -125,7 +127,7 @@ def test_any_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
 def test_any_json_gives_a_call_or_a_failure(document: object) -> None:
     good = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "spec": document}
     for value in (document, good):
-        with contextlib.suppress(Failure):
+        with contextlib.suppress(AgentError):
             assert exec_credential.parse(json.dumps(value).encode()).api_version in exec_credential.API_VERSIONS
 
 

@@ -1,4 +1,4 @@
-"""``obtain``, as a library, against a real server that behaves well and badly."""
+"""``enroll``, as a library, against a real server that behaves well and badly."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import pytest
 from agent_cluster import TOKEN, Authority, FakeApi
 from test_credential import challenge_then_sign
 
-from nodeattest_authenticator.certificate import pin
-from nodeattest_authenticator.enrollment.enroll import Order, new_draft, obtain, renewal_moment
-from nodeattest_authenticator.enrollment.evidence_version import AGREED_FOR, Agreed
-from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.certificate import select_ca_pin
+from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll, new_pending_request, renewal_moment
+from nodeattest_authenticator.enrollment.evidence_version import AGREED_FOR
+from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.state.credential_cache import Credential
-from nodeattest_authenticator.state.pending_request import Draft, Filed
+from nodeattest_authenticator.state.evidence_version_store import AgreedVersion
+from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
 from nodeattest_authenticator.transport.api_client import ApiClient, Credentials
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_providers.binding import Binding
@@ -30,13 +31,13 @@ from nodeattest_providers.node_interface import Evidence, JsonObject, PublishedC
 class Drafts:
     """Drafts in memory."""
 
-    def __init__(self, draft: Draft | None = None) -> None:
+    def __init__(self, draft: PendingRequest | None = None) -> None:
         self.draft = draft
 
-    def load(self) -> Draft | None:
+    def load(self) -> PendingRequest | None:
         return self.draft
 
-    def save(self, draft: Draft) -> None:
+    def save(self, draft: PendingRequest) -> None:
         self.draft = draft
 
     def discard(self) -> None:
@@ -47,12 +48,12 @@ class Agreements:
     """An agreement in memory."""
 
     def __init__(self) -> None:
-        self.agreed: Agreed | None = None
+        self.agreed: AgreedVersion | None = None
 
-    def load(self) -> Agreed | None:
+    def load(self) -> AgreedVersion | None:
         return self.agreed
 
-    def save(self, agreed: Agreed | None) -> None:
+    def save(self, agreed: AgreedVersion | None) -> None:
         self.agreed = agreed
 
 
@@ -101,25 +102,25 @@ class Bench:
         self.authority = authority
         self.clock = Clock()
         self.seconds = 8.0
-        self.order = Order(
+        self.order = CertificateSpec(
             node_name=NodeName("node-0"),
             provider_id=ProviderID("sandbox://0"),
             signer=signer_for(ProviderName("challenge"), Purpose.CLIENT),
             ca_pem=authority.pem,
-            pin=pin(authority.pem),
+            pin=select_ca_pin(authority.pem),
         )
 
-    def obtain(self, *, token: str = TOKEN) -> Credential:
+    def enroll(self, *, token: str = TOKEN) -> Credential:
         deadline = Deadline.after(self.clock, self.seconds)
         login = Credentials(username=f"system:bootstrap:{token[:6]}", token=token)
         server = Endpoint.parse(self.fake.url)
         https = ApiClient(server, login, ca_pem=self.order.ca_pem, deadline=deadline)
         try:
-            return obtain(
+            return enroll(
                 self.order,
                 attestor=self.attestor,
-                api=https,
-                drafts=self.drafts,
+                client=https,
+                store=self.drafts,
                 agreed=self.agreements,
                 deadline=deadline,
                 random=lambda: 0.5,
@@ -127,9 +128,9 @@ class Bench:
         finally:
             https.close()
 
-    def refused(self, **changes: str) -> Failure:
-        with pytest.raises(Failure) as caught:
-            self.obtain(**changes)
+    def refused(self, **changes: str) -> AgentError:
+        with pytest.raises(AgentError) as caught:
+            self.enroll(**changes)
         return caught.value
 
     def specs(self) -> list[JsonObject]:
@@ -150,7 +151,7 @@ def phase(api: FakeApi, name: str) -> int:
 
 def test_both_requests_carry_one_pkcs10_request_and_the_right_spec(bench: Bench) -> None:
     bench.order = replace(bench.order, expiration_seconds=7200)
-    credential = bench.obtain()
+    credential = bench.enroll()
     first, second = (bench.fake.envelope(name)[0] for name in bench.fake.objects)
     assert first.der == second.der
     for spec in bench.specs():
@@ -162,7 +163,7 @@ def test_both_requests_carry_one_pkcs10_request_and_the_right_spec(bench: Bench)
 
 
 def test_the_answered_challenge_is_that_of_our_own_object(bench: Bench) -> None:
-    bench.obtain()
+    bench.enroll()
     name, first = next(iter(bench.fake.objects.items()))
     assert bench.attestor.challenges[0].name == name
     assert bench.attestor.challenges[0].uid == first["metadata"]["uid"]
@@ -172,7 +173,7 @@ def test_the_answered_challenge_is_that_of_our_own_object(bench: Bench) -> None:
 
 
 def test_names_are_digests_of_request_and_signer(bench: Bench) -> None:
-    bench.obtain()
+    bench.enroll()
     for name in bench.fake.objects:
         assert name.startswith("nodeattest-")
         assert len(name) == len("nodeattest-") + 32
@@ -181,13 +182,13 @@ def test_names_are_digests_of_request_and_signer(bench: Bench) -> None:
 def test_a_one_step_provider_needs_two_requests(bench: Bench) -> None:
     bench.attestor = Attestor(two_step=False)
     bench.fake.on_create = lambda api, name: api.sign(name)
-    bench.obtain()
+    bench.enroll()
     assert len(bench.fake.requests) == 2
     assert bench.fake.connections == 1
 
 
 def test_a_two_step_join_takes_two_connections(bench: Bench) -> None:
-    bench.obtain()
+    bench.enroll()
     assert len(bench.fake.requests) == 4
     assert bench.fake.connections == 2
 
@@ -204,7 +205,7 @@ def test_a_restartable_denial_is_asked_anew_with_the_same_key(bench: Bench, reas
             challenge_then_sign(api, name)
 
     bench.fake.on_create = once
-    bench.obtain()
+    bench.enroll()
     keys = {bench.fake.envelope(name)[0].spki for name in bench.fake.objects}
     assert (len(bench.fake.objects), len(keys)) == (4, 1)
 
@@ -217,7 +218,7 @@ def test_a_superseded_request_is_asked_anew_with_a_new_key(bench: Bench) -> None
             challenge_then_sign(api, name)
 
     bench.fake.on_create = once
-    bench.obtain()
+    bench.enroll()
     assert len({bench.fake.envelope(name)[0].spki for name in bench.fake.objects}) == 2
 
 
@@ -234,7 +235,7 @@ def test_a_denial_carries_reason_and_remedy_and_drops_the_key(bench: Bench) -> N
     bench.fake.on_create = lambda api, name: api.deny(name, "PCRValueNotAllowed", "boot the\nsigned kernel")
     failure = bench.refused()
     assert (failure.reason, failure.remedy) == ("PCRValueNotAllowed", "boot the signed kernel")
-    assert failure.fate is Fate.DENIED
+    assert failure.kind is FailureKind.DENIED
     assert bench.drafts.draft is None
 
 
@@ -258,7 +259,7 @@ def filed(api: FakeApi) -> list[int]:
 
 def test_an_older_controller_gets_the_newest_version_that_it_knows_by_the_same_key(bench: Bench) -> None:
     bench.attestor, bench.fake.on_create = Versatile(), knows(1)
-    bench.obtain()
+    bench.enroll()
     assert filed(bench.fake) == [2, 1, 1]
     assert len({bench.fake.envelope(name)[0].spki for name in bench.fake.objects}) == 1
     assert bench.agreements.agreed is not None
@@ -267,23 +268,23 @@ def test_an_older_controller_gets_the_newest_version_that_it_knows_by_the_same_k
 
 def test_a_newer_controller_gets_what_an_older_agent_makes(bench: Bench) -> None:
     bench.fake.on_create = knows(2, 1)
-    bench.obtain()
+    bench.enroll()
     assert filed(bench.fake) == [1, 1]
     assert bench.agreements.agreed is None
 
 
 def test_the_next_renewal_begins_with_the_version_that_was_agreed_on(bench: Bench) -> None:
     bench.attestor, bench.fake.on_create = Versatile(), knows(1)
-    bench.obtain()
+    bench.enroll()
     bench.drafts.discard()
-    bench.obtain()
+    bench.enroll()
     assert filed(bench.fake) == [2, 1, 1, 1, 1]
 
 
 def test_an_upgraded_controller_ends_the_agreement(bench: Bench) -> None:
     bench.attestor, bench.fake.on_create = Versatile(), knows(2, 1)
-    bench.agreements.agreed = Agreed(version=1, newest=2, since=int(time.time()) - AGREED_FOR)
-    bench.obtain()
+    bench.agreements.agreed = AgreedVersion(version=1, newest=2, since=int(time.time()) - AGREED_FOR)
+    bench.enroll()
     assert filed(bench.fake) == [2, 2]
     assert bench.agreements.agreed is None
 
@@ -311,7 +312,7 @@ def test_a_second_request_that_meets_an_older_replica_begins_anew_in_its_version
         knows(*([2, 1] if len(api.objects) == 1 else [1]))(api, name)
 
     bench.attestor, bench.fake.on_create = Versatile(), rolling
-    bench.obtain()
+    bench.enroll()
     assert filed(bench.fake) == [2, 2, 1, 1]
 
 
@@ -321,8 +322,8 @@ def test_a_draft_goes_on_in_its_version_unless_that_is_below_the_minimum_now(
 ) -> None:
     bench.attestor = Versatile()
     bench.order = replace(bench.order, minimum_version=minimum)
-    bench.drafts.draft = new_draft(bench.order, version=version)
-    bench.obtain()
+    bench.drafts.draft = new_pending_request(bench.order, version=version)
+    bench.enroll()
     assert filed(bench.fake) == versions
 
 
@@ -348,7 +349,7 @@ def test_a_denial_for_its_version_names_the_versions_that_would_do(bench: Bench)
 
 def test_watches_that_end_early_are_opened_again(bench: Bench) -> None:
     bench.fake.watch_limit = 0
-    bench.obtain()
+    bench.enroll()
     assert sum("watch=1" in line for line in bench.fake.requests) >= 2
 
 
@@ -363,7 +364,7 @@ def test_watches_that_end_at_once_cause_no_storm(bench: Bench) -> None:
 def test_a_server_error_is_tried_again_and_files_one_object(bench: Bench) -> None:
     bench.fake.refuses = {"POST": 503}
     threading.Timer(0.4, bench.fake.refuses.clear).start()
-    bench.obtain()
+    bench.enroll()
     assert len(bench.fake.objects) == 2
 
 
@@ -379,12 +380,12 @@ def test_a_lost_reply_is_found_again_by_name(bench: Bench) -> None:
         return created
 
     bench.fake.create = loses  # type: ignore[method-assign,assignment] - the server breaks here
-    bench.obtain()
+    bench.enroll()
     assert len(bench.fake.objects) == 2
 
 
 def test_a_foreign_object_of_our_name_is_stepped_around(bench: Bench) -> None:
-    draft = new_draft(bench.order)
+    draft = new_pending_request(bench.order)
     request = base64.b64encode(b"foreign").decode()
     bench.fake.on_create = lambda _, __: None
     for number, spec in enumerate(
@@ -394,7 +395,7 @@ def test_a_foreign_object_of_our_name_is_stepped_around(bench: Bench) -> None:
             {"request": base64.b64encode(b"ours").decode(), "signerName": bench.order.signer},
         ]
     ):
-        bench.drafts.draft = replace(draft, first=Filed(f"squatted-{number}", b"ours"))
+        bench.drafts.draft = replace(draft, first=SubmittedCsr(f"squatted-{number}", b"ours"))
         user = "system:bootstrap:zzzzzz" if number == 2 else "system:bootstrap:abcdef"
         bench.fake.create({"metadata": {"name": f"squatted-{number}"}, "spec": spec}, user)
         bench.seconds = 0.5
@@ -403,7 +404,7 @@ def test_a_foreign_object_of_our_name_is_stepped_around(bench: Bench) -> None:
         (made,) = set(bench.fake.objects) - before
         assert made.startswith(f"squatted-{number}"[:43])
         assert bench.drafts.draft is not None
-        assert bench.drafts.draft.first == Filed(made, b"ours")
+        assert bench.drafts.draft.first == SubmittedCsr(made, b"ours")
 
 
 def test_a_deleted_request_is_filed_anew(bench: Bench) -> None:
@@ -414,7 +415,7 @@ def test_a_deleted_request_is_filed_anew(bench: Bench) -> None:
             challenge_then_sign(api, name)
 
     bench.fake.on_create = deletes
-    bench.obtain()
+    bench.enroll()
 
 
 @pytest.mark.parametrize("deletion_is_seen", [True, False])
@@ -434,7 +435,7 @@ def test_an_object_that_was_made_anew_by_somebody_is_not_answered(bench: Bench, 
             challenge_then_sign(api, name)
 
     bench.fake.on_create = swaps
-    bench.obtain()
+    bench.enroll()
     assert "decrypt this" not in [challenge.text for challenge in bench.attestor.challenges]
 
 
@@ -448,7 +449,7 @@ def test_a_challenge_that_is_not_ours_waits_for_the_controllers(bench: Bench) ->
         challenge_then_sign(api, name)
 
     bench.fake.on_create = twice
-    bench.obtain()
+    bench.enroll()
     assert [challenge.text == "foreign" for challenge in bench.attestor.challenges] == [True, False]
 
 
@@ -465,9 +466,9 @@ def test_a_device_that_is_away_is_temporary(bench: Bench, phase_number: int) -> 
         Unavailable(Reason.PLATFORM_UNAVAILABLE, "no TPM at device:/dev/tpmrm0", remedy="enable the TPM")
     ]
     failure = bench.refused()
-    assert (failure.reason, failure.fate, failure.remedy) == (
+    assert (failure.reason, failure.kind, failure.remedy) == (
         "AttestationUnavailable",
-        Fate.TEMPORARY,
+        FailureKind.TEMPORARY,
         "enable the TPM",
     )
 
@@ -491,7 +492,7 @@ def test_a_wrong_clock_is_told_in_minutes_and_the_certificate_is_kept_for_later(
     assert says in str(failure)
     assert bench.drafts.draft is not None
     bench.clock = Clock(now=lambda: time.time() + ahead)
-    bench.obtain()
+    bench.enroll()
     assert len(bench.fake.objects) == 2
 
 
@@ -520,7 +521,7 @@ def test_a_node_that_is_before_its_clusters_binding_is_let_in_when_it_comes(benc
     begin = time.monotonic()
     timer = threading.Timer(0.4, bench.fake.refuses.clear)
     timer.start()
-    bench.obtain()
+    bench.enroll()
     timer.join()
     assert time.monotonic() - begin > 0.3
 
@@ -537,13 +538,13 @@ def test_a_server_that_is_down_is_told_at_the_deadline(bench: Bench, api: FakeAp
     begin = time.monotonic()
     failure = bench.refused()
     assert time.monotonic() - begin < 20  # and not for as long as the server hangs
-    assert failure.fate is Fate.TEMPORARY
+    assert failure.kind is FailureKind.TEMPORARY
 
 
 def test_a_draft_for_another_purpose_is_not_used(bench: Bench) -> None:
     other = replace(bench.order, provider_id=ProviderID("sandbox://1"))
-    bench.drafts.draft = new_draft(other)
-    bench.obtain()
+    bench.drafts.draft = new_pending_request(other)
+    bench.enroll()
     assert bench.fake.envelope(next(iter(bench.fake.objects)))[0].provider_id == "sandbox://0"
 
 
@@ -551,11 +552,11 @@ def test_a_draft_for_another_purpose_is_not_used(bench: Bench) -> None:
 def test_a_draft_whose_parts_do_not_belong_together_is_not_used(
     bench: Bench, key: bytes | str | None, csr: bytes | None
 ) -> None:
-    draft = new_draft(bench.order)
+    draft = new_pending_request(bench.order)
     if key is not None:
-        draft = replace(draft, key_pem=new_draft(bench.order).key_pem if isinstance(key, str) else key)
+        draft = replace(draft, key_pem=new_pending_request(bench.order).key_pem if isinstance(key, str) else key)
     bench.drafts.draft = draft if csr is None else replace(draft, csr_der=csr)
-    bench.obtain()
+    bench.enroll()
 
 
 def test_the_renewal_moment_lies_between_half_and_seventy_percent() -> None:

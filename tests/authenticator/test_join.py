@@ -19,9 +19,8 @@ from test_credential import challenge_then_sign
 
 from nodeattest_authenticator.commands.cli import main
 from nodeattest_authenticator.config.settings import load
-from nodeattest_authenticator.enrollment.evidence_version import Agreed
 from nodeattest_authenticator.formats.kubeconfig import is_ours
-from nodeattest_authenticator.state.evidence_version_store import StoredAgreement
+from nodeattest_authenticator.state.evidence_version_store import AgreedVersion, AgreedVersionFile
 from nodeattest_authenticator.state.storage import Storage
 
 
@@ -353,7 +352,7 @@ def test_status_tells_that_older_evidence_is_sent_and_since_when(machine: Machin
     assert json.loads(status(machine, "--json").stdout)["olderEvidence"] is None
     with Storage(str(machine.cache)) as storage:
         settings = load(str(machine.config), hostname=NODE)
-        StoredAgreement(storage, settings).save(Agreed(version=1, newest=2, since=0))
+        AgreedVersionFile(storage, settings).save(AgreedVersion(version=1, newest=2, since=0))
     said = {"sent": "challenge/v1", "refused": "challenge/v2", "since": "1970-01-01T00:00:00Z"}
     assert json.loads(status(machine, "--json").stdout)["olderEvidence"] == said
     assert "refused: challenge/v2" in status(machine).stdout

@@ -12,10 +12,10 @@ from agent_cluster import TOKEN, Authority, FakeApi
 from agent_machine import NODE
 from discovered_cluster import Discoverer, pin, publish
 
-from nodeattest_authenticator.commands.cluster_source import ByFile, ByToken
+from nodeattest_authenticator.cluster.source import ByFile, ByToken
 from nodeattest_authenticator.commands.kubeadm_config import Joining, parse
-from nodeattest_authenticator.errors import Failure, Fate
-from nodeattest_authenticator.transport.retry import patiently
+from nodeattest_authenticator.errors import AgentError, FailureKind
+from nodeattest_authenticator.transport.retry import retry_until
 from nodeattest_discovery.node.clock import Clock, Deadline
 
 HASH = "sha256:" + "ab" * 32
@@ -148,7 +148,7 @@ def test_what_kubeadm_init_takes_joins_nothing(documents: list[str]) -> None:
     ],
 )
 def test_what_is_no_join_is_refused_without_its_secrets(document: object, said: str) -> None:
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(AgentError) as caught:
         read(document)
     assert said in str(caught.value)
     assert TOKEN[7:] not in str(caught.value)
@@ -166,7 +166,7 @@ def test_what_is_no_join_is_refused_without_its_secrets(document: object, said: 
     ],
 )
 def test_yaml_that_readers_differ_in_is_refused(text: bytes) -> None:
-    with pytest.raises(Failure):
+    with pytest.raises(AgentError):
         parse(text, limit=1)
 
 
@@ -240,13 +240,13 @@ def test_what_the_file_says_no_flag_says_again(joiner: Discoverer, more: tuple[s
     assert "--kubeadm-config" in done.stderr
 
 
-def failing(*fates: Fate) -> Callable[[], str]:
+def failing(*fates: FailureKind) -> Callable[[], str]:
     """An attempt that fails in these ways and works then."""
     left = list(fates)
 
     def attempt() -> str:
         if left:
-            raise Failure("APIUnavailable", "nobody is there", remedy="wait", fate=left.pop(0))
+            raise AgentError("APIUnavailable", "nobody is there", remedy="wait", kind=left.pop(0))
         return "joined"
 
     return attempt
@@ -261,11 +261,11 @@ def test_at_the_first_boot_the_agent_tries_again_with_pauses_that_differ() -> No
     clock, slept = virtual()
     said: list[str] = []
     chances = iter((0.0, 0.5))
-    made = patiently(
-        failing(Fate.TEMPORARY, Fate.TEMPORARY),
+    made = retry_until(
+        failing(FailureKind.TEMPORARY, FailureKind.TEMPORARY),
         Deadline.after(clock, 60),
         random=lambda: next(chances),
-        tell=said.append,
+        log=said.append,
     )
     assert made == "joined"
     assert slept == [10.0, 15.0]
@@ -273,12 +273,18 @@ def test_at_the_first_boot_the_agent_tries_again_with_pauses_that_differ() -> No
 
 
 @pytest.mark.parametrize(
-    ("fates", "patience"), [([Fate.DENIED], 60), ([Fate.USAGE], 60), ([Fate.TEMPORARY], 0), ([Fate.TEMPORARY] * 7, 60)]
+    ("fates", "patience"),
+    [
+        ([FailureKind.DENIED], 60),
+        ([FailureKind.USAGE], 60),
+        ([FailureKind.TEMPORARY], 0),
+        ([FailureKind.TEMPORARY] * 7, 60),
+    ],
 )
-def test_the_agents_patience_ends(fates: list[Fate], patience: int) -> None:
+def test_the_agents_patience_ends(fates: list[FailureKind], patience: int) -> None:
     clock, slept = virtual()
-    with pytest.raises(Failure):
-        patiently(failing(*fates), Deadline.after(clock, patience), random=lambda: 0.0, tell=lambda _: None)
+    with pytest.raises(AgentError):
+        retry_until(failing(*fates), Deadline.after(clock, patience), random=lambda: 0.0, log=lambda _: None)
     assert sum(slept) <= patience
 
 

@@ -6,16 +6,16 @@ import pytest
 
 from nodeattest_authenticator.enrollment.evidence_version import (
     AGREED_FOR,
-    Agreed,
-    Offer,
-    agreement,
+    SupportedVersions,
+    attestor_for_version,
     check_version,
-    fallback,
-    offer_of,
-    opening,
-    speaking,
+    initial_version,
+    next_version,
+    supported_versions,
+    version_to_remember,
 )
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.state.evidence_version_store import AgreedVersion
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import Attestor, Evidence, PublishedChallenge
@@ -44,35 +44,35 @@ class Versatile(Fixed):
         return Fixed(version)
 
 
-def offer(*versions: int, minimum: int = 1) -> Offer:
-    return Offer(TPM, versions, minimum)
+def offer(*versions: int, minimum: int = 1) -> SupportedVersions:
+    return SupportedVersions(TPM, versions, minimum)
 
 
-def refusal(offered: Offer, refused: set[int], published: str | None) -> Failure:
-    with pytest.raises(Failure) as caught:
-        fallback(offered, refused, published)
+def refusal(offered: SupportedVersions, refused: set[int], published: str | None) -> AgentError:
+    with pytest.raises(AgentError) as caught:
+        next_version(offered, refused, published)
     return caught.value
 
 
 def test_an_attestor_without_older_versions_offers_its_newest_only() -> None:
-    assert offer_of(Fixed(3, 2, 1), 1).versions == (3,)
-    assert offer_of(Versatile(3, 2, 1), 1).versions == (3, 2, 1)
+    assert supported_versions(Fixed(3, 2, 1), 1).versions == (3,)
+    assert supported_versions(Versatile(3, 2, 1), 1).versions == (3, 2, 1)
 
 
 def test_nothing_below_the_minimum_is_offered() -> None:
-    assert offer_of(Versatile(3, 2, 1), 2).versions == (3, 2)
+    assert supported_versions(Versatile(3, 2, 1), 2).versions == (3, 2)
 
 
 def test_a_minimum_that_the_agent_does_not_reach_is_a_usage_error() -> None:
-    with pytest.raises(Failure, match=r"minimumVersion is 4, but this agent makes tpm/v3, tpm/v2 only") as caught:
-        offer_of(Versatile(3, 2), 4)
-    assert (caught.value.reason, caught.value.fate) == (Local.CONFIGURATION_INVALID, Fate.USAGE)
+    with pytest.raises(AgentError, match=r"minimumVersion is 4, but this agent makes tpm/v3, tpm/v2 only") as caught:
+        supported_versions(Versatile(3, 2), 4)
+    assert (caught.value.reason, caught.value.kind) == (AgentReason.CONFIGURATION_INVALID, FailureKind.USAGE)
 
 
 def test_each_version_is_made_by_the_attestor_for_it() -> None:
     binding = Binding("", "", b"")  # type: ignore[arg-type] - nothing is bound
-    assert speaking(Versatile(2, 1), 1).attest(binding).version == 1
-    assert speaking(Fixed(2), 2).attest(binding).version == 2
+    assert attestor_for_version(Versatile(2, 1), 1).attest(binding).version == 1
+    assert attestor_for_version(Fixed(2), 2).attest(binding).version == 2
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_each_version_is_made_by_the_attestor_for_it() -> None:
 def test_the_newest_common_version_that_was_not_refused_is_chosen(
     published: str, refused: set[int], chosen: int
 ) -> None:
-    assert fallback(offer(3, 2, 1), refused, published) == chosen
+    assert next_version(offer(3, 2, 1), refused, published) == chosen
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_the_newest_common_version_that_was_not_refused_is_chosen(
         (offer(3, 2, 1), "tpm/v3"),
     ],
 )
-def test_without_a_common_version_both_lists_are_named(offered: Offer, published: str) -> None:
+def test_without_a_common_version_both_lists_are_named(offered: SupportedVersions, published: str) -> None:
     failure = refusal(offered, {3}, published)
-    assert (failure.reason, failure.fate) == ("EvidenceVersionUnsupported", Fate.DENIED)
+    assert (failure.reason, failure.kind) == ("EvidenceVersionUnsupported", FailureKind.DENIED)
     assert f"the controller understands {published.replace(',', ', ')};" in failure.message
     assert f"makes {', '.join(f'tpm/v{one}' for one in offered.versions)} (minimum v{offered.minimum})" in str(failure)
 
@@ -122,30 +122,33 @@ def test_an_annotation_that_is_not_canonical_chooses_nothing(published: str | No
 
 
 def test_an_agreement_is_taken_up_until_it_is_a_day_old_or_the_agent_is_newer() -> None:
-    agreed = Agreed(version=1, newest=2, since=int(NOW))
-    assert opening(offer(2, 1), None, now=NOW) == 2
-    assert opening(offer(2, 1), agreed, now=NOW + AGREED_FOR - 1) == 1
-    assert opening(offer(2, 1), agreed, now=NOW + AGREED_FOR) == 2
-    assert opening(offer(2, 1), agreed, now=NOW - 1) == 2  # made under another clock
-    assert opening(offer(3, 2, 1), agreed, now=NOW) == 3
-    assert opening(offer(2, minimum=2), agreed, now=NOW) == 2
+    agreed = AgreedVersion(version=1, newest=2, since=int(NOW))
+    assert initial_version(offer(2, 1), None, now=NOW) == 2
+    assert initial_version(offer(2, 1), agreed, now=NOW + AGREED_FOR - 1) == 1
+    assert initial_version(offer(2, 1), agreed, now=NOW + AGREED_FOR) == 2
+    assert initial_version(offer(2, 1), agreed, now=NOW - 1) == 2  # made under another clock
+    assert initial_version(offer(3, 2, 1), agreed, now=NOW) == 3
+    assert initial_version(offer(2, minimum=2), agreed, now=NOW) == 2
 
 
 def test_an_agreement_is_not_renewed_by_its_own_use() -> None:
-    agreed = Agreed(version=1, newest=2, since=int(NOW))
-    assert agreement(offer(2, 1), agreed, 1, refused=False, now=NOW + 9) == agreed
-    assert agreement(offer(2, 1), agreed, 1, refused=True, now=NOW + 9) == Agreed(
+    agreed = AgreedVersion(version=1, newest=2, since=int(NOW))
+    assert version_to_remember(offer(2, 1), agreed, 1, refused=False, now=NOW + 9) == agreed
+    assert version_to_remember(offer(2, 1), agreed, 1, refused=True, now=NOW + 9) == AgreedVersion(
         version=1, newest=2, since=int(NOW) + 9
     )
-    assert agreement(offer(2, 1), None, 1, refused=False, now=NOW) == agreed
+    assert version_to_remember(offer(2, 1), None, 1, refused=False, now=NOW) == agreed
 
 
 def test_the_newest_version_needs_no_agreement() -> None:
-    assert agreement(offer(2, 1), Agreed(version=1, newest=2, since=int(NOW)), 2, refused=True, now=NOW) is None
+    assert (
+        version_to_remember(offer(2, 1), AgreedVersion(version=1, newest=2, since=int(NOW)), 2, refused=True, now=NOW)
+        is None
+    )
 
 
 @pytest.mark.parametrize("made", [Evidence(TPM, 1, {}), Evidence(ProviderName("insecure"), 2, {})])
 def test_evidence_of_another_version_than_was_asked_for_is_never_sent(made: Evidence) -> None:
     check_version(Evidence(TPM, 2, {}), TPM, 2)
-    with pytest.raises(Failure, match="where tpm/v2 was wanted"):
+    with pytest.raises(AgentError, match="where tpm/v2 was wanted"):
         check_version(made, TPM, 2)

@@ -17,15 +17,14 @@ from hypothesis import strategies as st
 
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.enrollment import bootstrap_token
-from nodeattest_authenticator.enrollment.evidence_version import Agreed
-from nodeattest_authenticator.errors import Failure, Fate
-from nodeattest_authenticator.exec_plugin.fast_path import UnsafeFileError
+from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.state import failure_backoff
-from nodeattest_authenticator.state.evidence_version_store import StoredAgreement
+from nodeattest_authenticator.state.evidence_version_store import AgreedVersion, AgreedVersionFile
 from nodeattest_authenticator.state.lock import exclusive, exclusive_if_free
-from nodeattest_authenticator.state.pending_request import Draft, Filed, StoredDrafts
+from nodeattest_authenticator.state.pending_request import PendingRequest, PendingRequestFile, SubmittedCsr
+from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_providers.names import NodeName, ProviderName
@@ -56,12 +55,12 @@ def test_the_lock_is_held_by_one_and_waited_for_no_longer_than_the_deadline(stor
     virtual = VirtualTime()
     deadline = Deadline.after(virtual.clock, 5)
     with exclusive(storage, deadline):
-        with pytest.raises(Failure, match="LockTimeout") as caught, exclusive(storage, deadline):
+        with pytest.raises(AgentError, match="LockTimeout") as caught, exclusive(storage, deadline):
             pass
         with exclusive_if_free(storage) as held:
             assert not held
     assert virtual.time == pytest.approx(1005)
-    assert caught.value.fate is Fate.TEMPORARY
+    assert caught.value.kind is FailureKind.TEMPORARY
     with exclusive_if_free(storage) as held:
         assert held
 
@@ -94,15 +93,15 @@ def test_a_process_stuck_in_a_library_is_ended_without_showing_values() -> None:
 # Remembered failures
 
 
-def denied() -> Failure:
-    return Failure("MachineNotFound", "the cluster refused", remedy="create\nit")
+def denied() -> AgentError:
+    return AgentError("MachineNotFound", "the cluster refused", remedy="create\nit")
 
 
 def test_pauses_double_with_jitter_up_to_their_bound(storage: Storage) -> None:
     until: list[float] = []
     for _ in range(8):
         remembered = failure_backoff.remember(
-            storage, b"i", denied(), pause=failure_backoff.FIRST, now=1000, random=lambda: 0.5
+            storage, b"i", denied(), pause=failure_backoff.WITHOUT_CREDENTIAL, now=1000, random=lambda: 0.5
         )
         until.append(remembered.until - 1000)
     assert until == [30, 60, 120, 240, 480, 600, 600, 600]
@@ -112,29 +111,37 @@ def test_pauses_double_with_jitter_up_to_their_bound(storage: Storage) -> None:
 def test_a_failed_renewal_pauses_for_thirty_to_ninety_seconds(
     storage: Storage, drawn: float, least: int, most: int
 ) -> None:
-    made = failure_backoff.remember(storage, b"i", denied(), pause=failure_backoff.RENEWAL, now=0, random=lambda: drawn)
+    made = failure_backoff.remember(
+        storage, b"i", denied(), pause=failure_backoff.WITH_CREDENTIAL, now=0, random=lambda: drawn
+    )
     assert least <= made.until <= most
 
 
 def test_a_temporary_failure_pauses_for_seconds_only(storage: Storage) -> None:
-    failure = Failure("Timeout", "m", remedy="r", fate=Fate.TEMPORARY)
+    failure = AgentError("Timeout", "m", remedy="r", kind=FailureKind.TEMPORARY)
     assert (
-        failure_backoff.remember(storage, b"i", failure, pause=failure_backoff.FIRST, now=0, random=lambda: 0.5).until
+        failure_backoff.remember(
+            storage, b"i", failure, pause=failure_backoff.WITHOUT_CREDENTIAL, now=0, random=lambda: 0.5
+        ).until
         == 2
     )
 
 
 def test_a_node_is_back_soon_after_an_api_server_that_was_long_away(storage: Storage) -> None:
-    failure = Failure("APIUnavailable", "m", remedy="r", fate=Fate.TEMPORARY)
+    failure = AgentError("APIUnavailable", "m", remedy="r", kind=FailureKind.TEMPORARY)
     pauses = [
-        failure_backoff.remember(storage, b"i", failure, pause=failure_backoff.FIRST, now=0, random=lambda: 0.5).until
+        failure_backoff.remember(
+            storage, b"i", failure, pause=failure_backoff.WITHOUT_CREDENTIAL, now=0, random=lambda: 0.5
+        ).until
         for _ in range(40)
     ]
     assert max(pauses) == 60
 
 
 def test_a_failure_is_loaded_under_its_own_configuration_only(storage: Storage) -> None:
-    made = failure_backoff.remember(storage, b"i", denied(), pause=failure_backoff.FIRST, now=0, random=random_unit)
+    made = failure_backoff.remember(
+        storage, b"i", denied(), pause=failure_backoff.WITHOUT_CREDENTIAL, now=0, random=random_unit
+    )
     assert failure_backoff.load(storage, b"i") == made
     assert failure_backoff.load(storage, b"j") is None
     assert made.text == "MachineNotFound: the cluster refused; create it"
@@ -246,7 +253,7 @@ def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "abcdef", "abcdef.0123", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcdef0"])
 def test_only_bootstrap_tokens_are_tokens(text: str) -> None:
-    with pytest.raises(Failure, match="bootstrap token") as caught:
+    with pytest.raises(AgentError, match="bootstrap token") as caught:
         bootstrap_token.parse(text.encode())
     assert not text or text not in str(caught.value)
 
@@ -255,10 +262,10 @@ def test_only_bootstrap_tokens_are_tokens(text: str) -> None:
 
 
 def test_a_draft_is_kept_whole(storage: Storage) -> None:
-    drafts = StoredDrafts(storage)
-    filed = Filed("a", b"1"), Filed("b", b"\xff")
-    draft = Draft(purpose="p", key_pem=b"k", csr_der=b"\x00d", version=2, first=filed[0], second=filed[1])
-    for kept in (Draft(purpose="p", key_pem=b"k", csr_der=b"d"), draft):
+    drafts = PendingRequestFile(storage)
+    filed = SubmittedCsr("a", b"1"), SubmittedCsr("b", b"\xff")
+    draft = PendingRequest(purpose="p", key_pem=b"k", csr_der=b"\x00d", version=2, first=filed[0], second=filed[1])
+    for kept in (PendingRequest(purpose="p", key_pem=b"k", csr_der=b"d"), draft):
         drafts.save(kept)
         assert drafts.load() == kept
     assert "b'k'" not in repr(draft)
@@ -267,15 +274,15 @@ def test_a_draft_is_kept_whole(storage: Storage) -> None:
 
 
 def test_the_draft_of_the_stored_credential_is_finished(storage: Storage) -> None:
-    draft = Draft(purpose="p", key_pem=b"k", csr_der=b"d")
-    StoredDrafts(storage).save(draft)
-    assert StoredDrafts(storage, used_key_pem=b"k").load() is None
-    assert StoredDrafts(storage, used_key_pem=b"j").load() == draft
+    draft = PendingRequest(purpose="p", key_pem=b"k", csr_der=b"d")
+    PendingRequestFile(storage).save(draft)
+    assert PendingRequestFile(storage, used_key_pem=b"k").load() is None
+    assert PendingRequestFile(storage, used_key_pem=b"j").load() == draft
 
 
 def test_a_draft_of_an_agent_that_knew_one_version_is_taken_up(storage: Storage) -> None:
     storage.write("draft", b'{"purpose": "p", "key": "k", "csr": "AA=="}', durable=False)
-    assert StoredDrafts(storage).load() == Draft(purpose="p", key_pem=b"k", csr_der=b"\x00", version=1)
+    assert PendingRequestFile(storage).load() == PendingRequest(purpose="p", key_pem=b"k", csr_der=b"\x00", version=1)
 
 
 # Agreements
@@ -290,13 +297,13 @@ def settings_of(provider: str, server: str = "https://10.0.0.1:6443") -> Setting
 
 
 def test_an_agreement_is_kept_for_its_provider_and_cluster_alone(storage: Storage) -> None:
-    agreed = Agreed(version=1, newest=2, since=7)
-    kept = StoredAgreement(storage, settings_of("tpm"))
+    agreed = AgreedVersion(version=1, newest=2, since=7)
+    kept = AgreedVersionFile(storage, settings_of("tpm"))
     assert kept.load() is None
     kept.save(agreed)
     assert kept.load() == agreed
-    assert StoredAgreement(storage, settings_of("challenge")).load() is None
-    assert StoredAgreement(storage, settings_of("tpm", server="https://10.0.0.2:6443")).load() is None
+    assert AgreedVersionFile(storage, settings_of("challenge")).load() is None
+    assert AgreedVersionFile(storage, settings_of("tpm", server="https://10.0.0.2:6443")).load() is None
     kept.save(None)
     assert kept.load() is None
 
@@ -313,7 +320,7 @@ NUMBERS = st.none() | st.booleans() | st.integers(-1, 10_001) | st.text(max_size
 def test_any_agreement_file_is_an_agreement_or_none(document: object, tmp_path_factory: pytest.TempPathFactory) -> None:
     with Storage(str(tmp_path_factory.mktemp("d") / "s")) as storage:
         storage.write("version", json.dumps(document).encode(), durable=False)
-        agreed = StoredAgreement(storage, settings_of("tpm")).load()
+        agreed = AgreedVersionFile(storage, settings_of("tpm")).load()
         assert agreed is None or 1 <= agreed.version <= 9999
 
 
@@ -326,7 +333,7 @@ def test_any_agreement_file_is_an_agreement_or_none(document: object, tmp_path_f
 def test_any_draft_file_is_a_draft_or_none(document: object, tmp_path_factory: pytest.TempPathFactory) -> None:
     with Storage(str(tmp_path_factory.mktemp("d") / "s")) as storage:
         storage.write("draft", json.dumps(document).encode(), durable=False)
-        draft = StoredDrafts(storage).load()
+        draft = PendingRequestFile(storage).load()
         assert draft is None or draft.purpose
 
 

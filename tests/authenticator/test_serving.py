@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from test_credential import challenge_then_sign, make_due
 
-from nodeattest_authenticator.context import issue_and_store
-from nodeattest_authenticator.errors import Failure
-from nodeattest_authenticator.kubelet_serving.serve import Served, serve
+from nodeattest_authenticator.enrollment.issue import issue_and_store
+from nodeattest_authenticator.errors import AgentError
+from nodeattest_authenticator.kubelet_serving.serve import ServingCertificate, ensure_serving_certificate
 from nodeattest_discovery.node.clock import Deadline
 
 ADDRESS = "127.0.0.7"
@@ -44,15 +44,15 @@ def joined(machine: Machine) -> Machine:
     return machine
 
 
-def served(machine: Machine, said: list[str] | None = None) -> Served:
+def served(machine: Machine, said: list[str] | None = None) -> ServingCertificate:
     """Do what the command does, without the 0.2 s of a process of its own."""
     agent = machine.agent(said=said)
     with agent.storage:
-        return serve(agent)
+        return ensure_serving_certificate(agent)
 
 
-def refused(machine: Machine) -> Failure:
-    with pytest.raises(Failure) as caught:
+def refused(machine: Machine) -> AgentError:
+    with pytest.raises(AgentError) as caught:
         served(machine)
     return caught.value
 
@@ -547,7 +547,7 @@ def test_a_watch_whose_network_is_down_rests_while_its_certificate_is_good(joine
     joined.challenged(server=nowhere, serving={"dnsNames": SERVING["dnsNames"]})
     program = f"""
 import sys, time
-from nodeattest_authenticator.context import Agent
+from nodeattest_authenticator.context import AgentContext
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_authenticator.kubelet_serving.watch import run
 
@@ -562,9 +562,9 @@ def sleep(seconds):
 
 def open_agent():
     places = {(str(joined.config), str(joined.cache))!r}
-    return Agent.open(*places, hostname="h", clock=clock, random=float, tell=print)
+    return AgentContext.open(*places, hostname="h", clock=clock, random=float, log=print)
 
-run(open_agent, ["true"], clock=Clock(clock.now, clock.monotonic, sleep), random=float, tell=print)
+run(open_agent, ["true"], clock=Clock(clock.now, clock.monotonic, sleep), random=float, log=print)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 7, done.stderr

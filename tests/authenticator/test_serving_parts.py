@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from test_parts import VirtualTime
 
 from nodeattest_authenticator.config.settings import Settings, parse, to_json
-from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_authenticator.kubelet_serving.names import local_addresses, wanted_names
@@ -148,16 +148,16 @@ def test_the_address_towards_a_server_beside_is_this_machines_own() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_the_loopbacks_address_is_never_wanted(host: str) -> None:
-    with contextlib.suppress(Failure):  # where there is no other address
+    with contextlib.suppress(AgentError):  # where there is no other address
         found = local_addresses(Endpoint(host, 6443, ""))
         assert not any(ip_address(one).is_loopback for one in found)
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 64 + ".example"])
 def test_an_address_that_cannot_be_told_is_tried_again_and_can_be_configured(host: str) -> None:
-    with pytest.raises(Failure, match="--serving-ip-address") as caught:
+    with pytest.raises(AgentError, match="--serving-ip-address") as caught:
         local_addresses(Endpoint(host, 6443, ""))
-    assert caught.value.fate is Fate.TEMPORARY
+    assert caught.value.kind is FailureKind.TEMPORARY
 
 
 # The long wait
@@ -190,7 +190,7 @@ class Watched(VirtualTime):
 
     def run(self) -> list[float]:
         with pytest.raises(Stopped):
-            watch(self.attempt, self.look, clock=self.clock, random=lambda: 0.5, tell=self.said.append)
+            watch(self.attempt, self.look, clock=self.clock, random=lambda: 0.5, log=self.said.append)
         return [round(at - 1000) for at in self.tried]
 
 
@@ -233,18 +233,18 @@ def test_an_attempt_that_cannot_be_made_is_a_failed_one() -> None:
     program = """
 import sys
 from nodeattest_discovery.node.clock import Clock
-from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.kubelet_serving.watch import run
 
 def open_agent():
-    raise Failure("ConfigurationInvalid", "none", remedy="none")
+    raise AgentError("ConfigurationInvalid", "none", remedy="none")
 
 def tell(words):
     print(words)
     if "next attempt" in words:
         sys.exit(7)
 
-run(open_agent, ["/nonexistent/kubelet-authenticator"], clock=Clock(), random=lambda: 0.5, tell=tell)
+run(open_agent, ["/nonexistent/kubelet-authenticator"], clock=Clock(), random=lambda: 0.5, log=tell)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 7, done.stderr

@@ -17,7 +17,7 @@ import pytest
 from agent_cluster import FakeApi
 from agent_machine import Machine, wait_for
 
-from nodeattest_authenticator.certificate import pin
+from nodeattest_authenticator.certificate import select_ca_pin
 from nodeattest_providers.errors import ChallengeRequired, Denied
 from nodeattest_providers.names import ProviderID, Purpose, SignerName, split_signer
 from nodeattest_providers.node_interface import SecretBytes
@@ -41,7 +41,7 @@ class Controller:
         reference = cast("dict[str, str]", request.evidence.data.get("first", {}))
         first = self.parse(reference["name"]) if reference else None
         facts = Facts(
-            cluster=ClusterFacts(name="c", namespace="n", uid="u", pins=frozenset({pin(api.authority.pem)})),
+            cluster=ClusterFacts(name="c", namespace="n", uid="u", pins=frozenset({select_ca_pin(api.authority.pem)})),
             machine=MachineFacts(name="m", namespace="n", uid="mu", provider_id=ProviderID(PROVIDER_ID)),
             settings={"endorsementKeys": [{"providerID": PROVIDER_ID, "sha256": self.fingerprint}]},
             first_request=first,

@@ -10,7 +10,8 @@ import time
 import pytest
 from agent_machine import Machine
 
-from nodeattest_authenticator.exec_plugin.fast_path import credential_arguments, lookup, parse_header
+from nodeattest_authenticator.exec_plugin.fast_path import credential_arguments, lookup
+from nodeattest_authenticator.state.credential_format import parse_header
 
 
 def test_the_warm_path_imports_itself_and_nothing_that_a_bare_interpreter_has_not(machine: Machine) -> None:
@@ -28,6 +29,9 @@ def test_the_warm_path_imports_itself_and_nothing_that_a_bare_interpreter_has_no
         "nodeattest_authenticator",
         "nodeattest_authenticator.exec_plugin",
         "nodeattest_authenticator.exec_plugin.fast_path",
+        "nodeattest_authenticator.state",
+        "nodeattest_authenticator.state.credential_format",
+        "nodeattest_authenticator.state.private_files",
     }
 
 
@@ -117,9 +121,11 @@ def test_a_header_that_does_not_fit_its_file_is_refused(data: bytes) -> None:
 
 def test_a_refusal_is_repeated_warm_once_the_certificate_has_expired(machine: Machine) -> None:
     machine.run()
-    (_, _, not_after), identity, *_ = parse_header(machine.cache.joinpath("credential").read_bytes())
+    (_, _, not_after), config_fingerprint, *_ = parse_header(machine.cache.joinpath("credential").read_bytes())
     until = not_after + 60
-    machine.write("failure", b"kubelet-authenticator-failure/1 %d %b 1\nrefused\nreason\ntext" % (until, identity))
+    machine.write(
+        "failure", b"kubelet-authenticator-failure/1 %d %b 1\nrefused\nreason\ntext" % (until, config_fingerprint)
+    )
     where = (str(machine.cache), str(machine.config), machine.info().encode())
     found = lookup(*where, not_after + 1)
     assert found is not None

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from nodeattest_authenticator.cluster.source import ByToken
 from nodeattest_authenticator.commands import cluster_source
 from nodeattest_cli.main import main
 from nodeattest_controller.model.objects import moment
@@ -301,7 +302,7 @@ def test_the_agents_join_command_pins_too(token: Tool) -> None:
     cluster_source.describe(parser)
     options = parser.parse_args(made.split()[2:-2])
     way = cluster_source.parse(options, read=lambda _: b"").way
-    assert isinstance(way, cluster_source.ByToken)
+    assert isinstance(way, ByToken)
     assert way.pins
     assert way.token.reveal() in made
 

@@ -257,7 +257,7 @@ class VirtualTime:
     def environment(self, limit: float = 300.0, public_roots: bytes | None = None) -> Environment:
         return Environment(
             clock=Clock(now=lambda: time.time() + self.ahead, monotonic=lambda: self.moment, sleep=self.sleep),
-            tell=self.told.append,
+            log=self.told.append,
             limit=limit,
             public_roots=public_roots,
         )

@@ -121,7 +121,7 @@ def test_a_refresh_follows_a_rotation_and_refuses_a_replacement(cluster: Readabl
     cluster.publish({"kubeconfig": cluster.text})
     servers = [cluster.plane.server]
     told: list[str] = []
-    assert refresh(servers, held, cluster.text, Environment(tell=told.append)) is None
+    assert refresh(servers, held, cluster.text, Environment(log=told.append)) is None
     assert "403" in told[0]
     cluster.allow()
     assert refresh(servers, held, cluster.text, AROUND) is None

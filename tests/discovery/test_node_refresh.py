@@ -136,7 +136,7 @@ def test_a_node_that_keeps_its_server_follows_cas_though_the_named_one_is_out_of
     with LyingServer(OLD.server(), status(404)) as gone:
         here.says = published(text(gone, OLD, NEW))
     environment = servers.time.environment()
-    found = refresh([here.url], OLD.pem, "known", environment, keeps_server=True)
+    found = refresh([here.url], OLD.pem, "known", environment, pin_server=True)
     assert found is not None
     assert found.ca_pem == OLD.pem + NEW.pem
     assert here.headers <= QUIET
@@ -149,9 +149,9 @@ def test_a_node_that_keeps_its_server_lets_that_one_bear_out_which_cas_stay(serv
     here.says = moved.says = published(text(here, NEW))
     environment = servers.time.environment()
     with pytest.raises(Unavailable) as refused:
-        refresh([here.url], OLD.pem + NEW.pem, "known", environment, keeps_server=True)
+        refresh([here.url], OLD.pem + NEW.pem, "known", environment, pin_server=True)
     assert refused.value.reason is Reason.SERVER_NOT_TRUSTED
-    assert refresh([moved.url], OLD.pem + NEW.pem, "known", environment, keeps_server=True) is not None
+    assert refresh([moved.url], OLD.pem + NEW.pem, "known", environment, pin_server=True) is not None
 
 
 # What must not be believed

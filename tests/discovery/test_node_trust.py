@@ -9,9 +9,8 @@ from certified import CLIENT, LOOPBACK, certified
 from cryptography import x509
 from lying_servers import Ca, LyingServer, Reply, VirtualTime, config_map
 
-from nodeattest_authenticator.config.discovery import Cluster
-from nodeattest_authenticator.formats.endpoint import Endpoint
-from nodeattest_authenticator.transport.probe import fault_of
+from nodeattest_authenticator.formats.endpoint import Cluster, Endpoint
+from nodeattest_authenticator.transport.probe import probe
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node import client, https
 from nodeattest_discovery.node.address import Address
@@ -65,7 +64,7 @@ def agents(certificate: bytes, ca: Ca, host: str) -> bool:
     """Tell whether the agent's own requests would go there."""
     with LyingServer(certificate, Reply()) as server:
         cluster = Cluster(endpoint=Endpoint("127.0.0.1", server.port, ""), tls_server_name=host, ca_pem=ca.pem)
-        return fault_of(cluster, Deadline.after(Clock(), 10)) is None
+        return probe(cluster, Deadline.after(Clock(), 10)) is None
 
 
 def test_the_agent_trusts_whom_discovery_trusts() -> None:

@@ -53,6 +53,11 @@ BREACHES = [
         "import nodeattest_providers.aws.api.sts",
     ),
     (
+        "The agent's parts are layers",
+        "authenticator/nodeattest_authenticator/state/storage.py",
+        "import nodeattest_authenticator.context",
+    ),
+    (
         "The controller's parts are layers",
         "controller/nodeattest_controller/model/policy.py",
         "import nodeattest_controller.runtime.indexes",

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from filing_requests import Filed
 from world import CSRS, Agent, Controller, World
 
-from nodeattest_authenticator.certificate import pin
+from nodeattest_authenticator.certificate import select_ca_pin
 from nodeattest_controller import configfile
 from nodeattest_providers import csr, envelope
 from nodeattest_providers.aws.attestor import AwsAttestor
@@ -99,7 +99,7 @@ class AwsFleet:
         """File what an agent whose clock says ``when`` would file."""
         der = csr.build_csr(ec.generate_private_key(ec.SECP256R1()), instance.private_dns, instance.provider_id)
         attestor = AwsAttestor({"metadataEndpoint": instance.metadata_endpoint}, now=lambda: when)
-        cluster = pin(self.world.workload.ca_certificate.read_bytes())
+        cluster = select_ca_pin(self.world.workload.ca_certificate.read_bytes())
         evidence = attestor.attest(Binding(cluster, SIGNER, hashlib.sha256(der).digest()))
         body: JsonMap = {
             "apiVersion": "certificates.k8s.io/v1",

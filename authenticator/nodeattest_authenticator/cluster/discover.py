@@ -12,10 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from nodeattest_authenticator.commands.cluster_source import ByFile, ByToken
-from nodeattest_authenticator.config.discovery import Cluster
-from nodeattest_authenticator.errors import Failure, Fate, Local, refusal
-from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.cluster.source import ByFile, ByToken
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
+from nodeattest_authenticator.formats.endpoint import Cluster, Endpoint
 from nodeattest_discovery import token as bootstrap
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.token import BootstrapToken
@@ -42,13 +41,13 @@ class Discovered:
     """A token that stands in the discovery file."""
     needs_no_token: bool = False
     """The discovery file's user runs this agent: the node has what it takes already."""
-    keeps_server: bool = False
+    pin_server: bool = False
     """Whether its author knows better than cluster-info which server this node must use."""
 
 
-def discover(way: ByToken | ByFile, *, clock: Clock, tell: Callable[[str], None]) -> Discovered:
-    """Find the cluster; raises ``Failure``."""
-    environment = environment_of(clock, tell, way.limit)
+def discover(way: ByToken | ByFile, *, clock: Clock, log: Callable[[str], None]) -> Discovered:
+    """Find the cluster; raises ``AgentError``."""
+    environment = environment_of(clock, log, way.limit)
     try:
         match way:
             case ByToken():
@@ -61,7 +60,7 @@ def discover(way: ByToken | ByFile, *, clock: Clock, tell: Callable[[str], None]
     except (Denied, Unavailable) as verdict:
         raise refusal(verdict) from None
     for note in found.notes:
-        tell(note)
+        log(note)
     cluster = cluster_of(found)
     with suppress(ValueError):  # a file that nobody was asked about
         others.insert(0, Endpoint.parse(found.asked))
@@ -71,25 +70,25 @@ def discover(way: ByToken | ByFile, *, clock: Clock, tell: Callable[[str], None]
         kubeconfig=found.kubeconfig,
         token=token,
         needs_no_token=needs_no_token,
-        keeps_server=isinstance(way, ByFile),
+        pin_server=isinstance(way, ByFile),
     )
 
 
 def cluster_of(found: Found) -> Cluster:
-    """Take what may be trusted out of what was found; raises ``Failure``."""
+    """Take what may be trusted out of what was found; raises ``AgentError``."""
     try:
         endpoint = Endpoint.parse(found.info.server)
     except ValueError as error:
         said = f"the cluster's server must be an URL: {error}"
-        raise Failure(Local.CONFIGURATION_INVALID, said, remedy="see nodeattest cluster-info show") from None
+        raise AgentError(AgentReason.CONFIGURATION_INVALID, said, remedy="see nodeattest cluster-info show") from None
     return Cluster(endpoint=endpoint, tls_server_name=found.info.tls_server_name, ca_pem=found.ca_pem)
 
 
-def environment_of(clock: Clock, tell: Callable[[str], None], limit: float) -> Environment:
+def environment_of(clock: Clock, log: Callable[[str], None], limit: float) -> Environment:
     """Give discovery our clock."""
     from nodeattest_discovery.node.environment import Environment
 
-    return Environment(clock=clock, tell=tell, limit=limit)
+    return Environment(clock=clock, log=log, limit=limit)
 
 
 def _by_token(way: ByToken, environment: Environment) -> Found:
@@ -102,7 +101,7 @@ def _by_token(way: ByToken, environment: Environment) -> Found:
         except (Denied, Unavailable) as verdict:
             if not way.servers:
                 raise
-            environment.tell(f"{refusal(verdict, 'the discovery front is left out: ')}")
+            environment.log(f"{refusal(verdict, 'the discovery front is left out: ')}")
     from nodeattest_discovery.node.by_token import by_token
 
     return by_token(way.servers, way.token, way.pins, environment)
@@ -126,9 +125,9 @@ def _token(found: FileFound) -> BootstrapToken | None:
             return bootstrap.parse(found.credential.token)
     except Denied:
         pass
-    raise Failure(
-        Local.CONFIGURATION_INVALID,
+    raise AgentError(
+        AgentReason.CONFIGURATION_INVALID,
         "the credential in the discovery file is no bootstrap token, and by nothing else does a node ask to join",
         remedy="give a bootstrap token by --token-file, and take the credential out of the file",
-        fate=Fate.USAGE,
+        kind=FailureKind.USAGE,
     )

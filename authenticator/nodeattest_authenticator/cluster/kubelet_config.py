@@ -13,7 +13,7 @@ import json
 import re
 from typing import Final, cast
 
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.transport.api_client import ApiClient, ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_parsing import strict_yaml
@@ -39,7 +39,7 @@ _RETRY: Final = 1.0
 
 
 def fetch(api: ApiClient, deadline: Deadline) -> JsonObject:
-    """Read the configuration from the cluster; raises ``Failure``."""
+    """Read the configuration from the cluster; raises ``AgentError``."""
     while True:
         try:
             return parse(_config_map(api))
@@ -47,11 +47,11 @@ def fetch(api: ApiClient, deadline: Deadline) -> JsonObject:
             if not deadline.pause(error.retry_after if error.retry_after is not None else _RETRY):
                 said = f"kubelet's configuration cannot be read: {error}"
                 remedy = "run join again when the API server answers"
-                raise Failure(Local.API_UNAVAILABLE, said, remedy=remedy, fate=Fate.TEMPORARY) from None
+                raise AgentError(AgentReason.API_UNAVAILABLE, said, remedy=remedy, kind=FailureKind.TEMPORARY) from None
 
 
 def _config_map(api: ApiClient) -> JsonObject:
-    refusal: Failure | None = None
+    refusal: AgentError | None = None
     try:
         found = api.read(_PATH)
         if found is not None:
@@ -64,8 +64,8 @@ def _config_map(api: ApiClient) -> JsonObject:
         found = api.read(f"{_PATH}-1.{minor[1]}")
         if found is not None:
             return found
-    raise Failure(
-        Local.KUBELET_CONFIGURATION_REFUSED,
+    raise AgentError(
+        AgentReason.KUBELET_CONFIGURATION_REFUSED,
         f"the cluster gives nodes no kubelet configuration: {refusal.message if refusal else 'there is none'}",
         remedy="kubeadm makes ConfigMap kube-system/kubelet-config and lets system:nodes read it; without kubeadm, "
         "leave --kubelet-config away and write kubelet's configuration yourself",
@@ -73,7 +73,7 @@ def _config_map(api: ApiClient) -> JsonObject:
 
 
 def parse(config_map: JsonObject) -> JsonObject:
-    """Take the configuration out of its ConfigMap; raises ``Failure`` for anything else."""
+    """Take the configuration out of its ConfigMap; raises ``AgentError`` for anything else."""
     data = config_map.get("data")
     text = data.get(_KEY) if isinstance(data, dict) else None
     if not isinstance(text, str):
@@ -119,9 +119,9 @@ def _section(document: JsonObject, name: str) -> JsonObject:
     return cast("JsonObject", section or {})
 
 
-def _refused(expected: str, got: str) -> Failure:
-    return Failure(
-        Local.KUBELET_CONFIGURATION_REFUSED,
+def _refused(expected: str, got: str) -> AgentError:
+    return AgentError(
+        AgentReason.KUBELET_CONFIGURATION_REFUSED,
         f"the cluster's kubelet configuration: expected {expected}, got {got}",
         remedy="look at ConfigMap kube-system/kubelet-config",
     )

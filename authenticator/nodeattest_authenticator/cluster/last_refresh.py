@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_authenticator.exec_plugin.fast_path import UnsafeFileError
 from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 
-__all__ = ["FILE", "Last", "load", "parse", "save"]
+__all__ = ["FILE", "LastRefresh", "load", "parse", "save"]
 
 FILE: Final = "refresh"
 _LATEST: Final = 1 << 53
@@ -21,7 +21,7 @@ _MOST: Final = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Last:
+class LastRefresh:
     """The last refresh."""
 
     at: int
@@ -31,7 +31,7 @@ class Last:
     text: str
 
 
-def load(storage: Storage) -> Last | None:
+def load(storage: Storage) -> LastRefresh | None:
     """Read it; None when there was none, or what is there makes no sense."""
     try:
         data = storage.read(FILE)
@@ -40,17 +40,17 @@ def load(storage: Storage) -> Last | None:
         return None
 
 
-def parse(data: bytes) -> Last:
+def parse(data: bytes) -> LastRefresh:
     """Read what ``save`` wrote; raises ``FieldsError``."""
     fields = Fields(parse_object(data))
     at, outcome, text = fields.number("at", low=0, high=_LATEST), fields.required("outcome"), fields.required("text")
     fields.end()
     if at is None:
         raise FieldsError("at is missing")
-    return Last(at=at, outcome=outcome, text=text)
+    return LastRefresh(at=at, outcome=outcome, text=text)
 
 
-def save(storage: Storage, last: Last) -> None:
+def save(storage: Storage, last: LastRefresh) -> None:
     """Write it down; a full disk costs nothing but the note. Hold the lock."""
     document = {"at": last.at, "outcome": last.outcome, "text": last.text[:_MOST]}
     with suppress(OSError):

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Final
 from nodeattest_authenticator.certificate import ca_pins, is_issued_by
 from nodeattest_authenticator.cluster import last_refresh
 from nodeattest_authenticator.cluster.discover import cluster_of, environment_of
-from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Cluster, Discovery
+from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
 from nodeattest_authenticator.config.settings import Settings, to_json
-from nodeattest_authenticator.context import Agent, reopened
-from nodeattest_authenticator.errors import Failure, Fate, Local, refusal
-from nodeattest_authenticator.exec_plugin.fast_path import UnsafeFileError, config_identity
+from nodeattest_authenticator.context import AgentContext
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
 from nodeattest_authenticator.formats import exec_credential, kubeconfig
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state import credential_cache, kubelet_files
+from nodeattest_authenticator.state.credential_format import fingerprint_of_config
 from nodeattest_authenticator.state.lock import exclusive
-from nodeattest_authenticator.transport.probe import fault_of
+from nodeattest_authenticator.state.private_files import UnsafeFileError
+from nodeattest_authenticator.transport.probe import probe
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers.errors import Denied, Unavailable
 
@@ -37,70 +39,72 @@ _PROBE_LIMIT: Final = 5.0
 """Seconds for one look at the server that the cluster now names."""
 
 
-def run(agent: Agent, *, limit: float) -> str:
-    """Refresh once, for a person; returns what changed. Raises ``Failure``."""
-    with exclusive(agent.storage, Deadline.after(agent.clock, limit)):
-        return run_locked(reopened(agent), limit=limit)
+def run(context: AgentContext, *, limit: float) -> str:
+    """Refresh once, for a person; returns what changed. Raises ``AgentError``."""
+    with exclusive(context.storage, Deadline.after(context.clock, limit)):
+        return run_locked(context.reload_config(), limit=limit)
 
 
-def run_locked(agent: Agent, *, limit: float) -> str:
-    """Refresh once and write down how it went. Hold the lock. Raises ``Failure``."""
+def run_locked(context: AgentContext, *, limit: float) -> str:
+    """Refresh once and write down how it went. Hold the lock. Raises ``AgentError``."""
     try:
-        changes = _refresh(agent, limit)
-    except Failure as failure:
+        changes = _refresh(context, limit)
+    except AgentError as failure:
         last_refresh.save(
-            agent.storage, last_refresh.Last(at=int(agent.clock.now()), outcome="failed", text=str(failure))
+            context.storage, last_refresh.LastRefresh(at=int(context.clock.now()), outcome="failed", text=str(failure))
         )
         raise
     said = "; ".join(changes) if changes else "nothing changed"
     outcome = "changed" if changes else "unchanged"
-    last_refresh.save(agent.storage, last_refresh.Last(at=int(agent.clock.now()), outcome=outcome, text=said))
+    last_refresh.save(
+        context.storage, last_refresh.LastRefresh(at=int(context.clock.now()), outcome=outcome, text=said)
+    )
     return f"{said}; restart kubelet to use it" if changes else said
 
 
-def _refresh(agent: Agent, limit: float) -> list[str]:
-    section = agent.settings.discovery
+def _refresh(context: AgentContext, limit: float) -> list[str]:
+    section = context.settings.discovery
     if section is None:
-        raise Failure(
-            Local.CONFIGURATION_INVALID,
+        raise AgentError(
+            AgentReason.CONFIGURATION_INVALID,
             "this node was told its cluster (join --server), so there is nothing to ask",
             remedy="join by discovery, or join again with the new server or CA file",
-            fate=Fate.USAGE,
+            kind=FailureKind.USAGE,
         )
-    found = _ask(agent, section, limit)
-    step = _Step(agent, agent)
+    found = _ask(context, section, limit)
+    step = _Step(context, context)
     changes: list[str] = []
     if found is not None:
-        new = _news(agent.settings, section, found)
-        old = agent.settings.cluster
+        new = _news(context.settings, section, found)
+        old = context.settings.cluster
         if new != old:
-            _check_answers(agent, new)
-            step = _Step(agent, _configured(agent, section.after(old, new).knowing(new.endpoint), new))
+            _check_answers(context, new)
+            step = _Step(context, _configured(context, section.after(old, new).with_servers(new.endpoint), new))
             changes = _differences(old, new)
     changes += step.follow()
     if found is not None:
         try:
-            agent.storage.write(CLUSTER_INFO_FILE, found.kubeconfig.encode(), durable=False)
+            context.storage.write(CLUSTER_INFO_FILE, found.kubeconfig.encode(), durable=False)
         except OSError:
-            agent.tell("what was seen cannot be written down: the next refresh compares anew")
+            context.log("what was seen cannot be written down: the next refresh compares anew")
     return changes
 
 
-def _ask(agent: Agent, section: Discovery, limit: float) -> Found | None:
+def _ask(context: AgentContext, section: Discovery, limit: float) -> Found | None:
     from nodeattest_discovery.node.refresh import refresh
 
     try:
-        seen = agent.storage.read(CLUSTER_INFO_FILE)
+        seen = context.storage.read(CLUSTER_INFO_FILE)
     except UnsafeFileError:
         seen = None
     try:
         return refresh(
             [endpoint.url for endpoint in section.servers],
-            agent.settings.ca_pem,
+            context.settings.ca_pem,
             None if seen is None else seen.decode("utf-8", "replace"),
-            environment_of(agent.clock, agent.tell, limit),
-            tls_server_name=agent.settings.tls_server_name,
-            keeps_server=section.keeps_server,
+            environment_of(context.clock, context.log, limit),
+            tls_server_name=context.settings.tls_server_name,
+            pin_server=section.pin_server,
         )
     except (Denied, Unavailable) as verdict:
         raise refusal(verdict) from None
@@ -108,43 +112,43 @@ def _ask(agent: Agent, section: Discovery, limit: float) -> Found | None:
 
 def _news(settings: Settings, section: Discovery, found: Found) -> Cluster:
     new = cluster_of(found)
-    if section.keeps_server:
+    if section.pin_server:
         return replace(new, endpoint=settings.endpoint, tls_server_name=settings.tls_server_name)
     return new
 
 
-def _check_answers(agent: Agent, new: Cluster) -> None:
-    """Raise ``Failure`` unless a server answers at the new place under the new CAs: a slip must not cost the fleet."""
-    said = fault_of(new, Deadline.after(agent.clock, _PROBE_LIMIT))
+def _check_answers(context: AgentContext, new: Cluster) -> None:
+    """Raise ``AgentError`` unless a server answers there under the new CAs: a mistake must not cost the fleet."""
+    said = probe(new, Deadline.after(context.clock, _PROBE_LIMIT))
     if said is None:
         return
-    raise Failure(
-        Local.API_UNAVAILABLE,
+    raise AgentError(
+        AgentReason.API_UNAVAILABLE,
         f"the cluster says: {new.endpoint.url}, with the CAs {', '.join(ca_pins(new.ca_pem))}; but there: {said}",
         remedy="nothing was changed; mend cluster-info or that server, and refresh again",
-        fate=Fate.TEMPORARY,
+        kind=FailureKind.TEMPORARY,
     )
 
 
-def _configured(agent: Agent, section: Discovery, new: Cluster) -> Agent:
+def _configured(context: AgentContext, section: Discovery, new: Cluster) -> AgentContext:
     """Write the configuration, the first of the files: from here on it speaks for what was and what is."""
     settings = replace(
-        agent.settings,
+        context.settings,
         endpoint=new.endpoint,
         tls_server_name=new.tls_server_name,
         ca_pem=new.ca_pem,
         discovery=section,
     )
-    kubelet_files.write_private(agent.config, to_json(settings))
-    return replace(agent, settings=settings, identity=config_identity(agent.config))
+    kubelet_files.write_private(context.config, to_json(settings))
+    return replace(context, settings=settings, config_fingerprint=fingerprint_of_config(context.config))
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
     """From one configuration to the next; both are the same where only files are to be brought up to date."""
 
-    old: Agent
-    new: Agent
+    old: AgentContext
+    new: AgentContext
 
     def follow(self) -> list[str]:
         """Bring everything else in line with the configuration; returns which of kubelet's files changed."""
@@ -160,46 +164,49 @@ class _Step:
     def _ca_file(self, path: str) -> bool:
         old = kubelet_files.read(path)
         if old is not None and not old.startswith(kubelet_files.MARK):
-            self.new.tell(f"{path} was not written by kubelet-authenticator and stays as it is")
+            self.new.log(f"{path} was not written by kubelet-authenticator and stays as it is")
             return False
         return kubelet_files.write(path, self.new.settings.ca_pem, mode=kubelet_files.PUBLIC)
 
     def _credential(self) -> None:
         """Bind the cached credential to the new configuration, so that the next call is as warm as the last."""
-        agent = self.new
+        context = self.new
         try:
-            cached = credential_cache.load(agent.storage)
+            cached = credential_cache.load(context.storage)
         except (UnsafeFileError, ValueError):
             return  # the next call says why it is not used
-        if cached is None or cached.identity == agent.identity:
+        if cached is None or cached.config_fingerprint == context.config_fingerprint:
             return
-        ready = cached.answers if cached.identity == self.old.identity else ()
-        answers = tuple(pair for pair in ready if _is_for(pair[0], agent.settings))
+        ready = cached.responses if cached.config_fingerprint == self.old.config_fingerprint else ()
+        responses = tuple(pair for pair in ready if _is_for(pair[0], context.settings))
         credential = cached.credential
-        if agent.settings.renewable and not is_issued_by(credential.certificate_pem, agent.settings.ca_pem):
-            credential = replace(credential, renew_at=min(credential.renew_at, int(agent.clock.now())))
+        if context.settings.renewable and not is_issued_by(credential.certificate_pem, context.settings.ca_pem):
+            credential = replace(credential, renew_at=min(credential.renew_at, int(context.clock.now())))
         try:
             credential_cache.save(
-                agent.storage, replace(cached, credential=credential, identity=agent.identity, answers=answers)
+                context.storage,
+                replace(
+                    cached, credential=credential, config_fingerprint=context.config_fingerprint, responses=responses
+                ),
             )
         except OSError as error:
-            agent.tell(f"the cached credential cannot be bound anew, so the next call is not warm: {error.strerror}")
+            context.log(f"the cached credential cannot be bound anew, so the next call is not warm: {error.strerror}")
 
     def _kubeconfig(self, path: str) -> bool:
         old = kubelet_files.read(path)
         if old is None:
             return False  # join was told not to wait, or has not come so far
-        new = kubeconfig.moved(old, self.new.settings)
+        new = kubeconfig.with_cluster(old, self.new.settings.cluster)
         if new is None:
-            self.new.tell(f"{path} was not written by kubelet-authenticator and stays as it is")
+            self.new.log(f"{path} was not written by kubelet-authenticator and stays as it is")
             return False
         return kubelet_files.write_private(path, new)
 
 
 def _is_for(info: bytes, settings: Settings) -> bool:
     try:
-        exec_credential.check_cluster(exec_credential.parse(info), settings)
-    except Failure:
+        exec_credential.check_cluster(exec_credential.parse(info), settings.cluster, settings.previous_clusters)
+    except AgentError:
         return False
     return True
 

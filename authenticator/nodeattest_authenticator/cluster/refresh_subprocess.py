@@ -10,42 +10,42 @@ import os
 from typing import Final
 
 from nodeattest_authenticator import watchdog
-from nodeattest_authenticator.context import Agent, reopened
-from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.context import AgentContext
+from nodeattest_authenticator.errors import AgentError
 
-__all__ = ["LIMIT", "refreshed"]
+__all__ = ["LIMIT", "refresh_in_subprocess"]
 
 LIMIT: Final = 10
 """Seconds; a certificate is renewed days before its end, but a person may watch."""
 
 
-def refreshed(agent: Agent) -> Agent:
+def refresh_in_subprocess(context: AgentContext) -> AgentContext:
     """Refresh; returns the agent under the configuration that is there afterwards. Hold the lock."""
     try:
         child = os.fork()
     except OSError as error:  # EAGAIN, ENOMEM: the renewal goes on with what is known
-        agent.tell(f"the cluster was not asked what changed: no process can be started: {error.strerror}")
-        return agent
+        context.log(f"the cluster was not asked what changed: no process can be started: {error.strerror}")
+        return context
     if not child:
-        _run(agent)
+        _run(context)
     os.waitpid(child, 0)
     try:
-        return reopened(agent)
-    except (Failure, OSError):
-        return agent
+        return context.reload_config()
+    except (AgentError, OSError):
+        return context
 
 
-def _run(agent: Agent) -> None:
+def _run(context: AgentContext) -> None:
     try:
         watchdog.start(LIMIT)
         from nodeattest_authenticator.cluster.refresh import run_locked
 
-        said = run_locked(agent, limit=LIMIT)
+        said = run_locked(context, limit=LIMIT)
         if said != "nothing changed":
-            agent.tell(said)
-    except Failure as failure:
-        agent.tell(f"the cluster was not asked what changed: {failure}")
+            context.log(said)
+    except AgentError as failure:
+        context.log(f"the cluster was not asked what changed: {failure}")
     except BaseException as error:  # noqa: BLE001 - a defect here must not look like one of the renewal
-        agent.tell(f"the refresh before the renewal failed: {type(error).__name__}")
+        context.log(f"the refresh before the renewal failed: {type(error).__name__}")
     finally:
         os._exit(0)

@@ -16,13 +16,13 @@ from typing import Final
 from nodeattest_authenticator.certificate import check_time
 from nodeattest_authenticator.commands.existing_kubeconfig import KubeletAccess
 from nodeattest_authenticator.config.settings import Settings, to_json
-from nodeattest_authenticator.context import Agent, issue_and_store, usable
-from nodeattest_authenticator.enrollment.evidence_version import offer_of
-from nodeattest_authenticator.enrollment.issue import attestor_of
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.context import AgentContext
+from nodeattest_authenticator.enrollment.evidence_version import supported_versions
+from nodeattest_authenticator.enrollment.issue import attestor_of, issue_and_store
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import kubeconfig
 from nodeattest_authenticator.state import failure_backoff, kubelet_files
-from nodeattest_authenticator.state.credential_cache import Cached
+from nodeattest_authenticator.state.credential_cache import CacheEntry
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Clock, Deadline
@@ -48,26 +48,28 @@ class AdoptOptions:
     """Absolute path of kubelet-authenticator, for the kubeconfig."""
 
 
-def adopt(options: AdoptOptions, *, clock: Clock, random: Callable[[], float], tell: Callable[[str], None]) -> Cached:
-    """Adopt the node; returns its attested credential. Raises ``Failure``."""
+def adopt(
+    options: AdoptOptions, *, clock: Clock, random: Callable[[], float], log: Callable[[str], None]
+) -> CacheEntry:
+    """Adopt the node; returns its attested credential. Raises ``AgentError``."""
     settings = options.settings
     if not settings.renewable:
-        raise Failure(
-            Local.CONFIGURATION_INVALID,
+        raise AgentError(
+            AgentReason.CONFIGURATION_INVALID,
             "the insecure provider proves nothing, so it cannot tell this node from another that has its certificate",
             remedy="let an operator open the Machine (nodeattest machines adopt --open), then join with that token",
-            fate=Fate.USAGE,
+            kind=FailureKind.USAGE,
         )
     _check_old(options, now=clock.now())
     with attestor_of(settings.provider, settings.provider_settings) as attestor:
-        offer_of(attestor, settings.minimum_version)
+        supported_versions(attestor, settings.minimum_version)
     deadline = Deadline.after(clock, settings.timeout_seconds)
     with Storage(options.cache_dir) as storage, exclusive(storage, deadline):
         if kubelet_files.write_private(options.config, to_json(settings)):
             failure_backoff.forget(storage)
-    agent = Agent.open(options.config, options.cache_dir, hostname="", clock=clock, random=random, tell=tell)
-    with agent.storage, exclusive(agent.storage, deadline):
-        found = usable(agent) or issue_and_store(agent, options.access.credential, deadline)
+    context = AgentContext.open(options.config, options.cache_dir, hostname="", clock=clock, random=random, log=log)
+    with context.storage, exclusive(context.storage, deadline):
+        found = context.load_valid_credential() or issue_and_store(context, options.access.credential, deadline)
         _replace(options)
     return found
 
@@ -95,8 +97,8 @@ def _check_old(options: AdoptOptions, *, now: float) -> None:
     if now < credential.not_after:
         check_time(credential.not_before, credential.not_after, now=now, clock_skew=None)
         return
-    raise Failure(
-        Local.CERTIFICATE_REFUSED,
+    raise AgentError(
+        AgentReason.CERTIFICATE_REFUSED,
         f"the certificate in {options.kubeconfig} has ended, so this node cannot ask by it",
         remedy="let an operator open the Machine (nodeattest machines adopt --open), then join with that token",
     )
@@ -105,7 +107,7 @@ def _check_old(options: AdoptOptions, *, now: float) -> None:
 def _replace(options: AdoptOptions) -> None:
     kubelet_files.write_private(backup_of(options.kubeconfig, options.old_kubeconfig), options.old_kubeconfig)
     rendered = kubeconfig.render(
-        options.settings,
+        options.settings.cluster,
         command=options.command,
         config=options.config,
         cache_dir=options.cache_dir,

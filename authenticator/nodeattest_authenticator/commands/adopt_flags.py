@@ -75,7 +75,7 @@ def run(options: argparse.Namespace, program: str) -> None:
         command=program_path(program),
     )
     with watchdog.running(made.settings.timeout_seconds):
-        credential = adopt(made, clock=Clock(), random=random_unit, tell=console.tell)
+        credential = adopt(made, clock=Clock(), random=random_unit, log=console.log)
     until = status.moment(credential.credential.not_after)
     said = f"node {made.settings.node_name} is adopted: {path} runs kubelet-authenticator, certificate until {until}"
     remains = what_remains(made.settings.node_name)

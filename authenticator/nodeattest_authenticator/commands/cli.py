@@ -16,13 +16,13 @@ from nodeattest_authenticator import console, watchdog
 from nodeattest_authenticator.commands import adopt_flags, join_flags
 from nodeattest_authenticator.commands.cli_args import describe_provider_settings, program_path, provider_settings
 from nodeattest_authenticator.config import settings
-from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.exec_plugin.fast_path import DEFAULT_CACHE_DIR, DEFAULT_CONFIG
 from nodeattest_discovery.node.clock import Clock, random_unit
 from nodeattest_providers.node_interface import JsonObject
 
 if TYPE_CHECKING:
-    from nodeattest_authenticator.context import Agent
+    from nodeattest_authenticator.context import AgentContext
 
 __all__ = ["main", "parser"]
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parsed(argv[1:])
     try:
         return _run(options, argv[0])
-    except Failure as failure:
+    except AgentError as failure:
         return console.report(failure)
 
 
@@ -125,9 +125,9 @@ def _adopt(options: argparse.Namespace, program: str) -> int:
 def _refresh(options: argparse.Namespace) -> int:
     from nodeattest_authenticator.cluster import refresh
 
-    agent, limit = _agent(options), max(1, options.timeout)
-    with agent.storage, watchdog.running(2 * limit):  # for the lock, and for the work
-        sys.stdout.write(f"{refresh.run(agent, limit=limit)}\n")
+    context, limit = _agent(options), max(1, options.timeout)
+    with context.storage, watchdog.running(2 * limit):  # for the lock, and for the work
+        sys.stdout.write(f"{refresh.run(context, limit=limit)}\n")
     return 0
 
 
@@ -141,34 +141,34 @@ def _serving(options: argparse.Namespace, program: str) -> int:
             [program_path(program), *once],
             clock=Clock(),
             random=random_unit,
-            tell=console.tell,
+            log=console.log,
         )
-    agent = _agent(options)
-    with watchdog.running(agent.settings.timeout_seconds):
-        return _serve(agent)
+    context = _agent(options)
+    with watchdog.running(context.settings.timeout_seconds):
+        return _serve(context)
 
 
-def _serve(agent: Agent) -> int:
+def _serve(context: AgentContext) -> int:
     from nodeattest_authenticator.commands import status
-    from nodeattest_authenticator.kubelet_serving.serve import file_of, serve
+    from nodeattest_authenticator.kubelet_serving.serve import ensure_serving_certificate, file_of
 
-    with agent.storage:
-        served = serve(agent)
+    with context.storage:
+        served = ensure_serving_certificate(context)
     until, renewal = (status.moment(at) for at in (served.credential.not_after, served.credential.renew_at))
-    sys.stdout.write(f"{file_of(agent)} serves {served.names} until {until} and is renewed from {renewal} on\n")
+    sys.stdout.write(f"{file_of(context)} serves {served.names} until {until} and is renewed from {renewal} on\n")
     return 0
 
 
-def _agent(options: argparse.Namespace) -> Agent:
-    from nodeattest_authenticator.context import Agent
+def _agent(options: argparse.Namespace) -> AgentContext:
+    from nodeattest_authenticator.context import AgentContext
 
-    return Agent.open(
+    return AgentContext.open(
         options.config,
         options.cache_dir,
         hostname=os.uname().nodename,
         clock=Clock(),
         random=random_unit,
-        tell=console.tell,
+        log=console.log,
         create=False,
     )
 
@@ -176,9 +176,9 @@ def _agent(options: argparse.Namespace) -> Agent:
 def _status(options: argparse.Namespace) -> int:
     from nodeattest_authenticator.commands import status
 
-    agent = _agent(options)
-    with agent.storage:
-        document = status.status(agent)
+    context = _agent(options)
+    with context.storage:
+        document = status.status(context)
     sys.stdout.write(json.dumps(document, indent=2) + "\n" if options.json else status.to_text(document))
     return 1 if document["state"] == "none" else 0
 

@@ -9,7 +9,7 @@ import shutil
 import sys
 from typing import cast
 
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["absolute", "describe_provider_settings", "program_path", "provider_settings", "read", "wrong"]
@@ -28,7 +28,7 @@ def describe_provider_settings(command: argparse.ArgumentParser) -> None:
 
 
 def provider_settings(options: argparse.Namespace) -> JsonObject:
-    """Read a provider's settings; raises ``Failure``."""
+    """Read a provider's settings; raises ``AgentError``."""
     made: JsonObject = {}
     for word in cast("list[str]", options.set):
         name, equals, text = word.partition("=")
@@ -55,18 +55,18 @@ def _put(settings: JsonObject, path: list[str], value: JsonValue) -> None:
 
 
 def read(path: str) -> bytes:
-    """Read a file, or standard input for ``-``; raises ``Failure``."""
+    """Read a file, or standard input for ``-``; raises ``AgentError``."""
     try:
         if path == "-":
             return sys.stdin.buffer.read()
-        with open(path, "rb") as file:  # noqa: PTH123 - strings throughout, as in storage
+        with open(path, "rb") as file:
             return file.read()
     except OSError as error:
         raise wrong(f"{path}: {error.strerror}") from None
 
 
 def program_path(program: str) -> str:
-    """Find this program's file, for a kubeconfig; raises ``Failure``."""
+    """Find this program's file, for a kubeconfig; raises ``AgentError``."""
     found = shutil.which(program)
     if found is None:
         raise wrong(f"{program} is not on PATH, so kubelet could not run it")
@@ -75,9 +75,9 @@ def program_path(program: str) -> str:
 
 def absolute(path: str) -> str:
     """Make a path absolute, because kubelet runs elsewhere."""
-    return os.path.abspath(path)  # noqa: PTH100 - strings throughout, as in storage
+    return os.path.abspath(path)
 
 
-def wrong(message: str) -> Failure:
+def wrong(message: str) -> AgentError:
     """Say that something was typed wrongly."""
-    return Failure(Local.CONFIGURATION_INVALID, message, remedy="see --help", fate=Fate.USAGE)
+    return AgentError(AgentReason.CONFIGURATION_INVALID, message, remedy="see --help", kind=FailureKind.USAGE)

@@ -12,19 +12,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
+from nodeattest_authenticator.cluster.source import DEFAULT_LIMIT, ByFile, ByToken, ClusterSource, StaticCluster
 from nodeattest_authenticator.commands.cli_args import wrong
 from nodeattest_authenticator.enrollment import bootstrap_token
-from nodeattest_authenticator.errors import Fate, refusal
+from nodeattest_authenticator.errors import FailureKind, refusal
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied
 
 if TYPE_CHECKING:
     from nodeattest_discovery.pins import CaPin
 
-__all__ = ["ByFile", "ByToken", "Told", "Way", "Ways", "address", "describe", "limit_of", "parse", "pins_of", "typed"]
+__all__ = ["ClusterOptions", "address", "describe", "limit_of", "parse", "pins_of", "typed"]
 
-_DEFAULT_LIMIT: Final = 300
-"""Seconds (kubeadm's DiscoveryTimeout)."""
 _LONGEST_LIMIT: Final = 3600
 _GROUPS: Final = {
     "told": ("--server", "--ca-file", "--tls-server-name"),
@@ -42,44 +41,10 @@ _STDIN: Final = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """Server and CAs stand on the command line."""
-
-    server: str
-    ca_file: str
-    tls_server_name: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByToken:
-    """A token vouches for cluster-info, pins for the CA."""
-
-    servers: tuple[str, ...]
-    """``host:port``."""
-    token: BootstrapToken
-    pins: frozenset[CaPin] | None
-    """None: the explicit wish to do without."""
-    front: str | None = None
-    limit: int = _DEFAULT_LIMIT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByFile:
-    """A kubeconfig that somebody trusted put there."""
-
-    source: str
-    allow_credentials: bool = False
-    limit: int = _DEFAULT_LIMIT
-
-
-Way = Told | ByToken | ByFile
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ways:
+class ClusterOptions:
     """What was said of cluster and token."""
 
-    way: Way
+    way: ClusterSource
     token: BootstrapToken | None = field(default=None, repr=False)
     """By which the node asks for its first certificate; None: the discovery file must tell."""
     warnings: tuple[str, ...] = ()
@@ -109,7 +74,7 @@ def describe(join: argparse.ArgumentParser) -> None:
     tokens.add_argument("--token", metavar="TOKEN", help="the same, for every user of this machine to read")
     tokens.add_argument("--tls-bootstrap-token", metavar="TOKEN", help="the token for the first certificate alone")
     join.add_argument(
-        "--discovery-timeout", type=int, metavar="SECONDS", help=f"for the whole discovery ({_DEFAULT_LIMIT})"
+        "--discovery-timeout", type=int, metavar="SECONDS", help=f"for the whole discovery ({DEFAULT_LIMIT})"
     )
 
 
@@ -134,7 +99,7 @@ def _describe_by_token(join: argparse.ArgumentParser) -> None:
     group.add_argument("--discovery-front", metavar="URL", help="a discovery front, asked before the servers")
 
 
-def parse(options: argparse.Namespace, read: Callable[[str], bytes]) -> Ways:
+def parse(options: argparse.Namespace, read: Callable[[str], bytes]) -> ClusterOptions:
     """Check what was typed; ``read`` reads a file or standard input. Raises ``Failure``."""
     way = _chosen(options)
     _check_standard_input(options)
@@ -147,7 +112,7 @@ def parse(options: argparse.Namespace, read: Callable[[str], bytes]) -> Ways:
     ]
     match way:
         case "told":
-            found: Way = _told(options)
+            found: ClusterSource = _told(options)
             token = apart or shared
         case "token":
             found = _by_token(options, _one_token(options, "discovery_token", read) or shared)
@@ -157,7 +122,7 @@ def parse(options: argparse.Namespace, read: Callable[[str], bytes]) -> Ways:
             token = apart or shared
     if token is None and way != "file":
         raise wrong("no token: give --token-file")
-    return Ways(way=found, token=token, warnings=tuple(warnings))
+    return ClusterOptions(way=found, token=token, warnings=tuple(warnings))
 
 
 def typed(options: argparse.Namespace) -> list[str]:
@@ -183,7 +148,7 @@ def _chosen(options: argparse.Namespace) -> str:
     return used[0]
 
 
-def _told(options: argparse.Namespace) -> Told:
+def _told(options: argparse.Namespace) -> StaticCluster:
     if options.server is None or options.ca_file is None:
         missing, there = ("--server", "--ca-file") if options.server is None else ("--ca-file", "--server")
         if options.server is None and options.ca_file is None:
@@ -191,7 +156,7 @@ def _told(options: argparse.Namespace) -> Told:
         raise wrong(f"{there} needs {missing}")
     if options.discovery_timeout is not None:
         raise wrong("--discovery-timeout has no meaning with --server, where nothing is discovered")
-    return Told(server=options.server, ca_file=options.ca_file, tls_server_name=options.tls_server_name)
+    return StaticCluster(server=options.server, ca_file=options.ca_file, tls_server_name=options.tls_server_name)
 
 
 def _by_token(options: argparse.Namespace, token: BootstrapToken | None) -> ByToken:
@@ -224,7 +189,7 @@ def _by_file(options: argparse.Namespace) -> ByFile:
 
 def _check_is_there(path: str) -> None:
     try:
-        with open(path, "rb"):  # noqa: PTH123 - strings throughout, as in storage
+        with open(path, "rb"):
             return
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else "no path"
@@ -244,7 +209,7 @@ def address(word: str, flag: str) -> str:
     try:
         return parse_endpoint(word).url
     except Denied as denied:
-        raise refusal(denied, f"{flag}: ", fate=Fate.USAGE) from None
+        raise refusal(denied, f"{flag}: ", kind=FailureKind.USAGE) from None
 
 
 def _pins(options: argparse.Namespace) -> frozenset[CaPin] | None:
@@ -272,12 +237,12 @@ def pins_of(texts: Iterable[str], flag: str) -> frozenset[CaPin]:
     try:
         return frozenset(pins.parse(text) for text in texts)
     except Denied as denied:
-        raise refusal(denied, f"{flag}: ", fate=Fate.USAGE) from None
+        raise refusal(denied, f"{flag}: ", kind=FailureKind.USAGE) from None
 
 
 def limit_of(options: argparse.Namespace) -> int:
     """Return the seconds that discovery may take; raises ``Failure``."""
-    limit = cast("int", _DEFAULT_LIMIT if options.discovery_timeout is None else options.discovery_timeout)
+    limit = cast("int", DEFAULT_LIMIT if options.discovery_timeout is None else options.discovery_timeout)
     if not 1 <= limit <= _LONGEST_LIMIT:
         raise wrong(f"--discovery-timeout: expected 1 to {_LONGEST_LIMIT} seconds, got {limit}")
     return limit

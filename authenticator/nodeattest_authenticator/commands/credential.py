@@ -6,7 +6,7 @@ import os
 import sys
 
 from nodeattest_authenticator import console, watchdog
-from nodeattest_authenticator.context import Agent
+from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.exec_plugin.handle import credential
 from nodeattest_discovery.node.clock import Clock, random_unit
 
@@ -16,7 +16,9 @@ __all__ = ["run"]
 def run(cache_dir: str, config: str) -> None:
     """Write the ExecCredential to standard output; raises ``Failure``."""
     hostname = os.uname().nodename
-    agent = Agent.open(config, cache_dir, hostname=hostname, clock=Clock(), random=random_unit, tell=console.tell)
-    with agent.storage, watchdog.running(agent.settings.timeout_seconds):
-        answer = credential(agent, os.environb.get(b"KUBERNETES_EXEC_INFO"))
+    context = AgentContext.open(
+        config, cache_dir, hostname=hostname, clock=Clock(), random=random_unit, log=console.log
+    )
+    with context.storage, watchdog.running(context.settings.timeout_seconds):
+        answer = credential(context, os.environb.get(b"KUBERNETES_EXEC_INFO"))
     sys.stdout.buffer.write(answer)

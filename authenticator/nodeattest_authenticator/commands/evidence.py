@@ -11,10 +11,10 @@ from typing import Protocol, runtime_checkable
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.enrollment import provider_id
-from nodeattest_authenticator.enrollment.attestor_parts import halves_of
-from nodeattest_authenticator.enrollment.enroll import Order, new_draft
+from nodeattest_authenticator.enrollment.attestor_parts import parts_of
+from nodeattest_authenticator.enrollment.enroll import CertificateSpec, new_pending_request
 from nodeattest_authenticator.enrollment.issue import attestor_of
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.node_interface import Attestor, JsonObject
@@ -32,25 +32,25 @@ class HasEndorsementKey(Protocol):
 
 
 def evidence(settings: Settings) -> JsonObject:
-    """Make the first round's evidence; raises ``Failure``."""
+    """Make the first round's evidence; raises ``AgentError``."""
     with attestor_of(settings.provider, settings.provider_settings) as attestor:
-        order = Order(
+        spec = CertificateSpec(
             node_name=settings.node_name,
             provider_id=provider_id.resolve(settings.provider_id, attestor),
             signer=settings.signer,
             ca_pem=settings.ca_pem,
-            pin=certificate.pin(settings.ca_pem),
+            pin=certificate.select_ca_pin(settings.ca_pem),
         )
-        draft = new_draft(order)
+        pending = new_pending_request(spec)
         try:
-            made = attestor.attest(Binding(order.pin, order.signer, hashlib.sha256(draft.csr_der).digest()))
+            made = attestor.attest(Binding(spec.pin, spec.signer, hashlib.sha256(pending.csr_der).digest()))
         except (Denied, Unavailable) as error:
             raise _unavailable(error) from None
         document: JsonObject = {
-            "node": order.node_name,
-            "providerID": order.provider_id,
-            "signer": order.signer,
-            "clusterPin": order.pin,
+            "node": spec.node_name,
+            "providerID": spec.provider_id,
+            "signer": spec.signer,
+            "clusterPin": spec.pin,
             "provider": f"{made.provider}/v{made.version}",
             "data": made.data,
         }
@@ -60,10 +60,10 @@ def evidence(settings: Settings) -> JsonObject:
 def fingerprint(attestor: Attestor) -> JsonObject:
     """Tell by what this machine is known: the endorsement key's fingerprint or the provider ID that the provider knows.
 
-    Nothing for a provider without either; raises ``Failure``.
+    Nothing for a provider without either; raises ``AgentError``.
     """
     found: JsonObject = {}
-    halves = halves_of(attestor)
+    halves = parts_of(attestor)
     try:
         for half in (one for one in halves if isinstance(one, HasEndorsementKey)):
             found.setdefault("endorsementFingerprint", half.endorsement_fingerprint())
@@ -74,6 +74,6 @@ def fingerprint(attestor: Attestor) -> JsonObject:
     return found
 
 
-def _unavailable(error: Denied | Unavailable) -> Failure:
+def _unavailable(error: Denied | Unavailable) -> AgentError:
     message = error.detail if isinstance(error, Unavailable) else f"expected {error.expected}, got {error.got}"
-    return Failure(Local.ATTESTATION_UNAVAILABLE, message, remedy=error.remedy, fate=Fate.TEMPORARY)
+    return AgentError(AgentReason.ATTESTATION_UNAVAILABLE, message, remedy=error.remedy, kind=FailureKind.TEMPORARY)

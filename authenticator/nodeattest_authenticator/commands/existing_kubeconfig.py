@@ -1,7 +1,7 @@
 """The kubeconfig and certificate by which kubelet reaches its cluster before it is adopted.
 
 Promises: what is returned names a server, CAs, and a client certificate with its key that passed every check of
-``certificate`` but for its times: this node's own, by a CA of this cluster. All else is a ``Failure`` that quotes no
+``certificate`` but for its times: this node's own, by a CA of this cluster. All else is a ``AgentError`` that quotes no
 key. Leaves to others: replacing anything.
 Sources: client-go tools/clientcmd/api/v1; kubeadm phases/kubeconfig (the init node's holds certificate and key until
 phase kubelet-finalize), kubelet pkg/kubelet/certificate/bootstrap (``kubelet-client-current.pem``: certificate and key
@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from nodeattest_authenticator.certificate import Wanted, checked
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.certificate import ExpectedCertificate, validate
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.credential_cache import Credential
 from nodeattest_parsing import strict_yaml
@@ -59,7 +59,7 @@ class KubeletAccess:
 
 
 def read_access(path: str, data: bytes, read: Callable[[str], bytes]) -> KubeletAccess:
-    """Read kubelet's kubeconfig and what it names; raises ``Failure``.
+    """Read kubelet's kubeconfig and what it names; raises ``AgentError``.
 
     1. It is one kubeconfig in YAML; its current context names a cluster and a user. 2. The server is verified by CAs
     that it names, and reached without a proxy. 3. The user is a client certificate with its key, and nothing else.
@@ -69,7 +69,7 @@ def read_access(path: str, data: bytes, read: Callable[[str], bytes]) -> Kubelet
     context = _named(path, document, "contexts", "context", _text(document, "current-context"))
     cluster = _named(path, document, "clusters", "cluster", _text(context, "cluster"))
     user = _named(path, document, "users", "user", _text(context, "user"))
-    folder = os.path.dirname(path)  # noqa: PTH120 - strings throughout, as in storage
+    folder = os.path.dirname(path)
     source = _Source(path, folder, read)
     if cluster.get("insecure-skip-tls-verify") is True or cluster.get("proxy-url"):  # 2
         raise _refused(path, "a server that is verified and reached directly", "insecure-skip-tls-verify or proxy-url")
@@ -105,7 +105,7 @@ class _Source:
         file = _text(section, name)
         if not file:
             raise _refused(self.path, f"{name} or {name}-data", "neither")
-        found = self.read(os.path.join(self.folder, file))  # noqa: PTH118 - as above
+        found = self.read(os.path.join(self.folder, file))
         if len(found) > _MOST:
             raise _refused(file, f"at most {_MOST} bytes", "more")
         return found
@@ -141,7 +141,7 @@ def _credential(path: str, certificate: bytes, key: bytes, ca_pem: bytes) -> tup
     except X509_ERRORS:
         raise _refused(path, "a certificate and its key in PEM", "something else") from None
     name = NodeName(user.removeprefix(NODE_USER_PREFIX))
-    canonical, not_before, not_after = checked(chain, key_pem, Wanted(node_name=name, ca_pem=ca_pem))
+    canonical, not_before, not_after = validate(chain, key_pem, ExpectedCertificate(node_name=name, ca_pem=ca_pem))
     made = Credential(
         certificate_pem=canonical, key_pem=key_pem, not_before=not_before, renew_at=not_after, not_after=not_after
     )
@@ -164,10 +164,10 @@ def _text(section: JsonObject, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _refused(path: str, expected: str, got: str) -> Failure:
-    return Failure(
-        Local.CONFIGURATION_INVALID,
+def _refused(path: str, expected: str, got: str) -> AgentError:
+    return AgentError(
+        AgentReason.CONFIGURATION_INVALID,
         f"{path}: expected {expected}, got {got}",
         remedy="name the kubeconfig that kubelet uses with --kubeconfig",
-        fate=Fate.USAGE,
+        kind=FailureKind.USAGE,
     )

@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from nodeattest_authenticator.cluster.source import StaticCluster
 from nodeattest_authenticator.commands.cli_args import wrong
-from nodeattest_authenticator.commands.cluster_source import Told, Ways
+from nodeattest_authenticator.commands.cluster_source import ClusterOptions
 from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
 from nodeattest_authenticator.config.settings import TOKEN_FILE, Settings, to_json
-from nodeattest_authenticator.context import Agent, issue_and_store, usable
-from nodeattest_authenticator.enrollment.evidence_version import offer_of
-from nodeattest_authenticator.enrollment.issue import attestor_of, by_certificate
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.context import AgentContext
+from nodeattest_authenticator.enrollment.evidence_version import supported_versions
+from nodeattest_authenticator.enrollment.issue import attestor_of, by_certificate, issue_and_store
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import kubeconfig
 from nodeattest_authenticator.state import failure_backoff, kubelet_files
-from nodeattest_authenticator.state.credential_cache import Cached
+from nodeattest_authenticator.state.credential_cache import CacheEntry
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_authenticator.transport.api_client import ApiClient
@@ -48,7 +49,7 @@ class JoinOptions:
 
     settings: Settings
     """Server and CAs in it count only where they were told."""
-    ways: Ways
+    ways: ClusterOptions
     config: str
     cache_dir: str
     kubeconfig: str
@@ -81,25 +82,25 @@ class _File:
 
 
 def join(
-    options: JoinOptions, *, clock: Clock, random: Callable[[], float], tell: Callable[[str], None]
-) -> Cached | None:
-    """Join; returns the credential, None when it was not waited for. Raises ``Failure``."""
+    options: JoinOptions, *, clock: Clock, random: Callable[[], float], log: Callable[[str], None]
+) -> CacheEntry | None:
+    """Join; returns the credential, None when it was not waited for. Raises ``AgentError``."""
     with attestor_of(options.settings.provider, options.settings.provider_settings) as attestor:
-        offer_of(attestor, options.settings.minimum_version)
+        supported_versions(attestor, options.settings.minimum_version)
         _check_files(options)
-    located = _locate(options, clock=clock, tell=tell)
+    located = _locate(options, clock=clock, log=log)
     with Storage(options.cache_dir) as storage:
         deadline = Deadline.after(clock, located.settings.timeout_seconds)
         with exclusive(storage, deadline):
             _write_inputs(options, located, storage)
-    found: Cached | None = None
+    found: CacheEntry | None = None
     files: list[_File] = []
     if options.wait:
-        found = _first_credential(options, clock=clock, random=random, tell=tell)
+        found = _first_credential(options, clock=clock, random=random, log=log)
         deadline = Deadline.after(clock, options.settings.timeout_seconds)
-        files = _kubelet_files(options, located.settings, found, deadline, tell)
+        files = _kubelet_files(options, located.settings, found, deadline, log)
     rendered = kubeconfig.render(
-        located.settings,
+        located.settings.cluster,
         command=options.command,
         config=options.config,
         cache_dir=options.cache_dir,
@@ -117,11 +118,11 @@ def join(
 def _check_files(options: JoinOptions) -> None:
     old = kubelet_files.read(options.kubeconfig)
     if old is not None and not kubeconfig.is_ours(old) and not options.replace_kubeconfig:
-        raise Failure(
-            Local.CONFIGURATION_INVALID,
+        raise AgentError(
+            AgentReason.CONFIGURATION_INVALID,
             f"{options.kubeconfig} exists and was not written by kubelet-authenticator",
             remedy="move it away, name another with --kubeconfig, or say --replace-kubeconfig",
-            fate=Fate.USAGE,
+            kind=FailureKind.USAGE,
         )
     kubelet = options.kubelet
     for path, flag in ((kubelet.ca_file, "--kubelet-ca-file"), (kubelet.config, "--kubelet-config")):
@@ -129,14 +130,14 @@ def _check_files(options: JoinOptions) -> None:
             kubelet_files.check(path, flag=flag, replace=kubelet.replace)
 
 
-def _locate(options: JoinOptions, *, clock: Clock, tell: Callable[[str], None]) -> _Located:
+def _locate(options: JoinOptions, *, clock: Clock, log: Callable[[str], None]) -> _Located:
     """Find the cluster, where it was not told."""
     way, settings = options.ways.way, options.settings
-    if isinstance(way, Told):
+    if isinstance(way, StaticCluster):
         return _Located(settings=settings, token=options.ways.token)
     from nodeattest_authenticator.cluster.discover import discover
 
-    found = discover(way, clock=clock, tell=tell)
+    found = discover(way, clock=clock, log=log)
     token = options.ways.token or found.token
     if token is None and not found.needs_no_token:
         raise wrong("no token, and the discovery file has none that may be used: give --token-file")
@@ -144,7 +145,7 @@ def _locate(options: JoinOptions, *, clock: Clock, tell: Callable[[str], None]) 
         servers=found.servers,
         kubeconfig=options.kubeconfig,
         ca_file=options.kubelet.ca_file,
-        keeps_server=found.keeps_server,
+        pin_server=found.pin_server,
     )
     cluster = found.cluster
     settings = replace(
@@ -154,7 +155,7 @@ def _locate(options: JoinOptions, *, clock: Clock, tell: Callable[[str], None]) 
         ca_pem=cluster.ca_pem,
         discovery=discovery,
     )
-    tell(f"the cluster is at {cluster.endpoint.url}")
+    log(f"the cluster is at {cluster.endpoint.url}")
     return _Located(settings=settings, token=token, cluster_info=found.kubeconfig)
 
 
@@ -174,23 +175,23 @@ def _write_inputs(options: JoinOptions, located: _Located, storage: Storage) -> 
 
 
 def _first_credential(
-    options: JoinOptions, *, clock: Clock, random: Callable[[], float], tell: Callable[[str], None]
-) -> Cached:
+    options: JoinOptions, *, clock: Clock, random: Callable[[], float], log: Callable[[str], None]
+) -> CacheEntry:
     # The node name stands in the configuration by now, so the host name is of no consequence.
-    agent = Agent.open(options.config, options.cache_dir, hostname="", clock=clock, random=random, tell=tell)
-    with agent.storage:
-        deadline = Deadline.after(clock, agent.settings.timeout_seconds)
-        with exclusive(agent.storage, deadline):
-            found = usable(agent)
+    context = AgentContext.open(options.config, options.cache_dir, hostname="", clock=clock, random=random, log=log)
+    with context.storage:
+        deadline = Deadline.after(clock, context.settings.timeout_seconds)
+        with exclusive(context.storage, deadline):
+            found = context.load_valid_credential()
             if found is not None and not options.renew:
-                tell("this node keeps the certificate that it has; join --renew attests anew")
+                log("this node keeps the certificate that it has; join --renew attests anew")
                 return found
             # A person asks: no pause after an earlier failure is kept.
-            return issue_and_store(agent, found.credential if found else None, deadline)
+            return issue_and_store(context, found.credential if found else None, deadline)
 
 
 def _kubelet_files(
-    options: JoinOptions, settings: Settings, found: Cached, deadline: Deadline, tell: Callable[[str], None]
+    options: JoinOptions, settings: Settings, found: CacheEntry, deadline: Deadline, log: Callable[[str], None]
 ) -> list[_File]:
     """Get the contents of kubelet's files; its configuration comes from the cluster."""
     kubelet = options.kubelet
@@ -200,9 +201,9 @@ def _kubelet_files(
     if kubelet.config is None or kubelet.ca_file is None:
         return files
     from nodeattest_authenticator.cluster import kubelet_config
-    from nodeattest_authenticator.transport.probe import reachable
+    from nodeattest_authenticator.transport.probe import select_server
 
-    asked = reachable(settings, deadline, tell)
+    asked = select_server(settings, deadline, log)
     login = by_certificate(asked, found.credential)
     api = ApiClient(
         asked.endpoint, login, ca_pem=asked.ca_pem, deadline=deadline, tls_server_name=asked.tls_server_name

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from nodeattest_authenticator import console, watchdog
+from nodeattest_authenticator.cluster.source import ClusterSource, StaticCluster
 from nodeattest_authenticator.commands import cluster_source
 from nodeattest_authenticator.commands.cli_args import (
     absolute,
@@ -20,18 +21,17 @@ from nodeattest_authenticator.commands.cli_args import (
     read,
     wrong,
 )
-from nodeattest_authenticator.commands.cluster_source import Told, Way
 from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.formats.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_API_VERSIONS
 from nodeattest_authenticator.formats.strict_json import FieldsError
-from nodeattest_authenticator.transport.retry import FIRST_BOOT, patiently
+from nodeattest_authenticator.transport.retry import FIRST_BOOT, retry_until
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.commands.kubeadm_config import Joining
-    from nodeattest_authenticator.state.credential_cache import Cached
+    from nodeattest_authenticator.state.credential_cache import CacheEntry
 
 __all__ = ["describe", "describe_proof", "provider_id_source", "run"]
 
@@ -175,24 +175,24 @@ def run(options: argparse.Namespace, program: str) -> bool:
         renew=options.renew,
     )
     for warning in (*found.warnings, *_readable_by_others(options)):
-        console.tell(warning)
+        console.log(warning)
     clock = Clock()
 
-    def attempt() -> Cached | None:
-        discovery = 0 if isinstance(found.way, Told) else found.way.limit
+    def attempt() -> CacheEntry | None:
+        discovery = 0 if isinstance(found.way, StaticCluster) else found.way.limit
         with watchdog.running(discovery + 3 * made.settings.timeout_seconds):  # inputs, certificate, kubelet's files
-            return join(made, clock=clock, random=random_unit, tell=console.tell)
+            return join(made, clock=clock, random=random_unit, log=console.log)
 
-    credential = patiently(
+    credential = retry_until(
         attempt,
         Deadline.after(clock, patience),
         random=random_unit,
-        tell=console.tell,
+        log=console.log,
     )
     until = f"; its certificate lasts until {status.moment(credential.credential.not_after)}" if credential else ""
     sys.stdout.write(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}{until}\n")
     if not made.settings.renewable:
-        console.tell("the insecure provider renews nothing: join again before the certificate ends")
+        console.log("the insecure provider renews nothing: join again before the certificate ends")
     return made.wait and made.settings.serving is not None
 
 
@@ -229,14 +229,14 @@ def _patience(options: argparse.Namespace) -> int:
 
 def _readable_by_others(options: argparse.Namespace) -> Iterator[str]:
     for path in (options.token_file, options.discovery_token_file):
-        if path is not None and path != "-" and os.stat(path).st_mode & 0o077:  # noqa: PTH116 - strings throughout
+        if path is not None and path != "-" and os.stat(path).st_mode & 0o077:
             yield f"{path} can be read by others than its owner: chmod 0600 {path}; delete it when the node has joined"
 
 
-def _settings(options: argparse.Namespace, way: Way) -> Settings:
+def _settings(options: argparse.Namespace, way: ClusterSource) -> Settings:
     """Build the configuration from what was typed, by way of its own parser: one set of rules."""
     cluster = dict(_NOT_KNOWN_YET)
-    if isinstance(way, Told):
+    if isinstance(way, StaticCluster):
         ca_pem = read(way.ca_file).decode("utf-8", "replace")
         cluster = {"server": way.server, "certificateAuthority": ca_pem, "tlsServerName": way.tls_server_name}
     provider: JsonObject = {

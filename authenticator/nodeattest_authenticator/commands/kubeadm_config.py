@@ -2,7 +2,7 @@
 
 Cluster API's bootstrap provider writes server, token and CA pins into a JoinConfiguration on the machine; from here
 they go nowhere else, not into arguments and not into messages. Promises: a file gives what a join needs, or None where
-kubeadm is going to ``init``, or ``Failure``; what has another type than kubeadm's API says is refused by its name.
+kubeadm is going to ``init``, or ``AgentError``; what has another type than kubeadm's API says is refused by its name.
 Leaves to kubeadm: fields that the agent has no use for. It checks them itself, strictly.
 Source: kubernetes cmd/kubeadm/app/apis/kubeadm/{v1beta2,v1beta3,v1beta4}/types.go; for the node's name
 app/phases/kubelet/flags.go ``GetNodeNameAndHostname``; for the documents, cluster-api bootstrap/kubeadm/types/upstream.
@@ -15,9 +15,10 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from nodeattest_authenticator.commands.cluster_source import ByFile, ByToken, Way, Ways, address, pins_of
+from nodeattest_authenticator.cluster.source import ByFile, ByToken, ClusterSource
+from nodeattest_authenticator.commands.cluster_source import ClusterOptions, address, pins_of
 from nodeattest_authenticator.enrollment import bootstrap_token
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
@@ -46,7 +47,7 @@ _MAX_DOCUMENTS: Final = 16
 class Joining:
     """What a JoinConfiguration says."""
 
-    way: Way = field(repr=False)
+    way: ClusterSource = field(repr=False)
     token: BootstrapToken | None = field(default=None, repr=False)
     """By which the node asks for its first certificate; None: one that the discovery file holds."""
     node_name: str | None = None
@@ -54,15 +55,15 @@ class Joining:
     """What kubelet will be told."""
 
     @property
-    def ways(self) -> Ways:
+    def ways(self) -> ClusterOptions:
         """Say it as flags would."""
-        return Ways(way=self.way, token=self.token)
+        return ClusterOptions(way=self.way, token=self.token)
 
 
 def load(path: str, *, limit: int) -> Joining | None:
-    """Read the file; None: kubeadm makes the cluster's first node by it. Raises ``Failure``."""
+    """Read the file; None: kubeadm makes the cluster's first node by it. Raises ``AgentError``."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - strings throughout, as in storage
+        with open(path, "rb") as file:
             found = os.fstat(file.fileno())
             data = file.read(_LIMIT + 1)
     except OSError as error:
@@ -73,12 +74,12 @@ def load(path: str, *, limit: int) -> Joining | None:
         raise _wrong(f"{path}: more than {_LIMIT} bytes")
     try:
         return parse(data, limit=limit)
-    except Failure as failure:
+    except AgentError as failure:
         raise _wrong(f"{path}: {failure.message}") from None
 
 
 def parse(data: bytes, *, limit: int) -> Joining | None:
-    """Read the bytes; raises ``Failure``, with none of them in its message."""
+    """Read the bytes; raises ``AgentError``, with none of them in its message."""
     try:
         documents = strict_yaml.parse_objects(
             data,
@@ -188,6 +189,6 @@ def _text(parent: JsonObject, name: str) -> str | None:
     return found
 
 
-def _wrong(message: str) -> Failure:
+def _wrong(message: str) -> AgentError:
     remedy = "see what the bootstrap provider wrote into the machine's user data; kubeadm would not join by it either"
-    return Failure(Local.CONFIGURATION_INVALID, message, remedy=remedy, fate=Fate.USAGE)
+    return AgentError(AgentReason.CONFIGURATION_INVALID, message, remedy=remedy, kind=FailureKind.USAGE)

@@ -8,59 +8,66 @@ from dataclasses import replace
 
 from nodeattest_authenticator.certificate import ca_pins, subject
 from nodeattest_authenticator.cluster import last_refresh
-from nodeattest_authenticator.context import Agent, usable
-from nodeattest_authenticator.errors import Failure
-from nodeattest_authenticator.kubelet_serving.names import Names, wanted_names
-from nodeattest_authenticator.kubelet_serving.serve import FAILURE_FILE, Served, file_of, identity_of, stored
+from nodeattest_authenticator.config.serving import SubjectNames
+from nodeattest_authenticator.context import AgentContext
+from nodeattest_authenticator.errors import AgentError
+from nodeattest_authenticator.kubelet_serving.names import wanted_names
+from nodeattest_authenticator.kubelet_serving.serve import (
+    FAILURE_FILE,
+    ServingCertificate,
+    file_of,
+    identity_of,
+    stored,
+)
 from nodeattest_authenticator.kubelet_serving.serving_file import ServingFile
 from nodeattest_authenticator.state import failure_backoff
-from nodeattest_authenticator.state.evidence_version_store import StoredAgreement
-from nodeattest_authenticator.state.failure_backoff import Remembered
+from nodeattest_authenticator.state.evidence_version_store import AgreedVersionFile
+from nodeattest_authenticator.state.failure_backoff import FailureRecord
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["moment", "status", "to_text"]
 
 
-def status(agent: Agent) -> JsonObject:
+def status(context: AgentContext) -> JsonObject:
     """Gather it; ``state`` is valid, renewal-due or none.
 
     Nothing is written, and nobody asked but the resolver, where the serving certificate's addresses are this machine's
     own.
     """
     notes: list[JsonValue] = []
-    quiet = replace(agent, tell=notes.append)
+    quiet = replace(context, log=notes.append)
     try:
-        found = usable(quiet)
-    except Failure as failure:
+        found = quiet.load_valid_credential()
+    except AgentError as failure:
         notes.append(failure.message)
         found = None
-    now = agent.clock.now()
+    now = context.clock.now()
     certificate: JsonObject | None = None
     state = "none"
     if found is not None:
         credential = found.credential
         name, serial = subject(credential.certificate_pem)
-        state = "renewal-due" if agent.settings.renewable and now >= credential.renew_at else "valid"
+        state = "renewal-due" if context.settings.renewable and now >= credential.renew_at else "valid"
         certificate = {
             "subject": name,
             "serial": serial,
             "notBefore": moment(credential.not_before),
             "notAfter": moment(credential.not_after),
-            "renewAt": moment(credential.renew_at) if agent.settings.renewable else None,
+            "renewAt": moment(credential.renew_at) if context.settings.renewable else None,
         }
     return {
-        "node": agent.settings.node_name,
-        "provider": agent.settings.provider,
-        "olderEvidence": _older_evidence(agent),
-        "signer": agent.settings.signer,
-        "server": agent.settings.endpoint.url,
-        "caPins": list[JsonValue](ca_pins(agent.settings.ca_pem)),
-        "discovery": _discovery(agent),
+        "node": context.settings.node_name,
+        "provider": context.settings.provider,
+        "olderEvidence": _older_evidence(context),
+        "signer": context.settings.signer,
+        "server": context.settings.endpoint.url,
+        "caPins": list[JsonValue](ca_pins(context.settings.ca_pem)),
+        "discovery": _discovery(context),
         "state": state,
         "certificate": certificate,
         "serving": _serving(quiet),
         "notes": notes,
-        "lastFailure": _last_failure(failure_backoff.load(agent.storage, agent.identity)),
+        "lastFailure": _last_failure(failure_backoff.load(context.storage, context.config_fingerprint)),
     }
 
 
@@ -78,33 +85,33 @@ def to_text(document: JsonObject) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _older_evidence(agent: Agent) -> JsonObject | None:
-    agreed = StoredAgreement(agent.storage, agent.settings).load()
+def _older_evidence(context: AgentContext) -> JsonObject | None:
+    agreed = AgreedVersionFile(context.storage, context.settings).load()
     if agreed is None:
         return None
     return {
-        "sent": f"{agent.settings.provider}/v{agreed.version}",
-        "refused": f"{agent.settings.provider}/v{agreed.newest}",
+        "sent": f"{context.settings.provider}/v{agreed.version}",
+        "refused": f"{context.settings.provider}/v{agreed.newest}",
         "since": moment(agreed.since),
     }
 
 
-def _serving(agent: Agent) -> JsonObject | None:
+def _serving(context: AgentContext) -> JsonObject | None:
     """Tell of the serving certificate; None where there is none and none is configured."""
-    found: Served | None = None
+    found: ServingCertificate | None = None
     try:
-        with ServingFile(file_of(agent)) as file:
-            found = stored(agent, file)
-    except Failure as failure:
-        agent.tell(failure.message)
-    if found is None and agent.settings.serving is None:
+        with ServingFile(file_of(context)) as file:
+            found = stored(context, file)
+    except AgentError as failure:
+        context.log(failure.message)
+    if found is None and context.settings.serving is None:
         return None
     names, last = found.names if found else None, None
-    with contextlib.suppress(Failure):  # then it is for the names that the certificate has
-        names = wanted_names(agent.settings)
+    with contextlib.suppress(AgentError):  # then it is for the names that the certificate has
+        names = wanted_names(context.settings)
     if names is not None:
-        last = failure_backoff.load(agent.storage, identity_of(agent, names), name=FAILURE_FILE)
-    document: JsonObject = {"state": _serving_state(agent, found, names), "file": file_of(agent)}
+        last = failure_backoff.load(context.storage, identity_of(context, names), name=FAILURE_FILE)
+    document: JsonObject = {"state": _serving_state(context, found, names), "file": file_of(context)}
     if found is not None:
         dns, addresses = list[JsonValue](found.names.dns_names), list[JsonValue](found.names.ip_addresses)
         document |= {"dnsNames": dns, "ipAddresses": addresses}
@@ -113,26 +120,26 @@ def _serving(agent: Agent) -> JsonObject | None:
     return document
 
 
-def _serving_state(agent: Agent, found: Served | None, names: Names | None) -> str:
+def _serving_state(context: AgentContext, found: ServingCertificate | None, names: SubjectNames | None) -> str:
     if found is None:
         return "none"
     if found.names != names:
         return "names-changed"
-    return "renewal-due" if agent.clock.now() >= found.credential.renew_at else "valid"
+    return "renewal-due" if context.clock.now() >= found.credential.renew_at else "valid"
 
 
-def _discovery(agent: Agent) -> JsonObject | None:
-    section = agent.settings.discovery
+def _discovery(context: AgentContext) -> JsonObject | None:
+    section = context.settings.discovery
     if section is None:
         return None
-    last = last_refresh.load(agent.storage)
+    last = last_refresh.load(context.storage)
     return {
         "servers": [endpoint.url for endpoint in section.servers],
         "lastRefresh": None if last is None else {"outcome": last.outcome, "at": moment(last.at), "message": last.text},
     }
 
 
-def _last_failure(last: Remembered | None) -> JsonObject | None:
+def _last_failure(last: FailureRecord | None) -> JsonObject | None:
     if last is None:
         return None
     return {

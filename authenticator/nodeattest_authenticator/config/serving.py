@@ -11,12 +11,23 @@ from nodeattest_authenticator.formats.strict_json import Fields, FieldsError
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["ServingSettings", "parse_serving"]
+__all__ = ["ServingSettings", "SubjectNames", "parse_serving"]
 
 _MOST_NAMES: Final = 32
 """docs/wire-format.md, "names in a serving request"."""
 _SUFFIX: Final = ".pem"
 """Of no other file of ours: the client's credential has the same layout, and must not be taken for this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectNames:
+    """Subject alternative names, each kind sorted, none twice."""
+
+    dns_names: tuple[str, ...]
+    ip_addresses: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join((*self.dns_names, *self.ip_addresses))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
-from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.formats.endpoint import Cluster, Endpoint
 from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.evidence_versions import HIGHEST
@@ -26,7 +26,7 @@ from nodeattest_providers.names import NodeName, ProviderName, Purpose, SignerNa
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 if TYPE_CHECKING:
-    from nodeattest_authenticator.config.discovery import Cluster, Discovery
+    from nodeattest_authenticator.config.discovery import Discovery
     from nodeattest_authenticator.config.serving import ServingSettings
 
 __all__ = [
@@ -89,18 +89,20 @@ class Settings:
     @property
     def cluster(self) -> Cluster:
         """Where the cluster is."""
-        from nodeattest_authenticator.config.discovery import Cluster
-
         return Cluster(endpoint=self.endpoint, tls_server_name=self.tls_server_name, ca_pem=self.ca_pem)
 
     @property
-    def every_ca_pem(self) -> bytes:
+    def previous_clusters(self) -> tuple[Cluster, ...]:
+        """What the cluster was before."""
+        return self.discovery.previous_clusters if self.discovery else ()
+
+    @property
+    def all_ca_pem(self) -> bytes:
         """The CAs that issued certificates of this node: those that are trusted now, and those that were before.
 
         What is cached stays of use while a CA is replaced; no server is ever believed because of a former one.
         """
-        former = self.discovery.former if self.discovery else ()
-        return b"".join((self.ca_pem, *(cluster.ca_pem for cluster in former)))
+        return b"".join((self.ca_pem, *(cluster.ca_pem for cluster in self.previous_clusters)))
 
     @property
     def signer(self) -> SignerName:
@@ -119,7 +121,7 @@ def load(path: str, *, hostname: str) -> Settings:
     It may name a command and a server, so one that others can write is not obeyed.
     """
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs the exec path 9 ms
+        with open(path, "rb") as file:
             _check_writers(path, os.fstat(file.fileno()))
             data = file.read()
     except OSError as error:
@@ -132,18 +134,18 @@ def load(path: str, *, hostname: str) -> Settings:
 
 def _check_writers(path: str, found: os.stat_result) -> None:
     if found.st_uid not in {0, os.geteuid()} or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Failure(
-            Local.CONFIGURATION_INVALID,
+        raise AgentError(
+            AgentReason.CONFIGURATION_INVALID,
             f"{path} may be written by others: owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}",
             remedy=f"see that its content is right, then: chown root {path}; chmod 0600 {path}",
-            fate=Fate.USAGE,
+            kind=FailureKind.USAGE,
         )
 
 
-def invalid(message: str) -> Failure:
+def invalid(message: str) -> AgentError:
     """Say that the configuration is wrong."""
     remedy = "correct it, or write it anew with kubelet-authenticator join (--set NAME=VALUE for what a provider needs)"
-    return Failure(Local.CONFIGURATION_INVALID, message, remedy=remedy, fate=Fate.USAGE)
+    return AgentError(AgentReason.CONFIGURATION_INVALID, message, remedy=remedy, kind=FailureKind.USAGE)
 
 
 def parse(data: bytes, *, hostname: str) -> Settings:

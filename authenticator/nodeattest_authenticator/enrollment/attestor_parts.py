@@ -6,16 +6,16 @@ from typing import Protocol, runtime_checkable
 
 from nodeattest_providers.node_interface import Attestor
 
-__all__ = ["MadeOfParts", "halves_of"]
+__all__ = ["HasParts", "parts_of"]
 
 
 @runtime_checkable
-class MadeOfParts(Protocol):
+class HasParts(Protocol):
     """An attestor that lets others attest."""
 
     parts: tuple[Attestor, ...]
 
 
-def halves_of(attestor: Attestor) -> tuple[Attestor, ...]:
+def parts_of(attestor: Attestor) -> tuple[Attestor, ...]:
     """Return an attestor, and its parts where it has any."""
-    return (attestor, *attestor.parts) if isinstance(attestor, MadeOfParts) else (attestor,)
+    return (attestor, *attestor.parts) if isinstance(attestor, HasParts) else (attestor,)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nodeattest_authenticator.config.settings import TOKEN_FILE, Settings
-from nodeattest_authenticator.errors import Failure, Fate, Local
-from nodeattest_authenticator.exec_plugin.fast_path import UnsafeFileError, read_private
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.state.private_files import UnsafeFileError, read_private
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery import token
 from nodeattest_discovery.token import BootstrapToken
@@ -14,23 +14,25 @@ __all__ = ["parse", "read"]
 
 
 def parse(data: bytes, *, source: str = "") -> BootstrapToken:
-    """Accept one token with white space around it; ``source`` begins the message. Raises ``Failure``."""
+    """Accept one token with white space around it; ``source`` begins the message. Raises ``AgentError``."""
     try:
         return token.parse(data.decode("ascii", "replace").strip())
     except Denied as denied:
         said = f"{source}the bootstrap token has not the form of {denied.expected}: it has {denied.got}"
-        raise Failure(Local.CONFIGURATION_INVALID, said, remedy=denied.remedy, fate=Fate.USAGE) from None
+        raise AgentError(
+            AgentReason.CONFIGURATION_INVALID, said, remedy=denied.remedy, kind=FailureKind.USAGE
+        ) from None
 
 
 def read(settings: Settings, storage: Storage) -> BootstrapToken:
-    """Read the token from its file; raises ``Failure`` when there is none or others could read it."""
+    """Read the token from its file; raises ``AgentError`` when there is none or others could read it."""
     path = settings.token_file or f"{storage.path}/{TOKEN_FILE}"
     try:
         data = read_private(None, path) if settings.token_file else read_private(storage.directory, TOKEN_FILE)
     except (OSError, UnsafeFileError) as error:
         said = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        raise Failure(
-            Local.TOKEN_MISSING,
+        raise AgentError(
+            AgentReason.TOKEN_MISSING,
             f"there is no valid certificate, and the bootstrap token cannot be used: {said}",
             remedy="run kubelet-authenticator join with a fresh token (--token-file)",
         ) from None

@@ -1,11 +1,12 @@
-"""From nothing to a credential: key, evidence, request, challenge, second request, certificate.
+"""Enrolment: from nothing to a credential by key, evidence, request, challenge, second request and certificate.
 
-A library call without files, processes or environment: API, attestor, drafts, time and randomness are arguments.
+A library call without files, processes or environment: client, attestor, store, time and randomness are arguments.
 Promises: the returned credential passed every check of ``certificate``; a TPM join is four requests (create, watch,
 create, watch); a challenge is only answered when it stands on the very object that this node filed, else the node
-would decrypt for others; an interrupted call is taken up where it stopped, with the same key and the same bytes;
-what the controller is too old for is filed again in a version that both know (``negotiation``).
-Leaves to others: storing the credential, then discarding the draft; remembering failures.
+would decrypt for others; an interrupted call is resumed where it stopped, with the same key and the same bytes; a
+version of the evidence that the controller refuses is followed by one that both know (``evidence_version``).
+Leaves to others: the allowed transitions (``state_machine``), storing the credential, then discarding the pending
+request; remembering failures.
 Source: docs/tpm-protocol.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14).
 """
 
@@ -27,56 +28,67 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509 import load_der_x509_csr
 
-from nodeattest_authenticator.certificate import Wanted, check_time, checked
-from nodeattest_authenticator.enrollment.csr_submission import (
-    RETRY,
-    CsrClient,
-    Desk,
-    RestartError,
-    VersionRefusedError,
-    follow,
-    name_of,
-    submit,
-)
+from nodeattest_authenticator.certificate import ExpectedCertificate, check_time, validate
+from nodeattest_authenticator.enrollment.csr_submission import RETRY, CsrClient, CsrSession, RestartError, name_of
 from nodeattest_authenticator.enrollment.evidence_version import (
-    AgreedStore,
-    Offer,
-    agreement,
+    AgreedVersionStore,
+    attestor_for_version,
     check_version,
-    fallback,
-    offer_of,
-    opening,
-    speaking,
+    initial_version,
+    next_version,
+    supported_versions,
+    version_to_remember,
 )
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.enrollment.state_machine import (
+    Certified,
+    Denied,
+    Event,
+    FirstRequestMade,
+    Interrupted,
+    KeyRefused,
+    RequestRefused,
+    RequestRenamed,
+    Restart,
+    SecondRequestMade,
+    State,
+    VersionRefused,
+    next_state,
+    state_of,
+)
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.state.credential_cache import Credential
-from nodeattest_authenticator.state.pending_request import FIRST_VERSION, Draft, DraftStore, Filed
+from nodeattest_authenticator.state.pending_request import (
+    FIRST_VERSION,
+    PendingRequest,
+    PendingRequestStore,
+    SubmittedCsr,
+)
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_providers import envelope
+from nodeattest_providers import envelope, errors
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.csr import PrivateKey, build_csr
-from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, SignerName
 from nodeattest_providers.node_interface import Attestor, Evidence, PublishedChallenge
 
 if TYPE_CHECKING:
-    from nodeattest_authenticator.kubelet_serving.names import Names
+    from nodeattest_authenticator.config.serving import SubjectNames
 
-__all__ = ["USAGES", "Order", "new_draft", "obtain", "renewal_moment"]
+__all__ = ["USAGES", "CertificateSpec", "enroll", "new_pending_request", "renewal_moment"]
 
 USAGES: Final = ("digital signature", "client auth")
 _SERVING_USAGES: Final = ("digital signature", "server auth")
 """For ECDSA keys, the only ones made here; RSA would add key encipherment (kubernetes
 pkg/apis/certificates/helpers.go)."""
-_MOST_ROUNDS: Final = 5
-_RESUMABLE: Final = frozenset(set(Local) - {Local.CERTIFICATE_REFUSED, Local.REQUEST_REFUSED})
+_MAX_ATTEMPTS: Final = 5
+"""First requests of one call, besides those that are refused for their version."""
+_RESUMABLE: Final = frozenset(set(AgentReason) - {AgentReason.CERTIFICATE_REFUSED, AgentReason.REQUEST_REFUSED})
 """Failures after which the same request may still get its certificate (clock off: this very one will do later)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """The certificate that is wanted."""
+class CertificateSpec:
+    """The certificate to be requested."""
 
     node_name: NodeName
     provider_id: ProviderID
@@ -87,12 +99,12 @@ class Order:
     renewable: bool = True
     minimum_version: int = 1
     """Of the evidence; nothing below it is filed."""
-    names: Names | None = None
+    names: SubjectNames | None = None
     """None: a client certificate; else a serving certificate for these names, by the signer for such."""
 
     @property
     def purpose(self) -> str:
-        """One line that differs wherever a draft cannot be shared."""
+        """One line that differs wherever a pending request cannot be shared."""
         names = f"\n{self.names}" if self.names is not None else ""
         return f"{self.node_name}\n{self.provider_id}\n{self.signer}\n{self.pin}{names}"
 
@@ -102,76 +114,44 @@ class Order:
         return USAGES if self.names is None else _SERVING_USAGES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """What every round works with."""
-
-    order: Order
-    attestor: Attestor
-    offer: Offer
-    desk: Desk
-    drafts: DraftStore
-
-
-def obtain(
-    order: Order,
+def enroll(
+    spec: CertificateSpec,
     *,
     attestor: Attestor,
-    api: CsrClient,
-    drafts: DraftStore,
+    client: CsrClient,
+    store: PendingRequestStore,
     deadline: Deadline,
     random: Callable[[], float],
-    agreed: AgreedStore | None = None,
+    agreed: AgreedVersionStore | None = None,
 ) -> Credential:
-    """Get a certificate; raises ``Failure``. The caller stores the credential, then discards the draft.
+    """Get a certificate; raises ``AgentError``. The caller stores the credential, then discards the pending request.
 
     Without ``agreed``, each call begins with the newest version of the evidence.
     """
-    desk, offer = Desk(api, deadline, random), offer_of(attestor, order.minimum_version)
-    run = _Run(order=order, attestor=attestor, offer=offer, desk=desk, drafts=drafts)
-    before, now = agreed.load() if agreed else None, deadline.clock.now()
-    draft = _taken_up(run) or new_draft(order, version=opening(offer, before, now=now))
-    refused: set[int] = set()
-    most = _MOST_ROUNDS + len(offer.versions) - 1
-    for rounds in range(most):
-        try:
-            credential = _round(run, draft)
-        except Failure as failure:
-            if failure.reason not in _RESUMABLE:
-                drafts.discard()
-            raise
-        except (RestartError, VersionRefusedError) as ended:
-            draft = _drafted_anew(run, draft, ended, refused)
-            drafts.save(draft)
-            if rounds + 1 == most or deadline.passed:
-                raise ended.failure from None
-            deadline.sleep(RETRY.pause(rounds, random))
-        else:
-            if agreed:
-                agreed.save(agreement(offer, before, draft.version, refused=bool(refused), now=now))
-            return credential
-    raise AssertionError("the last round returns or raises")
+    return _Enrollment(spec, attestor, CsrSession(client, deadline, random), store, agreed).run()
 
 
-def new_draft(order: Order, *, key_pem: bytes | None = None, version: int = FIRST_VERSION) -> Draft:
+def new_pending_request(
+    spec: CertificateSpec, *, key_pem: bytes | None = None, version: int = FIRST_VERSION
+) -> PendingRequest:
     """Make a PKCS#10 request, with a new P-256 key unless one is given."""
     key: PrivateKey
     if key_pem is None:
         key = generate_private_key(SECP256R1())
         key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     else:
-        key = _loaded(key_pem)
+        key = _load_key(key_pem)
     try:
         csr_der = build_csr(
             key,
-            order.node_name,
-            order.provider_id,
-            dns_names=order.names.dns_names if order.names else (),
-            ip_addresses=order.names.ip_addresses if order.names else (),
+            spec.node_name,
+            spec.provider_id,
+            dns_names=spec.names.dns_names if spec.names else (),
+            ip_addresses=spec.names.ip_addresses if spec.names else (),
         )
-    except Denied as denied:
-        raise _refused_here(denied) from None
-    return Draft(purpose=order.purpose, key_pem=key_pem, csr_der=csr_der, version=version)
+    except errors.Denied as denied:
+        raise _denied_here(denied) from None
+    return PendingRequest(purpose=spec.purpose, key_pem=key_pem, csr_der=csr_der, version=version)
 
 
 def renewal_moment(*, now: float, not_after: int, renewable: bool, random: Callable[[], float]) -> int:
@@ -179,146 +159,205 @@ def renewal_moment(*, now: float, not_after: int, renewable: bool, random: Calla
     return int(now + (not_after - now) * (0.5 + 0.2 * random())) if renewable else not_after
 
 
-def _taken_up(run: _Run) -> Draft | None:
-    """Load the unfinished draft if it is still for this order, and in a version that may still be sent."""
-    draft = run.drafts.load()
-    if draft is None or draft.purpose != run.order.purpose or draft.version not in run.offer.versions:
-        return None
-    return draft if _is_coherent(draft) else None
+class _Enrollment:
+    """One call: does in each state what leads to an event, and applies the event."""
 
+    def __init__(
+        self,
+        spec: CertificateSpec,
+        attestor: Attestor,
+        session: CsrSession,
+        store: PendingRequestStore,
+        agreed: AgreedVersionStore | None,
+    ) -> None:
+        self._spec = spec
+        self._attestor = attestor
+        self._session = session
+        self._store = store
+        self._agreed = agreed
+        self._versions = supported_versions(attestor, spec.minimum_version)
+        self._began = session.deadline.clock.now()
+        self._before = agreed.load() if agreed else None
+        self._refused: set[int] = set()
+        """Versions of the evidence that were refused in this call."""
+        self._restarts = 0
+        version = initial_version(self._versions, self._before, now=self._began)
+        self._pending = self._resume() or new_pending_request(spec, version=version)
 
-def _drafted_anew(run: _Run, draft: Draft, ended: RestartError | VersionRefusedError, refused: set[int]) -> Draft:
-    """Make the draft after one whose request is dead; raises ``Failure`` when no version is left to be tried."""
-    match ended:
-        case RestartError():
-            key_pem = draft.key_pem if ended.same_key else None
-            return new_draft(run.order, key_pem=key_pem, version=draft.version)
-        case VersionRefusedError():
-            refused.add(draft.version)
-            run.drafts.discard()
-            version = fallback(run.offer, refused, ended.understood)
-            return new_draft(run.order, key_pem=draft.key_pem, version=version)
+    def run(self) -> Credential:
+        """Run until there is a certificate; raises ``AgentError``."""
+        while True:
+            try:
+                event = self._act()
+            except RestartError as restart:
+                event = restart.event
+            except AgentError as error:
+                event = Interrupted(error) if error.reason in _RESUMABLE else Denied(error)
+            next_state(state_of(self._pending), event)
+            match event:
+                case Certified():
+                    self._remember_version()
+                    return event.credential
+                case Denied():
+                    self._store.discard()
+                    raise event.error
+                case Interrupted():
+                    raise event.error
+                case RequestRefused() | KeyRefused() | VersionRefused():
+                    self._restart(event)
+                case FirstRequestMade() | SecondRequestMade() | RequestRenamed():
+                    self._keep(event.request, is_second=self._is_second(event))
 
+    def _act(self) -> Event:
+        pending = self._pending
+        match state_of(pending):
+            case State.KEY_MADE:
+                return FirstRequestMade(self._request(self._attest(None)))
+            case State.FIRST_REQUEST:
+                return self._submitted(pending.first, self._wait_for_first)
+            case _:
+                return self._submitted(pending.second, self._wait_for_second)
 
-def _round(run: _Run, draft: Draft) -> Credential:
-    if draft.first is None:
-        draft = replace(draft, first=_file(run, draft, _attest(run, draft, None)))
-        run.drafts.save(draft)
-    if draft.first is None:
-        raise AssertionError("the first request was just made")
-    if draft.second is None:
-        first, filed = _submit(run, draft.first)
-        if filed != draft.first:  # under another name
-            draft = replace(draft, first=filed)
-            run.drafts.save(draft)
-        outcome = _answered(run, draft, first)
-        if isinstance(outcome, bytes):
-            return _accept(run, draft, outcome)
-        draft = replace(draft, second=_file(run, draft, outcome))
-        run.drafts.save(draft)
-    if draft.second is None:
-        raise AssertionError("the second request was just made")
-    second, filed = _submit(run, draft.second)
-    if filed != draft.second:
-        draft = replace(draft, second=filed)
-        run.drafts.save(draft)
-    return _accept(run, draft, follow(run.desk, second, lambda csr: csr.certificate))
-
-
-def _submit(run: _Run, filed: Filed) -> tuple[Csr, Filed]:
-    return submit(
-        run.desk,
-        filed,
-        signer_name=run.order.signer,
-        usages=run.order.usages,
-        expiration_seconds=run.order.expiration_seconds,
-    )
-
-
-def _answered(run: _Run, draft: Draft, first: Csr) -> bytes | Evidence:
-    """Wait for the first request's certificate or challenge; answers the challenge with evidence.
-
-    A challenge that is not ours to answer may have been overwritten by somebody; the controller writes its own again.
-    """
-    tried: set[str] = set()
-    two_step = speaking(run.attestor, draft.version).two_step
-
-    def decided(csr: Csr) -> bytes | str | None:
-        if csr.certificate is not None:
-            return csr.certificate
-        return csr.challenge if two_step and csr.challenge not in tried else None
-
-    refusal: Failure | None = None
-    while True:
-        outcome = follow(run.desk, first, decided, otherwise=refusal)
-        if isinstance(outcome, bytes):
-            return outcome
-        digest = hashlib.sha256(draft.csr_der).digest()
-        published = PublishedChallenge(
-            name=first.name, uid=first.uid, csr_sha256=digest, text=outcome, spki_sha256=_spki_sha256(draft)
+    def _submitted(self, request: SubmittedCsr | None, wait: Callable[[Csr], Event]) -> Event:
+        if request is None:
+            raise AssertionError("a state after the key has a request")
+        spec = self._spec
+        csr, submitted = self._session.submit(
+            request, signer_name=spec.signer, usages=spec.usages, expiration_seconds=spec.expiration_seconds
         )
+        return RequestRenamed(submitted) if submitted != request else wait(csr)
+
+    def _wait_for_first(self, csr: Csr) -> Event:
+        """Wait for the first request's certificate or challenge; answers the challenge with evidence.
+
+        A challenge that is not ours to answer may have been overwritten by somebody; the controller writes its own
+        again.
+        """
+        tried: set[str] = set()
+        two_step = attestor_for_version(self._attestor, self._pending.version).two_step
+
+        def decided(seen: Csr) -> bytes | str | None:
+            if seen.certificate is not None:
+                return seen.certificate
+            return seen.challenge if two_step and seen.challenge not in tried else None
+
+        refusal: AgentError | None = None
+        while True:
+            decision = self._session.wait_for_decision(csr, decided, otherwise=refusal)
+            if isinstance(decision, bytes):
+                return Certified(self._checked(decision))
+            try:
+                return SecondRequestMade(self._request(self._attest(self._published(csr, decision))))
+            except AgentError as error:
+                if error.kind is not FailureKind.DENIED:
+                    raise
+                tried.add(decision)
+                refusal = error
+
+    def _wait_for_second(self, csr: Csr) -> Event:
+        return Certified(self._checked(self._session.wait_for_decision(csr, lambda seen: seen.certificate)))
+
+    def _is_second(self, event: FirstRequestMade | SecondRequestMade | RequestRenamed) -> bool:
+        return isinstance(event, SecondRequestMade) or self._pending.second is not None
+
+    def _keep(self, request: SubmittedCsr, *, is_second: bool) -> None:
+        pending = self._pending
+        self._pending = replace(pending, second=request) if is_second else replace(pending, first=request)
+        self._store.save(self._pending)
+
+    def _restart(self, event: Restart) -> None:
+        """Begin anew after a refusal; raises ``AgentError`` when no version, attempt or time is left."""
+        version, key_pem = self._pending.version, self._pending.key_pem
+        match event:
+            case RequestRefused():
+                self._pending = new_pending_request(self._spec, key_pem=key_pem, version=version)
+            case KeyRefused():
+                self._pending = new_pending_request(self._spec, version=version)
+            case VersionRefused():
+                self._refused.add(version)
+                self._store.discard()
+                version = next_version(self._versions, self._refused, event.understood)
+                self._pending = new_pending_request(self._spec, key_pem=key_pem, version=version)
+        self._store.save(self._pending)
+        self._restarts += 1
+        deadline = self._session.deadline
+        if self._restarts == _MAX_ATTEMPTS + len(self._versions.versions) - 1 or deadline.passed:
+            raise event.error
+        deadline.sleep(RETRY.pause(self._restarts - 1, self._session.random))
+
+    def _resume(self) -> PendingRequest | None:
+        """Load the pending request if it is still for this certificate, and in a version that may still be sent."""
+        pending = self._store.load()
+        if pending is None or pending.purpose != self._spec.purpose or pending.version not in self._versions.versions:
+            return None
+        return pending if _is_coherent(pending) else None
+
+    def _attest(self, challenge: PublishedChallenge | None) -> Evidence:
+        version, spec = self._pending.version, self._spec
+        binding = Binding(spec.pin, spec.signer, hashlib.sha256(self._pending.csr_der).digest())
         try:
-            return _attest(run, draft, published)
-        except Failure as failure:
-            if failure.fate is not Fate.DENIED:
-                raise
-            tried.add(outcome)
-            refusal = failure
+            evidence = attestor_for_version(self._attestor, version).attest(binding, challenge)
+        except errors.Denied as denied:
+            raise _denied_here(denied) from None
+        except errors.Unavailable as unavailable:
+            raise AgentError(
+                AgentReason.ATTESTATION_UNAVAILABLE,
+                unavailable.detail,
+                remedy=unavailable.remedy,
+                kind=FailureKind.TEMPORARY,
+            ) from None
+        check_version(evidence, self._attestor.provider, version)
+        return evidence
+
+    def _request(self, evidence: Evidence) -> SubmittedCsr:
+        request = envelope.encode(self._pending.csr_der, evidence)
+        return SubmittedCsr(name_of(request, self._spec.signer), request)
+
+    def _published(self, csr: Csr, challenge: str) -> PublishedChallenge:
+        digest, key = hashlib.sha256(self._pending.csr_der).digest(), _load_key(self._pending.key_pem)
+        spki = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        spki_sha256 = "sha256:" + hashlib.sha256(spki).hexdigest()
+        return PublishedChallenge(
+            name=csr.name, uid=csr.uid, csr_sha256=digest, text=challenge, spki_sha256=spki_sha256
+        )
+
+    def _remember_version(self) -> None:
+        if self._agreed is None:
+            return
+        version, was_refused = self._pending.version, bool(self._refused)
+        remembered = version_to_remember(self._versions, self._before, version, refused=was_refused, now=self._began)
+        self._agreed.save(remembered)
+
+    def _checked(self, certificate: bytes) -> Credential:
+        spec, session = self._spec, self._session
+        now = session.deadline.clock.now()
+        expected = ExpectedCertificate(node_name=spec.node_name, ca_pem=spec.ca_pem, names=spec.names)
+        canonical, not_before, not_after = validate(certificate, self._pending.key_pem, expected)
+        check_time(not_before, not_after, now=now, clock_skew=session.client.clock_skew)
+        return Credential(
+            certificate_pem=canonical,
+            key_pem=self._pending.key_pem,
+            not_before=not_before,
+            renew_at=renewal_moment(now=now, not_after=not_after, renewable=spec.renewable, random=session.random),
+            not_after=not_after,
+        )
 
 
-def _attest(run: _Run, draft: Draft, challenge: PublishedChallenge | None) -> Evidence:
-    binding = Binding(run.order.pin, run.order.signer, hashlib.sha256(draft.csr_der).digest())
-    try:
-        evidence = speaking(run.attestor, draft.version).attest(binding, challenge)
-    except Denied as denied:
-        raise _refused_here(denied) from None
-    except Unavailable as unavailable:
-        raise Failure(
-            Local.ATTESTATION_UNAVAILABLE, unavailable.detail, remedy=unavailable.remedy, fate=Fate.TEMPORARY
-        ) from None
-    check_version(evidence, run.attestor.provider, draft.version)
-    return evidence
-
-
-def _file(run: _Run, draft: Draft, evidence: Evidence) -> Filed:
-    request = envelope.encode(draft.csr_der, evidence)
-    return Filed(name_of(request, run.order.signer), request)
-
-
-def _accept(run: _Run, draft: Draft, certificate: bytes) -> Credential:
-    order, now = run.order, run.desk.deadline.clock.now()
-    wanted = Wanted(node_name=order.node_name, ca_pem=order.ca_pem, names=order.names)
-    canonical, not_before, not_after = checked(certificate, draft.key_pem, wanted)
-    check_time(not_before, not_after, now=now, clock_skew=run.desk.api.clock_skew)
-    return Credential(
-        certificate_pem=canonical,
-        key_pem=draft.key_pem,
-        not_before=not_before,
-        renew_at=renewal_moment(now=now, not_after=not_after, renewable=order.renewable, random=run.desk.random),
-        not_after=not_after,
-    )
-
-
-def _refused_here(denied: Denied) -> Failure:
+def _denied_here(denied: errors.Denied) -> AgentError:
     message = f"expected {denied.expected}, got {denied.got}"
-    return Failure(denied.reason, message, remedy=denied.remedy)
+    return AgentError(denied.reason, message, remedy=denied.remedy)
 
 
-def _spki_sha256(draft: Draft) -> str:
-    spki = _loaded(draft.key_pem).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return "sha256:" + hashlib.sha256(spki).hexdigest()
-
-
-def _loaded(key_pem: bytes) -> PrivateKey:
+def _load_key(key_pem: bytes) -> PrivateKey:
     key = load_pem_private_key(key_pem, password=None)
     if not isinstance(key, PrivateKey):
-        raise TypeError("a draft holds an ECDSA or RSA key")
+        raise TypeError("a pending request holds an ECDSA or RSA key")
     return key
 
 
-def _is_coherent(draft: Draft) -> bool:
-    """Tell whether key and request belong together: a draft may have been written by hand, or half by hand."""
+def _is_coherent(pending: PendingRequest) -> bool:
+    """Tell whether key and request belong together: the file may have been edited."""
     try:
-        return load_der_x509_csr(draft.csr_der).public_key() == _loaded(draft.key_pem).public_key()
+        return load_der_x509_csr(pending.csr_der).public_key() == _load_key(pending.key_pem).public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm):
         return False

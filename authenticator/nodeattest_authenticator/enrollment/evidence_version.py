@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.state.evidence_version_store import AgreedVersion
 from nodeattest_providers import evidence_versions
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ProviderName
@@ -22,15 +23,14 @@ from nodeattest_providers.node_interface import Attestor, Evidence, VersionedAtt
 
 __all__ = [
     "AGREED_FOR",
-    "Agreed",
-    "AgreedStore",
-    "Offer",
-    "agreement",
+    "AgreedVersionStore",
+    "SupportedVersions",
+    "attestor_for_version",
     "check_version",
-    "fallback",
-    "offer_of",
-    "opening",
-    "speaking",
+    "initial_version",
+    "next_version",
+    "supported_versions",
+    "version_to_remember",
 ]
 
 AGREED_FOR: Final = 86400
@@ -38,7 +38,7 @@ AGREED_FOR: Final = 86400
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class SupportedVersions:
     """What this node may send."""
 
     provider: ProviderName
@@ -47,50 +47,39 @@ class Offer:
     minimum: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreed:
-    """The older version in which a certificate was issued last."""
-
-    version: int
-    newest: int
-    """The newest that this node could make then: an agent that makes a newer one tries that."""
-    since: int
-    """When the newest was refused, in seconds since the epoch."""
-
-
-class AgreedStore(Protocol):
+class AgreedVersionStore(Protocol):
     """Where an agreement is kept."""
 
-    def load(self) -> Agreed | None:
+    def load(self) -> AgreedVersion | None:
         """Return what is kept, None when that is nothing or makes no sense."""
         ...
 
-    def save(self, agreed: Agreed | None) -> None:
+    def save(self, agreed: AgreedVersion | None) -> None:
         """Keep it, or forget; what cannot be kept is not an error."""
         ...
 
 
-def offer_of(attestor: Attestor, minimum: int) -> Offer:
-    """Tell what may be sent; raises ``Failure`` when the minimum leaves nothing."""
+def supported_versions(attestor: Attestor, minimum: int) -> SupportedVersions:
+    """Tell what may be sent; raises ``AgentError`` when the minimum leaves nothing."""
     made = _made(attestor)
     allowed = tuple(version for version in made if version >= minimum)
     if not allowed:
-        raise Failure(
-            Local.CONFIGURATION_INVALID,
+        raise AgentError(
+            AgentReason.CONFIGURATION_INVALID,
             f"provider.minimumVersion is {minimum}, but this agent makes {_listed(attestor.provider, made)} only",
             remedy="upgrade the agent, or lower provider.minimumVersion",
-            fate=Fate.USAGE,
+            kind=FailureKind.USAGE,
         )
-    return Offer(attestor.provider, allowed, minimum)
+    return SupportedVersions(attestor.provider, allowed, minimum)
 
 
-def opening(offer: Offer, agreed: Agreed | None, *, now: float) -> int:
+def initial_version(offer: SupportedVersions, agreed: AgreedVersion | None, *, now: float) -> int:
     """Choose the version to begin with."""
-    return agreed.version if agreed is not None and _holds(agreed, offer, now) else offer.versions[0]
+    return agreed.version if agreed is not None and _is_current(agreed, offer, now) else offer.versions[0]
 
 
-def fallback(offer: Offer, refused: Collection[int], published: str | None) -> int:
-    """Choose the version to file after a refusal; raises ``Failure`` when there is none.
+def next_version(offer: SupportedVersions, refused: Collection[int], published: str | None) -> int:
+    """Choose the version to file after a refusal; raises ``AgentError`` when there is none.
 
     ``published`` is the annotation of the refused request: a claim, read strictly.
     """
@@ -104,17 +93,19 @@ def fallback(offer: Offer, refused: Collection[int], published: str | None) -> i
     return common[0]
 
 
-def agreement(offer: Offer, before: Agreed | None, version: int, *, refused: bool, now: float) -> Agreed | None:
+def version_to_remember(
+    offer: SupportedVersions, before: AgreedVersion | None, version: int, *, refused: bool, now: float
+) -> AgreedVersion | None:
     """Tell what to remember after a certificate was issued; None for the newest version, which needs no memory."""
     newest = offer.versions[0]
     if version == newest:
         return None
-    if before is not None and before.version == version and not refused and _holds(before, offer, now):
+    if before is not None and before.version == version and not refused and _is_current(before, offer, now):
         return before
-    return Agreed(version=version, newest=newest, since=int(now))
+    return AgreedVersion(version=version, newest=newest, since=int(now))
 
 
-def speaking(attestor: Attestor, version: int) -> Attestor:
+def attestor_for_version(attestor: Attestor, version: int) -> Attestor:
     """Return the attestor of one of the offered versions."""
     if version != attestor.versions[0] and isinstance(attestor, VersionedAttestor):
         return attestor.in_version(version)
@@ -124,8 +115,8 @@ def speaking(attestor: Attestor, version: int) -> Attestor:
 def check_version(evidence: Evidence, provider: ProviderName, version: int) -> None:
     """Refuse evidence of another version than was asked for: a provider's mistake must not undo the minimum."""
     if (evidence.provider, evidence.version) != (provider, version):
-        raise Failure(
-            Local.CONFIGURATION_INVALID,
+        raise AgentError(
+            AgentReason.CONFIGURATION_INVALID,
             f"the provider made {evidence.provider}/v{evidence.version} where {provider}/v{version} was wanted",
             remedy="upgrade the package of this provider, or report it to its makers",
         )
@@ -135,12 +126,12 @@ def _made(attestor: Attestor) -> tuple[int, ...]:
     return attestor.versions if isinstance(attestor, VersionedAttestor) else attestor.versions[:1]
 
 
-def _holds(agreed: Agreed, offer: Offer, now: float) -> bool:
+def _is_current(agreed: AgreedVersion, offer: SupportedVersions, now: float) -> bool:
     fresh = 0 <= now - agreed.since < AGREED_FOR
     return fresh and agreed.newest == offer.versions[0] and agreed.version in offer.versions
 
 
-def _no_common(offer: Offer, refused: Collection[int], understood: tuple[int, ...] | None) -> Failure:
+def _no_common(offer: SupportedVersions, refused: Collection[int], understood: tuple[int, ...] | None) -> AgentError:
     mine = f"this agent makes {_listed(offer.provider, offer.versions)} (minimum v{offer.minimum})"
     if understood is None:
         was = _listed(offer.provider, sorted(refused, reverse=True))
@@ -149,10 +140,10 @@ def _no_common(offer: Offer, refused: Collection[int], understood: tuple[int, ..
     else:
         message = f"the controller understands {_listed(offer.provider, understood)}; {mine}"
         remedy = _remedy(offer, understood)
-    return Failure(Reason.EVIDENCE_VERSION_UNSUPPORTED, message, remedy=remedy)
+    return AgentError(Reason.EVIDENCE_VERSION_UNSUPPORTED, message, remedy=remedy)
 
 
-def _remedy(offer: Offer, understood: tuple[int, ...]) -> str:
+def _remedy(offer: SupportedVersions, understood: tuple[int, ...]) -> str:
     if max(understood) < min(offer.versions):
         return "upgrade the controller; lower provider.minimumVersion only if you meant to allow older evidence"
     if min(understood) > max(offer.versions):

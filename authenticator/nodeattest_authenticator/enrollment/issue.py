@@ -1,31 +1,33 @@
-"""One issue with the parts of this machine: who asks, the provider's attestor, the API server, then ``flow.obtain``.
+"""A new certificate with the parts of this machine: its credentials, attestor and API server, then ``enroll``.
 
 A node asks by its own certificate while that is valid, else by its bootstrap token; if the API server no longer accepts
 the certificate, the token is tried before giving up. A serving certificate is never asked for by the token.
 
-A device (a TPM) has one user of ours at a time, by a lock of its own: the client certificate's issue keeps it from
+A device (a TPM) has one user of ours at a time, by a lock of its own: the client certificate's enrolment holds it from
 beginning to end, a serving certificate's for each piece of evidence only, so that kubelet never waits for the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.config.settings import Settings, invalid
+from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment import bootstrap_token, provider_id
-from nodeattest_authenticator.enrollment.enroll import Order, obtain
-from nodeattest_authenticator.enrollment.evidence_version import speaking
-from nodeattest_authenticator.errors import Failure, Local
-from nodeattest_authenticator.state.credential_cache import Credential
-from nodeattest_authenticator.state.evidence_version_store import AGREED_FILE, StoredAgreement
+from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
+from nodeattest_authenticator.enrollment.evidence_version import attestor_for_version
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.state import credential_cache, failure_backoff
+from nodeattest_authenticator.state.credential_cache import CacheEntry, Credential
+from nodeattest_authenticator.state.evidence_version_store import AGREED_VERSION_FILE, AgreedVersionFile
 from nodeattest_authenticator.state.lock import exclusive
-from nodeattest_authenticator.state.pending_request import DraftStore
-from nodeattest_authenticator.state.storage import Storage
+from nodeattest_authenticator.state.pending_request import PendingRequestFile, PendingRequestStore
 from nodeattest_authenticator.transport.api_client import ApiClient, Credentials, UnreachableError
+from nodeattest_authenticator.transport.probe import select_server
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import registry
 from nodeattest_providers.binding import Binding
@@ -34,9 +36,9 @@ from nodeattest_providers.names import NODE_USER_PREFIX, ProviderName, Purpose, 
 from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge, VersionedAttestor
 
 if TYPE_CHECKING:
-    from nodeattest_authenticator.kubelet_serving.names import Names
+    from nodeattest_authenticator.config.serving import SubjectNames
 
-__all__ = ["attestor_of", "by_certificate", "issue", "issue_serving"]
+__all__ = ["attestor_of", "by_certificate", "issue_and_store", "issue_serving"]
 
 _DEVICE_LOCK: Final = "device.lock"
 
@@ -48,67 +50,47 @@ class _Closable(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """What one issue works with."""
+def issue_and_store(
+    context: AgentContext, current: Credential | None, deadline: Deadline, *, call: tuple[bytes, str] | None = None
+) -> CacheEntry:
+    """Get a new client certificate and store it; ``current`` is the valid one to be renewed. Hold the lock.
 
-    settings: Settings
-    storage: Storage
-    drafts: DraftStore
-    deadline: Deadline
-    random: Callable[[], float]
-    names: Names | None = None
-    """None: a client certificate is wanted."""
-
-    @property
-    def agreed_file(self) -> str:
-        """The file of the one who holds the lock."""
-        return AGREED_FILE if self.names is None else f"serving.{AGREED_FILE}"
-
-
-def issue(
-    settings: Settings,
-    storage: Storage,
-    current: Credential | None,
-    *,
-    drafts: DraftStore,
-    deadline: Deadline,
-    random: Callable[[], float],
-) -> Credential:
-    """Get a new credential; raises ``Failure``."""
-    run = _Run(settings=settings, storage=storage, drafts=drafts, deadline=deadline, random=random)
-    if current is None:
-        return _ask(run, _by_token(settings, storage))
+    ``call`` is the exec info and its version that the fast path shall serve from now on. A credential that cannot be
+    stored is still good for this call. Raises ``AgentError``, which is remembered with its pause.
+    """
+    store = PendingRequestFile(context.storage, used_key_pem=current.key_pem if current else None)
     try:
-        return _ask(run, by_certificate(settings, current))
-    except Failure as failure:
-        if failure.reason != Local.CREDENTIAL_REJECTED:
-            raise
-        try:
-            by_token = _by_token(settings, storage)
-        except Failure:
-            raise failure from None
-        return _ask(run, by_token)
+        reached = _with_reachable_server(context, deadline)
+        credential = _issue_client(reached, current, store, deadline)
+    except AgentError as error:
+        if error.kind is not FailureKind.USAGE:
+            context.remember_failure(error, current)
+        raise
+    _log_older_evidence(context)
+    made = CacheEntry(credential=credential, config_fingerprint=context.config_fingerprint)
+    if call is not None:
+        made = made.with_response(*call)
+    try:
+        credential_cache.save(context.storage, made)
+        failure_backoff.forget(context.storage)
+        store.discard()
+    except OSError as error:
+        # The pending request stays: the next attempt gets this very certificate again.
+        context.log(f"the credential is good but cannot be stored: {error.strerror}")
+    return made
 
 
 def issue_serving(
-    settings: Settings,
-    storage: Storage,
-    current: Credential,
-    names: Names,
-    *,
-    drafts: DraftStore,
-    deadline: Deadline,
-    random: Callable[[], float],
+    context: AgentContext, current: Credential, names: SubjectNames, store: PendingRequestStore, deadline: Deadline
 ) -> Credential:
-    """Get a new serving certificate; ``current`` is the node's client certificate. Raises ``Failure``."""
-    run = _Run(settings=settings, storage=storage, drafts=drafts, deadline=deadline, random=random, names=names)
-    return _ask(run, by_certificate(settings, current))
+    """Get a new serving certificate; ``current`` is the node's client certificate. Raises ``AgentError``."""
+    reached = _with_reachable_server(context, deadline)
+    return _enroll(reached, by_certificate(reached.settings, current), store, deadline, names=names)
 
 
 @contextmanager
 def attestor_of(provider: ProviderName, provider_settings: Mapping[str, JsonValue]) -> Generator[Attestor]:
-    """Make a provider's node half and release its device at the end; raises ``Failure`` for what it does not know."""
+    """Make a provider's attestor and release its device at the end; raises ``AgentError`` for an unknown provider."""
     try:
         attestor = registry.make_attestor(provider, provider_settings)
     except Denied as denied:
@@ -129,85 +111,130 @@ def by_certificate(settings: Settings, current: Credential) -> Credentials:
     )
 
 
-def _by_token(settings: Settings, storage: Storage) -> Credentials:
-    token = bootstrap_token.read(settings, storage)
+def _by_token(context: AgentContext) -> Credentials:
+    token = bootstrap_token.read(context.settings, context.storage)
     return Credentials(username=token.username, token=token.reveal())
 
 
-def _ask(run: _Run, login: Credentials) -> Credential:
-    settings = run.settings
-    with attestor_of(settings.provider, settings.provider_settings) as attestor, _alone(run, attestor) as guarded:
-        api = ApiClient(
-            settings.endpoint,
-            login,
-            ca_pem=settings.ca_pem,
-            deadline=run.deadline,
-            tls_server_name=settings.tls_server_name,
-        )
+def _with_reachable_server(context: AgentContext, deadline: Deadline) -> AgentContext:
+    return replace(context, settings=select_server(context.settings, deadline, context.log))
+
+
+def _issue_client(
+    context: AgentContext, current: Credential | None, store: PendingRequestStore, deadline: Deadline
+) -> Credential:
+    if current is None:
+        return _enroll(context, _by_token(context), store, deadline)
+    try:
+        return _enroll(context, by_certificate(context.settings, current), store, deadline)
+    except AgentError as error:
+        if error.reason != AgentReason.CREDENTIAL_REJECTED:
+            raise
         try:
-            order = _order(run, attestor, api)
-            return obtain(
-                order,
-                attestor=guarded,
-                api=api,
-                drafts=run.drafts,
-                agreed=StoredAgreement(run.storage, settings, name=run.agreed_file),
-                deadline=run.deadline,
-                random=run.random,
-            )
-        finally:
-            api.close()
+            by_token = _by_token(context)
+        except AgentError:
+            raise error from None
+        return _enroll(context, by_token, store, deadline)
+
+
+def _enroll(
+    context: AgentContext,
+    credentials: Credentials,
+    store: PendingRequestStore,
+    deadline: Deadline,
+    *,
+    names: SubjectNames | None = None,
+) -> Credential:
+    """Enrol once; ``names``: for a serving certificate."""
+    settings = context.settings
+    version_file = AGREED_VERSION_FILE if names is None else f"serving.{AGREED_VERSION_FILE}"  # of each lock's holder
+    client = ApiClient(
+        settings.endpoint,
+        credentials,
+        ca_pem=settings.ca_pem,
+        deadline=deadline,
+        tls_server_name=settings.tls_server_name,
+    )
+    with attestor_of(settings.provider, settings.provider_settings) as attestor:
+        shared = None if names is None else _SharedDevice(context, deadline, attestor)
+        with _device_lock(context, deadline, attestor, shared) as locked:
+            try:
+                return enroll(
+                    _spec(settings, attestor, client, names),
+                    attestor=locked,
+                    client=client,
+                    store=store,
+                    agreed=AgreedVersionFile(context.storage, settings, name=version_file),
+                    deadline=deadline,
+                    random=context.random,
+                )
+            finally:
+                client.close()
 
 
 @contextmanager
-def _alone(run: _Run, attestor: Attestor) -> Generator[Attestor]:
+def _device_lock(
+    context: AgentContext, deadline: Deadline, attestor: Attestor, shared: _SharedDevice | None
+) -> Generator[Attestor]:
     """Let nobody else of ours use the attestor's device, if it has one."""
     if not isinstance(attestor, _Closable):
         yield attestor
-    elif run.names is not None:
-        yield _Sharing(run, attestor)
+    elif shared is not None:
+        yield shared
     else:
-        with exclusive(run.storage, run.deadline, name=_DEVICE_LOCK):
+        with exclusive(context.storage, deadline, name=_DEVICE_LOCK):
             yield attestor
 
 
-class _Sharing:
-    """An attestor that opens its device anew for each piece of evidence, which none of the rounds minds."""
+class _SharedDevice:
+    """An attestor that locks and opens its device for each piece of evidence; every provider's protocol allows that."""
 
-    def __init__(self, run: _Run, attestor: Attestor, version: int | None = None) -> None:
-        self._run = run
+    def __init__(
+        self, context: AgentContext, deadline: Deadline, attestor: Attestor, version: int | None = None
+    ) -> None:
+        self._context = context
+        self._deadline = deadline
         self._attestor = attestor
         self._version = version or attestor.versions[0]
         self.provider = attestor.provider
         self.versions = attestor.versions if isinstance(attestor, VersionedAttestor) else attestor.versions[:1]
-        self.two_step = speaking(attestor, self._version).two_step
+        self.two_step = attestor_for_version(attestor, self._version).two_step
 
     def in_version(self, version: int) -> Attestor:
-        return _Sharing(self._run, self._attestor, version)
+        return _SharedDevice(self._context, self._deadline, self._attestor, version)
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        settings = self._run.settings
+        settings = self._context.settings
         with (
-            exclusive(self._run.storage, self._run.deadline, name=_DEVICE_LOCK),
+            exclusive(self._context.storage, self._deadline, name=_DEVICE_LOCK),
             attestor_of(settings.provider, settings.provider_settings) as attestor,
         ):
-            return speaking(attestor, self._version).attest(binding, challenge)
+            return attestor_for_version(attestor, self._version).attest(binding, challenge)
 
 
-def _order(run: _Run, attestor: Attestor, api: ApiClient) -> Order:
-    settings = run.settings
+def _spec(settings: Settings, attestor: Attestor, client: ApiClient, names: SubjectNames | None) -> CertificateSpec:
     server_certificate: bytes | None = None
     if certificate.has_several(settings.ca_pem):
-        with suppress(UnreachableError):  # obtain retries; until then the first CA is as good
-            server_certificate = api.server_certificate()
-    return Order(
+        with suppress(UnreachableError):  # enroll retries; until then the first CA is as good
+            server_certificate = client.server_certificate()
+    return CertificateSpec(
         node_name=settings.node_name,
         provider_id=provider_id.resolve(settings.provider_id, attestor),
-        signer=settings.signer if run.names is None else signer_for(settings.provider, Purpose.SERVING),
+        signer=settings.signer if names is None else signer_for(settings.provider, Purpose.SERVING),
         ca_pem=settings.ca_pem,
-        pin=certificate.pin(settings.ca_pem, server_certificate),
+        pin=certificate.select_ca_pin(settings.ca_pem, server_certificate),
         expiration_seconds=settings.expiration_seconds,
         renewable=settings.renewable,
         minimum_version=settings.minimum_version,
-        names=run.names,
+        names=names,
     )
+
+
+def _log_older_evidence(context: AgentContext) -> None:
+    """Say so when the controller is older than this agent: nothing else shows that an older version was used."""
+    agreed, provider = AgreedVersionFile(context.storage, context.settings).load(), context.settings.provider
+    if agreed is not None:
+        context.log(
+            f"the certificate was got with evidence {provider}/v{agreed.version}, because the controller refused "
+            f"{provider}/v{agreed.newest}; upgrade the controller"
+        )

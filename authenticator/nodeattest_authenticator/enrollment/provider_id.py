@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, Protocol, runtime_checkable
 
 from nodeattest_authenticator.config.settings import ProviderIdSource
-from nodeattest_authenticator.enrollment.attestor_parts import halves_of
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.enrollment.attestor_parts import parts_of
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import provider_id as checked
 from nodeattest_providers.names import ProviderID
@@ -30,7 +30,7 @@ class KnowsProviderId(Protocol):
 
 
 def resolve(source: ProviderIdSource, attestor: Attestor) -> ProviderID:
-    """Find the provider ID; raises ``Failure``."""
+    """Find the provider ID; raises ``AgentError``."""
     try:
         return checked(_text(source, attestor))
     except Denied as denied:
@@ -44,9 +44,11 @@ def _text(source: ProviderIdSource, attestor: Attestor) -> str:
         return _from_file(source.file)
     if source.command is not None:
         return _from_command(source.command)
-    knowing = next((half for half in halves_of(attestor) if isinstance(half, KnowsProviderId)), None)
+    knowing = next((half for half in parts_of(attestor) if isinstance(half, KnowsProviderId)), None)
     if knowing is None:
-        raise _unknown(f"provider {attestor.provider} does not know it and providerID is not configured", Fate.USAGE)
+        raise _unknown(
+            f"provider {attestor.provider} does not know it and providerID is not configured", FailureKind.USAGE
+        )
     return _from_provider(knowing)
 
 
@@ -62,7 +64,7 @@ def _from_provider(attestor: KnowsProviderId) -> str:
 
 def _from_file(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs the exec path 9 ms
+        with open(path, encoding="utf-8") as file:
             return file.read(_LIMIT).strip()
     except OSError as error:
         raise _unknown(f"{path}: {error.strerror}") from None
@@ -89,5 +91,7 @@ def _from_command(command: tuple[str, ...]) -> str:
     return text
 
 
-def _unknown(message: str, fate: Fate = Fate.TEMPORARY, *, remedy: str = _REMEDY) -> Failure:
-    return Failure(Local.PROVIDER_ID_UNKNOWN, f"the provider ID is not known: {message}", remedy=remedy, fate=fate)
+def _unknown(message: str, kind: FailureKind = FailureKind.TEMPORARY, *, remedy: str = _REMEDY) -> AgentError:
+    return AgentError(
+        AgentReason.PROVIDER_ID_UNKNOWN, f"the provider ID is not known: {message}", remedy=remedy, kind=kind
+    )

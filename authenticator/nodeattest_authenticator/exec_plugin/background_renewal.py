@@ -12,14 +12,15 @@ from collections.abc import Callable
 from typing import Final
 
 from nodeattest_authenticator import watchdog
-from nodeattest_authenticator.context import Agent, issue_and_store, usable
-from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.context import AgentContext
+from nodeattest_authenticator.enrollment.issue import issue_and_store
+from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.credential_cache import Credential
 from nodeattest_authenticator.state.lock import exclusive_if_free
 from nodeattest_discovery.node.clock import Deadline
 
-__all__ = ["LOG_FILE", "begin", "run"]
+__all__ = ["LOG_FILE", "run", "spawn"]
 
 LOG_FILE: Final = "renewal.log"
 _LOG_LIMIT: Final = 64 << 10
@@ -37,59 +38,59 @@ def _unguarded(_seconds: int) -> None:
     """Leave the process to its caller."""
 
 
-def begin(agent: Agent, credential: Credential) -> float:
+def spawn(context: AgentContext, credential: Credential) -> float:
     """Start a renewal unless one failed just now; returns when the client should ask again (epoch seconds)."""
-    now = agent.clock.now()
-    last = failure_backoff.load(agent.storage, agent.identity)
-    if last is not None and now < last.until <= now + failure_backoff.LONGEST:
-        ask_again = last.until + _SOON / 2 * agent.random()
+    now = context.clock.now()
+    last = failure_backoff.load(context.storage, context.config_fingerprint)
+    if last is not None and now < last.until <= now + failure_backoff.MAX_BACKOFF:
+        ask_again = last.until + _SOON / 2 * context.random()
     else:
-        _detach(agent, lambda: run(agent, guard=watchdog.start))
-        ask_again = now + _SOON + _SOON / 2 * agent.random()
+        _detach(context, lambda: run(context, guard=watchdog.start))
+        ask_again = now + _SOON + _SOON / 2 * context.random()
     return min(ask_again, credential.not_after)
 
 
-def run(agent: Agent, *, guard: Callable[[int], None] = _unguarded) -> None:
+def run(context: AgentContext, *, guard: Callable[[int], None] = _unguarded) -> None:
     """Renew the credential if that is still wanted and nobody else is at it; failures are told and remembered.
 
     ``guard`` starts what ends this process if it hangs for so many seconds.
     """
-    with exclusive_if_free(agent.storage) as held:
-        found = usable(agent) if held else None
-        if found is None or agent.clock.now() < found.credential.renew_at:
+    with exclusive_if_free(context.storage) as held:
+        found = context.load_valid_credential() if held else None
+        if found is None or context.clock.now() < found.credential.renew_at:
             return
-        if not _has_room(agent):
+        if not _has_room(context):
             # Neither the new certificate nor the pause after a failure could be kept: each call would ask again.
-            agent.tell("the renewal waits: nothing can be written to the cache directory")
+            context.log("the renewal waits: nothing can be written to the cache directory")
             return
-        agent = _refreshed(agent)
-        guard(agent.settings.timeout_seconds)
-        deadline = Deadline.after(agent.clock, agent.settings.timeout_seconds)
+        context = _refreshed(context)
+        guard(context.settings.timeout_seconds)
+        deadline = Deadline.after(context.clock, context.settings.timeout_seconds)
         try:
-            issue_and_store(agent, found.credential, deadline)
-        except Failure as failure:
-            agent.tell(f"the renewal failed: {failure}")
+            issue_and_store(context, found.credential, deadline)
+        except AgentError as failure:
+            context.log(f"the renewal failed: {failure}")
 
 
-def _refreshed(agent: Agent) -> Agent:
+def _refreshed(context: AgentContext) -> AgentContext:
     """Follow the cluster first, where it was discovered: a renewal needs its present CAs and place."""
-    if agent.settings.discovery is None:
-        return agent
-    from nodeattest_authenticator.cluster.refresh_subprocess import refreshed
+    if context.settings.discovery is None:
+        return context
+    from nodeattest_authenticator.cluster.refresh_subprocess import refresh_in_subprocess
 
-    return refreshed(agent)
+    return refresh_in_subprocess(context)
 
 
-def _has_room(agent: Agent) -> bool:
+def _has_room(context: AgentContext) -> bool:
     try:
-        agent.storage.write(_PROBE_FILE, bytes(_PROBE_SIZE), durable=False)
-        agent.storage.remove(_PROBE_FILE)
+        context.storage.write(_PROBE_FILE, bytes(_PROBE_SIZE), durable=False)
+        context.storage.remove(_PROBE_FILE)
     except OSError:
         return False
     return True
 
 
-def _detach(agent: Agent, work: Callable[[], None]) -> None:
+def _detach(context: AgentContext, work: Callable[[], None]) -> None:
     """Run ``work`` in a grandchild that belongs to init, in a Unix session of its own, and return at once.
 
     A system that has no process left (fork(2), EAGAIN and ENOMEM) costs this renewal, not the answer: the credential
@@ -99,7 +100,7 @@ def _detach(agent: Agent, work: Callable[[], None]) -> None:
     try:
         child = os.fork()
     except OSError as error:
-        agent.tell(f"the renewal waits: no process can be started for it: {error.strerror}")
+        context.log(f"the renewal waits: no process can be started for it: {error.strerror}")
         return
     if child:
         os.waitpid(child, 0)
@@ -107,19 +108,19 @@ def _detach(agent: Agent, work: Callable[[], None]) -> None:
     try:
         os.setsid()
         if os.fork() == 0:
-            _redirect(agent)
+            _redirect(context)
             work()
     except OSError as error:
-        agent.tell(f"the renewal waits: {error.strerror}")
+        context.log(f"the renewal waits: {error.strerror}")
     finally:
         os._exit(0)
 
 
-def _redirect(agent: Agent) -> None:
+def _redirect(context: AgentContext) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     try:
-        log = os.open(LOG_FILE, flags, 0o600, dir_fd=agent.storage.directory)
+        log = os.open(LOG_FILE, flags, 0o600, dir_fd=context.storage.directory)
         if os.fstat(log).st_size > _LOG_LIMIT:
             os.ftruncate(log, 0)
     except OSError:
@@ -128,7 +129,7 @@ def _redirect(agent: Agent) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     for descriptor in range(3, _DESCRIPTORS):
-        if descriptor != agent.storage.directory:
+        if descriptor != context.storage.directory:
             _close(descriptor)
 
 

@@ -1,12 +1,14 @@
-"""The API server's address, compared by what it means rather than by how it is spelt."""
+"""Addresses of API servers, equal however they are spelt, and the clusters behind them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["Endpoint"]
+from nodeattest_providers.node_interface import JsonObject
+
+__all__ = ["Cluster", "Endpoint"]
 
 _HTTPS_PORT: Final = 443
 
@@ -38,3 +40,17 @@ class Endpoint:
         """The canonical spelling."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"https://{host}:{self.port}{self.prefix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Where a cluster is, or was, and the CAs that vouch for it."""
+
+    endpoint: Endpoint
+    tls_server_name: str | None = None
+    ca_pem: bytes = field(repr=False)
+
+    def to_json(self) -> JsonObject:
+        """Write it."""
+        name: JsonObject = {} if self.tls_server_name is None else {"tlsServerName": self.tls_server_name}
+        return {"server": self.endpoint.url, "certificateAuthority": self.ca_pem.decode(), **name}

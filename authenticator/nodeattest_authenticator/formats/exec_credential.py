@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from nodeattest_authenticator.config.settings import Settings
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
-from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_authenticator.formats.endpoint import Cluster, Endpoint
 from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
 
 __all__ = ["API_VERSIONS", "ExecInfo", "check_cluster", "parse", "render"]
@@ -36,7 +36,7 @@ class ExecInfo:
 
 
 def parse(info: bytes | None) -> ExecInfo:
-    """Parse the environment variable; raises ``Failure`` for anything that client-go would not send."""
+    """Parse the environment variable; raises ``AgentError`` for anything that client-go would not send."""
     if info is None:
         raise _refused("KUBERNETES_EXEC_INFO is not set", "let kubelet or kubectl run this; try the status command")
     try:
@@ -66,47 +66,35 @@ def _parse(info: bytes) -> ExecInfo:
     )
 
 
-def check_cluster(info: ExecInfo, settings: Settings) -> None:
-    """Refuse a call for another cluster.
+def check_cluster(info: ExecInfo, cluster: Cluster, previous: Sequence[Cluster]) -> None:
+    """Refuse a call for another cluster; ``previous``: what the cluster was before. Raises ``AgentError``.
 
     1. The server is ours, however it is spelt.
     2. Its certificate is verified, under the name that we verify.
     3. The caller trusts a CA that we trust; more than ours is tolerated, because bundles grow while a CA is rotated.
 
-    A kubelet that was not restarted since the cluster moved, or since its CA was replaced, speaks of what was before:
-    that is ours, too.
+    A kubelet that was not restarted since the cluster moved, or since its CA was replaced, names what was before: that
+    is ours, too.
     """
-    former = settings.discovery.former if settings.discovery else ()
-    if info.server is None or any(
-        _fault(info, cluster, cluster.ca_pem + settings.ca_pem) is None for cluster in former
-    ):
+    if info.server is None or any(_fault(info, one, one.ca_pem + cluster.ca_pem) is None for one in previous):
         return
-    fault = _fault(info, settings, settings.ca_pem)
+    fault = _fault(info, cluster, cluster.ca_pem)
     if fault is not None:
         raise _refused(fault, "use the kubeconfig that kubelet-authenticator join wrote, or join again")
 
 
-class _Place(Protocol):
-    """Where a cluster is."""
-
-    @property
-    def endpoint(self) -> Endpoint: ...
-    @property
-    def tls_server_name(self) -> str | None: ...
-
-
-def _fault(info: ExecInfo, place: _Place, ca_pem: bytes) -> str | None:
+def _fault(info: ExecInfo, cluster: Cluster, ca_pem: bytes) -> str | None:
     # 1
     try:
-        same = Endpoint.parse(info.server or "") == place.endpoint
+        same = Endpoint.parse(info.server or "") == cluster.endpoint
     except ValueError:
         same = False
     if not same:
-        return f"the kubeconfig's server is not {place.endpoint.url}"
+        return f"the kubeconfig's server is not {cluster.endpoint.url}"
     # 2
     if info.skips_verification:
         return "the kubeconfig says insecure-skip-tls-verify"
-    if (info.tls_server_name or None) != place.tls_server_name:
+    if (info.tls_server_name or None) != cluster.tls_server_name:
         return "the kubeconfig's tls-server-name is not the configured one"
     # 3
     if info.ca_pem is None or not _shares_ca(info.ca_pem, ca_pem):
@@ -140,5 +128,5 @@ def _shares_ca(theirs: bytes, ours: bytes) -> bool:
         return False
 
 
-def _refused(message: str, remedy: str) -> Failure:
-    return Failure(Local.EXEC_INFO_REFUSED, message, remedy=remedy, fate=Fate.USAGE)
+def _refused(message: str, remedy: str) -> AgentError:
+    return AgentError(AgentReason.EXEC_INFO_REFUSED, message, remedy=remedy, kind=FailureKind.USAGE)

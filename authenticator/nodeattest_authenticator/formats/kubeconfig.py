@@ -10,12 +10,12 @@ import binascii
 import json
 from typing import Final
 
-from nodeattest_authenticator.config.settings import Settings
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.formats.exec_credential import API_VERSIONS
 from nodeattest_authenticator.formats.strict_json import FieldsError, parse_object
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["DEFAULT_EXEC_API_VERSION", "EXEC_API_VERSIONS", "is_ours", "moved", "render"]
+__all__ = ["DEFAULT_EXEC_API_VERSION", "EXEC_API_VERSIONS", "is_ours", "render", "with_cluster"]
 
 EXEC_API_VERSIONS: Final = tuple(version.rpartition("/")[2] for version in API_VERSIONS)
 DEFAULT_EXEC_API_VERSION: Final = "v1"
@@ -24,7 +24,7 @@ _NAME: Final = "kubelet-authenticator"
 _HINT: Final = "kubelet-authenticator is missing on this machine: install the nodeattest package"
 
 
-def render(settings: Settings, *, command: str, config: str, cache_dir: str, exec_api_version: str) -> bytes:
+def render(cluster: Cluster, *, command: str, config: str, cache_dir: str, exec_api_version: str) -> bytes:
     """Write the kubeconfig; ``command`` is the absolute path of kubelet-authenticator."""
     plugin: JsonObject = {
         "apiVersion": f"client.authentication.k8s.io/{exec_api_version}",
@@ -37,7 +37,7 @@ def render(settings: Settings, *, command: str, config: str, cache_dir: str, exe
     document: JsonObject = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": _clusters(settings),
+        "clusters": _clusters(cluster),
         "users": [{"name": _NAME, "user": {"exec": plugin}}],
         "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME}}],
         "current-context": _NAME,
@@ -45,9 +45,9 @@ def render(settings: Settings, *, command: str, config: str, cache_dir: str, exe
     return _written(document)
 
 
-def moved(data: bytes, settings: Settings) -> bytes | None:
+def with_cluster(data: bytes, cluster: Cluster) -> bytes | None:
     """Write a kubeconfig of ours anew, for where the cluster is now; None if it is none of ours."""
-    return _written(parse_object(data) | {"clusters": _clusters(settings)}) if is_ours(data) else None
+    return _written(parse_object(data) | {"clusters": _clusters(cluster)}) if is_ours(data) else None
 
 
 def is_ours(data: bytes) -> bool:
@@ -58,14 +58,14 @@ def is_ours(data: bytes) -> bool:
         return False
 
 
-def _clusters(settings: Settings) -> JsonValue:
-    cluster: JsonObject = {
-        "server": settings.endpoint.url,
-        "certificate-authority-data": binascii.b2a_base64(settings.ca_pem, newline=False).decode(),
+def _clusters(cluster: Cluster) -> JsonValue:
+    entry: JsonObject = {
+        "server": cluster.endpoint.url,
+        "certificate-authority-data": binascii.b2a_base64(cluster.ca_pem, newline=False).decode(),
     }
-    if settings.tls_server_name is not None:
-        cluster["tls-server-name"] = settings.tls_server_name
-    return [{"name": _NAME, "cluster": cluster}]
+    if cluster.tls_server_name is not None:
+        entry["tls-server-name"] = cluster.tls_server_name
+    return [{"name": _NAME, "cluster": entry}]
 
 
 def _written(document: JsonObject) -> bytes:

@@ -9,17 +9,17 @@ Source: kubelet takes one address a family by the default route (k8s.io/apimachi
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.config.serving import SubjectNames
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.config.settings import Settings
     from nodeattest_authenticator.formats.endpoint import Endpoint
 
-__all__ = ["Names", "local_addresses", "wanted_names"]
+__all__ = ["local_addresses", "wanted_names"]
 
 _ELSEWHERE: Final = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 """Addresses that are nobody's (RFC 5737, RFC 3849): the way to them is the default route."""
@@ -27,24 +27,13 @@ _ANY_PORT: Final = 9
 """Discard; a datagram socket that is connected sends nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """Subject alternative names, each kind sorted, none twice."""
-
-    dns_names: tuple[str, ...]
-    ip_addresses: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return ", ".join((*self.dns_names, *self.ip_addresses))
-
-
-def wanted_names(settings: Settings) -> Names:
-    """Tell the names that the certificate should have now; raises ``Failure`` while an address cannot be told."""
+def wanted_names(settings: Settings) -> SubjectNames:
+    """Tell the names that the certificate should have now; raises ``AgentError`` while an address cannot be told."""
     dns = settings.serving.dns_names if settings.serving else None
     addresses = settings.serving.ip_addresses if settings.serving else None
     if addresses is None:
         addresses = local_addresses(settings.endpoint)
-    return Names(tuple(sorted(dns if dns is not None else (settings.node_name,))), tuple(sorted(addresses)))
+    return SubjectNames(tuple(sorted(dns if dns is not None else (settings.node_name,))), tuple(sorted(addresses)))
 
 
 def local_addresses(endpoint: Endpoint) -> tuple[str, ...]:
@@ -80,10 +69,10 @@ def _source(family: socket.AddressFamily | int, host: str, port: int) -> str | N
     return str(address)
 
 
-def _unknown(message: str) -> Failure:
-    return Failure(
-        Local.ADDRESS_UNKNOWN,
+def _unknown(message: str) -> AgentError:
+    return AgentError(
+        AgentReason.ADDRESS_UNKNOWN,
         f"this machine's address cannot be told: {message}",
         remedy="name the addresses: join --serving-ip-address, or serving.ipAddresses in the configuration",
-        fate=Fate.TEMPORARY,
+        kind=FailureKind.TEMPORARY,
     )

@@ -13,158 +13,152 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nodeattest_authenticator.context import Agent, refuse_while_paused, remember, usable
-from nodeattest_authenticator.errors import Failure, Fate, Local
-from nodeattest_authenticator.kubelet_serving.names import Names, wanted_names
+from nodeattest_authenticator.config.serving import SubjectNames
+from nodeattest_authenticator.context import AgentContext, ignore_message
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.kubelet_serving.names import wanted_names
 from nodeattest_authenticator.kubelet_serving.serving_file import FILE_NAME, ServingFile
 from nodeattest_authenticator.state import failure_backoff
-from nodeattest_authenticator.state.credential_cache import Cached, Credential
+from nodeattest_authenticator.state.credential_cache import CacheEntry, Credential
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_discovery.node.clock import Deadline
 
-__all__ = ["FAILURE_FILE", "Served", "file_of", "identity_of", "serve", "stored"]
+__all__ = ["FAILURE_FILE", "ServingCertificate", "ensure_serving_certificate", "file_of", "identity_of", "stored"]
 
 FAILURE_FILE: Final = "serving.failure"
 _LOCK_FILE: Final = "serving.lock"
-_DRAFT_FILE: Final = "serving.draft"
+_PENDING_REQUEST_FILE: Final = "serving.draft"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServingCertificate:
     """What is on disk now."""
 
     credential: Credential
-    names: Names
+    names: SubjectNames
     is_new: bool
 
 
-def serve(agent: Agent) -> Served:
-    """See to it that a good certificate is on disk; raises ``Failure``.
+def ensure_serving_certificate(context: AgentContext) -> ServingCertificate:
+    """See to it that a good certificate is on disk; raises ``AgentError``.
 
     1. The one that is there will do, or
     2. another process is asking for one, which then will do, or
     3. a new one is asked for, unless that was refused a moment ago.
     """
-    if agent.settings.provider == "insecure":
+    if context.settings.provider == "insecure":
         raise _no_serving()
-    with ServingFile(file_of(agent)) as file:
+    with ServingFile(file_of(context)) as file:
         # 1
-        found = stored(agent, file)
+        found = stored(context, file)
         try:
-            names = wanted_names(agent.settings)
-        except Failure:
-            if found is None or _is_due(agent, found):
+            names = wanted_names(context.settings)
+        except AgentError:
+            if found is None or _is_due(context, found):
                 raise
             names = found.names  # the network is down; nothing is known against the certificate
-        agent = replace(agent, identity=identity_of(agent, names))
-        if _will_do(agent, found, names) is None:
-            deadline = Deadline.after(agent.clock, agent.settings.timeout_seconds)
-            with exclusive(agent.storage, deadline, name=_LOCK_FILE):
+        context = replace(context, config_fingerprint=identity_of(context, names))
+        if _will_do(context, found, names) is None:
+            deadline = Deadline.after(context.clock, context.settings.timeout_seconds)
+            with exclusive(context.storage, deadline, name=_LOCK_FILE):
                 # 2
-                found = stored(replace(agent, tell=_already_told), file)
-                return _will_do(agent, found, names) or _renewed(agent, file, found, names, deadline)  # 3
+                found = stored(replace(context, log=ignore_message), file)
+                return _will_do(context, found, names) or _renewed(context, file, found, names, deadline)  # 3
     if found is None:
         raise AssertionError("what is not there does not do")
     return found
 
 
-def stored(agent: Agent, file: ServingFile) -> Served | None:
-    """Load the certificate on disk if it is of use, for whatever names; says why not. Raises ``Failure``."""
+def stored(context: AgentContext, file: ServingFile) -> ServingCertificate | None:
+    """Load the certificate on disk if it is of use, for whatever names; says why not. Raises ``AgentError``."""
     try:
         cached = file.load()
     except ValueError as error:
-        agent.tell(f"the stored serving certificate is not used: {error}")
+        context.log(f"the stored serving certificate is not used: {error}")
         return None
-    now = agent.clock.now()
+    now = context.clock.now()
     if cached is None or now >= cached.credential.not_after:
         return None
     from nodeattest_authenticator import certificate
 
     try:
-        names = Names(*(tuple(kind) for kind in certificate.names_of(cached.credential.certificate_pem)))
-        wanted = certificate.Wanted(node_name=agent.settings.node_name, ca_pem=agent.settings.every_ca_pem, names=names)
+        names = SubjectNames(*(tuple(kind) for kind in certificate.names_of(cached.credential.certificate_pem)))
+        wanted = certificate.ExpectedCertificate(
+            node_name=context.settings.node_name, ca_pem=context.settings.all_ca_pem, names=names
+        )
         certificate.check_credential(cached.credential, wanted, now=now)
-    except (Failure, ValueError) as error:
-        if isinstance(error, Failure) and error.reason == Local.CLOCK_OFF:
+    except (AgentError, ValueError) as error:
+        if isinstance(error, AgentError) and error.reason == AgentReason.CLOCK_OFF:
             raise
-        agent.tell(f"the stored serving certificate is not used: {error}")
+        context.log(f"the stored serving certificate is not used: {error}")
         return None
-    return Served(credential=cached.credential, names=names, is_new=False)
+    return ServingCertificate(credential=cached.credential, names=names, is_new=False)
 
 
-def file_of(agent: Agent) -> str:
+def file_of(context: AgentContext) -> str:
     """Tell where the certificate is kept."""
-    configured = agent.settings.serving.file if agent.settings.serving else None
-    return configured or f"{agent.storage.path}/{FILE_NAME}"
+    configured = context.settings.serving.file if context.settings.serving else None
+    return configured or f"{context.storage.path}/{FILE_NAME}"
 
 
-def identity_of(agent: Agent, names: Names) -> bytes:
+def identity_of(context: AgentContext, names: SubjectNames) -> bytes:
     """Name configuration and names: a refusal is remembered for these, other ones deserve an attempt at once."""
-    return agent.identity + b"." + hashlib.sha256(str(names).encode()).hexdigest()[:16].encode()
+    return context.config_fingerprint + b"." + hashlib.sha256(str(names).encode()).hexdigest()[:16].encode()
 
 
-def _will_do(agent: Agent, found: Served | None, names: Names) -> Served | None:
-    if found is None or _is_due(agent, found):
+def _will_do(context: AgentContext, found: ServingCertificate | None, names: SubjectNames) -> ServingCertificate | None:
+    if found is None or _is_due(context, found):
         return None
     if found.names != names:
-        agent.tell(f"the serving certificate is for {found.names}; wanted is one for {names}")
+        context.log(f"the serving certificate is for {found.names}; wanted is one for {names}")
         return None
     return found
 
 
-def _is_due(agent: Agent, found: Served) -> bool:
-    return agent.clock.now() >= found.credential.renew_at
+def _is_due(context: AgentContext, found: ServingCertificate) -> bool:
+    return context.clock.now() >= found.credential.renew_at
 
 
-def _renewed(agent: Agent, file: ServingFile, found: Served | None, names: Names, deadline: Deadline) -> Served:
-    refuse_while_paused(agent, name=FAILURE_FILE)
+def _renewed(
+    context: AgentContext, file: ServingFile, found: ServingCertificate | None, names: SubjectNames, deadline: Deadline
+) -> ServingCertificate:
+    context.raise_while_backing_off(name=FAILURE_FILE)
     current = found.credential if found else None
-    client = usable(agent)
+    client = context.load_valid_credential()
     if client is None:
-        raise _no_client(agent)
+        raise _no_client(context)
     from nodeattest_authenticator.enrollment.issue import issue_serving
-    from nodeattest_authenticator.state.pending_request import StoredDrafts
-    from nodeattest_authenticator.transport.probe import reachable
+    from nodeattest_authenticator.state.pending_request import PendingRequestFile
 
-    drafts = StoredDrafts(agent.storage, used_key_pem=current.key_pem if current else None, name=_DRAFT_FILE)
+    store = PendingRequestFile(
+        context.storage, used_key_pem=current.key_pem if current else None, name=_PENDING_REQUEST_FILE
+    )
     try:
         file.check_room()
-        credential = issue_serving(
-            reachable(agent.settings, deadline, agent.tell),
-            agent.storage,
-            client.credential,
-            names,
-            drafts=drafts,
-            deadline=deadline,
-            random=agent.random,
-        )
-        file.save(Cached(credential=credential, identity=agent.identity))
-    except Failure as failure:
-        if failure.fate is not Fate.USAGE:
-            remember(agent, failure, current, name=FAILURE_FILE)
+        credential = issue_serving(context, client.credential, names, store, deadline)
+        file.save(CacheEntry(credential=credential, config_fingerprint=context.config_fingerprint))
+    except AgentError as failure:
+        if failure.kind is not FailureKind.USAGE:
+            context.remember_failure(failure, current, name=FAILURE_FILE)
         raise
-    failure_backoff.forget(agent.storage, name=FAILURE_FILE)
-    drafts.discard()
-    return Served(credential=credential, names=names, is_new=True)
+    failure_backoff.forget(context.storage, name=FAILURE_FILE)
+    store.discard()
+    return ServingCertificate(credential=credential, names=names, is_new=True)
 
 
-def _already_told(_message: str) -> None:
-    """Swallow what is wrong with the file: it was told before the wait."""
-
-
-def _no_serving() -> Failure:
-    return Failure(
-        Local.CONFIGURATION_INVALID,
+def _no_serving() -> AgentError:
+    return AgentError(
+        AgentReason.CONFIGURATION_INVALID,
         "the insecure provider has no serving certificates",
         remedy="use another provider, or kubelet's own serverTLSBootstrap",
-        fate=Fate.USAGE,
+        kind=FailureKind.USAGE,
     )
 
 
-def _no_client(agent: Agent) -> Failure:
-    return Failure(
-        Local.CLIENT_CERTIFICATE_MISSING,
-        f"{agent.storage.path} holds no valid client certificate, by which the node asks",
+def _no_client(context: AgentContext) -> AgentError:
+    return AgentError(
+        AgentReason.CLIENT_CERTIFICATE_MISSING,
+        f"{context.storage.path} holds no valid client certificate, by which the node asks",
         remedy="start kubelet, which gets one, or run kubelet-authenticator join; see kubelet-authenticator status",
-        fate=Fate.TEMPORARY,
+        kind=FailureKind.TEMPORARY,
     )

@@ -13,10 +13,11 @@ import stat
 from types import TracebackType
 from typing import Final, Self
 
-from nodeattest_authenticator.errors import Failure, Fate, Local
-from nodeattest_authenticator.exec_plugin.fast_path import MAGIC, UnsafeFileError, read_private
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state import credential_cache
-from nodeattest_authenticator.state.credential_cache import Cached
+from nodeattest_authenticator.state.credential_cache import CacheEntry
+from nodeattest_authenticator.state.credential_format import MAGIC
+from nodeattest_authenticator.state.private_files import UnsafeFileError, read_private
 from nodeattest_authenticator.state.storage import write_atomically
 
 __all__ = ["FILE_NAME", "ServingFile"]
@@ -46,8 +47,8 @@ class ServingFile:
             self.close()
             raise _unsafe(f"others may write to {folder}", "let it be root's or the agent's alone, mode 0755 or less")
 
-    def load(self) -> Cached | None:
-        """Read it; None when it is absent. Raises ValueError when it is ours but of no use, ``Failure`` otherwise."""
+    def load(self) -> CacheEntry | None:
+        """Read it; None when it is absent. Raises ValueError when it is ours but unusable, ``AgentError`` otherwise."""
         try:
             info = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
             if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
@@ -73,7 +74,7 @@ class ServingFile:
             os.close(descriptor)
 
     def check_room(self) -> None:
-        """Make sure that a certificate could be stored, before one is asked for; raises ``Failure``."""
+        """Make sure that a certificate could be stored, before one is asked for; raises ``AgentError``."""
         probe = f"{self._name}.probe"
         try:
             write_atomically(probe, bytes(_PROBE_SIZE), mode=0o600, durable=False, directory=self._directory)
@@ -81,19 +82,19 @@ class ServingFile:
         except OSError as error:
             raise self._not_stored(error) from None
 
-    def save(self, cached: Cached) -> None:
-        """Replace it durably; raises ``Failure`` and leaves the old one then. Hold the lock."""
+    def save(self, cached: CacheEntry) -> None:
+        """Replace it durably; raises ``AgentError`` and leaves the old one then. Hold the lock."""
         try:
             write_atomically(self._name, credential_cache.render(cached), mode=0o600, directory=self._directory)
         except OSError as error:
             raise self._not_stored(error) from None
 
-    def _not_stored(self, error: OSError) -> Failure:
-        return Failure(
-            Local.SERVING_FILE_UNSAFE,
+    def _not_stored(self, error: OSError) -> AgentError:
+        return AgentError(
+            AgentReason.SERVING_FILE_UNSAFE,
             f"{self.path} cannot be written: {error.strerror}",
             remedy="make room on the disk; run the agent as the user who runs kubelet, mostly root",
-            fate=Fate.TEMPORARY,
+            kind=FailureKind.TEMPORARY,
         )
 
     def close(self) -> None:
@@ -109,5 +110,5 @@ class ServingFile:
         self.close()
 
 
-def _unsafe(message: str, remedy: str) -> Failure:
-    return Failure(Local.SERVING_FILE_UNSAFE, message, remedy=remedy)
+def _unsafe(message: str, remedy: str) -> AgentError:
+    return AgentError(AgentReason.SERVING_FILE_UNSAFE, message, remedy=remedy)

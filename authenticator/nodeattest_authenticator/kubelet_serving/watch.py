@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final, NoReturn
 
-from nodeattest_authenticator.context import Agent
-from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.context import AgentContext
+from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.kubelet_serving.names import wanted_names
 from nodeattest_authenticator.kubelet_serving.serve import FAILURE_FILE, file_of, identity_of
 from nodeattest_authenticator.kubelet_serving.serving_file import ServingFile
@@ -55,7 +55,7 @@ def watch(
     *,
     clock: Clock,
     random: Callable[[], float],
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> NoReturn:
     """Run an attempt whenever there is reason to; ``attempt`` returns an exit code."""
     failed, changes, before = 0, 0, look()
@@ -68,7 +68,7 @@ def watch(
         until = _next(seen, failed, clock, random) if seen.wanted == before.wanted else None
         if until is not None:
             if failed:
-                tell(f"the next attempt is in {max(0.0, until - clock.now()):.0f} s")
+                log(f"the next attempt is in {max(0.0, until - clock.now()):.0f} s")
             while clock.now() < until and look() == seen:
                 clock.sleep(min(_LOOK, max(0.0, until - clock.now())))
         has_changed = until is None or clock.now() < until
@@ -79,12 +79,12 @@ def watch(
 
 
 def run(
-    open_agent: Callable[[], Agent],
+    open_agent: Callable[[], AgentContext],
     command: Sequence[str],
     *,
     clock: Clock,
     random: Callable[[], float],
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> NoReturn:
     """Watch with ``command`` as the attempt, until a signal says otherwise."""
 
@@ -97,7 +97,7 @@ def run(
                     process.kill()
                     raise
         except OSError as error:  # the package is being replaced, or memory is short
-            tell(f"{command[0]}: {error.strerror}")
+            log(f"{command[0]}: {error.strerror}")
             return 1
 
     def look() -> State:
@@ -108,7 +108,7 @@ def run(
         finally:
             _on_end(_end)
 
-    watch(attempt, look, clock=clock, random=random, tell=tell)
+    watch(attempt, look, clock=clock, random=random, log=log)
 
 
 def _on_end(action: signal.Handlers | Callable[[int, FrameType | None], NoReturn]) -> None:
@@ -116,20 +116,20 @@ def _on_end(action: signal.Handlers | Callable[[int, FrameType | None], NoReturn
         signal.signal(number, action)
 
 
-def _look(open_agent: Callable[[], Agent]) -> State:
-    identity, names, renew_at, paused_until = b"", "", 0, 0
+def _look(open_agent: Callable[[], AgentContext]) -> State:
+    config_fingerprint, names, renew_at, paused_until = b"", "", 0, 0
     try:
-        agent = open_agent()
-        identity = agent.identity
-        with agent.storage:
-            renew_at = _renewal(file_of(agent))  # known without the network, too: while that is away, nothing is due
-            wanted = wanted_names(agent.settings)
+        context = open_agent()
+        config_fingerprint = context.config_fingerprint
+        with context.storage:
+            renew_at = _renewal(file_of(context))  # known without the network, too: while that is away, nothing is due
+            wanted = wanted_names(context.settings)
             names = str(wanted)
-            last = failure_backoff.load(agent.storage, identity_of(agent, wanted), name=FAILURE_FILE)
+            last = failure_backoff.load(context.storage, identity_of(context, wanted), name=FAILURE_FILE)
             paused_until = last.until if last is not None else 0
-    except Failure as failure:
+    except AgentError as failure:
         names = failure.reason
-    return State(wanted=(identity, names), renew_at=renew_at, paused_until=paused_until)
+    return State(wanted=(config_fingerprint, names), renew_at=renew_at, paused_until=paused_until)
 
 
 def _renewal(path: str) -> int:
@@ -145,7 +145,7 @@ def _next(state: State, failed: int, clock: Clock, random: Callable[[], float]) 
     if failed == 0:
         return max(float(state.renew_at), now + _RETRY.first)
     pause = _RETRY.pause(failed - 1, random)
-    remembered = state.paused_until if now < state.paused_until <= now + failure_backoff.LONGEST else 0
+    remembered = state.paused_until if now < state.paused_until <= now + failure_backoff.MAX_BACKOFF else 0
     return max(now + pause, float(remembered))
 
 

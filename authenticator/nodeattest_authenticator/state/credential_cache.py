@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from nodeattest_authenticator.exec_plugin.fast_path import CREDENTIAL_FILE, MAGIC, is_time_valid, parse_header
 from nodeattest_authenticator.formats import exec_credential
+from nodeattest_authenticator.state.credential_format import CREDENTIAL_FILE, MAGIC, is_time_valid, parse_header
 from nodeattest_authenticator.state.storage import Storage
 
-__all__ = ["MAX_ANSWERS", "Cached", "Credential", "load", "parse", "render", "save"]
+__all__ = ["MAX_RESPONSES", "CacheEntry", "Credential", "load", "parse", "render", "save"]
 
-MAX_ANSWERS: Final = 4
+MAX_RESPONSES: Final = 4
 """Different exec infos that are remembered: kubelet's, and a few of a person's."""
 _BEGIN_KEY: Final = b"-----BEGIN PRIVATE KEY-----"
 
@@ -48,32 +48,32 @@ class Credential:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cached:
+class CacheEntry:
     """The file's content: the credential, the configuration it was made under, and ready answers by exec info."""
 
     credential: Credential
-    identity: bytes
-    answers: tuple[tuple[bytes, bytes], ...] = ()
+    config_fingerprint: bytes
+    responses: tuple[tuple[bytes, bytes], ...] = ()
 
-    def with_answer(self, info: bytes, api_version: str) -> Cached:
+    def with_response(self, info: bytes, api_version: str) -> CacheEntry:
         """Add the ready answer for an exec info, the oldest giving way."""
-        others = tuple(pair for pair in self.answers if pair[0] != info)[-(MAX_ANSWERS - 1) :]
-        return replace(self, answers=(*others, (info, self.credential.answer(api_version))))
+        others = tuple(pair for pair in self.responses if pair[0] != info)[-(MAX_RESPONSES - 1) :]
+        return replace(self, responses=(*others, (info, self.credential.answer(api_version))))
 
-    def has_answer(self, info: bytes) -> bool:
+    def has_response(self, info: bytes) -> bool:
         """Whether the warm path can serve this exec info."""
-        return any(pair[0] == info for pair in self.answers)
+        return any(pair[0] == info for pair in self.responses)
 
 
-def load(storage: Storage) -> Cached | None:
+def load(storage: Storage) -> CacheEntry | None:
     """Read the file; None when it is absent. Raises ``UnsafeFileError``, and ValueError when it is not whole."""
     data = storage.read(CREDENTIAL_FILE)
     return None if data is None else parse(data)
 
 
-def parse(data: bytes) -> Cached:
+def parse(data: bytes) -> CacheEntry:
     """Read what ``render`` wrote; raises ValueError for anything that is not whole."""
-    (not_before, renew_at, not_after), identity, spans, position = parse_header(data)
+    (not_before, renew_at, not_after), config_fingerprint, spans, position = parse_header(data)
     certificate, begin, key = data[position:].partition(_BEGIN_KEY)
     if not begin:
         raise ValueError("no private key in it")
@@ -84,23 +84,23 @@ def parse(data: bytes) -> Cached:
         renew_at=renew_at,
         not_after=not_after,
     )
-    answers = tuple((data[start:middle], data[middle:end]) for start, middle, end in spans)
-    return Cached(credential=credential, identity=identity, answers=answers)
+    responses = tuple((data[start:middle], data[middle:end]) for start, middle, end in spans)
+    return CacheEntry(credential=credential, config_fingerprint=config_fingerprint, responses=responses)
 
 
-def save(storage: Storage, cached: Cached) -> None:
+def save(storage: Storage, cached: CacheEntry) -> None:
     """Replace the file durably; raises OSError (a full disk) and leaves the old one then. Hold the lock."""
     storage.write(CREDENTIAL_FILE, render(cached))
 
 
-def render(cached: Cached) -> bytes:
+def render(cached: CacheEntry) -> bytes:
     """Write the file's content."""
     credential = cached.credential
-    body = b"".join(part for pair in cached.answers for part in pair)
+    body = b"".join(part for pair in cached.responses for part in pair)
     body += credential.certificate_pem + credential.key_pem
-    lengths = b"".join(b" %d" % len(part) for pair in cached.answers for part in pair)
+    lengths = b"".join(b" %d" % len(part) for pair in cached.responses for part in pair)
     times = b"%d %d %d" % (credential.not_before, credential.renew_at, credential.not_after)
-    return _sized(b"%b %b%b\n" % (times, cached.identity, lengths), body)
+    return _sized(b"%b %b%b\n" % (times, cached.config_fingerprint, lengths), body)
 
 
 def _sized(rest_of_header: bytes, body: bytes) -> bytes:

@@ -6,31 +6,42 @@ A hint that saves one request: what is unreadable, or was agreed with another cl
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_authenticator.config.settings import Settings
-from nodeattest_authenticator.enrollment.evidence_version import Agreed
-from nodeattest_authenticator.exec_plugin.fast_path import UnsafeFileError
 from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_providers.evidence_versions import HIGHEST
 
-__all__ = ["AGREED_FILE", "StoredAgreement"]
+__all__ = ["AGREED_VERSION_FILE", "AgreedVersion", "AgreedVersionFile"]
 
-AGREED_FILE: Final = "version"
+AGREED_VERSION_FILE: Final = "version"
 _LATEST: Final = 1 << 53
 """Seconds since the epoch: what every reader of JSON can hold."""
 
 
-class StoredAgreement:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgreedVersion:
+    """The older version in which a certificate was issued last."""
+
+    version: int
+    newest: int
+    """The newest that this node could make then: an agent that makes a newer one tries that."""
+    since: int
+    """When the newest was refused, in seconds since the epoch."""
+
+
+class AgreedVersionFile:
     """The agreement of one provider with one cluster. Hold the lock to save."""
 
-    def __init__(self, storage: Storage, settings: Settings, *, name: str = AGREED_FILE) -> None:
+    def __init__(self, storage: Storage, settings: Settings, *, name: str = AGREED_VERSION_FILE) -> None:
         self._storage = storage
         self._name = name
         self._with_whom = f"{settings.provider} {settings.endpoint.url}"
 
-    def load(self) -> Agreed | None:
+    def load(self) -> AgreedVersion | None:
         """Return what is kept, None when that is nothing or makes no sense."""
         try:
             data = self._storage.read(self._name)
@@ -39,7 +50,7 @@ class StoredAgreement:
             return None
         return agreed if with_whom == self._with_whom else None
 
-    def save(self, agreed: Agreed | None) -> None:
+    def save(self, agreed: AgreedVersion | None) -> None:
         """Keep it, or forget; a full disk costs one request at the next renewal."""
         try:
             if agreed is None:
@@ -50,12 +61,12 @@ class StoredAgreement:
             return
 
 
-def _render(agreed: Agreed, with_whom: str) -> bytes:
+def _render(agreed: AgreedVersion, with_whom: str) -> bytes:
     document = {"with": with_whom, "version": agreed.version, "newest": agreed.newest, "since": agreed.since}
     return json.dumps(document).encode()
 
 
-def _parse(data: bytes) -> tuple[str, Agreed]:
+def _parse(data: bytes) -> tuple[str, AgreedVersion]:
     fields = Fields(parse_object(data))
     with_whom = fields.required("with")
     numbers = fields.number("version", low=1, high=HIGHEST), fields.number("newest", low=1, high=HIGHEST)
@@ -63,4 +74,4 @@ def _parse(data: bytes) -> tuple[str, Agreed]:
     fields.end()
     if numbers[0] is None or numbers[1] is None or since is None:
         raise FieldsError("an agreement is not whole")
-    return with_whom, Agreed(version=numbers[0], newest=numbers[1], since=since)
+    return with_whom, AgreedVersion(version=numbers[0], newest=numbers[1], since=since)

@@ -11,19 +11,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_authenticator.errors import Failure, Fate
-from nodeattest_authenticator.exec_plugin.fast_path import FAILURE_FILE, FAILURE_MAGIC, UnsafeFileError
+from nodeattest_authenticator.errors import AgentError, FailureKind
+from nodeattest_authenticator.state.credential_format import FAILURE_FILE, FAILURE_MAGIC
+from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Backoff
 
-__all__ = ["FIRST", "LONGEST", "RENEWAL", "Pause", "Remembered", "forget", "load", "remember"]
+__all__ = [
+    "MAX_BACKOFF",
+    "WITHOUT_CREDENTIAL",
+    "WITH_CREDENTIAL",
+    "BackoffPolicy",
+    "FailureRecord",
+    "forget",
+    "load",
+    "remember",
+]
 
 _MAX_TEXT: Final = 1000
 """Characters of a message that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class BackoffPolicy:
     """How long to wait after the n-th failure in a row."""
 
     temporary: Backoff
@@ -31,22 +41,22 @@ class Pause:
     denied: Backoff
     """After a refusal."""
 
-    def after(self, failure: Failure, count: int, random: Callable[[], float]) -> int:
+    def after(self, failure: AgentError, count: int, random: Callable[[], float]) -> int:
         """Draw the pause after ``count`` failures before this one."""
-        backoff = self.denied if failure.fate is Fate.DENIED else self.temporary
+        backoff = self.denied if failure.kind is FailureKind.DENIED else self.temporary
         return max(1, round(backoff.pause(count, random)))
 
 
-LONGEST: Final = 3600
+MAX_BACKOFF: Final = 3600
 """Seconds; a pause that seems longer was written under another clock and does not count."""
-FIRST: Final = Pause(temporary=Backoff(2, 60), denied=Backoff(30, 600))
+WITHOUT_CREDENTIAL: Final = BackoffPolicy(temporary=Backoff(2, 60), denied=Backoff(30, 600))
 """Without a certificate: the node cannot work meanwhile, and is to be back soon after the API server is."""
-RENEWAL: Final = Pause(temporary=Backoff(60, 1800), denied=Backoff(60, 1800))
+WITH_CREDENTIAL: Final = BackoffPolicy(temporary=Backoff(60, 1800), denied=Backoff(60, 1800))
 """With a certificate that is still valid, for days in the default policy: 30 to 90 s after the first failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class FailureRecord:
     """The last failure."""
 
     until: int
@@ -57,39 +67,39 @@ class Remembered:
     text: str
 
 
-def load(storage: Storage, identity: bytes, *, name: str = FAILURE_FILE) -> Remembered | None:
+def load(storage: Storage, config_fingerprint: bytes, *, name: str = FAILURE_FILE) -> FailureRecord | None:
     """Read the last failure under this configuration; None when there is none, or what is there makes no sense."""
     try:
         head, _, rest = (storage.read(name) or b"").partition(b"\n")
         magic, until, made_for, count = head.split(b" ")
-        if magic != FAILURE_MAGIC or made_for != identity:
+        if magic != FAILURE_MAGIC or made_for != config_fingerprint:
             return None
         _, reason, text = rest.decode().split("\n", 2)
-        return Remembered(until=int(until), count=max(int(count), 0), reason=reason, text=text)
+        return FailureRecord(until=int(until), count=max(int(count), 0), reason=reason, text=text)
     except (ValueError, UnsafeFileError):
         return None
 
 
 def remember(
     storage: Storage,
-    identity: bytes,
-    failure: Failure,
+    config_fingerprint: bytes,
+    failure: AgentError,
     *,
-    pause: Pause,
+    pause: BackoffPolicy,
     now: float,
     random: Callable[[], float],
     name: str = FAILURE_FILE,
-) -> Remembered:
+) -> FailureRecord:
     """Write a failure down and return the pause it causes; raises OSError. Hold the lock."""
-    before = load(storage, identity, name=name)
+    before = load(storage, config_fingerprint, name=name)
     count = before.count if before else 0
-    remembered = Remembered(
+    remembered = FailureRecord(
         until=int(now) + pause.after(failure, count, random),
         count=count + 1,
         reason=_one_line(failure.reason),
         text=_one_line(str(failure)),
     )
-    head = b"%b %d %b %d" % (FAILURE_MAGIC, remembered.until, identity, remembered.count)
+    head = b"%b %d %b %d" % (FAILURE_MAGIC, remembered.until, config_fingerprint, remembered.count)
     # The second line is what the warm path repeats.
     again = f"kubelet-authenticator: still refused: {_one_line(f'{failure.reason}: {failure.remedy}')}"
     text = f"{again}\n{remembered.reason}\n{remembered.text}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state.storage import write_atomically
 
 __all__ = ["MARK", "PRIVATE", "PUBLIC", "cannot_write", "check", "read", "write", "write_private"]
@@ -21,14 +21,14 @@ PRIVATE: Final = 0o600
 
 
 def check(path: str, *, flag: str, replace: bool) -> None:
-    """Raise ``Failure`` if a file is somebody else's and may not be replaced."""
+    """Raise ``AgentError`` if a file is somebody else's and may not be replaced."""
     old = read(path)
     if old is not None and not old.startswith(MARK) and not replace:
-        raise Failure(
-            Local.CONFIGURATION_INVALID,
+        raise AgentError(
+            AgentReason.CONFIGURATION_INVALID,
             f"{path} exists and was not written by kubelet-authenticator",
             remedy=f"move it away, name another with {flag}, or say --replace-kubelet-files",
-            fate=Fate.USAGE,
+            kind=FailureKind.USAGE,
         )
 
 
@@ -43,9 +43,9 @@ def write_private(path: str, data: bytes) -> bool:
 
 
 def read(path: str) -> bytes | None:
-    """Read a file, None when there is none; raises ``Failure``."""
+    """Read a file, None when there is none; raises ``AgentError``."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - strings throughout, as in storage
+        with open(path, "rb") as file:
             return file.read()
     except FileNotFoundError:
         return None
@@ -57,20 +57,20 @@ def _write(path: str, data: bytes, mode: int) -> bool:
     if read(path) == data:
         return False
     try:
-        parent = os.path.dirname(path)  # noqa: PTH120 - the same
+        parent = os.path.dirname(path)
         if parent:
-            os.makedirs(parent, exist_ok=True)  # noqa: PTH103 - the same
+            os.makedirs(parent, exist_ok=True)
         write_atomically(path, data, mode=mode)
     except OSError as error:
         raise cannot_write(path, error) from None
     return True
 
 
-def cannot_write(path: str, error: OSError) -> Failure:
+def cannot_write(path: str, error: OSError) -> AgentError:
     """Say that a file cannot be written."""
-    return Failure(
-        Local.CONFIGURATION_INVALID,
+    return AgentError(
+        AgentReason.CONFIGURATION_INVALID,
         f"{path} cannot be written: {error.strerror}",
         remedy="run join as the user who runs kubelet, mostly root, with room on the disk",
-        fate=Fate.USAGE,
+        kind=FailureKind.USAGE,
     )

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from nodeattest_authenticator.errors import Failure, Fate, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Deadline
 
@@ -25,16 +25,16 @@ _POLL: Final = 0.02
 
 @contextmanager
 def exclusive(storage: Storage, deadline: Deadline, *, name: str = LOCK_FILE) -> Generator[None]:
-    """Hold the lock; raises ``Failure`` when another process keeps it until the deadline."""
+    """Hold the lock; raises ``AgentError`` when another process keeps it until the deadline."""
     descriptor = _open(storage, name)
     try:
         while not _acquire(descriptor):
             if deadline.passed:
-                raise Failure(
-                    Local.LOCK_TIMEOUT,
+                raise AgentError(
+                    AgentReason.LOCK_TIMEOUT,
                     f"another kubelet-authenticator has held {storage.path}/{name} for too long",
                     remedy="it gives up at its own deadline; if it hangs, end it",
-                    fate=Fate.TEMPORARY,
+                    kind=FailureKind.TEMPORARY,
                 )
             deadline.sleep(_POLL)
         yield
@@ -57,8 +57,8 @@ def _open(storage: Storage, name: str) -> int:
     try:
         return os.open(name, flags, 0o600, dir_fd=storage.directory)
     except OSError as error:
-        raise Failure(
-            Local.CACHE_UNSAFE,
+        raise AgentError(
+            AgentReason.CACHE_UNSAFE,
             f"{storage.path}/{name} cannot be opened: {error.strerror}",
             remedy="remove it if it is not a plain file, and make room if the disk is full",
         ) from None

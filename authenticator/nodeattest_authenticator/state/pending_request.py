@@ -11,21 +11,28 @@ import json
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from nodeattest_authenticator.exec_plugin.fast_path import UnsafeFileError
 from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_providers.evidence_versions import HIGHEST
 from nodeattest_providers.node_interface import JsonObject
 
-__all__ = ["DRAFT_FILE", "FIRST_VERSION", "Draft", "DraftStore", "Filed", "StoredDrafts"]
+__all__ = [
+    "FIRST_VERSION",
+    "PENDING_REQUEST_FILE",
+    "PendingRequest",
+    "PendingRequestFile",
+    "PendingRequestStore",
+    "SubmittedCsr",
+]
 
-DRAFT_FILE: Final = "draft"
+PENDING_REQUEST_FILE: Final = "draft"
 FIRST_VERSION: Final = 1
 """The only version that agents knew whose drafts name none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Filed:
+class SubmittedCsr:
     """One request as it is, or is about to be, filed."""
 
     name: str
@@ -34,7 +41,7 @@ class Filed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class PendingRequest:
     """A key, its PKCS#10 request, and what was filed with it."""
 
     purpose: str
@@ -43,18 +50,18 @@ class Draft:
     csr_der: bytes = field(repr=False)
     version: int = FIRST_VERSION
     """Of the evidence, in both requests."""
-    first: Filed | None = None
-    second: Filed | None = None
+    first: SubmittedCsr | None = None
+    second: SubmittedCsr | None = None
 
 
-class DraftStore(Protocol):
+class PendingRequestStore(Protocol):
     """Where the draft is kept."""
 
-    def load(self) -> Draft | None:
+    def load(self) -> PendingRequest | None:
         """Return the draft, None when there is none worth going on with."""
         ...
 
-    def save(self, draft: Draft) -> None:
+    def save(self, draft: PendingRequest) -> None:
         """Keep it; what cannot be kept is not an error."""
         ...
 
@@ -63,16 +70,18 @@ class DraftStore(Protocol):
         ...
 
 
-class StoredDrafts:
+class PendingRequestFile:
     """The draft in the cache directory. Hold the lock."""
 
-    def __init__(self, storage: Storage, *, used_key_pem: bytes | None = None, name: str = DRAFT_FILE) -> None:
+    def __init__(
+        self, storage: Storage, *, used_key_pem: bytes | None = None, name: str = PENDING_REQUEST_FILE
+    ) -> None:
         self._storage = storage
         self._name = name
         self._used = used_key_pem
         """The key of the stored credential: its draft is finished, whatever a crash left behind."""
 
-    def load(self) -> Draft | None:
+    def load(self) -> PendingRequest | None:
         """Return the draft, None when there is none worth going on with."""
         try:
             data = self._storage.read(self._name)
@@ -81,7 +90,7 @@ class StoredDrafts:
             return None
         return None if draft is None or draft.key_pem == self._used else draft
 
-    def save(self, draft: Draft) -> None:
+    def save(self, draft: PendingRequest) -> None:
         """Keep it; a full disk costs the ability to go on after a crash, not the certificate."""
         try:
             self._storage.write(self._name, _render(draft), durable=False)
@@ -93,7 +102,7 @@ class StoredDrafts:
         self._storage.remove(self._name)
 
 
-def _render(draft: Draft) -> bytes:
+def _render(draft: PendingRequest) -> bytes:
     document: JsonObject = {
         "purpose": draft.purpose,
         "key": draft.key_pem.decode("ascii"),
@@ -106,12 +115,12 @@ def _render(draft: Draft) -> bytes:
     return json.dumps(document).encode()
 
 
-def _parse(data: bytes) -> Draft:
+def _parse(data: bytes) -> PendingRequest:
     fields = Fields(parse_object(data))
     key = fields.required("key")
     if not key.isascii():
         raise FieldsError("key must be PEM")
-    draft = Draft(
+    draft = PendingRequest(
         purpose=fields.required("purpose"),
         key_pem=key.encode(),
         csr_der=fields.required_octets("csr"),
@@ -123,10 +132,10 @@ def _parse(data: bytes) -> Draft:
     return draft
 
 
-def _filed(fields: Fields | None) -> Filed | None:
+def _filed(fields: Fields | None) -> SubmittedCsr | None:
     if fields is None:
         return None
-    return Filed(fields.required("name"), fields.required_octets("request"))
+    return SubmittedCsr(fields.required("name"), fields.required_octets("request"))
 
 
 def _text(data: bytes) -> str:

@@ -12,8 +12,8 @@ import os
 from types import TracebackType
 from typing import Self
 
-from nodeattest_authenticator.errors import Failure, Local
-from nodeattest_authenticator.exec_plugin.fast_path import UnsafeFileError, open_directory, read_private
+from nodeattest_authenticator.errors import AgentError, AgentReason
+from nodeattest_authenticator.state.private_files import UnsafeFileError, open_directory, read_private
 
 __all__ = ["Storage", "write_atomically"]
 
@@ -27,10 +27,10 @@ class Storage:
             self.directory = self._open(create=create)
         except UnsafeFileError as error:
             remedy = f"make {path} a directory of the user who runs kubelet, mode 0700"
-            raise Failure(Local.CACHE_UNSAFE, str(error), remedy=remedy) from None
+            raise AgentError(AgentReason.CACHE_UNSAFE, str(error), remedy=remedy) from None
         except OSError as error:
             remedy = "choose another directory with --cache-dir, or create it with mode 0700"
-            raise Failure(Local.CACHE_UNSAFE, f"{path}: {error.strerror}", remedy=remedy) from None
+            raise AgentError(AgentReason.CACHE_UNSAFE, f"{path}: {error.strerror}", remedy=remedy) from None
 
     def _open(self, *, create: bool) -> int:
         try:
@@ -38,11 +38,11 @@ class Storage:
         except FileNotFoundError:
             if not create:
                 raise
-        parent = os.path.dirname(self.path)  # noqa: PTH120 - pathlib costs the exec path 9 ms
+        parent = os.path.dirname(self.path)
         if parent:
-            os.makedirs(parent, exist_ok=True)  # noqa: PTH103 - the same
+            os.makedirs(parent, exist_ok=True)
         with contextlib.suppress(FileExistsError):  # a parallel process was faster
-            os.mkdir(self.path, 0o700)  # noqa: PTH102 - the same
+            os.mkdir(self.path, 0o700)
         return open_directory(self.path)
 
     def read(self, name: str) -> bytes | None:
@@ -103,7 +103,7 @@ def _sync_directory(name: str, directory: int | None) -> None:
     if directory is not None:
         os.fsync(directory)
         return
-    descriptor = os.open(os.path.dirname(name) or ".", os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH120 - as above
+    descriptor = os.open(os.path.dirname(name) or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,7 +1,7 @@
 """Requests of a node to its API server: CertificateSigningRequests created, read and watched, other objects read.
 
 Promises: the server is verified against the configured CA bundle only; no wait beyond the deadline; every answer
-becomes a value, a ``Failure`` (no retry helps) or an ``UnreachableError`` (one may). One connection is kept alive
+becomes a value, a ``AgentError`` (no retry helps) or an ``UnreachableError`` (one may). One connection is kept alive
 between requests; a watch that is left early costs it.
 Leaves to others: the bounds of one exchange (``nodeattest_discovery.node.https``), retries (``csr_submission``).
 Source: Kubernetes API concepts (watch, resourceVersion); RFC 9110 §10.2.3 (Retry-After).
@@ -18,7 +18,7 @@ from email.utils import mktime_tz, parsedate_tz
 from typing import Final
 from urllib.parse import urlencode
 
-from nodeattest_authenticator.errors import Failure, Local
+from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.formats.csr_object import parse as parse_csr
 from nodeattest_authenticator.formats.endpoint import Endpoint
@@ -46,7 +46,7 @@ class UnreachableError(Exception):
         self.retry_after = retry_after
 
 
-class ForbiddenError(Failure):
+class ForbiddenError(AgentError):
     """The API server knows who asks and does not let it. Right after a cluster's start that may still change."""
 
 
@@ -167,8 +167,8 @@ class ApiClient:
         try:
             yield
         except UntrustedServerError as error:
-            raise Failure(
-                Local.SERVER_NOT_TRUSTED,
+            raise AgentError(
+                AgentReason.SERVER_NOT_TRUSTED,
                 f"the certificate of the API server at {self._endpoint.url} does not pass: {error.detail}",
                 remedy="check the CA (join --ca-file), the server's name (--tls-server-name) and this machine's clock",
             ) from None
@@ -201,15 +201,17 @@ def _object(answer: Response) -> JsonObject:
     message = document.get("message")
     said = message[:300] if isinstance(message, str) else f"HTTP status {answer.status}"
     if answer.status == http.HTTPStatus.UNAUTHORIZED:
-        raise Failure(
-            Local.CREDENTIAL_REJECTED,
+        raise AgentError(
+            AgentReason.CREDENTIAL_REJECTED,
             "the API server does not accept the bootstrap token or the node's certificate",
             remedy="join again with a token that has not expired and has the usage authentication (--token-file)",
         )
     if answer.status == http.HTTPStatus.FORBIDDEN:
         remedy = "bind system:node-bootstrapper to the group of the bootstrap token (the controller does this)"
-        raise ForbiddenError(Local.REQUEST_REFUSED, f"the API server forbids it: {said}", remedy=remedy)
-    raise Failure(Local.REQUEST_REFUSED, f"the API server refuses the request: {said}", remedy="see its message")
+        raise ForbiddenError(AgentReason.REQUEST_REFUSED, f"the API server forbids it: {said}", remedy=remedy)
+    raise AgentError(
+        AgentReason.REQUEST_REFUSED, f"the API server refuses the request: {said}", remedy="see its message"
+    )
 
 
 def _seconds(text: str | None) -> float | None:

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from nodeattest_authenticator.config.discovery import Cluster
 from nodeattest_authenticator.config.settings import Settings
-from nodeattest_authenticator.errors import Failure
+from nodeattest_authenticator.errors import AgentError
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.transport.api_client import ApiClient, Credentials, UnreachableError
 from nodeattest_discovery.node.clock import Deadline
 
-__all__ = ["fault_of", "reachable"]
+__all__ = ["probe", "select_server"]
 
 _PATIENCE: Final = 3.0
 """Seconds for one server; all together get half of the time that is left."""
 
 
-def reachable(settings: Settings, deadline: Deadline, tell: Callable[[str], None]) -> Settings:
+def select_server(settings: Settings, deadline: Deadline, log: Callable[[str], None]) -> Settings:
     """Return the settings with the server to be asked; unchanged if none answers, because that may pass."""
     discovery = settings.discovery
     if discovery is None or set(discovery.servers) <= {settings.endpoint}:
@@ -28,14 +28,14 @@ def reachable(settings: Settings, deadline: Deadline, tell: Callable[[str], None
     half = Deadline.after(deadline.clock, deadline.left / 2)
     for endpoint in endpoints:
         patience = Deadline.after(deadline.clock, min(_PATIENCE, half.left))
-        fault = "there is no time left" if half.passed else fault_of(replace(cluster, endpoint=endpoint), patience)
+        fault = "there is no time left" if half.passed else probe(replace(cluster, endpoint=endpoint), patience)
         if fault is None:
             return replace(settings, endpoint=endpoint)
-        tell(f"{endpoint.url} is not asked: {fault}")
+        log(f"{endpoint.url} is not asked: {fault}")
     return settings
 
 
-def fault_of(cluster: Cluster, deadline: Deadline) -> str | None:
+def probe(cluster: Cluster, deadline: Deadline) -> str | None:
     """Say what is wrong with a server; None if it answers and can be trusted. Nobody's credential is shown to it."""
     api = ApiClient(
         cluster.endpoint,
@@ -48,7 +48,7 @@ def fault_of(cluster: Cluster, deadline: Deadline) -> str | None:
         api.server_certificate()
     except UnreachableError as error:
         return str(error)
-    except Failure as failure:
+    except AgentError as failure:
         return failure.message
     finally:
         api.close()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from nodeattest_authenticator.errors import Failure, Fate
+from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_discovery.node.clock import Deadline
 
-__all__ = ["FIRST_BOOT", "patiently"]
+__all__ = ["FIRST_BOOT", "retry_until"]
 
 FIRST_BOOT: Final = 1200
 """Seconds: longer than clouds take, and near the end of a token that nobody renews (15 minutes)."""
@@ -17,16 +17,16 @@ _PAUSE: Final = 10.0
 T = TypeVar("T")
 
 
-def patiently(
-    attempt: Callable[[], T], deadline: Deadline, *, random: Callable[[], float], tell: Callable[[str], None]
+def retry_until(
+    attempt: Callable[[], T], deadline: Deadline, *, random: Callable[[], float], log: Callable[[str], None]
 ) -> T:
-    """Try until it works, is refused for good, or there is no time for another attempt; raises ``Failure``."""
+    """Try until it works, is refused for good, or there is no time for another attempt; raises ``AgentError``."""
     while True:
         try:
             return attempt()
-        except Failure as failure:
+        except AgentError as failure:
             pause = _PAUSE * (1 + random())
-            if failure.fate is not Fate.TEMPORARY or deadline.left < pause:
+            if failure.kind is not FailureKind.TEMPORARY or deadline.left < pause:
                 raise
-            tell(f"{failure}; trying again in {pause:.0f} s")
+            log(f"{failure}; trying again in {pause:.0f} s")
             deadline.sleep(pause)

@@ -59,7 +59,7 @@ def refresh(
 def _news(known: PersonalCluster, server: str | None, *, take_server: bool) -> ClusterInfo:
     """Ask, and believe only what the agent would."""
     said: list[str] = []
-    environment = Environment(tell=said.append, limit=_LIMIT)
+    environment = Environment(log=said.append, limit=_LIMIT)
     with user_errors("cluster-info"):
         name = None if server else known.tls_server_name
         found = ask_for_news(
@@ -68,7 +68,7 @@ def _news(known: PersonalCluster, server: str | None, *, take_server: bool) -> C
             None,
             environment,
             tls_server_name=name,
-            keeps_server=not take_server,
+            pin_server=not take_server,
         )
     if found is None:
         raise UserError("; ".join(said) or "the cluster does not tell what is new")

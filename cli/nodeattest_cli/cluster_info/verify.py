@@ -91,7 +91,7 @@ def _environment(timeout: str, *, several: bool) -> Environment:
         raise UserError(f"--timeout: {error}") from None
     if limit <= 0:
         raise UserError(f"--timeout: expected more than nothing, got {timeout}")
-    return Environment(tell=_tell, limit=limit) if several else Environment(limit=limit)
+    return Environment(log=_tell, limit=limit) if several else Environment(limit=limit)
 
 
 def _tell(line: str) -> None:

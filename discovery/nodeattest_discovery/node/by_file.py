@@ -77,7 +77,7 @@ def by_file(
     credential = of_user(told.user, lambda stored: _local(base / stored.path))
     # 4
     wanted = _Wanted(text, info, credential, told.user.runs_authenticator, deadline, environment.public_roots)
-    return first_valid([parse_server(info.server)], wanted.confirmed, deadline, environment.tell)
+    return first_valid([parse_server(info.server)], wanted.confirmed, deadline, environment.log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def _url(source: str) -> tuple[Address, str]:
 
 def _downloaded(address: Address, path: str, environment: Environment, deadline: Deadline) -> bytes:
     trust = https.Verified(ca_pem=environment.public_roots)
-    return first_valid([address], lambda server: _download(server, path, trust, deadline), deadline, environment.tell)
+    return first_valid([address], lambda server: _download(server, path, trust, deadline), deadline, environment.log)
 
 
 def _download(server: Address, path: str, trust: https.Verified, deadline: Deadline) -> bytes:

@@ -53,7 +53,7 @@ def by_token(
     require_pins(pins)
     deadline = environment.deadline()
     return first_valid(
-        servers, lambda server: _Question(server, token, pins, deadline).found(), deadline, environment.tell
+        servers, lambda server: _Question(server, token, pins, deadline).found(), deadline, environment.log
     )
 
 

@@ -25,7 +25,7 @@ class Environment:
     """Arguments of every way of discovery."""
 
     clock: Clock = field(default_factory=Clock)
-    tell: Callable[[str], None] = _tell_nobody
+    log: Callable[[str], None] = _tell_nobody
     """Takes one line for the person who waits; never a secret."""
     limit: float = LIMIT
     """Seconds for the whole of one discovery."""

@@ -41,19 +41,19 @@ def refresh(
     environment: Environment,
     *,
     tls_server_name: str | None = None,
-    keeps_server: bool = False,
+    pin_server: bool = False,
 ) -> Found | None:
     """Ask these servers (https URLs) in turn what is new; None if nothing is, or if the cluster does not tell.
 
     ``known`` is the text of cluster-info as it was last seen, ``tls_server_name`` the name in the servers'
-    certificates where it is not their host. ``keeps_server``: only CAs are of interest; the server that news names is
+    certificates where it is not their host. ``pin_server``: only CAs are of interest; the server that news names is
     not asked, since no way from here may lead there, and the one that tells must bear its own news out. Raises
     ``Denied`` for news that cannot be believed and that no other server mends, ``Unavailable`` when no server answers.
     """
     deadline = environment.deadline()
     addresses = list(dict.fromkeys(parse_server(server) for server in servers))
     trusted = clusterinfo.parse_bundle(trusted_ca_pem)
-    question = _Question(addresses, trusted, known, tls_server_name, keeps_server, deadline)
+    question = _Question(addresses, trusted, known, tls_server_name, pin_server, deadline)
     refused: Denied | None = None
     away = Unavailable(Reason.API_UNAVAILABLE, "no server is known", remedy="join again")
     for address in addresses:
@@ -61,13 +61,13 @@ def refresh(
             return question.news(address)
         except client.RefusedError as error:
             if error.status in _NOT_FOR_US:
-                environment.tell(f"{error.detail}; what this node knows of its cluster stays as it is")
+                environment.log(f"{error.detail}; what this node knows of its cluster stays as it is")
                 return None
             away = error
         except Unavailable as error:
             away = error
         except Denied as error:
-            environment.tell(f"{address.url}: {error}")
+            environment.log(f"{address.url}: {error}")
             refused = refused or error
     raise refused or away
 
@@ -78,7 +78,7 @@ class _Question:
     trusted: tuple[x509.Certificate, ...]
     known: str | None
     tls_server_name: str | None
-    keeps_server: bool
+    pin_server: bool
     deadline: Deadline
 
     def news(self, server: Address) -> Found | None:
@@ -115,8 +115,8 @@ class _Question:
         # 4
         named = (parse_server(info.server), info.tls_server_name)
         known = named[0] in self.known_servers and named[1] == self.tls_server_name
-        place, name = (server, self.tls_server_name) if self.keeps_server else named
-        if not (known or self.keeps_server):
+        place, name = (server, self.tls_server_name) if self.pin_server else named
+        if not (known or self.pin_server):
             self._confirm(place, name, text, self._vouching(kept, server), checks)
         elif set(info.ca_certificates) != set(self.trusted):
             self._confirm(place, name, text, kept, checks)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def first_valid(
-    servers: Sequence[Address], ask: Callable[[Address], T], deadline: Deadline, tell: Callable[[str], None]
+    servers: Sequence[Address], ask: Callable[[Address], T], deadline: Deadline, log: Callable[[str], None]
 ) -> T:
     """Return the first valid answer.
 
@@ -39,11 +39,11 @@ def first_valid(
             except Denied as denied:
                 refused.append(denied)
                 left.remove(server)
-                tell(f"{server.url} is refused: {denied}")
+                log(f"{server.url} is refused: {denied}")
             except Unavailable as unavailable:
                 waiting = unavailable
         if waiting is None:
             raise refused[0] if refused else Unavailable(Reason.API_UNAVAILABLE, "no server", remedy="name one")
-        tell(f"{waiting.detail}; asking again")
+        log(f"{waiting.detail}; asking again")
         if not deadline.pause(RETRY):
             raise waiting

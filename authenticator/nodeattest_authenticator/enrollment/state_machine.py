@@ -1,0 +1,180 @@
+"""The states of an enrolment, what may happen in each, and where that leads: a table, without I/O.
+
+An enrolment makes a key with a PKCS#10 request, files a first request with evidence, answers the challenge by a second
+request (two-step providers), and ends with a certificate. A refusal that a new first request cures leads back to the
+beginning. What is on disk (``PendingRequest``) is one of the states that are not final; a process that is interrupted
+resumes there. An event that the table does not allow is a bug: ``IllegalTransitionError``.
+Source: docs/tpm-protocol.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14); the form is h11's ``_state.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from nodeattest_authenticator.errors import AgentError
+from nodeattest_authenticator.state.credential_cache import Credential
+from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
+
+__all__ = [
+    "FINAL",
+    "TRANSITIONS",
+    "Certified",
+    "Denied",
+    "Event",
+    "FirstRequestMade",
+    "IllegalTransitionError",
+    "Interrupted",
+    "KeyRefused",
+    "RequestRefused",
+    "RequestRenamed",
+    "Restart",
+    "SecondRequestMade",
+    "State",
+    "VersionRefused",
+    "next_state",
+    "state_of",
+]
+
+
+class State(StrEnum):
+    """Where an enrolment is."""
+
+    KEY_MADE = "key made"
+    """Key and PKCS#10 request exist; no evidence yet."""
+    FIRST_REQUEST = "first request"
+    """The first request is, or is about to be, filed."""
+    SECOND_REQUEST = "second request"
+    """The second request, which answers the challenge, is, or is about to be, filed."""
+    CERTIFIED = "certified"
+    """Final: there is a certificate."""
+    DENIED = "denied"
+    """Final: no retry of this request helps; the key is discarded."""
+    INTERRUPTED = "interrupted"
+    """Final for this process: the request stays, and the next attempt resumes it."""
+
+
+FINAL: Final = frozenset({State.CERTIFIED, State.DENIED, State.INTERRUPTED})
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRequestMade:
+    """The attestor made evidence for the first request."""
+
+    request: SubmittedCsr
+
+
+@dataclass(frozen=True, slots=True)
+class SecondRequestMade:
+    """The attestor answered the challenge of the first request."""
+
+    request: SubmittedCsr
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRenamed:
+    """The request was filed under another name, because its own was taken by a foreign object."""
+
+    request: SubmittedCsr
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """The cluster issued a certificate, and it passed every check."""
+
+    credential: Credential
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """The request is dead; a new first request with the same key may be approved."""
+
+    error: AgentError
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRefused:
+    """The request is dead, and so is its key (superseded, or certified before)."""
+
+    error: AgentError
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRefused:
+    """The controller does not know the version of this request's evidence."""
+
+    error: AgentError
+    understood: str | None
+    """The annotation that says which versions it knows, as it stands there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The cluster, or a check of ours, refused for good."""
+
+    error: AgentError
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Something did not answer, or not in time."""
+
+    error: AgentError
+
+
+Restart = RequestRefused | KeyRefused | VersionRefused
+Event = FirstRequestMade | SecondRequestMade | RequestRenamed | Certified | Restart | Denied | Interrupted
+
+_FILED: Final[Mapping[type[Event], State]] = {
+    Certified: State.CERTIFIED,
+    RequestRefused: State.KEY_MADE,
+    KeyRefused: State.KEY_MADE,
+    VersionRefused: State.KEY_MADE,
+    Denied: State.DENIED,
+    Interrupted: State.INTERRUPTED,
+}
+"""What may happen to a request that was filed."""
+
+TRANSITIONS: Final[Mapping[State, Mapping[type[Event], State]]] = MappingProxyType(
+    {
+        State.KEY_MADE: {
+            FirstRequestMade: State.FIRST_REQUEST,
+            Denied: State.DENIED,
+            Interrupted: State.INTERRUPTED,
+        },
+        State.FIRST_REQUEST: {
+            **_FILED,
+            RequestRenamed: State.FIRST_REQUEST,
+            SecondRequestMade: State.SECOND_REQUEST,
+        },
+        State.SECOND_REQUEST: {**_FILED, RequestRenamed: State.SECOND_REQUEST},
+        State.CERTIFIED: {},
+        State.DENIED: {},
+        State.INTERRUPTED: {},
+    }
+)
+
+
+class IllegalTransitionError(Exception):
+    """An event that must not happen in a state; a bug of the agent."""
+
+    def __init__(self, state: State, event: type[Event]) -> None:
+        super().__init__(f"{event.__name__} in state {state!r}")
+
+
+def next_state(state: State, event: Event) -> State:
+    """Look an event up; raises ``IllegalTransitionError``."""
+    following = TRANSITIONS[state].get(type(event))
+    if following is None:
+        raise IllegalTransitionError(state, type(event))
+    return following
+
+
+def state_of(pending: PendingRequest) -> State:
+    """Return the state of what is on disk."""
+    if pending.second is not None:
+        return State.SECOND_REQUEST
+    return State.KEY_MADE if pending.first is None else State.FIRST_REQUEST

@@ -1,0 +1,99 @@
+"""The table of an enrolment's states, row by row: what may happen in each, and that nothing else may."""
+
+from __future__ import annotations
+
+import itertools
+from typing import get_args
+
+import pytest
+
+from nodeattest_authenticator.enrollment.state_machine import (
+    FINAL,
+    TRANSITIONS,
+    Certified,
+    Denied,
+    Event,
+    FirstRequestMade,
+    IllegalTransitionError,
+    Interrupted,
+    KeyRefused,
+    RequestRefused,
+    RequestRenamed,
+    SecondRequestMade,
+    State,
+    VersionRefused,
+    next_state,
+    state_of,
+)
+from nodeattest_authenticator.errors import AgentError
+from nodeattest_authenticator.state.credential_cache import Credential
+from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
+
+REQUEST = SubmittedCsr("a", b"request")
+ERROR = AgentError("Reason", "what happened", remedy="none")
+CREDENTIAL = Credential(certificate_pem=b"", key_pem=b"", not_before=0, renew_at=1, not_after=2)
+EVENTS: tuple[Event, ...] = (
+    FirstRequestMade(REQUEST),
+    SecondRequestMade(REQUEST),
+    RequestRenamed(REQUEST),
+    Certified(CREDENTIAL),
+    RequestRefused(ERROR),
+    KeyRefused(ERROR),
+    VersionRefused(ERROR, "tpm/v1"),
+    Denied(ERROR),
+    Interrupted(ERROR),
+)
+KEY, FIRST, SECOND = State.KEY_MADE, State.FIRST_REQUEST, State.SECOND_REQUEST
+ENDED = {
+    Certified: State.CERTIFIED,
+    RequestRefused: KEY,
+    KeyRefused: KEY,
+    VersionRefused: KEY,
+    Denied: State.DENIED,
+    Interrupted: State.INTERRUPTED,
+}
+EXPECTED: dict[State, dict[type[Event], State]] = {
+    KEY: {FirstRequestMade: FIRST, Denied: State.DENIED, Interrupted: State.INTERRUPTED},
+    FIRST: {**ENDED, RequestRenamed: FIRST, SecondRequestMade: SECOND},
+    SECOND: {**ENDED, RequestRenamed: SECOND},
+    State.CERTIFIED: {},
+    State.DENIED: {},
+    State.INTERRUPTED: {},
+}
+"""Written down a second time on purpose: a change of the table is a change of the protocol."""
+
+
+@pytest.mark.parametrize(
+    ("state", "event"), list(itertools.product(State, EVENTS)), ids=lambda one: getattr(one, "name", type(one).__name__)
+)
+def test_each_event_leads_where_the_protocol_says_or_is_a_bug(state: State, event: Event) -> None:
+    expected = EXPECTED[state].get(type(event))
+    if expected is None:
+        with pytest.raises(IllegalTransitionError, match=type(event).__name__):
+            next_state(state, event)
+    else:
+        assert next_state(state, event) is expected
+
+
+def test_the_table_knows_every_state_and_every_event() -> None:
+    assert set(TRANSITIONS) == set(State)
+    kinds = {kind for member in get_args(Event) for kind in (get_args(member) or (member,))}
+    assert kinds == {type(event) for event in EVENTS}
+    assert {kind for row in TRANSITIONS.values() for kind in row} == kinds
+
+
+def test_nothing_follows_a_final_state_and_every_other_leads_to_each() -> None:
+    assert {state for state, row in TRANSITIONS.items() if not row} == FINAL
+    for state in set(State) - FINAL:
+        reached = {state}
+        for _ in State:
+            reached |= {following for one in reached for following in TRANSITIONS[one].values()}
+        assert reached >= FINAL
+
+
+def test_what_is_on_disk_is_a_state_that_is_not_final() -> None:
+    pending = PendingRequest(purpose="p", key_pem=b"k", csr_der=b"c")
+    stored = [pending, PendingRequest(purpose="p", key_pem=b"k", csr_der=b"c", first=REQUEST)]
+    stored.append(PendingRequest(purpose="p", key_pem=b"k", csr_der=b"c", first=REQUEST, second=REQUEST))
+    assert [state_of(one) for one in stored] == [KEY, FIRST, SECOND]
+    assert set(map(state_of, stored)) == set(State) - FINAL
