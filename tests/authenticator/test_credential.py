@@ -239,8 +239,8 @@ def test_a_renewal_whose_certificate_is_not_accepted_falls_back_to_the_token(mac
 @pytest.mark.parametrize(
     ("info", "says"),
     [
-        ("", "not JSON"),
-        ("[]", "not a JSON object"),
+        ("", "expected JSON"),
+        ("[]", "expected a JSON object"),
         ('{"apiVersion":"client.authentication.k8s.io/v1alpha1","kind":"ExecCredential"}', "apiVersion must be"),
         ('{"apiVersion":"client.authentication.k8s.io/v1","kind":"Pod"}', "kind"),
     ],
