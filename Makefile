@@ -6,11 +6,16 @@ STAMP := $(VENV)/.installed
 ORACLES := $(VENV)/oracles
 
 FUZZ_SECONDS ?= 60
+# Processes that run tests: two a core, because most tests wait for others.
+JOBS ?= $(shell echo $$(( 2 * $$(nproc 2>/dev/null || echo 2) )))
+
+# Tests and demo start hundreds of processes, which would compile all they import each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv demo test oracles check conformance bench fuzz wheels lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and impostors be refused"
-	@echo "make test         run the tests"
+	@echo "make test         run the tests, in JOBS processes"
 	@echo "make oracles      programs of others (npm packages, Chromium) that some tests compare with; they are skipped without"
 	@echo "make check        lint, types, layers"
 	@echo "make conformance  the system tests against a real kube-apiserver (KUBEBUILDER_ASSETS)"
@@ -35,7 +40,7 @@ demo: venv
 	@$(BIN)/nodeattest demo $(ARGS)
 
 test: venv
-	@$(BIN)/python -m pytest -m "not conformance" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not conformance" $(ARGS)
 
 oracles: $(ORACLES)/.installed
 
@@ -52,7 +57,7 @@ check: venv
 
 conformance: venv
 	@test -n "$(KUBEBUILDER_ASSETS)" || { echo "set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kubectl" >&2; exit 2; }
-	@$(BIN)/python -m pytest -m conformance $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) -m conformance $(ARGS)
 
 bench: venv
 	@$(BIN)/python -m bench $(ARGS)

@@ -15,6 +15,7 @@ from typing import Literal
 
 import hypothesis
 import pytest
+from parallel import FileScheduling, order
 
 from nodeattest_sandbox.clouds.aws.cloud import SandboxAws
 from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
@@ -34,12 +35,32 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("busy")
 
+ATTACK = "attack"
+"""User property of a report: the row of tests/attacks/catalogue that its test runs."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> FileScheduling:
+    return FileScheduling(config)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long tests first, and name each attack's row in its reports."""
+    items.sort(key=lambda item: order(item.nodeid))
+    for item in items:
+        mark = item.get_closest_marker("attack")
+        if mark is not None:
+            item.user_properties.append((ATTACK, str(mark.args[0])))
+
+
 NOT_POSSIBLE = "not possible here:"
 """How the reason of a skip begins that no setting of the machine can cure; CI lets these and no others pass."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Fail a CI run in which a test was skipped that could have run."""
+    """Say which attacks did not run, and in CI which tests were skipped that could have run."""
+    for row in sorted(_attacks_not_run(terminalreporter)):
+        terminalreporter.write_line(f"attack {row} was selected and did not run to its end", red=True)
     if not os.environ.get("NODEATTEST_REQUIRE_ALL"):
         return
     reasons = [_reason(report) for report in terminalreporter.stats.get("skipped", [])]
@@ -51,11 +72,28 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Turn such a run red."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if not os.environ.get("NODEATTEST_REQUIRE_ALL") or not isinstance(reporter, pytest.TerminalReporter):
+    if not isinstance(reporter, pytest.TerminalReporter):
+        return
+    if session.exitstatus == 0 and _attacks_not_run(reporter):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if not os.environ.get("NODEATTEST_REQUIRE_ALL"):
         return
     skipped = [_reason(report) for report in reporter.stats.get("skipped", [])]
     if session.exitstatus == 0 and any(not reason.startswith(NOT_POSSIBLE) for reason in skipped):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _attacks_not_run(reporter: pytest.TerminalReporter) -> set[str]:
+    """Return the rows of the catalogue whose tests were selected, and did not run to their end."""
+    selected: set[str] = set()
+    ran: set[str] = set()
+    for outcome, reports in reporter.stats.items():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                rows = {str(value) for name, value in report.user_properties if name == ATTACK}
+                selected |= rows
+                ran |= rows if outcome == "passed" else set[str]()
+    return selected - ran
 
 
 def _reason(report: object) -> str:

@@ -7,12 +7,14 @@ fails says why, with the end of the log. Leaves what stands in the cluster to fl
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +28,7 @@ from nodeattest_sandbox.pki import ClusterPki
 
 __all__ = ["AuditEntry", "ControlPlane", "StartFailed", "free_ports", "listens", "start_real", "start_sandbox"]
 
+_PORTS: Final = range(20_000, 32_768)
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
@@ -291,12 +294,19 @@ def listens(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago; all are held at once so that they differ."""
-    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    ports = [int(server.getsockname()[1]) for server in sockets]
-    for server in sockets:
+    """Return ports that were free a moment ago; all are held at once so that they differ.
+
+    They are drawn from below the range of which systems give ports to clients and to ``bind`` without a port (from
+    32768 on Linux, 49152 elsewhere): whatever starts meanwhile, in this process or another, rarely takes one of them.
+    """
+    held: dict[int, socket.socket] = {}
+    while len(held) < count:
+        port = secrets.choice(_PORTS)
+        with suppress(OSError):
+            held.setdefault(port, socket.create_server((LOOPBACK, port)))
+    for server in held.values():
         server.close()
-    return ports
+    return list(held)
 
 
 def _audit_entry(line: bytes) -> AuditEntry:

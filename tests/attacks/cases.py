@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pytest
@@ -12,17 +11,9 @@ from catalogue import ROWS, Expected, Verdict
 
 from nodeattest_providers.errors import ChallengeRequired, Denied, Unavailable
 
-__all__ = ["Record", "attacks", "judged"]
+__all__ = ["attacks", "judged"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """The rows of the selected cases, and those of the cases that ran."""
-
-    selected: set[str] = field(default_factory=set[str])
-    ran: set[str] = field(default_factory=set[str])
 
 
 def attacks(table: Mapping[str, T]) -> list[ParameterSet]:

@@ -1,4 +1,4 @@
-"""What the attacks share: the API server to file them at, and the record of which rows of the catalogue were run."""
+"""What the attacks share: the API server to file them at. Which rows ran: ``tests/conftest.py``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from itertools import count
 
 import pytest
 from apiserver_kit import CSRS, csr_object
-from cases import Record
 from world import World, built_world
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at
@@ -15,40 +14,6 @@ from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane
 
 _NUMBERS = count(1)
-
-
-RECORD = pytest.StashKey[Record]()
-
-
-def _row_of(item: pytest.Item) -> str | None:
-    mark = item.get_closest_marker("attack")
-    return str(mark.args[0]) if mark else None
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let the count of what ran come last."""
-    last = [item for item in items if item.path.name == "test_every_row.py"]
-    items[:] = [item for item in items if item not in last] + last
-    config.stash.setdefault(RECORD, Record())
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    record = session.config.stash[RECORD]
-    record.selected.update(row for item in session.items if (row := _row_of(item)))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Count a case when its body ended well."""
-    yield
-    row = _row_of(item)
-    if row:
-        item.config.stash[RECORD].ran.add(row)
-
-
-@pytest.fixture(scope="session")
-def record(pytestconfig: pytest.Config) -> Record:
-    return pytestconfig.stash[RECORD]
 
 
 @pytest.fixture

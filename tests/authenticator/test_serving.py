@@ -207,7 +207,7 @@ def test_other_names_are_not_kept_waiting_by_the_refusal_of_the_first(joined: Ma
         ({"names": [*NAMES[:2], x509.DNSName(ADDRESS), NAMES[3]]}, "names"),
         ({"lasts": -1}, "expired"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_a_certificate_that_is_not_the_one_asked_for_is_not_stored(
     joined: Machine, changes: dict[str, Any], says: str

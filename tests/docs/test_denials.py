@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from nodeattest_providers.errors import Reason
 
 PAGE = (Path(__file__).parents[2] / "docs" / "denials.md").read_text(encoding="utf-8")
@@ -18,9 +16,8 @@ def test_every_reason_is_explained_once_and_no_other_is() -> None:
     assert sorted(SECTIONS) == sorted(Reason)
 
 
-@pytest.mark.parametrize("reason", list(Reason))
-def test_every_explanation_says_what_to_do(reason: Reason) -> None:
-    assert "**Do:**" in SECTIONS[reason]
+def test_every_explanation_says_what_to_do() -> None:
+    assert [reason for reason in Reason if "**Do:**" not in SECTIONS[reason]] == []
 
 
 def test_reasons_stand_in_the_order_of_the_code() -> None:

@@ -42,7 +42,7 @@ PARSERS: list[tuple[Callable[[bytes], object], bytes, Reason]] = [
     (parse_signature, SIGNATURE, Reason.QUOTE_MALFORMED),
     (parse_signature, bytes.fromhex("0014000b") + sized(bytes(256)), Reason.QUOTE_MALFORMED),
 ]
-EACH = pytest.mark.parametrize(("parse", "good", "reason"), PARSERS)
+EACH = pytest.mark.parametrize(("parse", "good", "reason"), PARSERS, ids=[parse.__name__ for parse, _, _ in PARSERS])
 
 
 def value_or_denied(parse: Callable[[bytes], object], data: bytes, reason: Reason) -> bool:
