@@ -16,6 +16,7 @@ from typing import Literal
 import hypothesis
 import pytest
 from parallel import FileScheduling, order
+from xdist.remote import Producer
 
 from nodeattest_sandbox.clouds.aws.cloud import SandboxAws
 from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
@@ -40,8 +41,8 @@ ATTACK = "attack"
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> FileScheduling:
-    return FileScheduling(config)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:
+    return FileScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 __all__ = ["FileScheduling", "order"]
@@ -22,9 +23,9 @@ _FIRST: Final = ("tests/system/", "tests/conformance/", "tests/attacks/", "tests
 class FileScheduling(LoadScopeScheduling):
     """Distributes files, and the tests of ``_SPLIT`` one by one."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
         config.option.loadscopereorder = False  # the order is ``order``'s
-        super().__init__(config)
+        super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]

@@ -134,7 +134,8 @@ def another_tpm(s: Scene) -> Authority:
 
 
 def with_a_bit_changed(s: Scene) -> bytes:
-    return s.certificate[:-1] + bytes([s.certificate[-1] ^ 1])
+    good = s.certificate  # each one is signed anew
+    return good[:-1] + bytes([good[-1] ^ 1])
 
 
 def signed_with_sha1(_: Scene) -> tuple[NodeRequest, Facts]:
