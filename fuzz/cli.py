@@ -16,10 +16,8 @@ from nodeattest_cli.cluster_info.view import view_of
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.output import to_yaml
-from nodeattest_cli.token import gotemplate, jsonpath
 from nodeattest_cli.token.model import read, warnings
-from nodeattest_cli.token.output import printer
-from nodeattest_cli.token.table import table
+from nodeattest_cli.token.output import format_tokens
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_parsing.durations import format_duration, parse_duration
@@ -28,11 +26,6 @@ from nodeattest_providers.errors import Denied, Reason
 __all__ = ["TARGETS"]
 
 _SIGNER: Final = BootstrapToken("abcdef", "0123456789abcdef")
-_SHOWN: Final[JsonObject] = {
-    "token": _SIGNER.reveal(),
-    "usages": ["authentication", "signing"],
-    "deep": {"a": {"b": [1, True, None, {"c": "d"}]}},
-}
 _LINES_OF_ONE: Final = 3
 """Headings, a token, and nothing after the last line's end."""
 
@@ -57,11 +50,11 @@ def _token_secret(data: bytes) -> bool:
         seen = read(secret)
     except Denied as denied:
         return refused(denied, Reason.TOKEN_MALFORMED)
-    lines = table([seen], NOW).split("\n")
+    lines = format_tokens([seen], "text", NOW).split("\n")
     require(len(lines) == _LINES_OF_ONE and all(map(str.isprintable, lines)), "one line a token, printable")
     shown = seen.to_json()
     require(yaml.safe_load(to_yaml(shown)) == shown, "YAML that says what JSON says")
-    require(json.loads(printer("json")([seen], NOW)) == shown, "JSON that is read as it was written")
+    require(json.loads(format_tokens([seen], "json", NOW)) == shown, "JSON that is read as it was written")
     return True
 
 
@@ -87,19 +80,6 @@ def _duration(data: bytes) -> bool:
     return True
 
 
-def _templates(data: bytes) -> bool:
-    """Print by whatever a person may type after ``-o jsonpath=`` and ``-o go-template=``."""
-    text, understood = data.decode("utf-8", "surrogateescape"), False
-    for compiling in (jsonpath.compile_template, gotemplate.compile_template):
-        try:
-            compiling(text).render(_SHOWN)
-        except ValueError as error:
-            require(str(error).isprintable(), "a refusal of one line")
-        else:
-            understood = True
-    return understood
-
-
 def _object(data: bytes) -> JsonObject | None:
     try:
         return parse_json(data)
@@ -112,5 +92,4 @@ TARGETS: Final = (
     Target("cli-token-secret", _token_secret, JsonTree()),
     Target("cli-cluster-info", _cluster_info, JsonTree()),
     Target("cli-duration", _duration, max_len=64),
-    Target("cli-template", _templates, max_len=256),
 )

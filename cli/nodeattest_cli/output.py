@@ -1,21 +1,30 @@
-"""JSON objects as YAML, in the spelling of sigs.k8s.io/yaml: sorted keys, double quotes where a text needs any.
+"""What commands print with ``-o``: JSON, YAML and tables.
 
-Promises: what is text stays text for every reader of YAML 1.1 and 1.2 (a token of digits and an ``e`` is a number to
-some), and nothing that is no text is obeyed by a terminal: it stands in double quotes, as an escape.
-Source: go-yaml, yaml_private_emitter and resolve.go.
+Promises: nothing that somebody else wrote is obeyed by a terminal: in JSON and YAML it stands as an escape. YAML is in
+the spelling of sigs.k8s.io/yaml: sorted keys, double quotes where a text needs any, so that text stays text for every
+reader of YAML 1.1 and 1.2 (a token of digits and an ``e`` is a number to some). A table has one line a row, and its
+columns are as wide as their widest cell.
+Source: go-yaml, yaml_private_emitter and resolve.go; encoding/json; cli-runtime pkg/printers.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Final, cast
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar, cast
 
+import click
 import yaml
 
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["to_yaml"]
+__all__ = ["format_table", "output_option", "to_json", "to_yaml"]
 
+T = TypeVar("T")
+
+_HTML: Final = frozenset("<>&")
+"""What Go's encoding/json escapes besides, so that JSON may stand in HTML."""
 _WIDTH: Final = 1 << 30
 """Characters; no line is folded."""
 _STR: Final = "tag:yaml.org,2002:str"
@@ -23,6 +32,34 @@ _AMBIGUOUS: Final = re.compile(
     r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|0[xob][0-9a-fA-F_]+|[ynYN]"
 )
 """What go-yaml or YAML 1.2 reads as a number or a boolean, and PyYAML does not."""
+
+
+def output_option(*formats: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Add ``-o`` to a command; the first format is the default."""
+    return click.option(
+        "-o", "--output", type=click.Choice(formats), default=formats[0], show_default=True, help="How to print it."
+    )
+
+
+def to_json(value: JsonValue, *, indent: int | None = 2) -> str:
+    """Write JSON, without a line end after it."""
+    return "".join(map(_escaped, json.dumps(value, indent=indent, ensure_ascii=False)))
+
+
+def format_table(rows: Sequence[Sequence[str]], *, gap: int = 3, widths: Sequence[int] = ()) -> str:
+    """Write rows, the headings first; ``widths`` are the least of the columns. No line end after the last."""
+    least = [*widths, *(0 for _ in rows[0][len(widths) :])]
+    found = [max(least[column], *(len(row[column]) for row in rows)) for column in range(len(rows[0]))]
+    return "\n".join(
+        "".join(cell.ljust(width + gap) for cell, width in zip(row, found, strict=True)).rstrip() for row in rows
+    )
+
+
+def _escaped(one: str) -> str:
+    if one == "\n" or (one.isprintable() and one not in _HTML):
+        return one
+    units = one.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,4 +1,4 @@
-"""Seeds of what ``nodeattest token`` and ``cluster-info`` read: Secrets, ConfigMaps, durations, templates."""
+"""Seeds of what ``nodeattest token`` and ``cluster-info`` read: Secrets, ConfigMaps, durations."""
 
 from __future__ import annotations
 
@@ -25,21 +25,6 @@ _DURATIONS: Final = (
     "1d",
     "12µs",
 )
-_JSONPATHS: Final = (
-    '{.token}{"\\n"}',
-    "{range .usages[*]}{@},{end}",
-    "{.deep.a.b[0:-1]}",
-    "{['token']}{.deep.*}",
-    "{..token}",
-    "{.usages[7]}",
-)
-_GO_TEMPLATES: Final = (
-    '{{.token}} {{.expires}}{{"\\n"}}',
-    "{{range .usages}}x{{.}}{{end}}",
-    "a {{- .deep -}} b",
-    "{{`x`}}",
-    "{{if .a}}",
-)
 
 
 def seeds() -> dict[str, list[bytes]]:
@@ -52,7 +37,6 @@ def seeds() -> dict[str, list[bytes]]:
         "cli-token-secret": [json.dumps(each).encode() for each in _secrets()],
         "cli-cluster-info": [json.dumps({"kind": "ConfigMap", "data": data}).encode() for data in maps],
         "cli-duration": [each.encode() for each in _DURATIONS],
-        "cli-template": [each.encode() for each in (*_JSONPATHS, *_GO_TEMPLATES)],
     }
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nodeattest_cli.machines.list import attested, survives
 from nodeattest_cli.main import main
@@ -72,6 +73,13 @@ def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: p
         assert document["machines"][0]["resets"] == 0
         assert [entry["node"] for entry in document["machines"]] == ["c"]
         assert document["survivesSeconds"] > 86400 * 2
+        assert main(["machines", *access, "--cluster", "green", "-o", "yaml"]) == 0
+        again = yaml.safe_load(capsys.readouterr().out)
+        assert {**again, "survivesSeconds": 0} == {**document, "survivesSeconds": 0}
+        assert main(["machines", *access, "--cluster", "green", "-o", "name"]) == 0
+        assert capsys.readouterr().out == "machineattestation.attestation.cluster.x-k8s.io/green-c\n"
+        assert main(["machines", *access, "-o", "wide"]) == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[-2:] == ["metal://a", "blue-a"]
         assert main(["machines", *access, "-n", "nowhere"]) == 0
         assert capsys.readouterr().out == "no machine is attested in namespace nowhere; -A looks in every one\n"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,7 +10,7 @@ import click
 from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing_tokens
 from nodeattest_cli.cluster_info.view import View, view_of
 from nodeattest_cli.connection import Connection, ask, cluster_options
-from nodeattest_cli.output import to_yaml
+from nodeattest_cli.output import output_option, to_json, to_yaml
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY
 from nodeattest_discovery.token import BootstrapToken
@@ -25,9 +24,7 @@ _UNSOUND: Final = 1
 
 @click.command()
 @click.option("-f", "--file", "path", metavar="FILE", help="The ConfigMap or its kubeconfig; - is standard input.")
-@click.option(
-    "-o", "--output", type=click.Choice(("text", "json", "yaml", "kubeconfig")), default="text", show_default=True
-)
+@output_option("text", "json", "yaml", "kubeconfig")
 @cluster_options
 def show(*, path: str | None, output: str, kubeconfig: str | None, context: str | None) -> int:
     """Show where machines find the cluster, which CAs they trust there, and who signed that.
@@ -54,7 +51,7 @@ async def _both(client: ApiClient) -> tuple[JsonObject, tuple[BootstrapToken, ..
 def _printed(seen: View, output: str) -> str:
     match output:
         case "json":
-            return json.dumps(seen.to_json(), indent=2) + "\n"
+            return to_json(seen.to_json()) + "\n"
         case "yaml":
             return to_yaml(seen.to_json())
         case _:

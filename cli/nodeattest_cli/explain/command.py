@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,7 @@ from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
 from nodeattest_cli.explain.facts import NO_PLATFORMS, Platforms
 from nodeattest_cli.explain.model import Explanation, Outcome, Step
 from nodeattest_cli.explain.replay import explain_request, first_request_name
+from nodeattest_cli.output import output_option, to_json
 from nodeattest_controller import configfile
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.platforms import check_platforms
@@ -53,7 +53,7 @@ _MARKS: Final = {Outcome.PASSED: "pass", Outcome.FAILED: "FAIL", Outcome.NOT_CHE
 )
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@output_option("text", "json")
 def explain(
     *,
     path: str | None,
@@ -85,7 +85,7 @@ def explain(
         csr, first = ask(Connection(kubeconfig, context), lambda client: _fetch(client, name or ""))
         documents += [first] if first else []
     explanation = explain_request(csr, documents, platforms)
-    click.echo(json.dumps(explanation.to_json(), indent=2) if output == "json" else _words(explanation))
+    click.echo(to_json(explanation.to_json()) if output == "json" else _words(explanation))
     if explanation.failed:
         return _REFUSED
     return _UNEXPLAINED if explanation.unexplained else 0

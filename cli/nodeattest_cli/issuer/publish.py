@@ -9,7 +9,6 @@ Everything else is ``nodeattest_identity.publish``.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import click
 
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.issuer.place import Place, moment, place_options, read_keys, seconds
+from nodeattest_cli.output import format_table, output_option, to_json
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError, configuration_url
@@ -76,7 +76,7 @@ class _Public:
 @click.option("--no-read-back", is_flag=True, help="Do not read the public URL afterwards.")
 @click.option("--ca-file", type=_FILE, help="The only CAs that vouch for the public URL  [this machine's]")
 @click.option("--wait", default="0s", show_default=True, help="How long to wait for the public URL to show it.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How.")
+@output_option("text", "json")
 def publish(
     *,
     key_files: tuple[Path, ...],
@@ -180,7 +180,7 @@ def _show(
     found: PublicCheck | None,
 ) -> None:
     if output == "json":
-        click.echo(json.dumps(_members(place, writes, notes, state, found)))
+        click.echo(to_json(_members(place, writes, notes, state, found), indent=None))
         return
     click.echo(f"{state.issuer} at {place}")
     for path, why in {write.path: write.why for write in reversed(writes)}.items():
@@ -216,10 +216,7 @@ def _keys(state: IssuerState) -> str:
         )
         for each in state.keys
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return format_table(rows, gap=2)
 
 
 def _members(

@@ -8,7 +8,6 @@ is ``nodeattest_identity.publish.rotation``.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ import click
 
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.issuer.place import Place, moment, place_options, read_keys, seconds
+from nodeattest_cli.output import output_option, to_json
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError
 from nodeattest_identity.publish.errors import ForeignIssuerError, PublishError, StoreUnavailableError
@@ -87,7 +87,7 @@ _DO: Final[dict[StepName, tuple[str, ...]]] = {
 @click.option(
     "--may", type=click.Choice(list(_GATES)), help="Only tell, by exit code 0 or 3, whether this step may come now."
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How.")
+@output_option("table", "json")
 def rotate(
     *,
     signing_file: Path,
@@ -122,7 +122,7 @@ def rotate(
     )
     if may is not None:
         return _may(plan, _GATES[may], signs_already=new == signer)
-    click.echo(json.dumps(_members(plan)) if output == "json" else _table(plan))
+    click.echo(to_json(_members(plan), indent=None) if output == "json" else _table(plan))
     for trouble in plan.troubles:
         click.echo(f"nodeattest: {trouble}", err=True)
     return _BREAKS if plan.troubles else 0

@@ -8,7 +8,6 @@ Everything else is ``nodeattest_identity.tokens``.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from typing import Final
 import click
 
 from nodeattest_cli.errors import UserError
+from nodeattest_cli.output import output_option, to_json
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError
 from nodeattest_identity.tokens.jwks_cache import StaticKeys, read_key_files
@@ -47,7 +47,7 @@ _ON_COMMAND_LINE: Final = (
 @click.option(
     "--jwks-file", "key_files", type=_FILE, multiple=True, help="Keys, as a key set or PEM: nobody is asked then."
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How.")
+@output_option("table", "json")
 def verify(
     *,
     token: str | None,
@@ -84,7 +84,7 @@ def verify(
         click.echo(f"nodeattest: {unavailable}", err=True)
         return _UNKNOWN
     said = _members(claims)
-    click.echo(json.dumps(said) if output == "json" else _table(claims))
+    click.echo(to_json(said, indent=None) if output == "json" else _table(claims))
     return 0
 
 
@@ -119,7 +119,7 @@ def _table(claims: Claims) -> str:
         ("expires", f"{_moment(claims.expires)} (in {left:.0f} s)"),
         *((name, _moment(each)) for name, each in since if each is not None),
         ("key", f"{printable(claims.key_id)} ({claims.algorithm})"),
-        *((printable(name), json.dumps(value)) for name, value in claims.extra.items()),
+        *((printable(name), to_json(value, indent=None)) for name, value in claims.extra.items()),
     ]
     return _aligned(rows)
 

@@ -8,7 +8,6 @@ is. Leaves to the machine: proving itself.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import shlex
@@ -25,6 +24,7 @@ from nodeattest_cli.machines.open import open_machine
 from nodeattest_cli.machines.rejoin import Pass, check_lifetime, show_json, show_text
 from nodeattest_cli.machines.reset import checked_reason, confirmed
 from nodeattest_cli.machines.unattested import Fleet, Todo, Unattested, survey
+from nodeattest_cli.output import output_option, to_json
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
@@ -59,7 +59,7 @@ class _Opening:
 @click.option("--provider", help="With --open: how the machine proves itself, where the policy names several.")
 @click.option("--yes", is_flag=True, help="With --open: do not ask.")
 @click.option("--dry-run", is_flag=True, help="With --open: say what would be done, and do nothing.")
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@output_option("text", "json")
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
 @click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the Cluster.")
@@ -204,7 +204,7 @@ def _json(chosen: Sequence[Unattested], found: Fleet) -> str:
         )
     unreachable: list[JsonValue] = [{"cluster": key, "error": said} for key, said in found.unreachable]
     document: JsonObject = {"nodes": nodes, "attested": found.attested, "unreachable": unreachable}
-    return json.dumps(document, indent=2)
+    return to_json(document)
 
 
 def _text(chosen: Sequence[Unattested], found: Fleet) -> str:

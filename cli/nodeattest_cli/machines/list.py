@@ -6,7 +6,6 @@ cluster until the first of the newest certificates ends. Leaves out Machines wit
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,12 +15,15 @@ import click
 
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.machines.attestations import ledgers
+from nodeattest_cli.output import format_table, output_option, to_json, to_yaml
 from nodeattest_controller.model.objects import items, mapping, moment, rfc3339, text
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 __all__ = ["Attested", "attested", "list_machines", "survives"]
 
+_RESOURCE: Final = "machineattestation.attestation.cluster.x-k8s.io"
+"""As ``kubectl get -o name`` writes it."""
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
@@ -32,6 +34,8 @@ class Attested:
     """One machine of the ledger."""
 
     namespace: str
+    name: str
+    """Of the MachineAttestation."""
     cluster: str
     node: str
     machine: str
@@ -63,6 +67,7 @@ def attested(ledger: JsonObject) -> Attested:
     spec = mapping(ledger, "spec")
     return Attested(
         namespace=text(ledger, "metadata", "namespace"),
+        name=text(ledger, "metadata", "name"),
         cluster=text(spec, "clusterName"),
         node=text(spec, "nodeName"),
         machine=text(spec, "machineName"),
@@ -89,7 +94,7 @@ def survives(found: Sequence[Attested], now: datetime) -> timedelta | None:
 @click.option("-n", "--namespace", help="Namespace of the Clusters (default).")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Every namespace.")
 @click.option("--cluster", help="One workload cluster only.")
-@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", show_default=True)
+@output_option("table", "wide", "json", "yaml", "name")
 def list_machines(
     *,
     kubeconfig: str | None,
@@ -111,27 +116,36 @@ def list_machines(
     found = ask(Connection(kubeconfig, context), _list)
     found.sort(key=lambda entry: (entry.namespace, entry.cluster, entry.node))
     now = datetime.now(UTC)
-    click.echo(_json(found, now) if output == "json" else _table(found, now, where))
+    click.echo(_printed(found, output, now, where), nl=False)
 
 
-def _json(found: Sequence[Attested], now: datetime) -> str:
+def _printed(found: Sequence[Attested], output: str, now: datetime, namespace: str | None) -> str:
+    match output:
+        case "json":
+            return to_json(_document(found, now)) + "\n"
+        case "yaml":
+            return to_yaml(_document(found, now))
+        case "name":
+            return "".join(f"{_RESOURCE}/{entry.name}\n" for entry in found)
+        case _:
+            return _table(found, now, namespace, wide=output == "wide") + "\n"
+
+
+def _document(found: Sequence[Attested], now: datetime) -> JsonObject:
     left = survives(found, now)
     entries: list[JsonValue] = [entry.to_json() for entry in found]
-    document: JsonObject = {
-        "machines": entries,
-        "survivesSeconds": int(left.total_seconds()) if left is not None else None,
-    }
-    return json.dumps(document, indent=2)
+    return {"machines": entries, "survivesSeconds": int(left.total_seconds()) if left is not None else None}
 
 
-def _table(found: Sequence[Attested], now: datetime, namespace: str | None) -> str:
+def _table(found: Sequence[Attested], now: datetime, namespace: str | None, *, wide: bool) -> str:
     if not found:
         return "no machine is attested" + (f" in namespace {namespace}; -A looks in every one" if namespace else "")
-    rows = [("NAMESPACE", "CLUSTER", "NODE", "MACHINE", "PROVIDER", "EXPIRES", "IN", "VERDICT", "RESETS")]
-    rows += [_row(entry, now) for entry in found]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["   ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, "", _outlook(found, now)])
+    headings = ("NAMESPACE", "CLUSTER", "NODE", "MACHINE", "PROVIDER", "EXPIRES", "IN", "VERDICT", "RESETS")
+    rows = [headings, *(_row(entry, now) for entry in found)]
+    if wide:
+        more = [("PROVIDER ID", "NAME"), *((entry.provider_id or "-", entry.name) for entry in found)]
+        rows = [(*row, *cells) for row, cells in zip(rows, more, strict=True)]
+    return "\n".join([format_table(rows), "", _outlook(found, now)])
 
 
 def _row(entry: Attested, now: datetime) -> tuple[str, ...]:

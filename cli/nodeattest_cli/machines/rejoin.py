@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import secrets
 import shlex
 from collections.abc import Callable
@@ -23,6 +22,7 @@ import click
 from nodeattest_cli.connection import Connection, ask, kubeconfig_option
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machines.attestations import find_ledger, title
+from nodeattest_cli.output import output_option, to_json
 from nodeattest_cli.token.factory import store
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
 from nodeattest_controller.model.bound_tokens import bound_group
@@ -83,7 +83,7 @@ class Pass:
 @click.command()
 @click.argument("name")
 @click.option("--ttl", default="15m", show_default=True, help="How long the token is good; at most 24h.")
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@output_option("text", "json")
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
 @click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the Cluster.")
@@ -220,7 +220,7 @@ def show_json(made: Pass) -> str:
         "expires": rfc3339(made.expires),
         "command": command,
     }
-    return json.dumps(document, indent=2)
+    return to_json(document)
 
 
 def show_text(made: Pass) -> str:

@@ -16,12 +16,13 @@ from click.core import ParameterSource
 
 from nodeattest_cli.connection import Connection, ask, cluster_options
 from nodeattest_cli.errors import UserError
+from nodeattest_cli.output import output_option
 from nodeattest_cli.token.configuration import token_specs
 from nodeattest_cli.token.factory import DEFAULT_TTL, TokenSpec, make, store, warning
 from nodeattest_cli.token.input import read_token
 from nodeattest_cli.token.join_command import Joiner, check_certificate_key, check_provider, join_command
 from nodeattest_cli.token.model import view_of
-from nodeattest_cli.token.output import Printer, printer
+from nodeattest_cli.token.output import FORMATS, format_tokens
 from nodeattest_discovery.secret import DEFAULT_GROUP, TokenSecret
 from nodeattest_discovery.token import generate
 from nodeattest_kube.client import ApiClient
@@ -51,7 +52,7 @@ _OF_TOKENS: Final = {"token": "TOKEN"} | {
 )
 @click.option("--provider", metavar="NAME", help="How machines prove what they are, for that of kubelet-authenticator.")
 @click.option("--certificate-key", metavar="KEY", help="Print the command that joins a control plane.")
-@click.option("-o", "--output", default="text", metavar="FORMAT", help="How to print the token: as token list does.")
+@output_option(*FORMATS)
 @click.option("--dry-run", is_flag=True, help="Let the server check it, and create nothing.")
 @cluster_options
 def create(
@@ -109,8 +110,8 @@ async def _create(client: ApiClient, made: Sequence[TokenSecret], said: Sequence
 class _Shape:
     """How a token is printed."""
 
-    shown: Printer | None
-    """None: by itself, or in a join command."""
+    output: str
+    """``text`` is the token by itself."""
     joins: bool
     provider: str | None
     certificate_key: str | None
@@ -121,7 +122,9 @@ class _Shape:
             endpoint = connection.endpoint()
             line = join_command(endpoint, made.token, certificate_key=self.certificate_key, provider=self.provider)
             return f"{line}\n"
-        return self.shown([view_of(made)], now) if self.shown else f"{made.token.reveal()}\n"
+        if self.output == "text":
+            return f"{made.token.reveal()}\n"
+        return format_tokens([view_of(made)], self.output, now)
 
 
 def _shape(
@@ -134,8 +137,7 @@ def _shape(
         raise UserError(f"--join-with {joiner}: belongs to --print-join-command")
     _check_key(certificate_key, print_join_command=print_join_command, joiner=joiner)
     _check_provider(provider, joiner=joiner)
-    shown = None if output == "text" else printer(output)
-    return _Shape(shown=shown, joins=print_join_command, provider=provider, certificate_key=certificate_key)
+    return _Shape(output=output, joins=print_join_command, provider=provider, certificate_key=certificate_key)
 
 
 def _check_unmixed(context: click.Context) -> None:

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 import click
 
 from nodeattest_cli.connection import Connection, ask, cluster_options
+from nodeattest_cli.output import output_option
 from nodeattest_cli.token.model import TokenView, name_of, read, warnings
-from nodeattest_cli.token.output import FORMATS, printer
+from nodeattest_cli.token.output import FORMATS, format_tokens
 from nodeattest_controller.model.objects import items
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE
 from nodeattest_kube import paths
@@ -21,37 +22,17 @@ __all__ = ["list_tokens", "token_secrets"]
 
 
 @click.command("list")
-@click.option(
-    "-o",
-    "--output",
-    "--experimental-output",
-    default="text",
-    show_default=True,
-    metavar="FORMAT",
-    help=", ".join(FORMATS),
-)
-@click.option(
-    "--allow-missing-template-keys",
-    type=click.BOOL,
-    is_flag=False,
-    flag_value=True,
-    default=True,
-    show_default=True,
-    help="Whether a template may name a field that a token has not.",
-)
+@output_option(*FORMATS)
 @click.option("--dry-run", is_flag=True, help="Accepted as by kubeadm; listing writes nothing.")
 @cluster_options
-def list_tokens(
-    *, output: str, allow_missing_template_keys: bool, dry_run: bool, kubeconfig: str | None, context: str | None
-) -> None:
+def list_tokens(*, output: str, dry_run: bool, kubeconfig: str | None, context: str | None) -> None:
     """List the bootstrap tokens of the cluster, secrets included.
 
-    A Secret that is no token is told on standard error, and the rest is listed.
+    A Secret that is no token is reported on standard error, and the rest is listed.
     """
     del dry_run
-    shown = printer(output, missing_is_empty=allow_missing_template_keys)
     secrets = ask(Connection(kubeconfig, context), token_secrets)
-    click.echo(shown(list(_readable(secrets)), datetime.now(UTC)), nl=False, color=True)
+    click.echo(format_tokens(list(_readable(secrets)), output, datetime.now(UTC)), nl=False, color=True)
 
 
 async def token_secrets(client: ApiClient) -> list[JsonObject]:

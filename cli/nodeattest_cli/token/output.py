@@ -1,101 +1,82 @@
-"""The formats of ``-o``: kubeadm's, and one document of all tokens besides.
+"""Bootstrap tokens as ``-o`` prints them: kubeadm's formats ``text``, ``json`` and ``yaml``, and two more.
 
-Promises: a format is understood or refused before anything is asked of a cluster. JSON and YAML are what kubeadm
-prints: one object after the other.
-Source: kubernetes cmd/kubeadm/app/util/output; cli-runtime pkg/printers.
+Promises: JSON and YAML are what kubeadm prints, one object after the other; ``json-list`` is one document. The table
+has kubeadm's columns, each as wide as its widest cell; nothing that stands in a Secret can move the cursor or begin
+a line of its own. ``name`` is what kubectl takes.
+Source: kubernetes cmd/kubeadm/app/util/output and cmd/token.go, whose columns drift where a cell is short;
+apimachinery pkg/util/duration.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
-from nodeattest_cli.errors import UserError
-from nodeattest_cli.output import to_yaml
-from nodeattest_cli.token import gotemplate, jsonpath
+from nodeattest_cli.output import format_table, to_json, to_yaml
 from nodeattest_cli.token.model import TokenView
-from nodeattest_cli.token.table import table
-from nodeattest_kube.jsontypes import JsonValue
+from nodeattest_discovery.secret import secret_name
+from nodeattest_parsing.times import format_rfc3339
 
-__all__ = ["FORMATS", "Printer", "printer"]
+__all__ = ["FORMATS", "format_tokens", "short_duration"]
 
-Printer = Callable[[Sequence[TokenView], datetime], str]
+FORMATS: Final = ("text", "json", "yaml", "json-list", "name")
+"""The first is the default."""
+_INDENT: Final = 4
+"""Spaces, as kubeadm's."""
+_HEADINGS: Final = ("TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", "EXTRA GROUPS")
+_WIDTHS: Final = (23, 9, 20, 22, 56, 0)
+"""The least, which are kubeadm's own, so that most lines are the same; 56 is the description that it gives."""
+_NONE: Final = "<none>"
+_DAY_HOURS, _YEAR_HOURS = 24, 24 * 365
+_ALMOST_NOW: Final = -1
+"""Seconds in the past that still count as now: clocks differ."""
 
-_TEMPLATES: Final = ("go-template", "go-template-file", "jsonpath", "jsonpath-as-json", "jsonpath-file")
-_ALIASES: Final = {"template": "go-template", "templatefile": "go-template-file"}
-FORMATS: Final = tuple(sorted(("json", "json-list", "text", "yaml", *_TEMPLATES, *_ALIASES)))
-_HTML: Final = frozenset("<>&")
-"""What Go's encoding/json escapes besides, so that JSON may stand in HTML."""
-_CASELESS: Final = frozenset({"JSON", "YAML"})
-_LARGEST: Final = 4096
-"""Bytes of a file with a template."""
 
-
-def printer(output: str, *, missing_is_empty: bool = True) -> Printer:
-    """Choose a printer by the value of ``-o``; raises ``UserError``."""
-    name, _, argument = output.partition("=")
-    name = name.lower() if name.upper() in _CASELESS else _ALIASES.get(name, name)
-    if name in _TEMPLATES:
-        return _template_printer(name, _template(name, argument), missing_is_empty)
-    plain: dict[str, Printer] = {
-        "text": table,
-        "json": lambda tokens, _: "".join(f"{_json(token.to_json())}\n" for token in tokens),
-        "json-list": lambda tokens, _: f"{_list(tokens)}\n",
-        "yaml": lambda tokens, _: "---\n".join(to_yaml(token.to_json()) for token in tokens),
+def format_tokens(tokens: Sequence[TokenView], output: str, now: datetime) -> str:
+    """Write tokens in one of ``FORMATS``."""
+    writers: dict[str, Callable[[], str]] = {
+        "json": lambda: "".join(f"{to_json(token.to_json(), indent=_INDENT)}\n" for token in tokens),
+        "json-list": lambda: f"{_list(tokens)}\n",
+        "yaml": lambda: "---\n".join(to_yaml(token.to_json()) for token in tokens),
+        "name": lambda: "".join(f"secret/{secret_name(token.token.id)}\n" for token in tokens),
+        "text": lambda: _table(tokens, now),
     }
-    if argument or name not in plain:
-        raise UserError(f"-o: expected one of {', '.join(FORMATS)}, got {output[:80]!a}")
-    return plain[name]
+    return writers[output]()
 
 
-def _template(name: str, argument: str) -> str:
-    if not argument:
-        raise UserError(f"-o {name}: expected {name}=…, got nothing to print by")
-    if not name.endswith("-file"):
-        return argument
-    try:
-        with Path(argument).open(encoding="utf-8") as file:
-            return file.read(_LARGEST + 1)
-    except (OSError, ValueError) as error:
-        raise UserError(f"-o {name}: {argument}: {getattr(error, 'strerror', None) or 'no text'}") from None
-
-
-def _template_printer(name: str, text: str, missing_is_empty: bool) -> Printer:
-    compiling = gotemplate.compile_template if name.startswith("go") else jsonpath.compile_template
-    try:
-        compiled = compiling(text)
-    except ValueError as error:
-        raise UserError(f"-o {name}: {error}") from None
-
-    def _one(token: TokenView) -> str:
-        if name == "jsonpath-as-json" and isinstance(compiled, jsonpath.Template):
-            selected = compiled.select(token.to_json(), missing_is_empty=missing_is_empty)
-            return "".join(f"{_json(found)}\n" for found in selected)
-        return compiled.render(token.to_json(), missing_is_empty=missing_is_empty)
-
-    def _print(tokens: Sequence[TokenView], _now: datetime) -> str:
-        try:
-            return "".join(map(_one, tokens))
-        except ValueError as error:
-            raise UserError(f"-o {name}: {error}") from None
-
-    return _print
+def short_duration(seconds: float) -> str:
+    """Write a time to live in its largest unit: ``59m``, ``23h``, ``3d``; ``<invalid>`` for what is past."""
+    whole = int(seconds)
+    if whole < _ALMOST_NOW:
+        return "<invalid>"
+    for size, unit, below in ((1, "s", 60), (60, "m", 60), (3600, "h", _DAY_HOURS)):
+        if whole < size * below:
+            return f"{max(whole, 0) // size}{unit}"
+    hours = whole // 3600
+    return f"{hours // _DAY_HOURS}d" if hours < _YEAR_HOURS else f"{hours // _YEAR_HOURS}y"
 
 
 def _list(tokens: Sequence[TokenView]) -> str:
-    return _json({"kind": "List", "apiVersion": "v1", "items": [token.to_json() for token in tokens]})
+    items = [token.to_json() for token in tokens]
+    return to_json({"kind": "List", "apiVersion": "v1", "items": [*items]}, indent=_INDENT)
 
 
-def _json(value: JsonValue) -> str:
-    """Write JSON; what a terminal may obey, such as U+009B, is escaped, since somebody else wrote the description."""
-    return "".join(map(_escaped, json.dumps(value, indent=4, ensure_ascii=False)))
+def _table(tokens: Sequence[TokenView], now: datetime) -> str:
+    """Write the table; nothing where there are no tokens."""
+    if not tokens:
+        return ""
+    rows = [_HEADINGS, *(_row(token, now) for token in tokens)]
+    return format_table(rows, widths=_WIDTHS) + "\n"
 
 
-def _escaped(one: str) -> str:
-    if one == "\n" or (one.isprintable() and one not in _HTML):
-        return one
-    units = one.encode("utf-16-be").hex()
-    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+def _row(token: TokenView, now: datetime) -> tuple[str, ...]:
+    ttl, expires = "<forever>", "<never>"
+    if token.expires is not None:
+        ttl, expires = short_duration((token.expires - now).total_seconds()), format_rfc3339(token.expires)
+    cells = (token.token.reveal(), ttl, expires, ",".join(token.usages), token.description, ",".join(token.groups))
+    return tuple(_printable(cell) or _NONE for cell in cells)
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

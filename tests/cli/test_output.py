@@ -1,0 +1,79 @@
+"""What ``-o`` prints: YAML that every reader takes for the same, tables in columns."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_cli.output import format_table, to_json, to_yaml
+from nodeattest_cli.token.output import short_duration
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1e5",
+        "123456.0123456789e12345",
+        "0x10",
+        "y",
+        "null",
+        "true",
+        "2026-01-01T00:00:00Z",
+        "",
+        "~",
+        "1_000",
+        "- a",
+        "a: b",
+    ],
+)
+def test_what_another_reader_takes_for_no_text_is_quoted(text: str) -> None:
+    written = to_yaml({"a": text})
+    assert written.startswith(('a: "', "a: '"))
+    assert yaml.safe_load(written) == {"a": text}
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=40), max_size=4))
+def test_yaml_reads_back_as_it_was(value: dict[str, str]) -> None:
+    readable = cast("dict[str, str]", json.loads(json.dumps(value)))
+    assert yaml.safe_load(to_yaml({**readable})) == readable
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-2.5, "<invalid>"),
+        (-1.5, "0s"),
+        (-0.5, "0s"),
+        (0.3, "0s"),
+        (59.9, "59s"),
+        (60, "1m"),
+        (3599, "59m"),
+        (3600, "1h"),
+        (86399, "23h"),
+        (86400, "1d"),
+        (3 * 86400 + 5, "3d"),
+        (364 * 86400, "364d"),
+        (365 * 86400, "1y"),
+        (800 * 86400, "2y"),
+    ],
+)
+def test_a_time_to_live_is_shown_in_its_largest_unit(seconds: float, text: str) -> None:
+    assert short_duration(seconds) == text
+
+
+def test_a_column_is_as_wide_as_its_widest_cell_or_as_asked() -> None:
+    rows = [("A", "B", "C"), ("long", "", "x"), ("a", "b", "")]
+    assert format_table(rows, gap=2) == "A     B  C\nlong     x\na     b"
+    assert format_table(rows, gap=1, widths=(6,)).splitlines()[0] == "A      B C"
+
+
+@given(st.dictionaries(st.text(max_size=5), st.text(max_size=40) | st.integers(), max_size=4), st.none() | st.just(2))
+def test_json_is_printable_and_reads_back_as_it_was(value: dict[str, str | int], indent: int | None) -> None:
+    written = to_json({**value}, indent=indent)
+    assert all(one.isprintable() for one in written.replace("\n", ""))
+    assert json.loads(written) == value
