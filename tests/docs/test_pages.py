@@ -22,7 +22,7 @@ PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 COMPARISON = DOCS / "comparison.md"
 MAX_README_LINES = 150
 MAX_LINE = 120
-OLD_LONG_LINES = 1440
+OLD_LONG_LINES = 90
 """Lines of prose over the limit that are left to wrap; only ever lowered."""
 
 CLAIM = re.compile(r"\[(test_[a-z0-9_]+)\]\(([^)]+)\)")
@@ -97,12 +97,12 @@ def test_the_readme_is_short() -> None:
 
 
 def test_lines_of_pages_are_short() -> None:
-    """Tables, code and headings keep the lines that they need."""
+    """Tables, code, headings and comments keep the lines that they need."""
     long = [
         f"{page.relative_to(TREE)}: {line[:60]}"
         for page in PAGES
         for line in BLOCK.sub("", page.read_text()).splitlines()
-        if len(line) > MAX_LINE and not line.lstrip().startswith(("|", "#", "    "))
+        if len(line) > MAX_LINE and not line.startswith("    ") and not line.lstrip().startswith(("|", "#", "<!--"))
     ]
     assert len(long) <= OLD_LONG_LINES, "\n".join(long[:20])
 
