@@ -18,8 +18,8 @@ from catalogue import Row, Verdict
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from test_cache import cut, link, pem_key, store
 from test_credential import certificate, challenge_then_sign
+from test_credential_cache import cut, link, pem_key, store
 
 from nodeattest_providers.challenge.protocol import Challenge
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from agent_cluster import TOKEN, FakeApi
 
@@ -35,7 +34,7 @@ class Machine:
     def config(self) -> Path:
         return self.folder / "config.json"
 
-    def prepare(self, **changes: Any) -> Machine:  # noqa: ANN401 - any field of the configuration
+    def prepare(self, **changes: object) -> Machine:
         document = {
             "apiVersion": "config.nodeattest.x-k8s.io/v1alpha1",
             "kind": "KubeletAuthenticatorConfiguration",
@@ -51,7 +50,7 @@ class Machine:
         self.write("bootstrap-token", TOKEN.encode())
         return self
 
-    def challenged(self, **changes: Any) -> Machine:  # noqa: ANN401 - any field of the configuration
+    def challenged(self, **changes: object) -> Machine:
         self.folder.joinpath("secret").write_bytes(b"s" * 40)
         self.folder.joinpath("secret").chmod(0o600)
         settings = {"secretFile": str(self.folder / "secret")}
@@ -63,7 +62,7 @@ class Machine:
         path.write_bytes(data)
         path.chmod(0o600)
 
-    def info(self, version: str = "v1", **cluster: Any) -> str:  # noqa: ANN401 - any field of the cluster
+    def info(self, version: str = "v1", **cluster: object) -> str:
         ca = base64.b64encode(self.api.authority.pem).decode()
         described = {"server": self.api.url, "certificate-authority-data": ca} | cluster
         return (

@@ -99,7 +99,7 @@ class Discoverer(Joiner):
         secret.chmod(0o600)
         self.options |= {"--provider": "challenge", "--set": f"secretFile={secret}"}
 
-    def with_file(self, text: str | None = None, **user: Any) -> dict[str, str | None]:  # noqa: ANN401 - a kubeconfig's user
+    def with_file(self, text: str | None = None, **user: object) -> dict[str, str | None]:
         """Return the changes that make it discover by a file; ``user`` is the user in it."""
         if text is None:
             cluster = {

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from nodeattest_discovery.node.discovery_file import FileReference, Stored, User, malformed
 from nodeattest_discovery.tls import ClientCertificate
+from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = ["BasicCredential", "ClientCertificate", "Credential", "TokenCredential", "authorization", "of_user"]
 
@@ -81,7 +82,7 @@ def _client(certificate_pem: bytes, key_pem: bytes) -> ClientCertificate:
         key = load_pem_private_key(key_pem, password=None)
         shapes = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         belongs = key.public_key().public_bytes(*shapes) == certificate.public_key().public_bytes(*shapes)
-    except Exception as error:  # noqa: BLE001 - cryptography raises what it likes on odd certificates and keys
+    except X509_ERRORS as error:
         raise malformed("a client certificate and its key, in PEM", type(error).__name__) from None
     if not belongs:
         raise malformed("a client certificate and its key", "another's key")

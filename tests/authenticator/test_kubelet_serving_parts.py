@@ -16,7 +16,7 @@ import pytest
 from agent_cluster import Authority
 from hypothesis import given
 from hypothesis import strategies as st
-from test_parts import VirtualTime
+from test_agent_parts import VirtualTime
 
 from nodeattest_authenticator.config.settings import Settings, parse, to_json
 from nodeattest_authenticator.errors import AgentError, FailureKind
@@ -28,7 +28,7 @@ from nodeattest_authenticator.kubelet_serving.watch import State, watch
 CA = Authority().pem.decode()
 
 
-def settings(serving: Any, provider: str = "tpm") -> Settings:  # noqa: ANN401 - right or wrong
+def settings(serving: object, provider: str = "tpm") -> Settings:
     document = {
         "apiVersion": "config.nodeattest.x-k8s.io/v1alpha1",
         "kind": "KubeletAuthenticatorConfiguration",
@@ -93,7 +93,7 @@ def test_without_the_section_nothing_is_written_for_it() -> None:
         ({"file": "/etc/\0/serving.pem"}, "absolute path"),
     ],
 )
-def test_a_wrong_serving_section_is_named(section: Any, says: str) -> None:  # noqa: ANN401 - right or wrong
+def test_a_wrong_serving_section_is_named(section: object, says: str) -> None:
     with pytest.raises(FieldsError) as caught:
         settings(section)
     assert says in str(caught.value)

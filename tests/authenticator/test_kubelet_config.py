@@ -206,7 +206,7 @@ class LockedWhenRead(dict[str, Any]):
         super().__init__(shown)
         self.lock = lock
 
-    def __getitem__(self, path: str) -> Any:  # noqa: ANN401 - any object
+    def __getitem__(self, path: str) -> object:
         if path == KUBELET_CONFIG:
             fcntl.flock(self.lock, fcntl.LOCK_EX)
         return super().__getitem__(path)

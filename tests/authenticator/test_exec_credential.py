@@ -20,7 +20,7 @@ from nodeattest_authenticator.formats import exec_credential
 OURS, OTHER = Authority(), Authority("other")
 
 
-def settings(**changes: Any) -> Settings:  # noqa: ANN401 - any field
+def settings(**changes: object) -> Settings:
     document = {
         "apiVersion": "config.nodeattest.x-k8s.io/v1alpha1",
         "kind": "KubeletAuthenticatorConfiguration",
@@ -32,7 +32,7 @@ def settings(**changes: Any) -> Settings:  # noqa: ANN401 - any field
     return parse_settings(json.dumps(document | changes).encode(), hostname="host")
 
 
-def info(**cluster: Any) -> bytes:  # noqa: ANN401 - any field
+def info(**cluster: object) -> bytes:
     good = {
         "server": "https://api.example:6443",
         "certificate-authority-data": base64.b64encode(OURS.pem).decode(),
