@@ -10,13 +10,13 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_identity.issuer.documents import Documents, documents
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, verifying_key
+from nodeattest_identity.issuer.urls import default_jwks_uri
 from nodeattest_identity.publish import state as states
-from nodeattest_identity.publish.errors import ForeignIssuerError, PublishError
 from nodeattest_identity.publish.key_lifecycle import published_key_set
-from nodeattest_identity.publish.paths import default_jwks_uri
-from nodeattest_identity.publish.plan import Current, Desired, plan
+from nodeattest_identity.publish.plan import Current, plan
 from nodeattest_identity.publish.rotation import timeline
-from nodeattest_identity.publish.store import StoredObject
+from nodeattest_identity.publish.state import Desired
+from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
 
 __all__ = ["PUBLISHED", "STANDING", "TARGETS"]
 

@@ -284,7 +284,7 @@ def _check_issuer(settings: Settings) -> None:
     if base is None or place is None:
         return
     from nodeattest_identity.issuer.urls import UrlError, issuer_url
-    from nodeattest_identity.publish.errors import StoreRefusedError
+    from nodeattest_identity.publish.store import StoreRefusedError
     from nodeattest_identity.publish.store_location import parse_location
 
     try:

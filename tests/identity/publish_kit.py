@@ -10,9 +10,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_identity.issuer.keys import VerifyingKey, read_jwks, verifying_key
-from nodeattest_identity.publish.paths import default_jwks_uri
-from nodeattest_identity.publish.plan import Desired
-from nodeattest_identity.publish.state import IssuerState, parse
+from nodeattest_identity.issuer.urls import default_jwks_uri
+from nodeattest_identity.publish.state import Desired, IssuerState, parse
 from nodeattest_identity.publish.store import Store, StoredObject
 from nodeattest_identity.publish.stores.directory import DirectoryStore
 

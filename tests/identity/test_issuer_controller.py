@@ -29,8 +29,8 @@ from nodeattest_controller.runtime.ownership import Ownership
 from nodeattest_controller.runtime.periodic import ResyncConfig
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, documents
-from nodeattest_identity.publish.desired import Desired
 from nodeattest_identity.publish.publisher import publish
+from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.store_location import StoreAccess, open_store, parse_location
 from nodeattest_identity.publish.stores.directory import DirectoryStore
 from nodeattest_identity.publish.verify_public import PublicReader

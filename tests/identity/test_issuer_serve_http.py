@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from issuer_kit import LOOPBACK, ask, get, new_key, pem, running
 
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.serve.paths import issuer_paths
-from nodeattest_identity.serve.routes import RouteTable
+from nodeattest_identity.serve.routes import RouteTable, issuer_paths
 from nodeattest_identity.serve.service import matches
 from nodeattest_identity.serve.settings import CertificateFiles, FileSource, ServeSettings
 from nodeattest_serving.settings import Address, SettingsError

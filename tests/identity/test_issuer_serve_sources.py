@@ -15,9 +15,8 @@ from issuer_kit import LOOPBACK, Upstream, ask, ask_until, eventually, get, new_
 from nodeattest_identity.issuer.documents import JWKS_TYPE, documents
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.paths import issuer_paths
 from nodeattest_identity.serve.poller import PollConfig, Poller
-from nodeattest_identity.serve.routes import RouteTable
+from nodeattest_identity.serve.routes import RouteTable, issuer_paths
 from nodeattest_identity.serve.settings import ApiServerSource, FileSource, ServeSettings
 from nodeattest_identity.serve.sources import KeyFileReader, SourceError, read_api_server
 from nodeattest_kube.client import ApiClient

@@ -12,10 +12,10 @@ from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
 from nodeattest_identity.issuer.urls import UrlError
 from nodeattest_identity.publish import state as states
-from nodeattest_identity.publish.errors import ForeignIssuerError, PublishError
 from nodeattest_identity.publish.paths import STATE, object_paths
-from nodeattest_identity.publish.plan import Current, Desired, Plan, plan
-from nodeattest_identity.publish.store import StoredObject
+from nodeattest_identity.publish.plan import Current, Plan, plan
+from nodeattest_identity.publish.state import Desired
+from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
 
 JWKS, CONFIGURATION = "openid/v1/jwks", ".well-known/openid-configuration"
 

@@ -71,14 +71,14 @@ async def test_the_old_key_leaves_the_publishers_input_as_soon_as_the_new_one_si
 
 
 async def test_a_signer_that_breaks_live_tokens_is_told(tmp_path: Path) -> None:
-    assert "is not published" in plan(None, "a", now=START).troubles[0]
+    assert "is not published" in plan(None, "a", now=START).problems[0]
     state = await published(tmp_path, "a", now=START)
-    assert plan(state, "a", now=START).troubles == ()
-    assert "is not published" in plan(state, "b", now=START).troubles[0]
+    assert plan(state, "a", now=START).problems == ()
+    assert "is not published" in plan(state, "b", now=START).problems[0]
     state = await published(tmp_path, "a", "b", now=START + 10)
-    assert "younger than caches" in plan(state, "b", now=START + 20).troubles[0]
+    assert "younger than caches" in plan(state, "b", now=START + 20).problems[0]
     state = await published(tmp_path, "b", now=START + 30)
-    assert "retire time" in plan(state, "a", now=START + 40).troubles[0]
+    assert "retire time" in plan(state, "a", now=START + 40).problems[0]
 
 
 async def test_an_old_key_that_goes_before_its_last_token_is_told(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ async def test_an_old_key_that_goes_before_its_last_token_is_told(tmp_path: Path
         directory(tmp_path), replace(wanted("b"), retire_after=HOUR), clock=Clock(START + 20 + 2 * HOUR)
     )
     assert state.keys[1].settled == START + 10 + HOUR
-    told = plan(early.state, "b", now=START + 30 + 2 * HOUR).troubles
+    told = plan(early.state, "b", now=START + 30 + 2 * HOUR).problems
     assert len(told) == 1
     assert kids("a")[0] in told[0]
 

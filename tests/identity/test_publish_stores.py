@@ -19,10 +19,9 @@ from publish_kit import START, Clock, kids, wanted
 from store_kit import ACCOUNT, AZURITE_KEY, BUCKET, azurite, bucket_client, containers, moto
 
 from nodeattest_identity.issuer.keys import read_jwks
-from nodeattest_identity.publish.errors import StoreRefusedError, StoreUnavailableError, WriteConflictError
-from nodeattest_identity.publish.plan import Desired
 from nodeattest_identity.publish.publisher import publish
-from nodeattest_identity.publish.store import Store
+from nodeattest_identity.publish.state import Desired
+from nodeattest_identity.publish.store import Store, StoreRefusedError, StoreUnavailableError, WriteConflictError
 from nodeattest_identity.publish.store_location import StoreAccess, open_store, parse_location
 from nodeattest_identity.publish.stores import threads
 from nodeattest_identity.publish.stores.azure_blob import AzureBlobStore
@@ -363,8 +362,8 @@ def test_what_is_no_place_is_said(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "library", "module", "extra"),
     [
-        ("s3://bucket/a", "botocore.session", "s3", "nodeattest[aws]"),
-        ("azblob://account/c/p", "azure.identity", "azure_blob", "nodeattest[azure]"),
+        ("s3://bucket/a", "botocore.session", "s3", "the extra aws of nodeattest-cli"),
+        ("azblob://account/c/p", "azure.identity", "azure_blob", "the extra azure of nodeattest-cli"),
     ],
 )
 def test_a_library_that_is_not_installed_is_said_with_the_extra_that_brings_it(

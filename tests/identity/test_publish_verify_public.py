@@ -16,8 +16,8 @@ from publish_kit import HOUR, START, Clock, directory, key, wanted
 from store_kit import BUCKET, moto
 
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.publish.plan import Desired
 from nodeattest_identity.publish.publisher import Published, publish
+from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.stores.s3 import S3Store
 from nodeattest_identity.publish.verify_public import PublicCheck, PublicReader, PublicStatus
 from nodeattest_identity.tokens.oidc_http import HttpsFetcher

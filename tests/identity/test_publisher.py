@@ -17,10 +17,9 @@ from threading import Event
 import pytest
 from publish_kit import ISSUER, START, YEAR, Clock, Faulty, KilledError, directory, files, kids, state_of, stood, wanted
 
-from nodeattest_identity.publish.desired import Desired
-from nodeattest_identity.publish.errors import ForeignIssuerError, StoreRefusedError, WriteConflictError
 from nodeattest_identity.publish.publisher import Published, publish
-from nodeattest_identity.publish.store import StoredObject
+from nodeattest_identity.publish.state import Desired
+from nodeattest_identity.publish.store import ForeignIssuerError, StoredObject, StoreRefusedError, WriteConflictError
 from nodeattest_identity.publish.stores.directory import DirectoryStore
 
 
@@ -248,9 +247,9 @@ sys.path[:0] = sys.argv[3:]
 from pathlib import Path
 from publish_kit import Faulty, directory
 from nodeattest_identity.publish.publisher import publish
-from nodeattest_identity.publish.desired import Desired
+from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.issuer.keys import read_pem
-from nodeattest_identity.publish.paths import default_jwks_uri
+from nodeattest_identity.issuer.urls import default_jwks_uri
 def die(number, path):
     if number == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)

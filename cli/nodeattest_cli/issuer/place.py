@@ -18,7 +18,7 @@ import click
 from nodeattest_cli.connection import Connection, cluster_options
 from nodeattest_cli.errors import UserError
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_pem
-from nodeattest_identity.publish.paths import default_jwks_uri
+from nodeattest_identity.issuer.urls import default_jwks_uri
 from nodeattest_identity.publish.store import Store
 from nodeattest_identity.publish.store_location import FORMS, StoreAccess, open_store, parse_location
 from nodeattest_kube.client import ApiClient, KubeconfigError

@@ -23,12 +23,12 @@ from nodeattest_cli.output import format_table, output_option, to_json
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError, configuration_url
-from nodeattest_identity.publish.errors import PublishError, StoreUnavailableError, WriteConflictError
-from nodeattest_identity.publish.plan import Desired, Write
+from nodeattest_identity.publish.plan import Write
 from nodeattest_identity.publish.publisher import Published, dry_run
 from nodeattest_identity.publish.publisher import publish as publish_to
 from nodeattest_identity.publish.rotation import may_sign_from
-from nodeattest_identity.publish.state import IssuerState
+from nodeattest_identity.publish.state import Desired, IssuerState
+from nodeattest_identity.publish.store import PublishError, StoreUnavailableError, WriteConflictError
 from nodeattest_identity.publish.verify_public import PublicCheck, PublicReader, PublicStatus
 from nodeattest_identity.tokens.jwt import printable
 from nodeattest_kube.jsontypes import JsonObject

@@ -19,11 +19,11 @@ from nodeattest_cli.issuer.place import Place, moment, place_options, read_keys,
 from nodeattest_cli.output import output_option, to_json
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError
-from nodeattest_identity.publish.errors import ForeignIssuerError, PublishError, StoreUnavailableError
 from nodeattest_identity.publish.key_lifecycle import confirmed_state
 from nodeattest_identity.publish.paths import object_paths
 from nodeattest_identity.publish.rotation import SLACK, Status, StepName, Timeline, timeline
 from nodeattest_identity.publish.state import IssuerState, IssuerStateError, parse
+from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoreUnavailableError
 from nodeattest_identity.tokens.jwt import printable
 from nodeattest_kube.jsontypes import JsonObject
 
@@ -123,9 +123,9 @@ def rotate(
     if may is not None:
         return _may(plan, _GATES[may], signs_already=new == signer)
     click.echo(to_json(_members(plan), indent=None) if output == "json" else _table(plan))
-    for trouble in plan.troubles:
+    for trouble in plan.problems:
         click.echo(f"nodeattest: {trouble}", err=True)
-    return _BREAKS if plan.troubles else 0
+    return _BREAKS if plan.problems else 0
 
 
 def _one(path: Path) -> str:
@@ -158,8 +158,8 @@ async def _state(place: Place) -> IssuerState | None:
 def _may(plan: Timeline, name: StepName, *, signs_already: bool) -> int:
     """Answer by exit code, and say why not."""
     step = plan.step(name)
-    if plan.troubles:
-        click.echo(f"nodeattest: {plan.troubles[0]}", err=True)
+    if plan.problems:
+        click.echo(f"nodeattest: {plan.problems[0]}", err=True)
         return _NOT_YET
     if step.status is Status.DUE or (name is StepName.SIGN and signs_already):
         return 0
@@ -202,5 +202,5 @@ def _members(plan: Timeline) -> JsonObject:
         "new": plan.new,
         "old": [*plan.old],
         "steps": [*steps],
-        "troubles": [*plan.troubles],
+        "troubles": [*plan.problems],
     }

@@ -21,7 +21,7 @@ from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.issuer.urls import UrlError, issuer_url
 from nodeattest_identity.serve import app
-from nodeattest_identity.serve.paths import IssuerPaths, issuer_paths
+from nodeattest_identity.serve.routes import IssuerPaths, issuer_paths
 from nodeattest_identity.serve.settings import (
     ApiServerSource,
     CertificateFiles,

@@ -12,7 +12,15 @@ import re
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-__all__ = ["CONFIGURATION_PATH", "JWKS_PATH", "UrlError", "configuration_url", "issuer_url", "jwks_url"]
+__all__ = [
+    "CONFIGURATION_PATH",
+    "JWKS_PATH",
+    "UrlError",
+    "configuration_url",
+    "default_jwks_uri",
+    "issuer_url",
+    "jwks_url",
+]
 
 CONFIGURATION_PATH: Final = "/.well-known/openid-configuration"
 """Where the configuration stands below an issuer's own path."""
@@ -43,6 +51,11 @@ def jwks_url(text: str) -> str:
 def configuration_url(issuer: str) -> str:
     """Tell where an issuer's configuration is: a slash at the issuer's end is not doubled (OIDC Discovery §4)."""
     return issuer.removesuffix("/") + CONFIGURATION_PATH
+
+
+def default_jwks_uri(issuer: str) -> str:
+    """Return the URL of an issuer's key set unless another is set: below the issuer, at kube-apiserver's path."""
+    return issuer.removesuffix("/") + JWKS_PATH
 
 
 def _checked(text: str, allowed: re.Pattern[str], expected: str) -> str:

@@ -1,1 +1,1 @@
-"""Keeping an issuer's documents in a public place: stores, publication, read-back and rotation of keys."""
+"""Publishes an issuer's documents to a store: plan, conditional writes, check of the public URL, key rotation."""

@@ -1,7 +1,8 @@
-"""Which keys stay in the key set, which come and which go, and what people are told of each. Pure.
+"""Decides for each key whether it stays in the key set, is added or is removed, with notes for the operator. Pure.
 
-Promises: a key that nobody wants stays only if the state and the key set agree on it, byte for byte, and at most for
-the longest life of a token; it is told of each time. A key set that is gone or spoilt is made anew from the state.
+Promises: a key that is not desired stays only if state object and key set agree on it, byte for byte, and at most for
+the longest lifetime of a token; there is a note about it each time. A lost or damaged key set is restored from the
+state object.
 Leaves to others: writing (``plan``).
 """
 
@@ -13,61 +14,59 @@ from typing import Final
 
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks
-from nodeattest_identity.publish.desired import DAY, RETIRE_AFTER, Desired
-from nodeattest_identity.publish.errors import PublishError
-from nodeattest_identity.publish.state import IssuerState, KeyRecord
-from nodeattest_identity.publish.store import StoredObject
+from nodeattest_identity.publish.state import DAY, RETIRE_AFTER, Desired, IssuerState, KeyRecord
+from nodeattest_identity.publish.store import PublishError, StoredObject
 from nodeattest_identity.tokens.jwt import printable
 
 __all__ = ["KeyChanges", "PublishedKeySet", "check_clock", "confirmed_state", "decide_keys", "published_key_set"]
 
-_CLOCKS: Final = DAY
-"""Seconds by which clocks of publishers may differ before one shortens what another promised, or is told."""
+_CLOCK_TOLERANCE: Final = DAY
+"""Seconds by which clocks of publishers may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedKeySet:
-    """What the key set there holds."""
+    """The key set in the store."""
 
     keys: tuple[VerifyingKey, ...] | None
-    """None: it is gone, or cannot be read."""
-    spoilt: bool = False
+    """None: missing or invalid."""
+    invalid: bool = False
 
     def may_hold(self, key: VerifyingKey) -> bool:
-        """Whether this very key may stand there; in a set that cannot be read it may."""
+        """Whether this key may be in the set; in a missing or invalid set it may."""
         return self.keys is None or any(each.kid == key.kid and each.spki == key.spki for each in self.keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyChanges:
-    """What becomes of each key."""
+    """The decision on each key."""
 
     kept: tuple[KeyRecord, ...]
     """In the order of the key set."""
     removed: tuple[KeyRecord, ...]
     notes: tuple[str, ...]
-    """For people."""
+    """For the operator."""
     unknown: frozenset[str]
-    """Names of keys that are to be dropped, and that neither the state nor the key set has."""
+    """Ids of keys to remove that neither state object nor key set has."""
 
 
 def published_key_set(jwks: StoredObject | None) -> PublishedKeySet:
-    """Read the key set there; never raises."""
+    """Parse the stored key set; never raises."""
     if jwks is None:
         return PublishedKeySet(keys=None)
     try:
         return PublishedKeySet(keys=read_jwks(jwks.body))
     except KeysError:
-        return PublishedKeySet(keys=None, spoilt=True)
+        return PublishedKeySet(keys=None, invalid=True)
 
 
 def decide_keys(before: IssuerState, desired: Desired, published: PublishedKeySet, now: int) -> KeyChanges:
     """Decide on each key; raises ``KeysError`` and ``PublishError``.
 
-    1. What may not be. 2. Wanted keys stay, and settle anew where caches may lack them. 3. Of the others one that the
-    state names and a sound key set lacks is not ours: somebody wrote into one of the two. Only while a change is under
-    way, or after the key set was lost, is it ours. 4. What else nobody wants stays for its time. 5. What else stands
-    there goes.
+    1. Refuse contradictions. 2. Desired keys stay, and settle again if caches may lack them. 3. A key of the state
+    object that a valid key set lacks was not published by us: somebody else wrote one of the two. Exceptions: a change
+    is in progress, or the key set was lost. 4. Other keys that are not desired stay until their retire time. 5. Every
+    other key in the key set is removed.
     """
     # 1
     keys = documents(desired.issuer, desired.jwks_uri, desired.keys).keys
@@ -102,24 +101,24 @@ def decide_keys(before: IssuerState, desired: Desired, published: PublishedKeySe
     return KeyChanges(
         kept=tuple(kept),
         removed=tuple(removed),
-        notes=(*notes, *_strangers(names, known, published)),
+        notes=(*notes, *_foreign_keys(names, known, published)),
         unknown=desired.revoked - known.keys() - {key.kid for key in published.keys or ()},
     )
 
 
 def confirmed_state(state: IssuerState, jwks: StoredObject | None) -> IssuerState:
-    """Give what the state says as far as the key set bears it out: what is not in it is not published."""
+    """Return the state as far as the key set confirms it: a key that is not in the set is not published."""
     published = published_key_set(jwks)
     unseen = replace(published, keys=published.keys or ())
     return replace(state, keys=tuple(_seen(record, unseen) for record in state.keys))
 
 
 def check_clock(before: IssuerState, now: int) -> None:
-    """Refuse to count by a clock that is far behind; raises ``PublishError``.
+    """Refuse a clock that is far behind; raises ``PublishError``.
 
-    By it a key would seem to have been published long ago, and old keys would go while tokens by them live.
+    By it old keys would be removed while tokens by them live.
     """
-    if before.changed is not None and before.changed > now + _CLOCKS:
+    if before.changed is not None and before.changed > now + _CLOCK_TOLERANCE:
         raise PublishError(
             f"expected a clock that is past the last change of the documents, {_moment(before.changed)}, got "
             f"{_moment(now)}: set this machine's clock; if it is right and the state is wrong, remove the state and "
@@ -137,17 +136,17 @@ def _check(keys: tuple[VerifyingKey, ...], known: dict[str, KeyRecord], desired:
 
 
 def _seen(record: KeyRecord, published: PublishedKeySet) -> KeyRecord:
-    """Take back what the state says of a key that the key set lacks: caches may hold that set, so it settles anew."""
+    """Reset the times of a key that the key set lacks: caches may hold that set, so the key settles again."""
     return record if published.may_hold(record.key) else replace(record, published=None, settled=None)
 
 
 def _retire(record: KeyRecord, desired: Desired, now: int) -> int:
-    """Tell until when a key stays that nobody wants: whoever wrote the state may have written any time."""
+    """Return until when a key stays that is not desired; the state object may hold any time."""
     if record.key.kid in desired.revoked:
         return now if record.retire is None else min(record.retire, now)  # in the state first, so that it stays away
     if record.retire is None:
         return now + desired.retire_after
-    return min(record.retire, now + max(desired.retire_after, RETIRE_AFTER) + _CLOCKS)
+    return min(record.retire, now + max(desired.retire_after, RETIRE_AFTER) + _CLOCK_TOLERANCE)
 
 
 def _stays(kid: str, retire: int) -> str:
@@ -157,9 +156,9 @@ def _stays(kid: str, retire: int) -> str:
     )
 
 
-def _strangers(names: set[str], known: dict[str, KeyRecord], published: PublishedKeySet) -> list[str]:
-    """Tell of keys that somebody else put into the key set: they go, for our state knows every key of ours."""
-    if published.spoilt:
+def _foreign_keys(names: set[str], known: dict[str, KeyRecord], published: PublishedKeySet) -> list[str]:
+    """Return notes on keys that somebody else wrote: they are removed, as our state has all our keys."""
+    if published.invalid:
         return ["! the key set there is none: it is made anew"]
     return [
         f"! {printable(key.kid)}: stood there, and none of ours put it there: goes"

@@ -1,7 +1,7 @@
-"""Where an issuer's objects stand below the place that its URL leads to. Pure.
+"""Paths of an issuer's objects below the location that its URL leads to. Pure.
 
 Promises: relative paths of plain segments, so that a document's text cannot name an object elsewhere.
-Source: OpenID Connect Discovery 1.0 §4 (the configuration's place is fixed; the key set's is what it says).
+Source: OpenID Connect Discovery 1.0 §4 (the configuration's path is fixed; it names the key set's URL).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 
 from nodeattest_identity.issuer.urls import CONFIGURATION_PATH, JWKS_PATH, UrlError, issuer_url, jwks_url
 
-__all__ = ["CONFIGURATION", "STATE", "ObjectPaths", "default_jwks_uri", "object_paths"]
+__all__ = ["CONFIGURATION", "STATE", "ObjectPaths", "object_paths"]
 
 CONFIGURATION: Final = CONFIGURATION_PATH.removeprefix("/")
 STATE: Final = ".nodeattest/issuer-state.json"
-"""Since when each key stands there and until when it stays. Public keys and times: no secret."""
+"""The state object: public keys and times, no secret."""
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
 
 
@@ -29,16 +29,11 @@ class ObjectPaths:
     state: str = STATE
 
 
-def default_jwks_uri(issuer: str) -> str:
-    """Put the key set below the issuer, at kube-apiserver's own path."""
-    return issuer.removesuffix("/") + JWKS_PATH
-
-
 def object_paths(issuer: str, jwks_uri: str) -> ObjectPaths:
-    """Tell where the objects go; raises ``UrlError``.
+    """Return the paths of the objects; raises ``UrlError``.
 
-    A key set below the issuer is stored where its URL leads to, such as ``keys.json``. One elsewhere is stored at
-    kube-apiserver's path, and whoever serves that URL takes it from there; reading back tells whether that works.
+    A key set below the issuer is stored where its URL leads to, such as ``keys.json``. A key set elsewhere is stored at
+    kube-apiserver's path, from where the server of that URL takes it; the check of the public URL shows that.
     """
     root = issuer_url(issuer).removesuffix("/") + "/"
     jwks_url(jwks_uri)

@@ -1,17 +1,17 @@
-"""What is to be written next, from what stands in a place and what is wanted there. Pure.
+"""Plans the next writes from the current objects and the desired documents. Pure.
 
-Promises, of the writes of one plan done in their order and cut off anywhere:
-1. Every key that stood in the key set before and has not reached its retire time stands in it after; so tokens verify
-   at every instant. The key set comes before the configuration, whose algorithms it must already satisfy.
-2. The state says that a change is under way before it begins, so that of two publishers one loses its race before
-   either has written a document, and a run that was killed is finished by the next.
-3. A key that nobody wants is published only while the state and the key set agree on it, for a bounded time, and is
-   told of each time.
-4. A time in the state is never before the event: keys count as published when they are seen in the key set that is
-   wanted, in a plan after the one that writes it.
-5. What is not ours is left alone (``ForeignIssuerError``). Nothing is planned where everything is as it should be.
-Leaves to others: each key's fate (``sorting``); reading and writing (``publisher``); whether the public sees it
-(``readback``).
+Promises, for the writes of one plan in their order and interrupted anywhere:
+1. Every key that was in the key set and has not reached its retire time stays in it, so tokens verify at every instant.
+   The key set is written before the configuration, whose algorithms it must already satisfy.
+2. The state object announces a change before it begins: of two publishers one gets a write conflict before either has
+   written a document, and the next run finishes what a killed run began.
+3. A key that is not desired is published only while state object and key set agree on it, and for a bounded time; each
+   plan has a note about it.
+4. A time in the state is never before the event: keys count as published when they are seen in the desired key set, by
+   a plan after the one that writes it.
+5. Documents of others are not touched (``ForeignIssuerError``). Nothing is planned if everything is as desired.
+Leaves to others: the lifecycle of each key (``key_lifecycle``), reading and writing (``publisher``), the public URL
+(``verify_public``).
 Source: companion proposal 002; Kubernetes pkg/serviceaccount/jwt.go (legacy tokens live for up to a year and an hour).
 """
 
@@ -30,14 +30,20 @@ from nodeattest_identity.issuer.documents import (
     parse_configuration,
 )
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
-from nodeattest_identity.publish.desired import DAY, RETIRE_AFTER, Desired
-from nodeattest_identity.publish.errors import ForeignIssuerError
 from nodeattest_identity.publish.key_lifecycle import check_clock, decide_keys, published_key_set
 from nodeattest_identity.publish.paths import object_paths
-from nodeattest_identity.publish.state import IssuerState, IssuerStateError, KeyRecord, encode, parse
-from nodeattest_identity.publish.store import StoredObject
+from nodeattest_identity.publish.state import (
+    DAY,
+    Desired,
+    IssuerState,
+    IssuerStateError,
+    KeyRecord,
+    encode,
+    parse,
+)
+from nodeattest_identity.publish.store import ForeignIssuerError, StoredObject
 
-__all__ = ["DAY", "RETIRE_AFTER", "Current", "Desired", "Plan", "Write", "cache_control", "plan"]
+__all__ = ["Current", "Plan", "Write", "cache_control", "plan"]
 
 _STATE_TYPE: Final = "application/json"
 _UNCACHED: Final = "no-store"
@@ -45,7 +51,7 @@ _UNCACHED: Final = "no-store"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Current:
-    """What stands in the place."""
+    """The objects in the store."""
 
     state: StoredObject | None = None
     jwks: StoredObject | None = None
@@ -54,7 +60,7 @@ class Current:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One object to write, if it still is that version."""
+    """A conditional write of one object."""
 
     path: str
     body: bytes = field(repr=False)
@@ -66,36 +72,36 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to write, in this order, and what will then be public."""
+    """The writes in their order, and the result."""
 
     writes: tuple[Write, ...]
     documents: Documents
     state: IssuerState
-    """As it is once the writes are done."""
+    """The state after the writes."""
     notes: tuple[str, ...]
-    """What happens to which key, for people."""
+    """What happens to which key, for the operator."""
     unknown: frozenset[str]
-    """Names of keys that are to be dropped, and that nothing there has."""
+    """Ids of keys to remove that neither state object nor key set has."""
 
 
 def cache_control(max_age: int) -> str:
-    """Write the header as kube-apiserver does."""
+    """Return the header value as kube-apiserver writes it."""
     return f"public, max-age={max_age}"
 
 
 def plan(current: Current, desired: Desired, now: int) -> Plan:
     """Plan the next writes; raises ``ForeignIssuerError``, ``PublishError``, ``KeysError`` and ``UrlError``.
 
-    1. What stands there is ours, or adopted, and no later than now. 2. Which keys stay, come and go. 3. What differs.
-    4. The state first where anything differs, then the key set, then the configuration.
+    1. The objects are ours, or adopted, and not of the future. 2. Decide on each key. 3. Compare the documents.
+    4. Write the state object first if a document differs, then the key set, then the configuration.
     """
     place = object_paths(desired.issuer, desired.jwks_uri)
     # 1
     before = _ours(current, desired, now)
     check_clock(before, now)
     # 2
-    there = published_key_set(current.jwks)
-    changes = decide_keys(before, desired, there, now)
+    key_set = published_key_set(current.jwks)
+    changes = decide_keys(before, desired, key_set, now)
     made = documents(desired.issuer, desired.jwks_uri, [record.key for record in changes.kept])
     # 3
     public = cache_control(desired.max_age)
@@ -105,10 +111,12 @@ def plan(current: Current, desired: Desired, now: int) -> Plan:
     ]
     # 4
     if late:
-        lasting = tuple(record for record in changes.removed if current.jwks is not None and there.may_hold(record.key))
-        state = _under_way(before, desired, (*changes.kept, *lasting), stood=current.jwks is not None)
+        lasting = tuple(
+            record for record in changes.removed if current.jwks is not None and key_set.may_hold(record.key)
+        )
+        state = _in_progress(before, desired, (*changes.kept, *lasting), stood=current.jwks is not None)
     else:
-        state = _arrived(before, desired, changes.kept, now)
+        state = _finished(before, desired, changes.kept, now)
     early = _differing(current.state, place.state, encode(state), _STATE_TYPE, _UNCACHED)
     return Plan(
         writes=(*early, *late),
@@ -120,20 +128,22 @@ def plan(current: Current, desired: Desired, now: int) -> Plan:
 
 
 def _ours(current: Current, desired: Desired, now: int) -> IssuerState:
-    """Tell what was published before; raises ``ForeignIssuerError``.
+    """Return the published state; raises ``ForeignIssuerError``.
 
-    1. A configuration of another issuer is never overwritten. 2. A state of another issuer or owner neither.
-    3. Documents without a state are ours only if that is said, and if they can be read.
+    1. A configuration of another issuer is never overwritten. 2. Nor is a state object of another issuer or owner.
+    3. Documents without a state object are adopted only on request, and only if they can be parsed.
     """
     # 1
-    said = None
+    found_issuer = None
     if current.configuration is not None:
         try:
-            said = parse_configuration(current.configuration.body).issuer
+            found_issuer = parse_configuration(current.configuration.body).issuer
         except DocumentError:
-            said = ""
-        if said not in {"", desired.issuer}:
-            raise ForeignIssuerError(f"the configuration there is of the issuer {said!a}, not of {desired.issuer}")
+            found_issuer = ""
+        if found_issuer not in {"", desired.issuer}:
+            raise ForeignIssuerError(
+                f"the configuration there is of the issuer {found_issuer!a}, not of {desired.issuer}"
+            )
     # 2
     state = _state(current, desired)
     if state is not None:
@@ -154,7 +164,7 @@ def _ours(current: Current, desired: Desired, now: int) -> IssuerState:
             "documents stand there without our mark (.nodeattest/issuer-state.json); if they are this issuer's, say "
             "--adopt: all keys in them stay for --retire-after"
         )
-    if said == "":
+    if found_issuer == "":
         raise ForeignIssuerError(
             "the configuration there cannot be read, so nobody can tell whose it is: remove it first"
         )
@@ -162,7 +172,7 @@ def _ours(current: Current, desired: Desired, now: int) -> IssuerState:
 
 
 def _state(current: Current, desired: Desired) -> IssuerState | None:
-    """Read our mark; a spoilt one is none, where documents are adopted."""
+    """Parse the state object; when documents are adopted an invalid one counts as none."""
     if current.state is None:
         return None
     try:
@@ -177,7 +187,7 @@ def _state(current: Current, desired: Desired) -> IssuerState | None:
 
 
 def _adopted(jwks: StoredObject | None) -> tuple[KeyRecord, ...]:
-    """Take over every key of a set that bears no mark."""
+    """Take over every key of a key set without a state object."""
     if jwks is None:
         return ()
     try:
@@ -187,7 +197,7 @@ def _adopted(jwks: StoredObject | None) -> tuple[KeyRecord, ...]:
 
 
 def _differing(current: StoredObject | None, path: str, body: bytes, content_type: str, cached: str) -> Iterable[Write]:
-    """Write an object unless it stands there already, with its headers where the store keeps them."""
+    """Write an object unless its bytes, and its headers if the store has any, are as desired."""
     if current is None:
         yield Write(path=path, body=body, content_type=content_type, cache_control=cached, version=None, why="missing")
         return
@@ -202,8 +212,8 @@ def _differing(current: StoredObject | None, path: str, body: bytes, content_typ
         )
 
 
-def _under_way(before: IssuerState, desired: Desired, records: tuple[KeyRecord, ...], *, stood: bool) -> IssuerState:
-    """Say that the documents are being changed; whoever loses the race for this write has written nothing."""
+def _in_progress(before: IssuerState, desired: Desired, records: tuple[KeyRecord, ...], *, stood: bool) -> IssuerState:
+    """Return the state of a change in progress; whoever loses the conflict on this write has written nothing."""
     return IssuerState(
         issuer=desired.issuer,
         jwks_uri=desired.jwks_uri,
@@ -216,11 +226,11 @@ def _under_way(before: IssuerState, desired: Desired, records: tuple[KeyRecord, 
     )
 
 
-def _arrived(before: IssuerState, desired: Desired, records: Iterable[KeyRecord], now: int) -> IssuerState:
-    """Say since when the documents are what they should be, and from when on new keys may sign.
+def _finished(before: IssuerState, desired: Desired, records: Iterable[KeyRecord], now: int) -> IssuerState:
+    """Return the state of a finished change: since when it is published, and from when on new keys may sign.
 
-    A key that came with the first key set may sign at once: nobody can hold an older one. For any other, whoever asked
-    a moment before holds the older set for as long as it was told to.
+    A key of the first key set may sign at once: no cache can hold an older set. Before any other key signs, caches of
+    the older set must have expired.
     """
     held_until = (
         before.held_until if before.max_age <= desired.max_age else max(before.held_until, now + before.max_age)

@@ -1,8 +1,8 @@
-"""Making a place hold what is wanted: read, plan, write, until there is nothing left to write.
+"""Publishes: reads the store, plans, writes, until nothing is left to write.
 
-Promises: what stands there already is not written; whatever instant it is killed at, tokens verify and the next run
-finishes; a race that is lost is read and judged anew. It ends, also where a place never holds what was written into it.
-Leaves to others: what to write (``plan``), whether the public sees it (``readback``).
+Promises: objects that are as desired are not written. At whatever instant it is killed, tokens verify and the next run
+finishes. After a write conflict it reads and plans again. It ends, even if a store never keeps what is written.
+Leaves to others: what to write (``plan``), the public URL (``verify_public``).
 """
 
 from __future__ import annotations
@@ -14,42 +14,41 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_identity.issuer.documents import Documents
-from nodeattest_identity.publish.errors import StoreRefusedError, WriteConflictError
 from nodeattest_identity.publish.paths import object_paths
-from nodeattest_identity.publish.plan import Current, Desired, Plan, Write, plan
-from nodeattest_identity.publish.state import IssuerState
-from nodeattest_identity.publish.store import Store
+from nodeattest_identity.publish.plan import Current, Plan, Write, plan
+from nodeattest_identity.publish.state import Desired, IssuerState
+from nodeattest_identity.publish.store import Store, StoreRefusedError, WriteConflictError
 
 __all__ = ["Published", "dry_run", "publish", "read_current"]
 
-_ROUNDS: Final = 16
-"""Three without others: write the documents, write their time, see that nothing is left. Lost races take one each."""
-_READINGS: Final = 8
-_LONGEST_PAUSE: Final = 2.0
+_ATTEMPTS: Final = 16
+"""Three without conflicts: write the documents, write their time, see that nothing is left. A conflict takes one."""
+_READ_ATTEMPTS: Final = 8
+_MAX_PAUSE: Final = 2.0
 """Seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What stands in the place now."""
+    """The result of a run."""
 
     documents: Documents
     state: IssuerState
     writes: tuple[Write, ...]
-    """What this run wrote; empty where all was there."""
+    """Writes of this run; empty if everything was as desired."""
     notes: tuple[str, ...]
     unknown: frozenset[str]
-    """Names of keys that were to be dropped, and that this run never saw."""
+    """Ids of keys to remove that this run never saw."""
 
 
 async def read_current(store: Store, desired: Desired) -> Current:
-    """Read what stands there, all as it was at one moment: the key set is the same before and after the state.
+    """Read a consistent snapshot: the key set is the same before and after the state object was read.
 
-    Else a key that another run publishes meanwhile would be one that the state names and the key set lacks. Raises
-    ``WriteConflictError`` where it changes each time.
+    Otherwise a key that another run publishes meanwhile would be in the state object and missing in the key set.
+    Raises ``WriteConflictError`` if it changes each time.
     """
     place = object_paths(desired.issuer, desired.jwks_uri)
-    for _ in range(_READINGS):
+    for _ in range(_READ_ATTEMPTS):
         configuration = await store.read(place.configuration)
         jwks = await store.read(place.jwks)
         state = await store.read(place.state)
@@ -63,24 +62,28 @@ async def dry_run(store: Store, desired: Desired, *, clock: Callable[[], float])
     return plan(await read_current(store, desired), desired, int(clock()))
 
 
-async def _some_time(races: int) -> None:
-    """Wait longer after each lost race, and not as long as the one that it was lost to."""
-    await asyncio.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.05 * 2**races)))  # noqa: S311 - no secret
+async def _random_pause(conflicts: int) -> None:
+    """Wait for a random time that grows with each conflict."""
+    await asyncio.sleep(random.SystemRandom().uniform(0, min(_MAX_PAUSE, 0.05 * 2**conflicts)))
 
 
 async def publish(
-    store: Store, desired: Desired, *, clock: Callable[[], float], pause: Callable[[int], Awaitable[None]] = _some_time
+    store: Store,
+    desired: Desired,
+    *,
+    clock: Callable[[], float],
+    pause: Callable[[int], Awaitable[None]] = _random_pause,
 ) -> Published:
-    """Make the place hold what is wanted; ``clock`` gives seconds since the epoch, ``pause`` waits after a lost race.
+    """Publish the desired documents; ``clock`` returns seconds since the epoch, ``pause`` waits after a conflict.
 
     Raises ``PublishError``, ``KeysError`` and ``UrlError``.
     """
     written: list[Write] = []
     notes: dict[str, None] = {}
-    lost: WriteConflictError | None = None
-    races = 0
+    conflict: WriteConflictError | None = None
+    conflicts = 0
     unknown = desired.revoked
-    for _ in range(_ROUNDS):
+    for _ in range(_ATTEMPTS):
         plan_now = await dry_run(store, desired, clock=clock)
         notes |= dict.fromkeys(plan_now.notes)
         unknown &= plan_now.unknown
@@ -94,10 +97,10 @@ async def publish(
             )
         try:
             written += await _write(store, plan_now)
-        except WriteConflictError as race:
-            lost, races = race, races + 1
-            await pause(races)
-    raise lost or _unholdable(store, await dry_run(store, desired, clock=clock))
+        except WriteConflictError as error:
+            conflict, conflicts = error, conflicts + 1
+            await pause(conflicts)
+    raise conflict or _not_kept(store, await dry_run(store, desired, clock=clock))
 
 
 async def _write(store: Store, plan_now: Plan) -> tuple[Write, ...]:
@@ -112,8 +115,8 @@ async def _write(store: Store, plan_now: Plan) -> tuple[Write, ...]:
     return plan_now.writes
 
 
-def _unholdable(store: Store, plan_now: Plan) -> StoreRefusedError:
-    """Tell what the place does not keep, however often it is written."""
+def _not_kept(store: Store, plan_now: Plan) -> StoreRefusedError:
+    """Name what the store does not keep, however often it is written."""
     lost = ", ".join(f"{write.path} {write.why}" for write in plan_now.writes)
     return StoreRefusedError(
         f"{store.name}: expected to read what was written, got otherwise each time ({lost}); a place that changes "

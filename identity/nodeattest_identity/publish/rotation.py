@@ -1,11 +1,11 @@
-"""Which step of a key's rotation is due, when the next ones may come, and what would break a live token. Pure.
+"""The steps of a key rotation: which is due, when the next may come, and what would break live tokens. Pure.
 
     make → publish the new key beside the old → wait until no cache lacks it → sign with it
          → keep the old until its last token has expired → retire
 
-Promises: ``sign`` is never due before every cache that obeys us holds the new key, ``retire`` never before the longest
-token life after the old one was taken out of use. Times of steps to come are the earliest, if each is done when due.
-Leaves to others: doing it. Which key signs is the caller's to say: only the API servers know.
+Promises: ``sign`` is never due before every compliant cache holds the new key, ``retire`` never before the longest
+token lifetime after the old key stopped signing. Times of later steps are the earliest possible ones.
+Leaves to others: doing it. The caller says which key signs: only the API servers know.
 Source: kube-apiserver --service-account-key-file ("may be specified multiple times"; all verify),
 --service-account-signing-key-file (one signs); kube-controller-manager --service-account-private-key-file (signs legacy
 tokens); Kubernetes pkg/serviceaccount/jwt.go (a new key is published before it signs); kubernetes/kubernetes#20165.
@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_identity.publish.plan import RETIRE_AFTER
-from nodeattest_identity.publish.state import IssuerState, KeyRecord
+from nodeattest_identity.publish.state import RETIRE_AFTER, IssuerState, KeyRecord
 from nodeattest_identity.tokens.jwt import printable
 
 __all__ = ["SLACK", "Status", "Step", "StepName", "Timeline", "may_sign_from", "timeline"]
@@ -40,12 +39,12 @@ class StepName(StrEnum):
 
 
 class Status(StrEnum):
-    """Where a step is."""
+    """The status of a step."""
 
     DONE = "done"
     DUE = "due"
     WAITING = "waiting"
-    """Nothing to do until its time has come."""
+    """Nothing to do until its time."""
     LATER = "later"
 
 
@@ -56,25 +55,25 @@ class Step:
     name: StepName
     status: Status
     at: int | None
-    """Done: when, where that is known. Waiting: until when. Due and later: from when on at the earliest."""
+    """Done: when, if known. Waiting: until when. Due and later: the earliest time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A rotation as it stands."""
+    """The state of a rotation."""
 
     steps: tuple[Step, ...]
     signer: str
-    """Name of the key that signs now."""
+    """Id of the key that signs now."""
     new: str | None
-    """Name of the key that is to sign next."""
+    """Id of the key that signs next."""
     old: tuple[str, ...]
-    """Names of the keys whose last tokens are waited for."""
-    troubles: tuple[str, ...]
-    """What breaks live tokens as it stands now; nothing else may be done before that is put right."""
+    """Ids of the keys whose last tokens have not expired."""
+    problems: tuple[str, ...]
+    """What breaks live tokens now; fix it before anything else."""
 
     def step(self, name: StepName) -> Step:
-        """Give one step."""
+        """Return one step."""
         return next(step for step in self.steps if step.name is name)
 
 
@@ -87,11 +86,11 @@ def timeline(
     slack: int = SLACK,
     token_life: int = RETIRE_AFTER,
 ) -> Timeline:
-    """Tell the steps; ``new`` is the name of the next key, which is found where it was published after the signer's."""
+    """Return the steps; ``new`` is the id of the next key, found by itself if it was published after the signer's."""
     records = {record.key.kid: record for record in (state.keys if state is not None else ())}
     new = _next(records, signer) if new is None or new == signer else new
     old = tuple(kid for kid in records if kid not in {signer, new})
-    troubles = (*_troubles(records, signer, now), *_too_early(records, old, signer, now, token_life))
+    problems = (*_signer_problems(records, signer, now), *_too_early(records, old, signer, now, token_life))
     if new is None and old:
         steps = _after_switch([records[kid] for kid in old], now, token_life)
     else:
@@ -100,13 +99,13 @@ def timeline(
         if ready is None:
             ready = now + (state.max_age if state is not None else 0) + slack
         steps = _before_switch(record, new, now, ready, token_life)
-    return Timeline(steps=tuple(steps), signer=signer, new=new, old=old, troubles=troubles)
+    return Timeline(steps=tuple(steps), signer=signer, new=new, old=old, problems=problems)
 
 
 def may_sign_from(record: KeyRecord, slack: int = SLACK) -> int | None:
-    """Tell from when on a key may sign; None: it is not published yet.
+    """Return from when on a key may sign; None: not published yet.
 
-    One that came with the first key set may at once: no cache and no library can hold an older set.
+    A key of the first key set may sign at once: no cache and no library can hold an older set.
     """
     if record.settled is None or record.settled == record.published:
         return record.settled
@@ -114,7 +113,7 @@ def may_sign_from(record: KeyRecord, slack: int = SLACK) -> int | None:
 
 
 def _next(records: dict[str, KeyRecord], signer: str) -> str | None:
-    """Find the wanted key that came last, after the one that signs: it settles later, also in the same second."""
+    """Find the newest desired key that settles after the signing key."""
     signing = records.get(signer)
     if signing is None or signing.settled is None:
         return None
@@ -126,8 +125,8 @@ def _next(records: dict[str, KeyRecord], signer: str) -> str | None:
     return max(later)[1] if later else None
 
 
-def _troubles(records: dict[str, KeyRecord], signer: str, now: int) -> list[str]:
-    """Tell what is wrong with the key that signs."""
+def _signer_problems(records: dict[str, KeyRecord], signer: str, now: int) -> list[str]:
+    """Problems of the signing key."""
     record = records.get(signer)
     if record is None or record.published is None:
         return [f"{signer} signs and is not published: nobody can verify its tokens; publish it now"]
@@ -141,7 +140,7 @@ def _troubles(records: dict[str, KeyRecord], signer: str, now: int) -> list[str]
 
 
 def _too_early(records: dict[str, KeyRecord], old: Sequence[str], signer: str, now: int, token_life: int) -> list[str]:
-    """Tell which old keys are to go while tokens by them may live: they signed until the signer could, or longer."""
+    """Old keys that are removed while tokens by them may live: they signed until the signer could, or longer."""
     signing = records.get(signer)
     since = signing.settled if signing is not None and signing.settled is not None else now
     early = [kid for kid in old if (retire := records[kid].retire) is not None and retire < since + token_life]
@@ -152,7 +151,7 @@ def _too_early(records: dict[str, KeyRecord], old: Sequence[str], signer: str, n
 
 
 def _before_switch(record: KeyRecord | None, new: str | None, now: int, ready: int, token_life: int) -> list[Step]:
-    """Tell the steps until the new key signs, which it may from ``ready`` on."""
+    """Return the steps until the new key signs, which it may from ``ready`` on."""
     published = record.published if record is not None else None
     waiting = Status.LATER if published is None else Status.DONE if ready <= now else Status.WAITING
     made = Step(name=StepName.MAKE, status=Status.DUE if new is None else Status.DONE, at=now if new is None else None)
@@ -169,7 +168,7 @@ def _before_switch(record: KeyRecord | None, new: str | None, now: int, ready: i
 
 
 def _after_switch(old: list[KeyRecord], now: int, token_life: int) -> list[Step]:
-    """Tell the steps after the new key signs: old ones are taken out of publish's input, then waited for."""
+    """Return the steps after the switch: old keys are removed from the input of publish, then expire."""
     done = [Step(name=name, status=Status.DONE, at=None) for name in list(StepName)[:4]]
     until = max(now + token_life if record.retire is None else record.retire for record in old)
     desired = any(record.retire is None for record in old)

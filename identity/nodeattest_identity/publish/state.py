@@ -1,9 +1,9 @@
-"""What was published when: one object of ours beside the documents, which also marks them as ours. Pure.
+"""The desired documents of an issuer, and the state object: what was published, and since when. Pure.
 
-Promises: any bytes give an ``IssuerState`` or ``IssuerStateError``; what is written is read as the same value. No
-private member can stand in it. A key's own bytes stand in it too, so that a key set that was spoilt is made anew from
-it.
-Leaves to others: what follows from it (``plan``).
+The state object stands beside the documents and marks them as ours.
+Promises: any bytes give an ``IssuerState`` or ``IssuerStateError``; encoding and parsing are inverse. No private key
+can stand in it. It holds the published keys too, so that a damaged key set can be restored from it.
+Leaves to others: decisions (``plan``).
 """
 
 from __future__ import annotations
@@ -12,12 +12,37 @@ import json
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_identity.issuer.documents import documents
+from nodeattest_identity.issuer.documents import MAX_AGE, documents
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks
 from nodeattest_identity.issuer.urls import UrlError
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
 
-__all__ = ["IssuerState", "IssuerStateError", "KeyRecord", "encode", "parse"]
+__all__ = ["DAY", "RETIRE_AFTER", "Desired", "IssuerState", "IssuerStateError", "KeyRecord", "encode", "parse"]
+
+RETIRE_AFTER: Final = 8761 * 3600
+"""Seconds that a key stays published after its removal: the longest lifetime of a service account token, a year and
+an hour."""
+DAY: Final = 24 * 3600
+"""Seconds; how long caches are assumed to hold an adopted key set of unknown max-age."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """The documents as they should be published."""
+
+    issuer: str
+    jwks_uri: str
+    keys: tuple[VerifyingKey, ...]
+    owner: str = "nodeattest"
+    """Owner of the documents: two clusters that share a location by mistake must not accept each other's tokens."""
+    max_age: int = MAX_AGE
+    """Seconds that caches may hold the documents."""
+    retire_after: int = RETIRE_AFTER
+    adopt: bool = False
+    """Take over documents of this issuer that have no state object; all their keys stay."""
+    revoked: frozenset[str] = frozenset()
+    """Ids of keys that are removed at once, even if tokens by them still live: they leaked."""
+
 
 FORMAT: Final = "nodeattest/issuer-state/v1"
 MAX_SIZE: Final = 1 << 20
@@ -28,24 +53,24 @@ _MEMBERS: Final = frozenset(
     {"format", "issuer", "jwks_uri", "owner", "max_age", "held_until", "replaced", "changed", "jwks", "keys"}
 )
 _TIMES: Final = frozenset({"kid", "published", "settled", "retire"})
-_LONGEST_TEXT: Final = 2048
+_MAX_TEXT: Final = 2048
 
 
 class IssuerStateError(ValueError):
-    """An object that is no state of ours; says what was expected."""
+    """Not a valid state object; says what was expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRecord:
-    """One key that is published, is about to be, or is about to go."""
+    """A key that is published, is about to be, or is about to be removed."""
 
     key: VerifyingKey
     published: int | None = None
-    """Since when it surely stands in the key set, seconds since the epoch; None: not seen there yet."""
+    """Since when it is known to be in the key set, seconds since the epoch; None: not seen there yet."""
     settled: int | None = None
-    """From when on no cache that obeys us holds a key set without it: from then on it may sign."""
+    """From when on no compliant cache holds a key set without it: from then on it may sign."""
     retire: int | None = None
-    """Until when it stays although nobody wants it any more; None: it is wanted."""
+    """Until when it stays published after its removal from the desired keys; None: it is desired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +81,18 @@ class IssuerState:
     jwks_uri: str
     owner: str
     max_age: int
-    """Seconds: the longest that anybody is told to keep what stands there now."""
+    """Seconds: the longest max-age of what is published now."""
     held_until: int = 0
-    """Until when caches may hold something older that they were told to keep for longer."""
+    """Until when caches may hold an older version with a longer max-age."""
     replaced: bool = False
-    """Whether a key set stood there before the one that is being written."""
+    """Whether there was a key set before the one that is being written."""
     changed: int | None = None
     """When the documents were last written; None: they are being written."""
     keys: tuple[KeyRecord, ...] = field(default=())
 
 
 def encode(state: IssuerState) -> bytes:
-    """Write it; raises ``KeysError`` and ``UrlError`` for what could not be published either."""
+    """Encode the state; raises ``KeysError`` and ``UrlError`` for what could not be published either."""
     jwks = documents(state.issuer, state.jwks_uri, [record.key for record in state.keys]).jwks
     members: dict[str, JsonValue] = {
         "format": FORMAT,
@@ -88,7 +113,7 @@ def encode(state: IssuerState) -> bytes:
 
 
 def parse(body: bytes) -> IssuerState:
-    """Read it; raises ``IssuerStateError``."""
+    """Parse the state; raises ``IssuerStateError``."""
     if len(body) > MAX_SIZE:
         raise IssuerStateError(f"expected at most {MAX_SIZE} bytes of an issuer's state, got {len(body)}")
     try:
@@ -154,6 +179,6 @@ def _time(value: JsonValue) -> int | None:
 
 
 def _text(value: JsonValue) -> str:
-    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise IssuerStateError(f"expected a text of at most {_LONGEST_TEXT} characters, got something else")
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        raise IssuerStateError(f"expected a text of at most {_MAX_TEXT} characters, got something else")
     return value

@@ -1,6 +1,6 @@
-"""Which place a text such as ``s3://bucket/prefix`` means.
+"""Parses a store location such as ``s3://bucket/prefix``, and opens the store.
 
-Promises: a library is imported only for the place that needs it; a missing one is said with the extra that brings it.
+Promises: a store's library is imported only when that store is used; if it is missing the error names the extra.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from nodeattest_identity.publish.errors import StoreRefusedError
-from nodeattest_identity.publish.store import Store
+from nodeattest_identity.publish.store import Store, StoreRefusedError
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.paths import is_segment
 
@@ -21,12 +20,12 @@ __all__ = ["FORMS", "StoreAccess", "StoreLocation", "open_store", "parse_locatio
 FORMS: Final = "dir:PATH, s3://BUCKET/PREFIX, azblob://ACCOUNT/CONTAINER/PREFIX or configmap:NAMESPACE/NAME"
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9._~$-]+", re.ASCII)
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?", re.ASCII)
-_LONGEST: Final = 1024
+_MAX_LENGTH: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """A place by kind and parts."""
+    """A location by kind and parts."""
 
     kind: str
     parts: tuple[str, ...]
@@ -34,7 +33,7 @@ class StoreLocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAccess:
-    """How places are reached."""
+    """Access to stores."""
 
     region: str | None = None
     endpoint_url: str | None = None
@@ -44,11 +43,11 @@ class StoreAccess:
 
 
 def parse_location(text: str) -> StoreLocation:
-    """Read a place; raises ``StoreRefusedError``."""
+    """Parse a location; raises ``StoreRefusedError``."""
     kind, colon, rest = text.partition(":")
     if colon and kind == "dir" and rest:
         return StoreLocation("dir", (rest,))
-    if colon and kind in {"s3", "azblob"} and rest.startswith("//") and len(text) <= _LONGEST:
+    if colon and kind in {"s3", "azblob"} and rest.startswith("//") and len(text) <= _MAX_LENGTH:
         parts = rest[2:].removesuffix("/").split("/")
         heads = 1 if kind == "s3" else 2
         if len(parts) >= heads and all(_SEGMENT.fullmatch(part) and is_segment(part) for part in parts):
@@ -61,7 +60,7 @@ def parse_location(text: str) -> StoreLocation:
 
 
 def open_store(target: StoreLocation, access: StoreAccess) -> Store:
-    """Make the store; raises ``StoreRefusedError``."""
+    """Open the store; raises ``StoreRefusedError``."""
     if target.kind == "dir":
         from nodeattest_identity.publish.stores.directory import DirectoryStore
 

@@ -1,8 +1,8 @@
-"""Reading through the public URL what was published, as anybody would, without credentials.
+"""Compares what the public URL serves with what was published, without credentials.
 
-Promises: whatever the public server says, the answer is a ``PublicCheck``; https only, no redirect, no cookie, no proxy
-of the environment, bounded time and size. What is older than it should be is told apart from what is wrong: caches may
-hold the older documents for as long as they were told to.
+Promises: whatever the public server answers, the result is a ``PublicCheck``. HTTPS only, no redirect, no cookie, no
+proxy of the environment, bounded time and size. Outdated content is distinct from wrong content: caches may hold the
+older documents for their max-age.
 Leaves to others: how a relying party finds and reads keys (``tokens``), which is tried last.
 Source: OpenID Connect Discovery 1.0 §4 (issuer equals URL), RFC 9111 §5.2.2 (Cache-Control).
 """
@@ -42,6 +42,8 @@ from nodeattest_providers.errors import Denied, Unavailable
 __all__ = ["PublicCheck", "PublicReader", "PublicResponse", "PublicStatus", "compare"]
 
 _OK: Final = 200
+_REDIRECTS: Final = range(300, 400)
+"""RFC 9110 §15.4."""
 _SECONDS: Final = 10.0
 _MAX_AGE: Final = re.compile(r"(?:^|,)\s*(?:s-)?max-?age\s*=\s*\"?([0-9]{1,10})", re.IGNORECASE | re.ASCII)
 _UNHELD: Final = re.compile(r"(?:^|,)\s*(?:no-store|no-cache)\s*(?:,|$)", re.IGNORECASE | re.ASCII)
@@ -52,19 +54,19 @@ _HINTS: Final = {
 
 
 class PublicStatus(StrEnum):
-    """What the public sees."""
+    """How the public documents compare to the published ones."""
 
     EQUAL = "equal"
-    """What was published."""
+    """As published."""
     OLDER = "older"
-    """What was public before; caches may hold it for a while."""
+    """An older version; caches may hold it for a while."""
     WRONG = "wrong"
-    """Something that does not pass by itself."""
+    """An operator must act."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicResponse:
-    """What a public URL gave: a document, or in ``problem`` why there is none."""
+    """Response of a public URL: a document, or in ``problem`` why there is none."""
 
     url: str
     status: int = 0
@@ -76,19 +78,19 @@ class PublicResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicCheck:
-    """What was found, in words."""
+    """The result of a check."""
 
     status: PublicStatus
     findings: tuple[str, ...] = ()
     until: int | None = None
-    """Of ``OLDER``: until when that is no failure, seconds since the epoch."""
+    """For ``OLDER``: until when it is no failure, seconds since the epoch."""
 
 
 class PublicReader:
     """Reads public URLs; use it as an asynchronous context manager."""
 
     def __init__(self, *, ca_file: Path | None = None, seconds: float = _SECONDS) -> None:
-        """``ca_file``: the only CAs that vouch for the server; None: those of this machine. Raises ``OSError``."""
+        """``ca_file``: the only trusted CAs; None: those of this machine. Raises ``OSError``."""
         self._tls = ssl.create_default_context(cafile=ca_file)
         self._ca_file = ca_file
         self._seconds = seconds
@@ -131,7 +133,7 @@ class PublicReader:
             return PublicResponse(url=url, problem=_network(error))
 
     async def check(self, published: Published, *, now: int) -> PublicCheck:
-        """Read both documents and judge them; then let a strict relying party find the keys by itself."""
+        """Read and compare both documents, then let a strict relying party discover the keys."""
         made = published.documents
         configuration, jwks = await asyncio.gather(self.get(configuration_url(made.issuer)), self.get(made.jwks_uri))
         found = compare(published, configuration, jwks, now=now)
@@ -150,10 +152,10 @@ class PublicReader:
 
 
 def compare(published: Published, configuration: PublicResponse, jwks: PublicResponse, *, now: int) -> PublicCheck:
-    """Compare what the public sees with what was published.
+    """Compare the public documents with the published ones.
 
-    1. Both are there. 2. The configuration is this issuer's and names this key set: byte for byte, or an older one.
-    3. The key set is the published one, or an older one. 4. The headers let caches hold both no longer than planned.
+    1. Both exist. 2. The configuration is this issuer's: byte for byte, or an older one. 3. The key set is the
+    published one, or an older one. 4. The headers let caches hold both no longer than planned.
     """
     # 1
     missing = [_missing(answer) for answer in (configuration, jwks) if answer.problem or answer.status != _OK]
@@ -174,7 +176,7 @@ def compare(published: Published, configuration: PublicResponse, jwks: PublicRes
 
 
 def _bytes(published: Published, configuration: PublicResponse, jwks: PublicResponse) -> tuple[list[str], list[str]]:
-    """Tell what is wrong and what is only older."""
+    """Return what is wrong and what is only older."""
     made = published.documents
     wrong: list[str] = []
     older: list[str] = []
@@ -198,7 +200,7 @@ def _bytes(published: Published, configuration: PublicResponse, jwks: PublicResp
 
 
 def _headers(answer: PublicResponse, content_type: str, max_age: int) -> list[str]:
-    """Tell what is wrong with the headers of one answer."""
+    """Return what is wrong with the headers of one response."""
     wrong: list[str] = []
     if answer.content_type != content_type:
         wrong.append(f"{answer.url}: expected content type {content_type}, got {answer.content_type[:80]!a}")
@@ -216,13 +218,13 @@ def _headers(answer: PublicResponse, content_type: str, max_age: int) -> list[st
 def _missing(answer: PublicResponse) -> str:
     if answer.problem:
         return f"{answer.url}: {answer.problem}"
-    redirects = 300 <= answer.status < 400  # noqa: PLR2004 - RFC 9110 §15.4
+    redirects = answer.status in _REDIRECTS
     hint = "a redirect; not every relying party follows one" if redirects else _HINTS.get(answer.status, "")
     return f"{answer.url}: expected 200, got {answer.status}" + (f"; {hint}" if hint else "")
 
 
 def _network(error: Exception) -> str:
-    """Say in short why there was no answer."""
+    """Describe why there was no response."""
     if isinstance(error, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "expected a certificate that is trusted here, got another; say --ca-file for an authority of your own"
     if isinstance(error, ClientConnectorDNSError):

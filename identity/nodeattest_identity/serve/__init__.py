@@ -1,1 +1,1 @@
-"""``nodeattest issuer serve``: the documents of one issuer or of a whole fleet's, over HTTPS, for anybody."""
+"""``nodeattest issuer serve``: serves the documents of one issuer, or of all clusters, over HTTPS to anyone."""

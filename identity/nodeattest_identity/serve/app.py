@@ -1,4 +1,4 @@
-"""A server of issuers' documents, put together: sources, listeners, and an end in order.
+"""Runs an issuer server: key sources, listeners, and an orderly stop.
 
 Promises: whatever was started is stopped when ``run`` ends, however it ends. Leaves signals to the caller, who cancels.
 """
@@ -15,9 +15,8 @@ from typing import Final, Protocol
 
 from nodeattest_identity.serve.clusters import Clusters
 from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.paths import IssuerPaths
 from nodeattest_identity.serve.poller import PollConfig, Poller
-from nodeattest_identity.serve.routes import RouteConflictError, RouteTable
+from nodeattest_identity.serve.routes import IssuerPaths, RouteConflictError, RouteTable
 from nodeattest_identity.serve.service import IssuerService
 from nodeattest_identity.serve.settings import ApiServerSource, FileSource, KubeconfigSecretsSource, ServeSettings
 from nodeattest_identity.serve.sources import KeyFileReader, read_api_server
@@ -30,36 +29,36 @@ from nodeattest_serving.tls import ServingCertificate
 __all__ = ["Ports", "run"]
 
 _FILE_PERIOD: Final = 2.0
-"""Seconds between two looks at key files, at most: a look costs microseconds."""
+"""Seconds between two checks of key files, at most: a check costs microseconds."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Where we listen; None where we do not."""
+    """Ports that the server listens on; None: not enabled."""
 
     documents: int
     health: int | None
 
 
 class _Updater(Protocol):
-    """Keeps documents fresh."""
+    """Keeps the routes up to date."""
 
     async def run(self) -> None:
-        """Do so until cancelled."""
+        """Run until cancelled."""
         ...
 
     def unready_reason(self) -> str | None:
-        """Tell why nothing can be served yet; None if it can."""
+        """Why nothing can be served yet; None if it can."""
         ...
 
 
 async def run(settings: ServeSettings, connect: Callable[[], ApiClient], *, started: Callable[[Ports], None]) -> None:
     """Serve until cancelled; raises ``SettingsError``.
 
-    ``connect`` makes the client of the one cluster, or of the management cluster, where the settings want one.
-    ``started`` is told the ports as soon as all of them listen.
+    ``connect`` makes the client of the one cluster, or of the management cluster, if the settings need one.
+    ``started`` gets the ports as soon as all listen.
     """
     routes = RouteTable(max_age=settings.max_age, secure=settings.certificate is not None)
     metrics = Metrics()
@@ -94,14 +93,14 @@ async def _make_updater(
 ) -> _Updater:
     match settings.source:
         case FileSource(issuers=issuers, files=files):
-            _open(routes, issuers)
+            _reserve(routes, issuers)
             config = PollConfig(period=min(_FILE_PERIOD, settings.period), max_stale=None)
             poller = Poller(issuers, KeyFileReader(files).read, routes=routes, metrics=metrics, config=config)
             if not await poller.poll():
                 raise SettingsError(f"--service-account-key-file: {poller.last_error}")
             return _Single(poller)
         case ApiServerSource(issuers=issuers):
-            _open(routes, issuers)
+            _reserve(routes, issuers)
             client = await stack.enter_async_context(connect())
             read = partial(read_api_server, client, issuers[0].issuer)
             return _Single(Poller(issuers, read, routes=routes, metrics=metrics, config=_config(settings)))
@@ -114,7 +113,7 @@ def _config(settings: ServeSettings) -> PollConfig:
     return PollConfig(period=settings.period, max_stale=settings.max_stale)
 
 
-def _open(routes: RouteTable, issuers: Sequence[IssuerPaths]) -> None:
+def _reserve(routes: RouteTable, issuers: Sequence[IssuerPaths]) -> None:
     try:
         for paths in issuers:
             routes.open(paths)
@@ -123,15 +122,15 @@ def _open(routes: RouteTable, issuers: Sequence[IssuerPaths]) -> None:
 
 
 class _Single:
-    """One source."""
+    """An updater with one source."""
 
     def __init__(self, poller: Poller) -> None:
         self._poller = poller
 
     async def run(self) -> None:
-        """Keep documents fresh until cancelled."""
+        """Poll until cancelled."""
         await self._poller.run()
 
     def unready_reason(self) -> str | None:
-        """Tell why there is nothing to serve."""
+        """Why there is nothing to serve; None if there is."""
         return None if self._poller.has_documents else self._poller.last_error or "the keys were not read yet"

@@ -1,9 +1,9 @@
-"""Follows every workload cluster of a management cluster: one issuer each, and none waits for another.
+"""Polls every workload cluster of a management cluster: one issuer each, independent of the others.
 
-Promises: a cluster is found by its kubeconfig Secret, as Cluster API writes it, and can publish under its own name
-only; what is wrong with one leaves the others as they are; at most ``_AT_ONCE`` are read at a time; a cluster that goes
-takes its documents along.
-Leaves to others: reading one (``sources``), pace and staleness (``poller``).
+Promises: a cluster is found by its kubeconfig Secret, as Cluster API writes it, and publishes under its own name only.
+An error of one cluster does not affect the others. At most ``_CONCURRENCY`` are read at a time. When a cluster is
+deleted its documents are removed.
+Leaves to others: reading one cluster (``sources``), intervals and staleness (``poller``).
 Source: Cluster API util/secret/consts.go: ``<cluster>-kubeconfig``, key ``value``, label cluster.x-k8s.io/cluster-name.
 """
 
@@ -21,9 +21,8 @@ from typing import Final
 
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.paths import IssuerPaths, issuer_paths
 from nodeattest_identity.serve.poller import PollConfig, Poller
-from nodeattest_identity.serve.routes import RouteTable
+from nodeattest_identity.serve.routes import IssuerPaths, RouteTable, issuer_paths
 from nodeattest_identity.serve.settings import KubeconfigSecretsSource
 from nodeattest_identity.serve.sources import read_api_server
 from nodeattest_kube import paths
@@ -38,18 +37,18 @@ Connect = Callable[[bytes], ApiClient]
 
 _SELECTOR: Final = {"labelSelector": "cluster.x-k8s.io/cluster-name"}
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
-"""A Kubernetes name, which needs no quoting in a URL."""
-_AT_ONCE: Final = 16
-_MOST_BYTES: Final = 256 << 20
-"""Of kubeconfigs in memory; each takes some 6 KiB."""
-_AFTER_A_BUG: Final = 30.0
-"""Seconds until a cluster is followed anew whose following ended by a bug."""
+"""A Kubernetes name, which needs no escaping in a URL."""
+_CONCURRENCY: Final = 16
+_MAX_BYTES: Final = 256 << 20
+"""Of kubeconfigs in memory; one takes some 6 KiB."""
+_RESTART_DELAY: Final = 30.0
+"""Seconds until the poller of a cluster is restarted after an unexpected error."""
 
 _log = logging.getLogger(__name__)
 
 
 class _PolledCluster:
-    """One workload cluster that is followed."""
+    """A workload cluster and its poller."""
 
     def __init__(self, served: IssuerPaths, fingerprint: str, client: ApiClient) -> None:
         self.served = served
@@ -60,11 +59,11 @@ class _PolledCluster:
         self.task: asyncio.Task[None]
 
     async def read(self) -> tuple[VerifyingKey, ...]:
-        """Read its keys with the kubeconfig that it has now."""
+        """Read its keys with its current kubeconfig."""
         return await read_api_server(self.client, self.served.issuer)
 
     async def reconnect(self, fingerprint: str, client: ApiClient) -> None:
-        """Read by another kubeconfig from now on; what is served stays."""
+        """Use another kubeconfig from now on; its documents stay served."""
         old, self.client, self.fingerprint = self.client, client, fingerprint
         await old.close()
 
@@ -87,19 +86,19 @@ class Clusters:
         self._clusters: dict[str, _PolledCluster] = {}
         self._dirty: set[str] = set()
         self._wake = asyncio.Event()
-        self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._semaphore = asyncio.Semaphore(_CONCURRENCY)
         self._was_ready = False
         self._secrets = Reflector(
             management,
             paths.core_path("secrets", namespace=settings.namespace),
             on_change=self._changed,
             query=_SELECTOR,
-            transform=partial(_slim, settings.secret_suffix),
-            max_bytes=_MOST_BYTES,
+            transform=partial(_kubeconfig_only, settings.secret_suffix),
+            max_bytes=_MAX_BYTES,
         )
 
     async def run(self) -> None:
-        """Follow the clusters until cancelled."""
+        """Run until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._secrets.run())
@@ -113,14 +112,14 @@ class Clusters:
                 await self._end(key)
 
     def unready_reason(self) -> str | None:
-        """Tell why we cannot serve yet: every cluster has to be asked once. Later trouble leaves what is there."""
+        """Why we are not ready: every cluster must have been polled once. Later errors do not change readiness."""
         if self._was_ready:
             return None
         if not self._secrets.synced:
             return "the management cluster's kubeconfig Secrets were not read yet"
-        untried = sum(not each.poller.tried for each in self._clusters.values()) + len(self._dirty)
-        if untried:
-            return f"{untried} workload clusters were not asked yet"
+        not_polled = sum(not each.poller.tried for each in self._clusters.values()) + len(self._dirty)
+        if not_polled:
+            return f"{not_polled} workload clusters were not asked yet"
         self._was_ready = True
         return None
 
@@ -133,9 +132,9 @@ class Clusters:
             self._wake.set()
 
     async def _reconcile(self, key: str) -> None:
-        """Follow a cluster with the kubeconfig that stands in its Secret now."""
+        """Poll a cluster with the kubeconfig that is in its Secret now."""
         kubeconfig = _kubeconfig(self._secrets.get(key))
-        served = self._place(key)
+        served = self._served(key)
         cluster = self._clusters.get(key)
         if kubeconfig is None or served is None:
             if cluster is not None:
@@ -162,12 +161,12 @@ class Clusters:
             routes=self._routes,
             metrics=self._metrics,
             config=self._config,
-            gate=lambda: self._gate,
+            gate=lambda: self._semaphore,
         )
         self._start(key, opened)
 
-    def _place(self, key: str) -> IssuerPaths | None:
-        """Tell which issuer a cluster is; None for a Secret that is no cluster's."""
+    def _served(self, key: str) -> IssuerPaths | None:
+        """Return the paths of a cluster's issuer; None for a Secret of no cluster."""
         namespace, _, name = key.removesuffix(self._settings.secret_suffix).partition("/")
         if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
             return None
@@ -178,10 +177,12 @@ class Clusters:
         cluster.task.add_done_callback(partial(self._ended, key))
 
     def _ended(self, key: str, task: asyncio.Task[None]) -> None:
-        """Follow anew after a bug, a while later."""
+        """Restart the poller later after an unexpected error."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a bug ended the following of %s; following anew: please report it", key, exc_info=error)
-            asyncio.get_running_loop().call_later(_AFTER_A_BUG, self._mark, key)
+            _log.error(
+                "an unexpected error ended the poller of %s; restarting it: please report this", key, exc_info=error
+            )
+            asyncio.get_running_loop().call_later(_RESTART_DELAY, self._mark, key)
 
     async def _end(self, key: str) -> None:
         cluster = self._clusters.pop(key)
@@ -192,8 +193,8 @@ class Clusters:
         self._metrics.forget(cluster.served.issuer)
 
 
-def _slim(suffix: str, secret: JsonObject) -> JsonObject:
-    """Keep kubeconfigs only; CA keys and bootstrap data have no business in this process."""
+def _kubeconfig_only(suffix: str, secret: JsonObject) -> JsonObject:
+    """Keep kubeconfigs only: CA keys and bootstrap data must not be in this process."""
     metadata = {name: dig(secret, "metadata", name) for name in ("name", "namespace", "uid", "resourceVersion")}
     wanted = dig_text(secret, "metadata", "name").endswith(suffix)
     value = dig_text(secret, "data", "value")

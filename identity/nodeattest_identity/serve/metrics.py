@@ -1,4 +1,4 @@
-"""What a server of issuers' documents counts."""
+"""Metrics of an issuer server."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._answers = Counter("nodeattest_issuer_requests", "Answers by status.", ("code",), registry=self._registry)
+        self._answers = Counter(
+            "nodeattest_issuer_requests", "Responses by status.", ("code",), registry=self._registry
+        )
         self._by_status = {status: self._answers.labels(str(status.value)) for status in _STATUSES}
         self._turned_away = Gauge(
             "nodeattest_issuer_connections_turned_away", "Connections over a limit.", registry=self._registry
         )
         self._reads = Counter(
             "nodeattest_issuer_reads",
-            "Attempts to read an issuer's keys, by what came of it.",
+            "Attempts to read an issuer's keys, by outcome.",
             ("issuer", "outcome"),
             registry=self._registry,
         )
         self._outcomes: dict[str, set[str]] = {}
-        """Which series an issuer has."""
+        """Outcomes of each issuer that have a series."""
         self._read_at = Gauge(
             "nodeattest_issuer_keys_read_timestamp_seconds",
             "When an issuer's keys were last read.",
@@ -46,33 +48,33 @@ class Metrics:
         )
         self._keys = Gauge(
             "nodeattest_issuer_keys",
-            "Keys that are served of an issuer; 0 where nothing is.",
+            "Keys that are served of an issuer; 0 if none.",
             ("issuer",),
             registry=self._registry,
         )
 
     def answered(self, status: HTTPStatus) -> None:
-        """Count an answer."""
+        """Count a response."""
         self._by_status[status].inc()
 
     def read(self, issuer: str, *, keys: int, at: float) -> None:
-        """Count a successful reading, at seconds since the epoch."""
+        """Count a successful read, at seconds since the epoch."""
         self._count(issuer, "read")
         self._read_at.labels(issuer).set(at)
         self._keys.labels(issuer).set(keys)
 
     def failed(self, issuer: str, outcome: str) -> None:
-        """Count one that failed; ``outcome`` is of a closed set."""
+        """Count a failed read; ``outcome`` is of a closed set."""
         self._count(issuer, outcome)
         self._read_at.labels(issuer)
         self._keys.labels(issuer)
 
     def withdrawn(self, issuer: str) -> None:
-        """Show that an issuer's documents are served no longer."""
+        """Note that an issuer's documents are no longer served."""
         self._keys.labels(issuer).set(0)
 
     def forget(self, issuer: str) -> None:
-        """Show nothing of an issuer any more."""
+        """Remove the series of an issuer."""
         outcomes = self._outcomes.pop(issuer, None)
         if outcomes is None:
             return
@@ -86,9 +88,9 @@ class Metrics:
         self._reads.labels(issuer, outcome).inc()
 
     def watch_turned_away(self, read: Callable[[], int]) -> None:
-        """Show how many connections were turned away."""
+        """Export the number of connections over the limit."""
         self._turned_away.set_function(read)
 
     def render(self) -> bytes:
-        """Write the exposition."""
+        """Return the exposition."""
         return generate_latest(self._registry)

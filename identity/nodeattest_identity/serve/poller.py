@@ -1,9 +1,9 @@
-"""Keeps the documents of an issuer as its source has them.
+"""Polls the keys of an issuer from their source and updates its documents.
 
-Promises: one reading at a time, whoever asks for the documents and however often; while the source fails, what was read
-last stays served, for ``max_stale`` seconds where the source is an API server: a key that was withdrawn there because
-it leaked must end here too. What is wrong is logged when it changes, and every ten minutes.
-Leaves to others: reading (``sources``), answering (``service``).
+Promises: one read at a time, however many clients ask for the documents. While the source fails the last documents stay
+served; for an API server only for ``max_stale`` seconds, so that a key that was withdrawn there ends here, too. An
+error is logged when it changes, and every ten minutes.
+Leaves to others: reading (``sources``), responses (``service``).
 """
 
 from __future__ import annotations
@@ -20,40 +20,39 @@ from typing import Final
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.paths import IssuerPaths
-from nodeattest_identity.serve.routes import RouteTable
+from nodeattest_identity.serve.routes import IssuerPaths, RouteTable
 from nodeattest_identity.serve.sources import SourceError
 from nodeattest_kube.backoff import BackoffPolicy
 
 __all__ = ["PollConfig", "Poller", "ReadKeys"]
 
 ReadKeys = Callable[[], Awaitable[tuple[VerifyingKey, ...] | None]]
-"""Reads keys, None for no news; raises ``SourceError``."""
+"""Reads keys; None: unchanged. Raises ``SourceError``."""
 
 _LOG_PERIOD: Final = 600.0
 _JITTER: Final = 0.1
-"""Share of the period that is drawn at random, so that a fleet is not asked at once."""
+"""Random share of the period, so that not all clusters are read at once."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollConfig:
-    """How often a source is read."""
+    """Intervals of a poller."""
 
     period: float
     """Seconds."""
     max_stale: float | None
-    """Seconds that what was read last is served while nothing can be read; None: for ever."""
+    """Seconds that the last documents stay served while the source fails; None: for ever."""
 
     @property
     def backoff(self) -> BackoffPolicy:
-        """How long to wait after failures: shorter than usual at first."""
+        """Backoff after failures: at first shorter than the period."""
         return BackoffPolicy(initial=min(2.0, self.period), cap=self.period, jitter=_JITTER)
 
 
 class Poller:
-    """Follows one source for the issuers whose keys it has."""
+    """Polls one source for the issuers whose keys it has."""
 
     def __init__(
         self,
@@ -70,31 +69,31 @@ class Poller:
     ) -> None:
         """``gate`` is held while reading. ``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
         self.tried = False
-        """Whether the source has been asked once."""
+        """Whether the source was polled once."""
         self.last_error: str | None = None
-        """Why it cannot be read now."""
+        """Error of the last poll; None after a successful one."""
         self._issuers = tuple(issuers)
         self._read, self._routes, self._metrics, self._config, self._gate = read, routes, metrics, config, gate
         self._now, self._clock, self._random = now, clock, random
         self._read_at: float | None = None
-        """When the source was last read, on ``clock``; None where nothing is served."""
+        """When the source was last read, on ``clock``; None if nothing is served."""
         self._log_again = float("-inf")
 
     @property
     def has_documents(self) -> bool:
-        """Whether there are documents."""
+        """Whether documents are served."""
         return self._read_at is not None
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Poll until cancelled."""
         failures = 0
         while True:
             failures = 0 if await self.poll() else failures + 1
-            usual = self._config.period * (1.0 + _JITTER * self._random())
-            await asyncio.sleep(self._config.backoff.delay(failures, self._random) if failures else usual)
+            interval = self._config.period * (1.0 + _JITTER * self._random())
+            await asyncio.sleep(self._config.backoff.delay(failures, self._random) if failures else interval)
 
     async def poll(self) -> bool:
-        """Read the source once, and tell whether that went well."""
+        """Read the source once; returns whether it succeeded."""
         try:
             async with self._gate():
                 keys = await self._read()
@@ -107,7 +106,7 @@ class Poller:
         return True
 
     def _publish(self, keys: tuple[VerifyingKey, ...] | None) -> None:
-        """Serve what was read."""
+        """Serve documents with these keys."""
         if keys is not None:
             for paths in self._issuers:
                 self._routes.publish(paths, documents(paths.issuer, paths.jwks_uri, keys))
@@ -119,7 +118,7 @@ class Poller:
             self.last_error = None
 
     def _failed(self, error: SourceError) -> None:
-        """Keep what was read last, while it is good."""
+        """Keep the last documents until they are stale."""
         stale = self._config.max_stale
         if self._read_at is not None and stale is not None and self._clock() - self._read_at > stale:
             self._read_at = None

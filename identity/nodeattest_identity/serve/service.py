@@ -1,8 +1,8 @@
-"""Answers whoever asks for an issuer's documents.
+"""Responds to requests for issuers' documents.
 
-Promises: an answer is looked up, never made, and asks nobody; GET and HEAD, with or without a slash at the end, query
-and ``Accept`` ignored (kube-apiserver refuses HEAD with 405 and ``Accept: application/json`` on the key set with 406,
-which locks out relying parties that ask so); every other path is 404.
+Promises: responses are prepared, and no request causes a read. GET and HEAD, with or without a final slash; query and
+``Accept`` are ignored (kube-apiserver refuses HEAD with 405, and ``Accept: application/json`` on the key set with 406,
+which some relying parties send). Every other path is 404.
 Source: Kubernetes pkg/routes/openidmetadata.go; RFC 9110 §8.8.3, §13.1.2 and §15.5.6.
 """
 
@@ -28,14 +28,14 @@ _NOT_YET: Final = refusal(HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class IssuerService:
-    """Answers out of a site."""
+    """Responds from a route table."""
 
     def __init__(self, routes: RouteTable, metrics: Metrics) -> None:
         self._routes = routes
         self._metrics = metrics
 
     async def handle(self, request: web.BaseRequest, client: str) -> Reply:
-        """Answer a request; everybody may ask, so that nothing hangs on the client."""
+        """Respond to a request; the client does not matter."""
         del client
         reply = self._reply(request)
         self._metrics.answered(reply.status)
@@ -44,11 +44,11 @@ class IssuerService:
     def _reply(self, request: web.BaseRequest) -> Reply:
         """Decide.
 
-        1. The path is a document's. 2. It is read. 3. Nothing was sent along. 4. We have it. 5. The client has not.
+        1. The path is a document's. 2. GET or HEAD. 3. No body. 4. The document exists. 5. The client does not have it.
         """
         # 1
         try:
-            page = self._routes.find(request.raw_path.partition("?")[0])
+            document = self._routes.find(request.raw_path.partition("?")[0])
         except KeyError:
             return _REFUSED_PATH
         # 2
@@ -58,16 +58,16 @@ class IssuerService:
         if request.body_exists:
             return _REFUSED_BODY
         # 4
-        if page is None:
+        if document is None:
             return _NOT_YET
         # 5
-        if matches(page.etag, request.headers.getall("If-None-Match", [])):
-            return page.unchanged
-        return page.full
+        if matches(document.etag, request.headers.getall("If-None-Match", [])):
+            return document.unchanged
+        return document.full
 
 
 def matches(etag: str, conditions: Sequence[str]) -> bool:
-    """Tell whether ``If-None-Match`` names this entity: weak comparison (RFC 9110 §8.8.3.2)."""
+    """Whether ``If-None-Match`` names this entity, by weak comparison (RFC 9110 §8.8.3.2)."""
     for condition in conditions:
         for candidate in condition.split(","):
             if candidate.strip().removeprefix("W/") in {etag, "*"}:

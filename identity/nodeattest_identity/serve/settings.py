@@ -1,4 +1,4 @@
-"""How a server of issuers' documents is set up: one frozen value, made by whoever starts it."""
+"""Settings of an issuer server: one frozen value that the command builds."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_identity.issuer.documents import MAX_AGE
-from nodeattest_identity.serve.paths import IssuerPaths
+from nodeattest_identity.serve.routes import IssuerPaths
 from nodeattest_serving.settings import Address, ConnectionLimits, SettingsError
 
 __all__ = ["ApiServerSource", "CertificateFiles", "FileSource", "KubeconfigSecretsSource", "ServeSettings"]
 
-_LONGEST_AGE: Final = 7 * 24 * 3600
-_SHORTEST_STALE: Final = 60.0
+_MAX_AGE: Final = 7 * 24 * 3600
+_MIN_STALE: Final = 60.0
 DEFAULT_LIMITS: Final = ConnectionLimits(
     connections=512, connections_of_client=256, connection_seconds=600.0, idle_seconds=30.0
 )
-"""A cache in front of us comes from few addresses with many connections; each costs some 300 KiB under TLS."""
+"""A cache in front opens many connections from few addresses; each costs some 300 KiB with TLS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateFiles:
-    """What we show to clients; read again when the files change."""
+    """Files of the serving certificate; read again when they change."""
 
     certificate: Path
     key: Path
@@ -33,7 +33,7 @@ class FileSource:
     """Keys in files."""
 
     issuers: tuple[IssuerPaths, ...]
-    """Issuers whose tokens these keys verify: the one that signs, and earlier ones whose tokens still live."""
+    """Issuers whose tokens these keys verify: the current one, and earlier ones whose tokens still live."""
     files: tuple[Path, ...]
 
 
@@ -42,7 +42,7 @@ class ApiServerSource:
     """Keys of one workload cluster, as its API server has them."""
 
     issuers: tuple[IssuerPaths, ...]
-    """The first is the issuer that the API server names."""
+    """The first is the API server's own issuer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +58,19 @@ class KubeconfigSecretsSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    """All of it."""
+    """All settings."""
 
     address: Address
     source: FileSource | ApiServerSource | KubeconfigSecretsSource
     certificate: CertificateFiles | None = None
-    """None: plain HTTP, on an address that only this machine reaches."""
+    """None: plain HTTP, on a loopback address."""
     health: Address | None = None
     max_age: int = MAX_AGE
-    """Seconds that others may keep a document: a new key must be published so long before it signs."""
+    """Seconds that caches may hold a document: a new key must be published so long before it signs."""
     period: float = 60.0
-    """Seconds between two readings of an API server."""
+    """Seconds between two reads of an API server."""
     max_stale: float = 24 * 3600.0
-    """Seconds that keys of an API server are served after it was last read."""
+    """Seconds that keys of an API server stay served after its last read."""
     limits: ConnectionLimits = field(default=DEFAULT_LIMITS)
 
     def __post_init__(self) -> None:
@@ -79,9 +79,9 @@ class ServeSettings:
                 f"expected --tls-cert-file and --tls-private-key-file, or a --bind-address that only this machine "
                 f"reaches, such as 127.0.0.1:8080 behind a front that ends TLS, got {self.address} alone"
             )
-        if not 0 <= self.max_age <= _LONGEST_AGE:
-            raise SettingsError(f"--max-age: expected 0 to {_LONGEST_AGE} seconds, got {self.max_age}")
-        if self.max_stale < max(_SHORTEST_STALE, self.period):
+        if not 0 <= self.max_age <= _MAX_AGE:
+            raise SettingsError(f"--max-age: expected 0 to {_MAX_AGE} seconds, got {self.max_age}")
+        if self.max_stale < max(_MIN_STALE, self.period):
             raise SettingsError(
-                f"--max-stale: expected at least --period and {_SHORTEST_STALE:.0f} seconds, got {self.max_stale:g}"
+                f"--max-stale: expected at least --period and {_MIN_STALE:.0f} seconds, got {self.max_stale:g}"
             )

@@ -1,9 +1,9 @@
-"""Where the keys of an issuer come from: files, or the API server whose tokens they verify.
+"""Sources of an issuer's keys: files, or the API server whose tokens they verify.
 
-Promises: keys are given whole or not at all; what is wrong is one line that quotes no key. An API server is believed
-for the one issuer that it was asked for, byte for byte, so that no cluster publishes keys for another's tokens; its key
-set is read from itself, never from where its configuration says.
-Leaves to others: when to read, and what to do while nothing can be read (``poller``).
+Promises: all keys or none; an error is one line that quotes no key. An API server is trusted for the one issuer that is
+expected of it, byte for byte, so that no cluster publishes keys for another's tokens. Its key set is read from itself,
+never from the URL in its configuration.
+Leaves to others: when to read, and what to do on errors (``poller``).
 Source: Kubernetes pkg/routes/openidmetadata.go: the two paths, and ``Accept``, which has to name the key set's type.
 """
 
@@ -27,7 +27,7 @@ _State = tuple[tuple[int, int, int] | None, ...]
 
 
 class SourceError(Exception):
-    """Keys that cannot be had now; ``outcome`` is one word of a closed set, for metrics."""
+    """Keys cannot be read; ``outcome`` is a metric label of a closed set."""
 
     def __init__(self, outcome: str, message: str) -> None:
         super().__init__(message)
@@ -40,15 +40,14 @@ class KeyFileReader:
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = tuple(files)
         self._taken: _State = ()
-        """What the files were when their keys were given."""
+        """State of the files when their keys were last returned."""
         self._seen: _State | None = None
-        """What they were when we looked last; None: never yet."""
+        """State of the files at the last check; None: before the first."""
 
     async def read(self) -> tuple[VerifyingKey, ...] | None:
-        """Read the files; None while there is nothing new. Raises ``SourceError``.
+        """Read the files; None: unchanged. Raises ``SourceError``.
 
-        Files that changed are read when they stayed as they are from one look to the next: a writer that is half done
-        must not take keys away.
+        Changed files are read once they are the same in two checks: a half-finished write must not remove keys.
         """
         state = tuple(stamp(file) for file in self._files)
         first, self._seen, before = self._seen is None, state, self._seen
@@ -82,7 +81,7 @@ def _keys(file: Path) -> tuple[VerifyingKey, ...]:
 async def read_api_server(client: ApiClient, issuer: str) -> tuple[VerifyingKey, ...]:
     """Read the keys of a cluster's service accounts; raises ``SourceError``.
 
-    1. Its configuration names this issuer and no other. 2. Its own key set is one that can be served as it is.
+    1. Its configuration names this issuer. 2. Its own key set can be served as it is.
     """
     try:
         # 1
@@ -102,7 +101,7 @@ async def read_api_server(client: ApiClient, issuer: str) -> tuple[VerifyingKey,
 
 
 def _refused(error: ApiError) -> tuple[str, str]:
-    """Name what an API server answered, and what helps."""
+    """Return the outcome and the message of an API error."""
     match error:
         case Forbidden():
             return "forbidden", f"{error}; apply manifests/workload-issuer in the workload cluster"

@@ -24,15 +24,15 @@ from nodeattest_controller.runtime.ownership import Ownership
 from nodeattest_controller.runtime.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
 from nodeattest_identity.issuer.urls import UrlError
-from nodeattest_identity.publish.errors import (
+from nodeattest_identity.publish.publisher import Published, publish
+from nodeattest_identity.publish.state import Desired
+from nodeattest_identity.publish.store import (
     ForeignIssuerError,
     PublishError,
+    Store,
     StoreUnavailableError,
     WriteConflictError,
 )
-from nodeattest_identity.publish.plan import Desired
-from nodeattest_identity.publish.publisher import Published, publish
-from nodeattest_identity.publish.store import Store
 from nodeattest_identity.publish.store_location import StoreAccess, StoreLocation, open_store
 from nodeattest_identity.publish.verify_public import PublicReader, PublicStatus
 from nodeattest_identity.serve.sources import SourceError, read_api_server

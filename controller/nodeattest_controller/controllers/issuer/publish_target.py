@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
+from nodeattest_identity.issuer.urls import default_jwks_uri
 from nodeattest_identity.publish.store import Store, StoredObject
 from nodeattest_identity.publish.store_location import StoreLocation, parse_location
-from nodeattest_identity.serve.paths import own_jwks_uri
 
 __all__ = ["PrefixedStore", "PublishTarget", "PublishTargets", "publish_targets"]
 
@@ -44,7 +44,7 @@ class PublishTargets:
     def of(self, key: ClusterKey) -> PublishTarget:
         """Tell one cluster's; ``key`` is two Kubernetes names, so it needs no quoting anywhere."""
         issuer = f"{self.base}/{key}"
-        return PublishTarget(issuer, own_jwks_uri(issuer), parse_location(self.place), key, f"{self.place}/{key}")
+        return PublishTarget(issuer, default_jwks_uri(issuer), parse_location(self.place), key, f"{self.place}/{key}")
 
 
 class PrefixedStore:

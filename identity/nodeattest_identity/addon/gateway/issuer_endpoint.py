@@ -15,8 +15,7 @@ from aiohttp import web
 from nodeattest_identity.issuer.documents import MAX_AGE, documents
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.paths import issuer_paths
-from nodeattest_identity.serve.routes import RouteTable
+from nodeattest_identity.serve.routes import RouteTable, issuer_paths
 from nodeattest_identity.serve.service import IssuerService
 
 __all__ = ["IssuerEndpoint"]

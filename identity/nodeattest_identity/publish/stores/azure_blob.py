@@ -20,13 +20,14 @@ from azure.core.credentials import AzureNamedKeyCredential
 from azure.identity import DefaultAzureCredential
 from azure.storage.blob import BlobServiceClient, ContentSettings
 
-from nodeattest_identity.publish.errors import (
+from nodeattest_identity.publish.store import (
+    MAX_OBJECT,
     PublishError,
+    StoredObject,
     StoreRefusedError,
     StoreUnavailableError,
     WriteConflictError,
 )
-from nodeattest_identity.publish.store import MAX_OBJECT, StoredObject
 from nodeattest_identity.publish.stores.threads import CONNECT, READ, in_thread
 
 __all__ = ["AzureBlobStore"]

@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from nodeattest_identity.publish.errors import (
+from nodeattest_identity.publish.store import (
     PublishError,
+    StoredObject,
     StoreRefusedError,
     StoreUnavailableError,
     WriteConflictError,
 )
-from nodeattest_identity.publish.store import StoredObject
 from nodeattest_kube import paths
 from nodeattest_kube.client import (
     AlreadyExists,

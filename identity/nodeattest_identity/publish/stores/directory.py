@@ -21,8 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from nodeattest_identity.publish.errors import StoreRefusedError, WriteConflictError
-from nodeattest_identity.publish.store import MAX_OBJECT, StoredObject
+from nodeattest_identity.publish.store import MAX_OBJECT, StoredObject, StoreRefusedError, WriteConflictError
 
 __all__ = ["DirectoryStore", "explained"]
 

@@ -18,13 +18,14 @@ import botocore.session
 from botocore import exceptions
 from botocore.config import Config
 
-from nodeattest_identity.publish.errors import (
+from nodeattest_identity.publish.store import (
+    MAX_OBJECT,
     PublishError,
+    StoredObject,
     StoreRefusedError,
     StoreUnavailableError,
     WriteConflictError,
 )
-from nodeattest_identity.publish.store import MAX_OBJECT, StoredObject
 from nodeattest_identity.publish.stores.threads import CONNECT, READ, in_thread
 
 __all__ = ["S3Store"]

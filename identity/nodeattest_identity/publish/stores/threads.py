@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from nodeattest_identity.publish.errors import StoreUnavailableError
+from nodeattest_identity.publish.store import StoreUnavailableError
 
 __all__ = ["CONNECT", "READ", "in_thread"]
 
