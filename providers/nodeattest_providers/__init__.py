@@ -1,4 +1,4 @@
-"""What crosses between node and controller: wire format, verdicts, and the providers' two halves.
+"""What crosses between node and controller: wire format, verdicts, and the providers' attestors and verifiers.
 
 This room knows no kubelet and no Kubernetes API. Import the modules by name; importing this package has no effect.
 """

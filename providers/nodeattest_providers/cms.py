@@ -1,7 +1,7 @@
-"""CMS SignedData: what a cloud's metadata service signs, read strictly enough to be judged by one signature.
+"""CMS SignedData: what a cloud's metadata service signs, read strictly enough to be verified by one signature.
 
 Promises: any bytes give a value or ``Denied`` with ``PlatformDocumentMalformed``; DER throughout (Azure sends it; AWS
-streams BER, which its node half rewrites); one content, one signer, one digest algorithm of SHA-256 or better, nothing
+streams BER, which its attestor rewrites); one content, one signer, one digest algorithm of SHA-256 or better, nothing
 behind.
 ``signed_by`` says whether one certificate's key made the one signature over this very content.
 Leaves to others: which certificate to ask about and why it is trusted. What is embedded proves nothing, and neither do
@@ -41,7 +41,7 @@ MIN_RSA: Final = 2048
 _MAX_ATTRIBUTES: Final = 8
 """Signed attributes; AWS sends four at most."""
 _MAX_VALUE: Final = 1024
-"""Bytes of a signed attribute that is not looked into, and of an issuer's name."""
+"""Bytes of a signed attribute that is not parsed, and of an issuer's name."""
 _MAX_SERIAL: Final = 24
 """Bytes of a serial number with its tag and length; RFC 5280 §4.1.2.2 allows 20."""
 
@@ -99,7 +99,7 @@ class Signer:
     signature: bytes = field(repr=False)
 
     def is_named_by(self, certificate: x509.Certificate) -> bool:
-        """Tell whether the document names this certificate as its signer's."""
+        """Return whether the document names this certificate as its signer's."""
         try:
             if self.key_id is not None:
                 found = certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
@@ -119,7 +119,7 @@ class SignedData:
     signer: Signer
 
     def signed_by(self, certificate: x509.Certificate) -> bool:
-        """Tell whether this certificate's key signed this content.
+        """Return whether this certificate's key signed this content.
 
         1. The digest of the content is the signed one, where attributes were signed (RFC 5652 §5.4).
         2. The key is of the signature's kind, and not a weak one.

@@ -1,11 +1,11 @@
-"""DER opened one level at a time, so that whoever reads it can count what stands there.
+"""DER opened one level at a time, so that its reader can count what is there.
 
 cryptography answers "the extensions" and hides that there were two lists of them; Go merges both. Promises: bytes in,
 plain values out, or ``NotDer``; a length has its one shortest spelling, a value is encoded again and compared, and
-nothing may follow an element, so BER and trailing bytes do not pass. Elements are told apart here, since pyasn1 takes
-1 ms for those of one request, and never more of them than the reader has use for; what a value means pyasn1 says, and
-this is the only module that touches it.
-Leaves to others: what may stand where (``pkcs10``), signatures and curves (cryptography).
+nothing may follow an element, so BER and trailing bytes do not pass. Elements are distinguished here, since pyasn1
+takes 1 ms for those of one request, and never more of them than the reader has use for; what a value means pyasn1 says,
+and this is the only module that touches it.
+Leaves to others: what may be where (``pkcs10``), signatures and curves (cryptography).
 Source: X.690 §8 (encoding), §10-11 (what makes it distinguished).
 """
 
@@ -60,14 +60,14 @@ class Tag(IntEnum):
 
 
 def tag_of(data: bytes) -> int:
-    """Tell the identifier octet; 0 for no bytes."""
+    """Return the identifier octet; 0 for no bytes."""
     return data[0] if data else 0
 
 
 def elements(data: bytes, kind: Tag, *, at_most: int) -> tuple[bytes, ...]:
     """Open a constructed element; returns the DER of each element inside, none of them opened.
 
-    One element too many is as bad as a thousand, and is not looked at.
+    One element too many is as bad as a thousand, and is not read.
     """
     start, end = _only(data, kind)
     found: list[bytes] = []

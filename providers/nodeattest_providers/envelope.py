@@ -1,4 +1,4 @@
-"""The envelope: what stands in ``spec.request`` of a CertificateSigningRequest.
+"""The envelope: the content of ``spec.request`` of a CertificateSigningRequest.
 
 Promises: three PEM blocks (request, provider, evidence), one spelling: ``decode`` accepts exactly the bytes that
 ``encode`` writes, and any other bytes are ``Denied``, in time linear in their number.

@@ -173,7 +173,7 @@ class Denied(Exception):
 
 
 class Unavailable(Exception):
-    """The request cannot be judged now; try again after ``retry_after`` seconds.
+    """The request cannot be verified now; try again after ``retry_after`` seconds.
 
     ``checks`` holds what was checked before and passed: ``explain`` shows it where a platform cannot be asked.
     """

@@ -1,6 +1,6 @@
 """What every verifier does first with an evidence block, recorded like any other check.
 
-Promises: a parser's refusal stands in the record as the check that failed; its success stands there too.
+Promises: a parser's refusal is in the record as the check that failed; its success is there too.
 Leaves to others: the schemas (each provider's ``protocol``).
 Source: docs/wire-format.md, "Evidence".
 """

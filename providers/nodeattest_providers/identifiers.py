@@ -1,7 +1,7 @@
 """The two names that a request carries: the node's and the provider's ID, as closed grammars.
 
 Promises: a ``NodeName`` or ``ProviderID`` made here has no look-alike: ASCII where Kubernetes says so, no control
-characters, bounded length. Both halves use the same rules, so a node learns of a bad name before it asks.
+characters, bounded length. Attestor and verifier use the same rules, so a node learns of a bad name before it asks.
 Leaves to others: whether the names belong to the machine (the controller's review).
 Source: pkg/apis/core/validation ValidateNodeName (RFC 1123 subdomain); the proposal's provider-ID extension.
 """

@@ -3,7 +3,7 @@
 Promises: plain HTTP to the link-local address that the cloud documents (or that the node's own configuration names),
 never through a proxy, never after a redirect; an answer is bounded in size and time; whatever goes wrong is
 ``Unavailable`` that names the service, and never shows a header or a body: tokens travel in both.
-Leaves to others: what an answer means (each provider's node half). Standard library only: nodes start this often.
+Leaves to others: what an answer means (each provider's attestor). Standard library only: nodes start this often.
 Source: AWS "Use IMDSv2", Azure "Instance Metadata Service", Google "View and query VM metadata".
 """
 

@@ -79,7 +79,7 @@ def signer_for(provider: ProviderName, purpose: Purpose) -> SignerName:
 
 
 def split_signer(signer_name: str) -> tuple[ProviderName, Purpose] | None:
-    """Tell provider and purpose of one of our signer names; None when the name is not ours."""
+    """Return provider and purpose of one of our signer names; None when the name is not ours."""
     for prefix, purpose in ((CLIENT_SIGNER_PREFIX, Purpose.CLIENT), (SERVING_SIGNER_PREFIX, Purpose.SERVING)):
         provider = signer_name.removeprefix(prefix)
         if provider != signer_name and provider and not (provider == "insecure" and purpose is Purpose.SERVING):

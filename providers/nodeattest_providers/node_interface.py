@@ -75,7 +75,7 @@ class NodeCsr:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What stands in the two attestation blocks: ``<provider>/v<version>`` and one JSON object."""
+    """The content of the two attestation blocks: ``<provider>/v<version>`` and one JSON object."""
 
     provider: ProviderName
     version: int
@@ -107,7 +107,7 @@ class PublishedChallenge:
 
 
 class Attestor(Protocol):
-    """The node half of a provider."""
+    """A provider's attestor on the node."""
 
     provider: ProviderName
     versions: tuple[int, ...]

@@ -2,8 +2,8 @@
 
 Promises: ``decode`` accepts exactly what ``encode`` writes for the same labels, in time linear in the input; any other
 bytes are ``Denied``. So the laxities in which PEM readers differ (text around blocks, headers, CR, NUL, other widths,
-foreign labels, unequal END labels, stray base64 bits) cannot tell one reader another story than the next.
-Leaves to others: what stands in the blocks, and their sizes.
+foreign labels, unequal END labels, stray base64 bits) is read the same by every reader.
+Leaves to others: what the blocks contain, and their sizes.
 Source: RFC 7468 §3, its "stricttextualmsg" with 64 columns and LF only, no headers (RFC 1421 §4.4 has them).
 """
 

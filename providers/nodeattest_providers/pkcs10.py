@@ -1,7 +1,7 @@
 """The one reading of a PKCS#10 request: a closed record, or ``Denied``.
 
 Promises: what passes has nothing that another parser could read otherwise or that nobody reads: each RDN, attribute,
-value and extension is counted, each element is DER, and the set of what may stand there is closed. No list is read
+value and extension is counted, each element is DER, and the set of what may be there is closed. No list is read
 beyond the length that it may have, so that the costliest request costs little more than an honest one.
 Leaves to others: whose names these are (the controller's review), usages and signer (``NodeRequest``).
 Source: RFC 2986 §4; docs/wire-format.md, "The certificate request"; where Go's crypto/x509 and Python's
@@ -36,7 +36,7 @@ MAX_SIZE: Final = 16 * 1024
 MAX_NAMES: Final = 32
 """DNS names and addresses in a serving request."""
 _MAX_EXTENSIONS: Final = 3
-"""One more than any request may have, so that a refusal can still tell the wrong one from the missing one."""
+"""One more than any request may have, so that a refusal can still distinguish the wrong one from the missing one."""
 
 _KEPT: Final = 256
 """Records kept, of 4 MiB at most: a join in two steps shows the same bytes three times. Refusals are never kept."""

@@ -1,7 +1,7 @@
 """Makes a provider's signer for the controller, and gives it its platform: settings, and an observer of its calls.
 
 Where a platform's API is, which CAs are trusted and which credentials are used comes from the controller's own
-configuration (``platforms.<provider>``), written by whoever runs the controller; never from a policy, whose author may
+configuration (``platforms.<provider>``), written by the controller's operator; never from a policy, whose author may
 be somebody else and could send the controller's credentials elsewhere, and never from a request.
 A signer reads its settings when it is made, and refuses wrong ones there with ``Denied``: files may be read then, no
 connection is opened. So the controller finds a mistake when it starts.
@@ -52,7 +52,7 @@ class CallOutcome(StrEnum):
 
 
 class ObserveCall(Protocol):
-    """Is told of each request to a platform's API; cheap and never raises."""
+    """Observes each request to a platform's API; cheap and never raises."""
 
     def __call__(self, service: str, outcome: CallOutcome, seconds: float) -> None:
         """Count one call; ``service`` is from a closed set of the provider's, such as ``sts``."""
@@ -60,7 +60,7 @@ class ObserveCall(Protocol):
 
 
 def _ignore(service: str, outcome: CallOutcome, seconds: float) -> None:
-    """Tell nobody."""
+    """Ignore the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,8 @@ class Platform:
     observe: ObserveCall = _ignore
     may_call: bool = True
     """False: offline, as in ``nodeattest explain``; what needs the platform is ``Unavailable`` then."""
-    half: Callable[[ProviderName], ClusterAPISigner] | None = field(default=None, repr=False)
-    """Looks up the controller half of another provider, each with its own platform; for one that is made of others."""
+    find_signer: Callable[[ProviderName], ClusterAPISigner] | None = field(default=None, repr=False)
+    """Returns the signer of another provider, each with its own platform; for one that is made of others."""
 
 
 _METHODS: Final = ("verify_client_attestation_data", "verify_serving_attestation_data", "machine_name")

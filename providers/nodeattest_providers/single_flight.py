@@ -27,13 +27,13 @@ class SingleFlight(Generic[K, V]):
         if task is None:
             task = asyncio.ensure_future(_run(call))
             self._tasks[key] = task
-            task.add_done_callback(lambda done: self._landed(key, done))
+            task.add_done_callback(lambda done: self._finished(key, done))
         return await asyncio.shield(task)
 
-    def _landed(self, key: K, task: asyncio.Task[V]) -> None:
+    def _finished(self, key: K, task: asyncio.Task[V]) -> None:
         self._tasks.pop(key, None)
         if not task.cancelled():
-            task.exception()  # seen: those who waited have it, and where nobody waits any more nobody misses it
+            task.exception()  # retrieved: the callers that wait have it, and without them nobody needs it
 
     async def cancel(self) -> None:
         """End the calls under way."""

@@ -1,4 +1,4 @@
-"""The provider interface: what a provider's two halves receive and return.
+"""The provider interface: what a provider's verifier receives and returns.
 
 The controller gathers ``Facts`` (I/O), then asks a ``ClusterAPISigner`` for a verdict; the node's ``Attestor`` makes
 the evidence. Everything here is a frozen value. Source: the proposal's ``ClusterAPISigner``, with typed verdicts
@@ -105,7 +105,7 @@ class MachineFacts:
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """Annotations of the Machine: written in the management cluster, hence trusted."""
     infra_annotations: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Annotations of the InfraMachine; the platform's endorsement key stands here."""
+    """Annotations of the InfraMachine; the platform's endorsement key is here."""
     infra_name: str | None = None
     attestation_secret: SecretBytes | None = None
     """The per-Machine secret of the ``challenge`` provider, from the bootstrap data."""
@@ -144,12 +144,12 @@ class LedgerFacts:
     bound_spkis: frozenset[str] = frozenset()
     """``sha256:<hex>`` of the keys that were issued to this machine."""
     was_reset: bool = False
-    """Whether an operator opened the machine's binding on record: then whoever comes first is taken anew."""
+    """Whether an operator opened the machine's binding on record: then the first machine that attests is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that a verification may look at besides the request. Gathered before; verifying does no I/O on Kubernetes."""
+    """All that a verification may use besides the request. Gathered before; verifying does no I/O on Kubernetes."""
 
     cluster: ClusterFacts
     machine: MachineFacts
@@ -165,7 +165,7 @@ class Facts:
     challenge_keys: tuple[SecretBytes, ...] = ()
     """Master keys, newest first; the previous one is kept for one challenge lifetime."""
     verified_at: datetime
-    """The controller's clock, for certificate chains only. Freshness is judged at ``NodeRequest.created``."""
+    """The controller's clock, for certificate chains only. Freshness is measured at ``NodeRequest.created``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ class AttestedNode:
 
 
 class ClusterAPISigner(Protocol):
-    """The controller half of a provider.
+    """A provider's verifier in the controller.
 
     Two attributes are optional: ``reads_infrastructure`` (True where absent; False: a machine need not wait for its
     infrastructure object) and ``reads_secret`` (False where absent; True: the Machine's attestation secret is read).
@@ -220,19 +220,19 @@ class CheckedSettings(Protocol):
     """A signer that can read its section of a policy before any request comes, offline; for ``policy check``."""
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse settings that no request could be judged by; raises Denied."""
+        """Refuse settings that no request could be verified with; raises Denied."""
         ...
 
 
 @runtime_checkable
 class PlatformAddresses(Protocol):
-    """A signer whose platform tells at which names and addresses a machine can be reached now."""
+    """A signer whose platform knows at which names and addresses a machine can be reached now."""
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
         """Return all (type, address) pairs of the machine now, as ``Machine.status.addresses`` has them.
 
         Types are InternalIP, ExternalIP, InternalDNS, ExternalDNS and Hostname. Raises Denied or Unavailable; an empty
-        answer means that the machine has none yet, None that by these settings there is no platform that tells.
+        answer means that the machine has none yet, None that by these settings there is no platform that knows.
         """
         ...
 
@@ -242,5 +242,5 @@ class ChallengeSigner(Protocol):
     """A signer that works in two rounds."""
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
-        """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
+        """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         ...

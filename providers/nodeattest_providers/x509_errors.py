@@ -1,6 +1,6 @@
 """What cryptography raises on certificates that it cannot read: its border, in one place.
 
-Its exceptions have no common base: an X.509 version that does not exist, an extension that stands twice and a kind of
+Its exceptions have no common base: an X.509 version that does not exist, an extension that occurs twice and a kind of
 name that it has no class for are no ``ValueError``. Promises nothing of certificates that it can read.
 Source: cryptography's x509 documentation, "Exceptions"; the rest was found by fuzzing.
 """

@@ -161,7 +161,7 @@ class OneStep:
 
 def signer_of(*halves: ClusterAPISigner) -> CompositeSigner:
     known = {half.provider: half for half in halves}
-    return CompositeSigner(platform=Platform(half=lambda name: known[name]))
+    return CompositeSigner(platform=Platform(find_signer=lambda name: known[name]))
 
 
 def signer_of_halves(**names: str) -> CompositeSigner:

@@ -101,7 +101,7 @@ class DocumentFacts:
     def verifier(self, provider: ProviderName) -> ClusterAPISigner:
         """Make a verifier, and those of a composite's parts, with their trust bundles and no way to the platform."""
         settings = self.platforms.get(provider, {})
-        return make_signer(provider, Platform(settings=settings, may_call=False, half=self.verifier))
+        return make_signer(provider, Platform(settings=settings, may_call=False, find_signer=self.verifier))
 
     def machines(self, provider_id: str) -> list[MachineView]:
         """Return the machines with this provider ID."""

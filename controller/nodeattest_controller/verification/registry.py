@@ -41,7 +41,7 @@ class VerifierRegistry:
             platform = Platform(
                 settings=self._platforms.get(provider, {}),
                 observe=partial(self._metrics.platform_call, provider),
-                half=self,
+                find_signer=self,
             )
             self._made[provider] = make_signer(provider, platform)
         return self._made[provider]

@@ -1,4 +1,4 @@
-"""The ``aws`` provider's node half: what the metadata service signed, and a request that only its role can.
+"""The ``aws`` provider's attestor: what the metadata service signed, and a request that only its role can.
 
 Promises: the credentials stay in this process: the evidence holds a signature over the binding, worth nothing for
 another request, cluster or key. The metadata service is asked by version 2 of its protocol only. botocore is imported
@@ -44,7 +44,7 @@ class AwsAttestor:
         self._now = now
 
     def provider_id(self) -> str:
-        """Tell the instance's provider ID, as cloud-provider-aws spells it; raises Unavailable or Denied."""
+        """Return the instance's provider ID, as cloud-provider-aws spells it; raises Unavailable or Denied."""
         return str(parse_document(Session.begin(self._service).document()))
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:

@@ -3,7 +3,7 @@
 Promises: any text gives a value or ``Denied``; a value says exactly what the controller's own request will be: signed
 with ``AWS4-HMAC-SHA256`` for STS in the region, on the day of ``x-amz-date``, over exactly the headers of the protocol.
 Nothing of it can end a header or begin another.
-Leaves to others: whether the signature is right (STS alone can tell), whether the time is fresh (``verifier``).
+Leaves to others: whether the signature is right (only STS knows), whether the time is fresh (``verifier``).
 Source: AWS, "Create a signed AWS API request", "Authorization header".
 """
 

@@ -4,7 +4,7 @@ Pure: what is compared was read before.
 1. ``check_evidence``: what can be decided without asking AWS. Returns a ``VerifiedDocument`` only when AWS signed, with
    the region's own certificate, that this instance is in an allowed account and region and where the provider ID says,
    and the header set has the one form, for this region and time. A document is no secret and proves nothing about
-   whoever sends it.
+   the sender.
 2. ``check_role_session``: only a session that EC2 made for this very instance passes, of a listed role in the
    document's account. A role that anyone but EC2 may assume lets whoever assumes it choose the session's name: keeping
    such roles out of the policy is the operator's part (docs/providers/aws.md).
@@ -74,7 +74,7 @@ def check_evidence(
     """Check the evidence by itself, cheapest test first.
 
     1. Evidence of this provider, a known version, a closed schema.
-    2. The provider ID is one of AWS; its zone tells region and partition; the policy allows the region.
+    2. The provider ID is one of AWS; its zone gives region and partition; the policy allows the region.
     3. The header set is of the one form, for STS in that region, signed within five minutes of the request.
     4. The identity document says that very instance, zone and region, and an account that the policy allows.
     5. It is the content of the PKCS#7, which a certificate of that region signed.

@@ -1,10 +1,10 @@
 """The two configuration sections of ``aws``: a policy's ``spec.aws``, and ``platforms.aws`` of the controller.
 
 The policy says which instances may join: what is not listed is not allowed, and an empty list admits nobody. Nothing in
-it says where AWS is or which certificates are trusted; that is ``platforms.aws``, which whoever runs the controller
+it says where AWS is or which certificates are trusted; that is ``platforms.aws``, which the controller's operator
 writes: endpoints, CAs, credentials. What it leaves out is AWS's default: the endpoints of each region, the system's
-CAs, the credentials that boto3 finds. No proxy unless one is named.
-Returns a frozen value, or raises ``Denied`` with ``PolicyInvalid`` that names the setting and the nearest known one.
+CAs, the credentials that boto3 finds. No proxy unless one is named. Returns a frozen value, or raises ``Denied`` with
+``PolicyInvalid`` that names the setting and the nearest known one.
 Leaves to others: applying the policy (``checks``, ``verifier``), reading the files (``trust_bundle``, ``api``).
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/aws.md.
 """
@@ -44,7 +44,7 @@ class AwsPolicy:
     accounts: frozenset[str] = frozenset()
     regions: frozenset[str] = frozenset()
     roles: frozenset[str] = frozenset()
-    """Names of roles that only EC2 may assume: whoever else may could choose another instance's name."""
+    """Names of roles that only EC2 may assume: anyone else who may could choose another instance's name."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     """Each with exactly this value."""
     vpcs: frozenset[str] | None = None
@@ -52,7 +52,7 @@ class AwsPolicy:
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> AwsPolicy:
-    """Read the settings; unknown keys are errors that name the nearest known one. No settings let nobody in."""
+    """Read the settings; unknown keys are errors that name the nearest known one. No settings admit nobody."""
     if not settings:
         return AwsPolicy()
     check_keys(settings, "spec.aws", _SETTINGS, _REQUIRED)

@@ -1,6 +1,6 @@
 """The instance identity document: what AWS says of an instance, read closely where it matters.
 
-Promises: any bytes give a value or ``Denied``; no key stands twice, and the fields that are looked at have their type
+Promises: any bytes give a value or ``Denied``; no key occurs twice, and the fields that are read have their type
 and spelling. AWS adds fields over the years: those are let through unread, since the whole document is signed.
 Leaves to others: the signature (``cms``, ``trust_bundle``), whether it is this machine's (``verifier``).
 Source: AWS, "Instance identity documents".
@@ -32,12 +32,12 @@ _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class _NotADocumentError(ValueError):
-    """Carries what was found, in words that hold no evidence."""
+    """Carries what was found, as a message that holds no evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityDocument:
-    """What is looked at."""
+    """What is read."""
 
     account: str
     region: str

@@ -1,4 +1,4 @@
-"""What the two halves of the ``aws`` provider agree on: the evidence, and the one STS request that is signed.
+"""What attestor and verifier of the ``aws`` provider agree on: the evidence, and the one STS request that is signed.
 
 Promises: a closed schema read to a value or ``Denied``, each value in one spelling. The request that the node signs is
 fixed to the last byte but for region, time, session token and binding, so that the controller rebuilds it from its own
@@ -6,7 +6,7 @@ knowledge and takes from the evidence only what a signature covers: neither URL,
 header's value ever travels. What travels is of no use to AWS for anything else: the signature is for
 ``GetCallerIdentity``, which needs no permission and does nothing, and it holds the binding. Others who take such a
 request for a login are kept off by the header's name, where they can be (``BINDING_HEADER``).
-Leaves to others: signing (``attestor``), reading the header set closely, sending, judging (``verifier`` and its parts).
+Leaves to others: signing (``attestor``), reading the header set closely, sending, checks (``verifier`` and its parts).
 Source: docs/wire-format.md, "aws/v1"; AWS, "AWS Signature Version 4 for API requests", "GetCallerIdentity"; Vault,
 ``builtin/credential/aws/path_config_client.go`` (``validateAllowedSTSHeaderValues``).
 """
@@ -44,8 +44,9 @@ VERSION: Final = 1
 BINDING_HEADER: Final = "x-amz-nodeattest-binding"
 """Signed, never sent in the evidence; the value is the binding digest in lower-case hex.
 
-Everybody who may read requests could show ours to a service that lets in whoever STS knows. Vault's and Consul's AWS
-logins, where no server ID is configured, refuse ``X-Amz-`` headers that they do not know, and let any other pass.
+Everybody who may read requests could show ours to a service that admits every identity that STS knows. Vault's and
+Consul's AWS logins, where no server ID is configured, refuse ``X-Amz-`` headers that they do not know, and let any
+other pass.
 """
 SIGNED_HEADERS: Final = ("content-type", "host", "x-amz-date", BINDING_HEADER, "x-amz-security-token")
 """Exactly these, in this order, which is SigV4's: sorted."""

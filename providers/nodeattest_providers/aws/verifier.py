@@ -1,8 +1,8 @@
-"""The ``aws`` provider's controller half: what makes an EC2 instance's evidence true.
+"""The ``aws`` provider's verifier: what makes an EC2 instance's evidence true.
 
 Promises: an ``AttestedNode`` only when the instance that the Machine's provider ID names, and no other, had this very
 CSR, cluster and signer signed with the credentials of its role, and AWS itself says that it runs where the policy lets
-machines join. Whatever can be judged here is judged before AWS is asked.
+machines join. What can be checked here is checked before AWS is asked.
 Leaves to others: the CSR's own rules and the Machine's (the controller's review).
 Source: docs/wire-format.md, "aws/v1"; docs/providers/aws.md.
 """
@@ -49,7 +49,7 @@ _MAX_PINS: Final = 8
 
 
 class AwsSigner:
-    """Judges evidence of EC2 instances; implements ``ClusterAPISigner``, ``PlatformAddresses``, ``ClosingSigner``."""
+    """Verifies evidence of EC2 instances; implements ``ClusterAPISigner``, ``PlatformAddresses``, ``ClosingSigner``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
@@ -94,7 +94,7 @@ class AwsSigner:
         return MachineName(request.csr.node_name)
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a section ``spec.aws`` that no request could be judged by; raises Denied."""
+        """Refuse a section ``spec.aws`` that no request could be verified with; raises Denied."""
         parse_policy(settings)
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
@@ -129,7 +129,7 @@ class AwsSigner:
             raise checks.recorded(error) from None
 
     async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Judge one request.
+        """Verify one request.
 
         1. The evidence by itself (``check_evidence``).
         2. STS confirms who signed, over the binding to one of the cluster's CAs; or it did so when this very request

@@ -1,7 +1,7 @@
 """The attested document: what Azure says of a virtual machine, read from the content that it signed.
 
 Promises: any bytes give a value or ``Denied`` with ``PlatformDocumentMalformed``; no key twice, each field of its type
-and spelling. Fields that are not used here may stand there: Azure adds some from time to time.
+and spelling. Fields that are not used here may be there: Azure adds some from time to time.
 Leaves to others: who signed it (``trust_bundle``), whether it is this machine's and this request's (``verifier``).
 Source: Azure, "Instance Metadata Service", attested data.
 """
@@ -42,7 +42,7 @@ class AttestedDocument:
 
 
 class _NotADocumentError(ValueError):
-    """Carries what was found, in words."""
+    """Carries what was found, as a message."""
 
 
 def parse_document(content: bytes) -> AttestedDocument:

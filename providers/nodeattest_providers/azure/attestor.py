@@ -1,9 +1,9 @@
-"""The ``azure`` provider's node half: asks the metadata service for a document about this machine, with our nonce.
+"""The ``azure`` provider's attestor: asks the metadata service for a document about this machine, with our nonce.
 
 Promises: the document is for exactly the binding that it is given; the service is asked over plain HTTP at its
 link-local address, with the header that proves that nobody was redirected there, and never through a proxy. It caches
 documents, and may give one with an older nonce: such a one is not sent, the service is asked again.
-Leaves to others: judging the document (``verifier``); what is asked is nothing that needs credentials.
+Leaves to others: verifying the document (``verifier``); what is asked is nothing that needs credentials.
 Source: Azure, "Instance Metadata Service" (attested data, instance metadata).
 """
 
@@ -57,7 +57,7 @@ class AzureAttestor:
         raise _unusable("documents with another nonce than was asked for")
 
     def provider_id(self) -> str:
-        """Tell the machine's provider ID; raises Unavailable."""
+        """Return the machine's provider ID; raises Unavailable."""
         compute = _object(self._service.get(_INSTANCE, _HEADERS))
         found = provider_id_of(str(compute.get("resourceId", "")))
         if found is None:

@@ -40,9 +40,9 @@ _PAGE: Final = "providers/azure"
 TOLERANCE: Final = timedelta(minutes=5)
 """Between the document's time and the request's: two clocks, Azure's and the API server's."""
 _RUNNING: Final = frozenset({"creating", "updating", "succeeded", "failed", "migrating"})
-"""Provisioning states of a machine that is to stay; ``Failed`` speaks of the last change, not of the machine."""
+"""Provisioning states of a machine that is to stay; ``Failed`` describes the last change, not the machine."""
 FINGERPRINT: Final = "vm"
-"""What the ledger pins: the vmId, which a machine made anew under its old name has not."""
+"""What the ledger pins: the vmId, which a machine recreated under its old name has not."""
 _RESET: Final = "if the machine was made anew under its old name, reset its ledger (nodeattest machines reset)"
 _ANEW: Final = "file anew; kubelet-authenticator asks the metadata service again"
 

@@ -46,7 +46,7 @@ _MAX_TAG_VALUE: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzurePolicy:
-    """What a cluster's operator decided about virtual machines; names in lower case, as Azure does not tell them."""
+    """What a cluster's operator decided about virtual machines; names in lower case, since Azure ignores case."""
 
     subscriptions: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
@@ -57,7 +57,7 @@ class AzurePolicy:
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> AzurePolicy:
-    """Read the settings; unknown keys are errors that name the nearest known one. No settings let nobody in."""
+    """Read the settings; unknown keys are errors that name the nearest known one. No settings admit nobody."""
     if not settings:
         return AzurePolicy()
     check_keys(settings, "spec.azure", _SETTINGS, _REQUIRED)
@@ -103,7 +103,7 @@ class Cloud:
     resource_manager: str
     authority: str
     signer: str
-    """Name of whoever signs attested documents there; regions have names below it."""
+    """Name of the signer of attested documents there; regions have names below it."""
 
 
 CLOUDS: Final[Mapping[str, Cloud]] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""What the two halves of the ``azure`` provider say to each other: one attested document, and its nonce's formula.
+"""What attestor and verifier of the ``azure`` provider exchange: one attested document, and its nonce's formula.
 
 Promises: a closed schema read to a value or ``Denied``; the nonce depends on cluster, signer and request.
 Leaves to others: what the document says (``attested_document``), who signed it (``trust_bundle``).

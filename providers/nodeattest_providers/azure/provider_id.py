@@ -1,7 +1,7 @@
 """Names of Azure's virtual machines: the provider ID, taken apart, and made of what the metadata service says.
 
 Promises: exactly the spelling that Cluster API's Azure provider and the cloud controller manager use, or ``Denied``;
-``key`` is what Azure compares, for it does not tell upper from lower case in names. Standard library only.
+``key`` is what Azure compares, for it ignores upper and lower case in names. Standard library only.
 Leaves to others: whether such a machine exists.
 Source: Azure, "Naming rules and restrictions for Azure resources"; cloud-provider-azure, which writes the resource
 group in lower case, since Azure spells it as it pleases.

@@ -105,7 +105,7 @@ def chain_problem(
 ) -> str | None:
     """Say why there is no chain from the signer to a root, or None when there is one.
 
-    Judged as the certificate of a TLS server, which it is: validity, server usage, signatures without SHA-1, CA rules.
+    Checked as the certificate of a TLS server, which it is: validity, server usage, signatures without SHA-1, CA rules.
     """
     try:
         name = signer.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

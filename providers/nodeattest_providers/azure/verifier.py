@@ -1,7 +1,7 @@
-"""The ``azure`` provider's controller half: a document that Azure signed for this machine and this request.
+"""The ``azure`` provider's verifier: a document that Azure signed for this machine and this request.
 
 Promises: an ``AttestedNode`` only when Azure's metadata service attested, within five minutes of the request and for
-its key, cluster and signer, the very virtual machine that the provider ID names, and the policy lets that one in. What
+its key, cluster and signer, the very virtual machine that the provider ID names, and the policy admits that one. What
 the request says decides nothing else; no address in it is ever asked.
 Leaves to others: where Azure is and who signs for it (``config``, ``trust_bundle``), reading from it
 (``api.machines``). That the machine runs is in the document: only a running one can get it. Its power state is
@@ -51,7 +51,7 @@ __all__ = ["AzureSigner"]
 
 
 class AzureSigner:
-    """Judges attested documents; implements ``ClusterAPISigner`` and ``PlatformAddresses``."""
+    """Verifies attested documents; implements ``ClusterAPISigner`` and ``PlatformAddresses``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
@@ -83,7 +83,7 @@ class AzureSigner:
     async def addresses(self, facts: Facts) -> Addresses:
         """Return the machine's private addresses and computer name as Azure has them now; raises the same.
 
-        A machine made anew under the name of one that joined is another, and its addresses are not the node's.
+        A machine recreated under the name of one that joined is another, and its addresses are not the node's.
         """
         checks = Checks()
         name = check_place(checks, facts)
@@ -93,7 +93,7 @@ class AzureSigner:
         return (*await self._machines.addresses(name), *names)
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a policy section that no request could be judged by; raises Denied."""
+        """Refuse a policy section that no request could be verified with; raises Denied."""
         parse_policy(settings)
 
     async def aclose(self) -> None:
@@ -102,7 +102,7 @@ class AzureSigner:
         await self._manager.aclose()
 
     async def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Judge one request.
+        """Verify one request.
 
         1. Evidence of this provider, a known version, a closed schema.
         2. The document is signed, by somebody whom this cloud's authorities call its metadata service.
@@ -178,12 +178,12 @@ class AzureSigner:
         return found
 
     async def _machine(self, checks: Checks, name: AzureName, vm_id: str | None) -> Machine:
-        """Ask Azure for a machine; what stands in the way of asking carries the record so far."""
+        """Ask Azure for a machine; what prevents asking carries the record so far."""
         if not self._may_call:
             raise checks.unavailable(
                 Reason.PLATFORM_UNAVAILABLE,
                 "Azure's Resource Manager is not asked offline",
-                remedy="let the controller judge the request",
+                remedy="let the controller verify the request",
             )
         try:
             machine = await self._machines.find(name, vm_id=vm_id)

@@ -1,4 +1,4 @@
-"""The ``challenge`` provider's node half: answers a challenge under the Machine's secret, read from a file.
+"""The ``challenge`` provider's attestor: answers a challenge under the Machine's secret, read from a file.
 
 Promises: the secret stays in the file and this process; it answers the challenge of the node's own first request only.
 A file that others may read, or that is not where it says, is refused.

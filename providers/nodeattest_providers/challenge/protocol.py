@@ -1,7 +1,7 @@
-"""What the two halves of the ``challenge`` provider say to each other: evidence, challenge, and the proof's formula.
+"""What attestor and verifier of the ``challenge`` provider exchange: evidence, challenge, and the proof's formula.
 
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; the secret itself never travels.
-Leaves to others: the nonce (``challenge_response``), keeping the secret (attestor), judging (verifier).
+Leaves to others: the nonce (``challenge_response``), keeping the secret (attestor), checks (verifier).
 Source: docs/wire-format.md, "challenge/v1"; docs/tpm-protocol.md §5.
 """
 
@@ -124,7 +124,7 @@ class Challenge:
     @classmethod
     def parse(cls, text: str) -> Challenge:
         """Read the annotation's value; anything else is ``Denied``."""
-        # A str may hold lone surrogates, which have no UTF-8: what stands for them here is no UTF-8 either.
+        # A str may hold lone surrogates, which have no UTF-8: what replaces them here is no UTF-8 either.
         value = canonical_json.loads(text.encode(errors="surrogatepass"))
         fields = Fields.of(value, "challenge/v1 challenge", ("v", "uid", "spki", "n"))
         fields.integer("v", VERSION, VERSION)
@@ -136,7 +136,7 @@ class Challenge:
 
 
 def normalised(secret: bytes) -> SecretBytes:
-    """Drop line ends after the secret, which editors and templates add to files; both halves do so."""
+    """Drop line ends after the secret, which editors and templates add to files; attestor and verifier do so."""
     return SecretBytes(secret.rstrip(b"\r\n"))
 
 

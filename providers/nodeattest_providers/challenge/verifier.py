@@ -1,4 +1,4 @@
-"""The ``challenge`` provider's controller half: bare metal without TPM, by a secret from the bootstrap data.
+"""The ``challenge`` provider's verifier: bare metal without TPM, by a secret from the bootstrap data.
 
 Promises: an ``AttestedNode`` only when somebody who knows this very Machine's secret answered, after the first request
 was filed, for this very CSR, cluster and signer. No state is kept between the rounds.
@@ -47,7 +47,7 @@ _RESET: Final = "an operator gives the Machine a new secret and resets its ledge
 
 
 class ChallengeSigner:
-    """Judges answers under a per-Machine secret; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
+    """Verifies answers under a per-Machine secret; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
@@ -68,13 +68,13 @@ class ChallengeSigner:
         return MachineName(request.csr.node_name)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
-        """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
+        """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         evidence = _evidence(Checks(), request.evidence)
         return evidence.first if isinstance(evidence, SecondEvidence) else None
 
 
 def _verify(request: NodeRequest, facts: Facts) -> AttestedNode:
-    """Judge one request.
+    """Verify one request.
 
     1. Evidence of this provider, a known version, a closed schema.
     2. The Machine has a secret that is long enough, the one that the ledger pins if it pins any.

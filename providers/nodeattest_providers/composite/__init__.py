@@ -1,1 +1,1 @@
-"""The ``composite`` provider: several proofs of one machine at once, each judged by its own provider."""
+"""The ``composite`` provider: several proofs of one machine at once, each verified by its own provider."""

@@ -1,4 +1,4 @@
-"""The ``composite`` provider's node half: lets each part's own attestor make its evidence for the same request.
+"""The ``composite`` provider's attestor: lets each part's own attestor make its evidence for the same request.
 
 Its settings are the parts, each with its own: ``{"tpm": {"tcti": "…"}, "challenge": {"secretFile": "…"}}``. Promises:
 every part's evidence in every phase, over the same binding; the challenge of the node's own first request only.
@@ -59,12 +59,15 @@ class CompositeAttestor:
             for name in sorted(settings)
         )
         """The parts' attestors, by name."""
-        self._speaking = tuple(map(_speaking, self.parts))
+        self._attestors = tuple(map(_in_part_version, self.parts))
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Let every part attest; raises what a part raises, and ``Denied`` for a foreign challenge."""
         texts: Mapping[ProviderName, str] = self._texts(binding, challenge) if challenge is not None else {}
-        parts = {half.provider: _evidence_of(half, binding, _own(half, challenge, texts)) for half in self._speaking}
+        parts = {
+            attestor.provider: _evidence_of(attestor, binding, _own_challenge(attestor, challenge, texts))
+            for attestor in self._attestors
+        }
         first = None if challenge is None else FirstRequestRef(name=challenge.name, uid=challenge.uid)
         return Evidence(PROVIDER, VERSION, CompositeEvidence(parts=parts, first=first).to_json())
 
@@ -76,7 +79,7 @@ class CompositeAttestor:
 
     def _texts(self, binding: Binding, challenge: PublishedChallenge) -> Mapping[ProviderName, str]:
         texts = CompositeChallenge.parse(challenge.text).texts
-        wanted = {half.provider for half in self._speaking if half.two_step}
+        wanted = {attestor.provider for attestor in self._attestors if attestor.two_step}
         if challenge.csr_sha256 != binding.csr_sha256 or set(texts) != wanted:
             raise Denied(
                 Reason.CHALLENGE_UNKNOWN,
@@ -97,26 +100,30 @@ def _check_names(settings: Mapping[str, JsonValue]) -> None:
         )
 
 
-def _speaking(half: Attestor) -> Attestor:
+def _in_part_version(attestor: Attestor) -> Attestor:
     """Return the part in the version that composite/v1 carries."""
-    if half.versions[0] != PART_VERSION and isinstance(half, VersionedAttestor) and PART_VERSION in half.versions:
-        return half.in_version(PART_VERSION)
-    return half
+    if (
+        attestor.versions[0] != PART_VERSION
+        and isinstance(attestor, VersionedAttestor)
+        and PART_VERSION in attestor.versions
+    ):
+        return attestor.in_version(PART_VERSION)
+    return attestor
 
 
-def _own(
-    half: Attestor, challenge: PublishedChallenge | None, texts: Mapping[ProviderName, str]
+def _own_challenge(
+    attestor: Attestor, challenge: PublishedChallenge | None, texts: Mapping[ProviderName, str]
 ) -> PublishedChallenge | None:
-    """Return the part's own challenge; a part of one step proves itself anew."""
-    return replace(challenge, text=texts[half.provider]) if challenge is not None and half.two_step else None
+    """Return the part's own challenge; a part of one step proves itself again."""
+    return replace(challenge, text=texts[attestor.provider]) if challenge is not None and attestor.two_step else None
 
 
-def _evidence_of(half: Attestor, binding: Binding, challenge: PublishedChallenge | None) -> dict[str, JsonValue]:
-    made = half.attest(binding, challenge)
-    if (made.provider, made.version) != (half.provider, PART_VERSION):
+def _evidence_of(attestor: Attestor, binding: Binding, challenge: PublishedChallenge | None) -> dict[str, JsonValue]:
+    made = attestor.attest(binding, challenge)
+    if (made.provider, made.version) != (attestor.provider, PART_VERSION):
         raise Denied(
             Reason.EVIDENCE_VERSION_UNSUPPORTED,
-            expected=f"{half.provider}/v{PART_VERSION}, which composite/v{VERSION} carries",
+            expected=f"{attestor.provider}/v{PART_VERSION}, which composite/v{VERSION} carries",
             got=f"{made.provider}/v{made.version}",
             remedy="use releases of this provider and of the agent that know each other",
         )

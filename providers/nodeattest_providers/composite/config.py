@@ -3,8 +3,8 @@
     allOf: [tpm, aws]                                       # both
     anyOf: [{allOf: [tpm, aws]}, {allOf: [tpm, azure]}]     # one of these pairs
 
-Promises: a value, or ``Denied`` with ``PolicyInvalid``; without a section nobody gets in. Leaves each part's own rules
-to its own section (``spec.tpm``, ``spec.aws``, …). Docs: docs/adr/0015-composite-proofs.md.
+Promises: a value, or ``Denied`` with ``PolicyInvalid``; without a section nobody is admitted. Leaves each part's own
+rules to its own section (``spec.tpm``, ``spec.aws``, …). Docs: docs/adr/0015-composite-proofs.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CompositePolicy:
     """Each a set of parts that suffices; never empty, each of at least two."""
 
     def admits(self, parts: Collection[ProviderName]) -> bool:
-        """Tell whether exactly these parts are one of the alternatives."""
+        """Return whether exactly these parts are one of the alternatives."""
         return frozenset(parts) in self.alternatives
 
     @property

@@ -1,7 +1,7 @@
-"""What the two halves of the ``composite`` provider say to each other: the parts' evidence and challenges together.
+"""What attestor and verifier of the ``composite`` provider exchange: the parts' evidence and challenges together.
 
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; a part is another provider that
-proves something, in version 1 of its evidence. Leaves to others: what stands in a part (its own provider), which parts
+proves something, in version 1 of its evidence. Leaves to others: the content of a part (its own provider), which parts
 must be there (``config``). Source: docs/wire-format.md, "composite/v1".
 """
 
@@ -84,7 +84,7 @@ class CompositeChallenge:
     @classmethod
     def parse(cls, text: str) -> CompositeChallenge:
         """Read the annotation's value; anything else is ``Denied``."""
-        # A str may hold lone surrogates, which have no UTF-8: what stands for them here is no UTF-8 either.
+        # A str may hold lone surrogates, which have no UTF-8: what replaces them here is no UTF-8 either.
         value = canonical_json.loads(text.encode(errors="surrogatepass"))
         where = "composite/v1 challenge"
         names = _part_names(value, where, minimum=0)
@@ -93,7 +93,7 @@ class CompositeChallenge:
 
 
 def is_part(name: str) -> bool:
-    """Tell whether a provider of this name can be a part."""
+    """Return whether a provider of this name can be a part."""
     return _NAME.fullmatch(name) is not None and name not in NEVER_PARTS
 
 

@@ -1,9 +1,9 @@
-"""The ``composite`` provider's controller half: several proofs of one machine, all over the same request.
+"""The ``composite`` provider's verifier: several proofs of one machine, all over the same request.
 
 Promises: an ``AttestedNode`` only when exactly the parts of one of the policy's alternatives are there, and every one
-is proved, at the end, by its own provider's half, over the same request, for the composite's own signer. So a proof
+is proved, at the end, by its own provider's signer, over the same request, for the composite's own signer. So a proof
 that a machine made for one provider alone is none here, and none of these is one there. Always two rounds, whatever the
-parts' own: a part of one step is judged early in the first, and again, anew, in the second.
+parts' own: a part of one step is checked early in the first, and again in the second.
 Leaves to others: each proof (its provider, by ``spec.<part>`` and ``platforms.<part>``), once-only use (the ledger).
 Source: docs/wire-format.md, "composite/v1"; docs/adr/0015-composite-proofs.md.
 """
@@ -58,10 +58,10 @@ class _Round:
     evidence: CompositeEvidence
     first: CompositeEvidence | None
 
-    def part(self, name: ProviderName, half: ClusterAPISigner) -> tuple[NodeRequest, Facts]:
-        """Make what the part's half sees: its own evidence, policy section, pins, and nothing of the other parts."""
+    def part(self, name: ProviderName, signer: ClusterAPISigner) -> tuple[NodeRequest, Facts]:
+        """Make what the part's signer receives: its evidence, policy section and pins, nothing of other parts."""
         facts = self.facts
-        machine = facts.machine if reads_secret(half) else replace(facts.machine, attestation_secret=None)
+        machine = facts.machine if reads_secret(signer) else replace(facts.machine, attestation_secret=None)
         first = None
         if facts.first_request is not None and self.first is not None:
             first = _carrying(facts.first_request, name, self.first)
@@ -71,12 +71,12 @@ class _Round:
             settings=facts.sections.get(name, {}),
             ledger=_pins_of(facts.ledger, name, has_clock=name == _CLOCK_OF or _CLOCK_OF not in self.evidence.parts),
             first_request=first,
-            challenge_keys=facts.challenge_keys if isinstance(half, ChallengeSigner) else (),
+            challenge_keys=facts.challenge_keys if isinstance(signer, ChallengeSigner) else (),
         )
 
 
 class CompositeSigner:
-    """Judges several proofs at once; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
+    """Verifies several proofs at once; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
@@ -105,43 +105,45 @@ class CompositeSigner:
         return MachineName(request.csr.node_name)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
-        """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
+        """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         return _evidence(Checks(), request.evidence).first
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a policy section that no request could be judged by; raises Denied."""
+        """Refuse a policy section that no request could be verified with; raises Denied."""
         for part in parse_policy(settings).parts:
             try:
-                half = self._half(part)
+                signer = self._signer(part)
             except Denied:  # not installed here; it may be where the controller runs
                 continue
-            _check_secure(part, half)
+            _check_secure(part, signer)
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
-        """Ask the platform of a part that attested this machine; None where no part has one that tells."""
-        telling: dict[ProviderName, PlatformAddresses] = {}
+        """Ask the platform of a part that attested this machine; None where no part has one that knows."""
+        with_addresses: dict[ProviderName, PlatformAddresses] = {}
         for name in parse_policy(facts.settings).parts:
-            half = self._half(name)
-            if isinstance(half, PlatformAddresses):
-                telling[name] = half
-        pinned = [name for name in telling if any(kind.startswith(f"{name}.") for kind in facts.ledger.fingerprints)]
-        for name in pinned or telling:
+            signer = self._signer(name)
+            if isinstance(signer, PlatformAddresses):
+                with_addresses[name] = signer
+        pinned = [
+            name for name in with_addresses if any(kind.startswith(f"{name}.") for kind in facts.ledger.fingerprints)
+        ]
+        for name in pinned or with_addresses:
             own = replace(
                 facts,
                 settings=facts.sections.get(name, {}),
                 ledger=_pins_of(facts.ledger, name, has_clock=False),
             )
-            return await telling[name].addresses(own)
+            return await with_addresses[name].addresses(own)
         return None
 
     async def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Judge one request.
+        """Verify one request.
 
         1. Evidence of this provider, a known version, a closed schema.
         2. The policy says which parts there must be; exactly these are there.
         3. A second request answers a live first one, which had the same parts.
-        4. Each part is judged by its own provider. A denial ends it; one that cannot be judged now lets the others be
-        judged first. 5. In the first round the challenges are published; in the second every part must be proved.
+        4. Each part is verified by its own provider. A denial ends it; one that cannot be verified now lets the others
+        be checked first. 5. In the first round the challenges are published; in the second every part must be proved.
         6. They are proofs of one machine.
         """
         checks = Checks()
@@ -149,23 +151,23 @@ class CompositeSigner:
         policy = check_parsed(checks, "policy section", _SECTION, lambda: parse_policy(facts.settings))
         _check_parts(checks, evidence, policy)  # 2
         round_ = _Round(request, facts, evidence, _first(checks, request, evidence, facts))  # 3
-        attested, challenges = await self._judge_parts(checks, round_)  # 4
+        attested, challenges = await self._verify_parts(checks, round_)  # 4
         if evidence.first is None:  # 5
             raise _challenge(challenges, checks)
         _check_proved(checks, evidence, attested)
         return merge_results(checks, request, attested, evidence.first)  # 6
 
-    async def _judge_parts(
+    async def _verify_parts(
         self, checks: Checks, round_: _Round
     ) -> tuple[Mapping[ProviderName, AttestedNode], Mapping[ProviderName, ChallengeRequired]]:
         attested: dict[ProviderName, AttestedNode] = {}
         challenges: dict[ProviderName, ChallengeRequired] = {}
         waiting: Unavailable | None = None
         for name in sorted(round_.evidence.parts):
-            half = self._half(name)
-            _check_secure(name, half)
+            signer = self._signer(name)
+            _check_secure(name, signer)
             try:
-                attested[name] = await _judge(half, *round_.part(name, half))
+                attested[name] = await _verify_part(signer, *round_.part(name, signer))
                 checks.adopt(name, attested[name].checks)
             except ChallengeRequired as required:
                 challenges[name] = required
@@ -180,18 +182,18 @@ class CompositeSigner:
             raise checks.recorded(waiting)
         return attested, challenges
 
-    def _half(self, name: ProviderName) -> ClusterAPISigner:
-        """Find a part's half, with its own platform; raises Denied for one that is not installed."""
-        if self._platform.half is not None:
-            return self._platform.half(name)
+    def _signer(self, name: ProviderName) -> ClusterAPISigner:
+        """Return a part's signer, with its own platform; raises Denied for one that is not installed."""
+        if self._platform.find_signer is not None:
+            return self._platform.find_signer(name)
         if name not in self._made:
             self._made[name] = make_signer(name, self._platform)
         return self._made[name]
 
 
-async def _judge(half: ClusterAPISigner, request: NodeRequest, facts: Facts) -> AttestedNode:
+async def _verify_part(signer: ClusterAPISigner, request: NodeRequest, facts: Facts) -> AttestedNode:
     serving = request.purpose is Purpose.SERVING
-    verify = half.verify_serving_attestation_data if serving else half.verify_client_attestation_data
+    verify = signer.verify_serving_attestation_data if serving else signer.verify_client_attestation_data
     return await verify(request, facts)
 
 
@@ -213,8 +215,8 @@ def _pins_of(ledger: LedgerFacts, name: ProviderName, *, has_clock: bool) -> Led
     return pins if has_clock else replace(pins, clock=None, reset_count=None)
 
 
-def _check_secure(name: ProviderName, half: ClusterAPISigner) -> None:
-    if half.secure is not True:
+def _check_secure(name: ProviderName, signer: ClusterAPISigner) -> None:
+    if signer.secure is not True:
         raise invalid("spec.composite", "parts that prove something", name)
 
 

@@ -1,1 +1,1 @@
-"""The ``gcp`` provider: Shielded VMs of Google Compute Engine, whose vTPMs speak the TPM protocol."""
+"""The ``gcp`` provider: Shielded VMs of Google Compute Engine, whose vTPMs use the TPM protocol."""

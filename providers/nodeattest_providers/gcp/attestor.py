@@ -1,6 +1,6 @@
-"""The ``gcp`` provider's node half: the TPM provider's evidence from a Shielded VM's vTPM, and the VM's own name.
+"""The ``gcp`` provider's attestor: the TPM provider's evidence from a Shielded VM's vTPM, and the VM's own name.
 
-Promises: nothing that another verifier would accept stands in the evidence: no identity token, which every holder of a
+Promises: nothing that another verifier would accept is in the evidence: no identity token, which every holder of a
 bootstrap token could read and show elsewhere; no endorsement certificate, since the Compute API names the key. The
 metadata service is asked for the provider ID only, and nothing rests on its answer: the controller knows the Machine's.
 Leaves to others: the TPM protocol (``tpm``), the agent's keys and requests.
@@ -26,7 +26,7 @@ __all__ = ["DEFAULT_ENDORSEMENT_KEY", "GcpAttestor"]
 DEFAULT_ENDORSEMENT_KEY: Final = "rsa2048"
 """TCG's template L-1: the Compute API names this key of every vTPM, and the P-256 one of the newer only."""
 _METADATA: Final = ("169.254.169.254", 80)
-"""What metadata.google.internal stands for; by number, so that no name server has a say."""
+"""The address of metadata.google.internal, so that no name server is trusted."""
 _FLAVOR: Final = {"Metadata-Flavor": "Google"}
 _PROJECT: Final = "/computeMetadata/v1/project/project-id"
 _ZONE: Final = "/computeMetadata/v1/instance/zone"
@@ -35,7 +35,7 @@ _NAME: Final = "/computeMetadata/v1/instance/name"
 
 
 class GcpAttestor:
-    """Makes a Shielded VM's evidence; implements ``Attestor`` and tells the provider ID."""
+    """Makes a Shielded VM's evidence; implements ``Attestor`` and finds the provider ID."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)

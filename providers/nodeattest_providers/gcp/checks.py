@@ -74,7 +74,7 @@ def check_found(checks: Checks, place: InstanceRef, instance: Instance | None) -
 def check_instance(checks: Checks, instance: Instance, policy: GcpPolicy, ledger: LedgerFacts) -> None:
     """Check what the platform says of the instance.
 
-    1. It is the one that the ledger pins, if it pins any: a VM made anew under the name is another machine.
+    1. It is the one that the ledger pins, if it pins any: a VM recreated under the name is another machine.
     2. It runs.
     3. It has the labels that the policy demands.
     4. It runs as a service account that the policy lists, if it lists any, and as no other besides.

@@ -1,10 +1,10 @@
 """The two configuration sections of ``gcp``: a policy's ``spec.gcp``, and ``platforms.gcp`` of the controller.
 
 The policy says which instances may join; without projects it admits nobody, and no setting of it names a host. Where
-Compute is, which CAs are trusted and which credentials are used is ``platforms.gcp``, which whoever runs the controller
-writes: only HTTPS, only hosts that stand there or that Google documents. Its files are read once, so that a mistake
-shows at the start.
-Returns a frozen value, or raises ``Denied`` with ``PolicyInvalid`` that names the setting and the nearest known one.
+Compute is, which CAs are trusted and which credentials are used is ``platforms.gcp``, which the controller's operator
+writes: only HTTPS, only hosts that it names or that Google documents. Its files are read once, so that a mistake shows
+at the start. Returns a frozen value, or raises ``Denied`` with ``PolicyInvalid`` that names the setting and the nearest
+known one.
 Leaves to others: applying the policy (``checks``; boot states as in ``tpm``), using the platform's settings (``api``).
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/gcp.md; Google, "Compute Engine API" (service
 endpoint), "Application Default Credentials".
@@ -51,10 +51,10 @@ _EMAIL: Final = re.compile(r"[a-z0-9][-.a-z0-9]{0,62}@[a-z0-9][-.:a-z0-9]{0,252}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcpPolicy:
-    """Which instances a cluster's operator lets in."""
+    """Which instances a cluster's operator admits."""
 
     projects: frozenset[str]
-    """Nobody gets in where this is empty."""
+    """Nobody is admitted where this is empty."""
     zones: frozenset[str] = frozenset()
     regions: frozenset[str] = frozenset()
     """Where neither has an entry, every zone of the projects will do; else one of the two must name the instance's."""
@@ -184,7 +184,7 @@ def _credentials(settings: Mapping[str, JsonValue]) -> str | None:
 
 
 def credentials_kind(content: bytes) -> tuple[CredentialsKind, IntegerJsonObject]:
-    """Tell what a credentials file holds; anything else is ``Denied``, as is what would run a program."""
+    """Return what a credentials file holds; anything else is ``Denied``, as is what would run a program."""
     try:
         fields = strict_json.parse_object(content, max_size=None)
     except ParseError:

@@ -1,7 +1,7 @@
 """Where a Compute Engine instance is, as its provider ID says: ``gce://<project>/<zone>/<name>``.
 
 Promises: an ``InstanceRef`` has exactly one spelling, which is safe in a URL's path and in a filter expression;
-anything else is ``Denied``. Both halves read and write provider IDs here.
+anything else is ``Denied``. Attestor and verifier read and write provider IDs here.
 Leaves to others: whether there is such an instance (``api.compute``) and whether it may join (``config``).
 Source: cloud-provider-gcp ``providers/gce/gce_util.go`` (provider ID); Google, "Creating and managing projects" and
 "Naming resources" (RFC 1035 label).

@@ -1,8 +1,8 @@
-"""The ``gcp`` provider's controller half: a Shielded VM is the instance that the Machine's provider ID names.
+"""The ``gcp`` provider's verifier: a Shielded VM is the instance that the Machine's provider ID names.
 
 Promises: an ``AttestedNode`` only when the vTPM whose endorsement key the Compute API names for this very instance
-vouched, by the TPM protocol, for this very CSR, cluster and signer; and the instance runs, is the one that joined
-before if any did, and is what the policy demands. What needs no network is judged before it is used.
+attested, by the TPM protocol, for this very CSR, cluster and signer; and the instance runs, is the one that joined
+before if any did, and is what the policy demands. What needs no network is checked first.
 Leaves to others: the protocol's two rounds (``tpm.protocol_verifier``), the CSR's own rules and the Machine's (the
 controller's review), once-only use (the ledger).
 Source: docs/wire-format.md, "gcp/v1"; docs/providers/gcp.md; docs/tpm-protocol.md §3.
@@ -38,11 +38,12 @@ __all__ = ["GcpSigner"]
 
 _SECTION: Final = "Google Cloud, What is checked"
 _RECENT: Final = 2.0
-"""Seconds. A refusal by an answer that is no older stands: else each forged request would ask the Compute API anew."""
+"""Seconds. A refusal by an answer that is no older is final, or each forged request would cause a call of the Compute
+API."""
 
 
 class GcpSigner:
-    """Judges Shielded VMs; implements ``ClusterAPISigner``, ``ChallengeSigner`` and ``PlatformAddresses``."""
+    """Verifies Shielded VMs; implements ``ClusterAPISigner``, ``ChallengeSigner`` and ``PlatformAddresses``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
@@ -77,11 +78,11 @@ class GcpSigner:
         return MachineName(request.csr.node_name)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
-        """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
+        """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         return self._protocol.first_request(request)
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a policy section that no request could be judged by; raises Denied."""
+        """Refuse a policy section that no request could be verified with; raises Denied."""
         parse_policy(settings)
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
@@ -96,20 +97,20 @@ class GcpSigner:
             await compute.aclose()
 
     async def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Judge one request; a refusal for which an answer was remembered is judged again by a new one."""
+        """Verify one request; a refusal for which an answer was remembered is checked again by a new one."""
         policy = parse_policy(facts.settings)
         started = None if self._compute is None else self._compute.now() - _RECENT
         try:
-            return await self._judge(request, facts, policy)
+            return await self._verify_with_record(request, facts, policy)
         except Denied:
             if started is None or not self._used_older(facts, started):
                 raise
-        return await self._judge(request, facts, policy, since=started)
+        return await self._verify_with_record(request, facts, policy, since=started)
 
-    async def _judge(
+    async def _verify_with_record(
         self, request: NodeRequest, facts: Facts, policy: GcpPolicy, *, since: float | None = None
     ) -> AttestedNode:
-        """Judge one request by what is known, or learned after ``since``; who has to wait sees what passed."""
+        """Verify one request by what is known, or learned after ``since``; who has to wait sees what passed."""
         checks = Checks()
         try:
             return await self._checked(checks, request, facts, policy, since=since)
@@ -119,7 +120,7 @@ class GcpSigner:
     async def _checked(
         self, checks: Checks, request: NodeRequest, facts: Facts, policy: GcpPolicy, *, since: float | None
     ) -> AttestedNode:
-        """Judge one request.
+        """Verify one request.
 
         1. The evidence is well-formed.
         2. The Machine's provider ID names an instance of a project and zone that the policy lists.
@@ -127,7 +128,7 @@ class GcpSigner:
         4. The platform names its endorsement keys, by its numeric ID.
         5. The TPM protocol holds, for one of these keys.
 
-        Offline, 1 and 2 are judged, and of 5 what comes before a key has to be trusted: none is.
+        Offline, 1 and 2 are checked, and of 5 what comes before a key has to be trusted: none is.
         """
         # 1
         self._protocol.read(Checks(), request.evidence)  # recorded in step 5
@@ -161,7 +162,7 @@ class GcpSigner:
         return instance
 
     def _used_older(self, facts: Facts, started: float) -> bool:
-        """Tell whether the instance was judged by what had been learned before."""
+        """Return whether the instance was checked by what had been learned before."""
         try:
             place = parse_provider_id(facts.machine.provider_id)
         except Denied:
@@ -193,5 +194,5 @@ def _offline() -> Unavailable:
     return Unavailable(
         Reason.PLATFORM_UNAVAILABLE,
         "Google Cloud is not asked offline",
-        remedy="let a running controller judge the request",
+        remedy="let a running controller verify the request",
     )

@@ -1,4 +1,4 @@
-"""The ``insecure`` provider's node half: proves nothing and says so."""
+"""The ``insecure`` provider's attestor: proves nothing and says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``insecure`` provider's controller half: always allows, so it is exactly as safe as Cluster API is today.
+"""The ``insecure`` provider's verifier: always allows, so it is exactly as safe as Cluster API is today.
 
 Promises: nothing about the machine. Refuses what the proposal forbids to an insecure provider: rotation and serving
 certificates.
@@ -47,7 +47,7 @@ class InsecureSigner:
         return AttestedNode(provider=self.provider, provider_id=request.csr.provider_id, checks=checks.record())
 
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Refuse: without proof nobody may vouch for a node's addresses."""
+        """Refuse: without proof nobody confirms a node's addresses."""
         raise Denied(
             Reason.SERVING_NOT_ALLOWED,
             expected="a secure provider",

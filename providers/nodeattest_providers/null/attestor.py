@@ -1,4 +1,4 @@
-"""The ``null`` provider's node half, for tests; absent from the wheel and from the catalogue."""
+"""The ``null`` provider's attestor, for tests; absent from the wheel and from the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``null`` provider's controller half: a rubber stamp for tests, absent from the wheel and from the catalogue.
+"""The ``null`` provider's verifier: a rubber stamp for tests, absent from the wheel and from the registry.
 
 Unlike ``insecure`` it allows rotation and serving certificates, so that tests reach the code behind them.
 Source: the proposal, "kubelet-authenticator-null".

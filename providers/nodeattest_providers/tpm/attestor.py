@@ -1,4 +1,4 @@
-"""The ``tpm`` provider's node half: shows the TPM's keys, activates the challenge, quotes the CSR.
+"""The ``tpm`` provider's attestor: shows the TPM's keys, activates the challenge, quotes the CSR.
 
 Promises: evidence for exactly the binding that it is given; a challenge is activated only when it hangs on this node's
 own first request, since an attestor that activates anything is a decryption oracle. One connection and the loaded keys
@@ -77,7 +77,7 @@ class TpmAttestor:
     ) -> None:
         """Read the settings ``TPM_SETTINGS``; the TPM is opened at the first use.
 
-        ``where`` names the settings' owner in messages; ``certificates`` tells whether the endorsement key's go along.
+        ``where`` names the settings' owner in messages; ``certificates`` says whether the endorsement key's are sent.
         """
         check_keys(settings, where, TPM_SETTINGS)
         self._certificates = certificates
@@ -188,7 +188,7 @@ def _own_challenge(binding: Binding, published: PublishedChallenge) -> Challenge
 def _consistent_quote(
     opened: _Opened, challenge: Challenge, extra_data: bytes
 ) -> tuple[bytes, bytes, tuple[bytes, ...]]:
-    """Quote and read the PCRs so that both tell the same state (TPM protocol §4.16)."""
+    """Quote and read the PCRs so that both show the same state (TPM protocol §4.16)."""
     for _ in range(_QUOTE_ATTEMPTS):
         pcrs = opened.device.read_pcrs(challenge.pcrs)
         quote, signature = opened.device.quote(opened.ak, challenge.pcrs, extra_data)

@@ -1,6 +1,6 @@
 """Boot state: the quoted PCRs hold allowed values, and the TPM's clock goes forward.
 
-Promises: the state that a quote proves, judged by the policy and by what the ledger saw before.
+Promises: the state that a quote proves, checked by the policy and by what the ledger saw before.
 Leaves to others: that the quote is genuine and fresh (``verifier``), event logs (``event_log_checks``).
 Source: TCG TPM 2.0 Library, Part 1 §36.3 "Clock" and §11.4 "PCR"; Part 3 §18.4 TPM2_Quote; docs/tpm-protocol.md
 §3 (step 12), §4 (2, 4, 5).
@@ -36,7 +36,7 @@ def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], poli
     # 1
     mismatch = Reason.PCR_SELECTION_MISMATCH
     expected, got = [policy.selection], list(quote.selections)
-    _require(checks, expected == got, "selection", mismatch, (_words(expected), _words(got)))
+    _require(checks, expected == got, "selection", mismatch, (_describe(expected), _describe(got)))
     sizes = [digest_size(policy.selection.bank)] * len(policy.selection.pcrs)
     got_sizes = [len(value) for value in values]
     _require(checks, sizes == got_sizes, "values", mismatch, (f"sizes {sizes}", f"sizes {got_sizes}"))
@@ -84,7 +84,7 @@ def check_clock(checks: Checks, boot: BootState, ledger: LedgerFacts) -> None:
     )
 
 
-def _words(selections: Sequence[PcrSelection]) -> str:
+def _describe(selections: Sequence[PcrSelection]) -> str:
     return "; ".join(f"{item.bank.name} {list(item.pcrs)}" for item in selections) or "none"
 
 

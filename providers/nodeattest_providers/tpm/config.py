@@ -65,7 +65,7 @@ class TpmPolicy(BootPolicy):
 class PolicyCache:
     """Remembers parsed policies by the identity of their settings, which nobody changes: parsing 10 000 keys costs.
 
-    An entry holds its settings, so that no others get their identity while it stands.
+    An entry holds its settings, so that no others get their identity while it is.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class PolicyCache:
 
     def get(self, settings: Mapping[str, JsonValue]) -> TpmPolicy:
         """Return the parsed policy; ``Denied`` when it is invalid."""
-        if not settings:  # made anew for each request of a cluster without settings: they must not crowd out others
+        if not settings:  # recreated for each request of a cluster without settings: they must not crowd out others
             return self._defaults
         key = id(settings)
         held = self._parsed.pop(key, None)
@@ -106,7 +106,7 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
 
 
 def parse_boot_policy(settings: Mapping[str, JsonValue], where: str) -> BootPolicy:
-    """Read ``BOOT_SETTINGS`` of a section that stands at ``where``; the others are its provider's."""
+    """Read ``BOOT_SETTINGS`` of a section that is at ``where``; the others are its provider's."""
     selection, allowed = _pcrs(mapping(settings.get("pcrs", {}), f"{where}.pcrs"), f"{where}.pcrs")
     event_log = text(settings.get("eventLog", _IGNORE), f"{where}.eventLog")
     if event_log not in {_IGNORE, _REQUIRE}:

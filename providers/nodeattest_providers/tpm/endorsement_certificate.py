@@ -1,4 +1,4 @@
-"""Endorsement key certificates: a manufacturer vouches that this key lives in a TPM.
+"""Endorsement key certificates: a manufacturer certifies that this key is in a TPM.
 
 Promises: returns only when the certificate is for this very key, is an endorsement certificate, and chains to a
 configured authority at the given time. Leaves to others: whose TPM it is; a chain alone never says that
@@ -33,7 +33,7 @@ _REMEDY: Final = "use a TPM whose endorsement certificate is sound, or register 
 _EK_USAGE: Final = x509.ObjectIdentifier("2.23.133.8.1")
 """tcg-kp-EKCertificate."""
 _UNDERSTOOD: Final = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.SubjectAlternativeName)
-"""Extensions that may be critical: three are judged here, the directory names of the fourth identify a TPM model."""
+"""Extensions that may be critical: three are checked here, the directory names of the fourth identify a TPM model."""
 
 
 def check_certificate(
@@ -61,14 +61,14 @@ def check_certificate(
     # 3
     purposes = _get(extensions, x509.ExtendedKeyUsage)
     is_ek = purposes is not None and _EK_USAGE in purposes
-    _require(checks, is_ek, "extended key usage", f"tcg-kp-EKCertificate {_EK_USAGE.dotted_string}", _words(is_ek))
+    _require(checks, is_ek, "extended key usage", f"tcg-kp-EKCertificate {_EK_USAGE.dotted_string}", _describe(is_ek))
     # 4
     usage = _get(extensions, x509.KeyUsage)
     if isinstance(ek.key, rsa.RSAPublicKey):
         expected, fits = "keyEncipherment", usage is not None and usage.key_encipherment
     else:
         expected, fits = "keyAgreement", usage is not None and usage.key_agreement
-    _require(checks, fits, "key usage", expected, _words(fits))
+    _require(checks, fits, "key usage", expected, _describe(fits))
     # 5
     unknown = [found.oid.dotted_string for found in extensions if found.critical and not _is_understood(found)]
     _require(checks, not unknown, "critical extensions", "none unknown", ", ".join(unknown) or "none unknown")
@@ -99,14 +99,14 @@ def _is_understood(extension: x509.Extension[x509.ExtensionType]) -> bool:
     return isinstance(extension.value, _UNDERSTOOD)
 
 
-def _words(fits: bool) -> str:
+def _describe(fits: bool) -> str:
     return "it" if fits else "another or none"
 
 
 def _chain_problem(leaf: x509.Certificate, chain: tuple[bytes, ...], anchors: Store, now: datetime) -> str | None:
-    """Return why there is no chain, in cryptography's words, or None when there is one."""
+    """Return why there is no chain, in cryptography's wording, or None when there is one."""
     # The default policies are for the web: they demand a DNS name and the client usage, and do not know the TPM's.
-    leaf_policy = ExtensionPolicy.permit_all()  # steps 2 to 5 judge the leaf
+    leaf_policy = ExtensionPolicy.permit_all()  # steps 2 to 5 check the leaf
     authority_policy = ExtensionPolicy.webpki_defaults_ca()
     verifier = (
         PolicyBuilder()

@@ -4,8 +4,8 @@ Promises: any bytes give an ``EventLog`` or ``Denied`` with ``EventLogMalformed`
 byte is accounted for. A replay uses the order, PCR numbers and digests of events. Of types it knows one, EV_NO_ACTION,
 which extends nothing, and of data one, the locality of PCR 0's start: a lie about either gives another replay than the
 TPM's.
-Leaves to others: comparing with a quote (``event_log_checks``), and what types and data say: they are the node's words,
-which no digest covers, and serve for display only.
+Leaves to others: comparing with a quote (``event_log_checks``), and what types and data say: they are claims of the
+node, which no digest covers, and serve for display only.
 Source: TCG PC Client Platform Firmware Profile 1.05, §10 "Event Logging": TCG_PCClientPCREvent, TCG_PCR_EVENT2,
 TCG_EfiSpecIDEvent, TCG_EfiStartupLocalityEvent; TCG Algorithm Registry for digest sizes.
 """
@@ -45,7 +45,7 @@ _UINTN_SIZES: Final = (1, 2)
 """32 and 64 bits, in words of 32."""
 _STARTUP: Final = b"StartupLocality\0"
 _LOCALITIES: Final = (0, 3, 4)
-"""TPM2_Startup comes from locality 0 or 3; 4 tells of an H-CRTM, whose start the TPM itself marks so."""
+"""TPM2_Startup comes from locality 0 or 3; 4 means an H-CRTM, whose start the TPM itself marks so."""
 
 _HASHES: Final = {Alg.SHA1: "sha1", Alg.SHA256: "sha256", Alg.SHA384: "sha384", Alg.SHA512: "sha512"}
 _DIGEST_SIZES: Final = {0x04: 20, 0x0B: 32, 0x0C: 48, 0x0D: 64, 0x12: 32, 0x27: 32, 0x28: 48, 0x29: 64}
@@ -60,7 +60,7 @@ class Event:
     pcr: int
     """0 to 23, or ``NO_PCR``."""
     kind: int
-    """Event type: the node's word."""
+    """Event type: a claim of the node."""
     digests: Mapping[int, bytes] = field(repr=False)
     """By TPM_ALG_ID: what the PCR of that bank was extended with."""
     data: bytes = field(repr=False)
@@ -90,8 +90,8 @@ def parse_event_log(raw: bytes) -> EventLog:
 
     1. It is not larger than a request may carry.
     2. Its first event has the SHA-1 form; it is the Spec ID event of a crypto-agile log, or an event like any other.
-    3. Every further event has the form that the first one tells; none is cut short, nothing follows.
-    4. PCR 0's start is told at most once, and before PCR 0 is extended.
+    3. Every further event has the form that the first one gives; none is cut short, nothing follows.
+    4. PCR 0's start is given at most once, and before PCR 0 is extended.
     """
     reader = Reader(raw, what="event log", reason=Reason.EVENT_LOG_MALFORMED, remedy=_REMEDY)
     # 1
@@ -153,7 +153,7 @@ def _spec_id(event: Event) -> dict[int, int]:
     if event.pcr != 0 or any(any(digest) for digest in event.digests.values()):
         raise reader.wrong("PCR 0 and a digest of zeros", f"PCR {event.pcr} or another digest")
     reader.take(len(_SPEC_ID))
-    reader.little(4)  # platformClass: client or server, judged by nobody
+    reader.little(4)  # platformClass: client or server, not checked
     minor, major = reader.little(1), reader.little(1)
     if (major, minor) != _SPEC_VERSION:
         raise reader.wrong("version 2.0", f"{major}.{minor}")
@@ -176,7 +176,7 @@ def _spec_id(event: Event) -> dict[int, int]:
 
 
 def _locality(reader: Reader, events: list[Event]) -> int:
-    """Find the locality of the TPM's start; 0 where no event tells it."""
+    """Find the locality of the TPM's start; 0 where no event gives it."""
     found: int | None = None
     is_extended = False
     for event in events:

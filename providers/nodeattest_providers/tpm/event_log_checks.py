@@ -1,7 +1,7 @@
-"""Measured boot: the event log must tell how the quoted PCRs came about.
+"""Measured boot: the event log must explain how the quoted PCRs came about.
 
 Promises: with ``eventLog: Require``, no PCR of the selection holds anything that neither the log's digests nor the
-policy's values explain; without it, no log is looked at.
+policy's values explain; without it, no log is read.
 Leaves to others: reading and replaying a log (``event_log``), allowed values (``boot_checks``). What the digests stand
 for is the policy's to say: a log that replays proves that it is complete, not that what it lists is good.
 Source: docs/tpm-protocol.md §3 (step 12); TCG PC Client Platform Firmware Profile 1.05, §10 and "EV_SEPARATOR"; TCG PC
@@ -28,9 +28,9 @@ _SECTION: Final = "TPM protocol §3, step 12"
 _DYNAMIC: Final = range(17, 23)
 """PCRs of the dynamic launch: all bits set until there is one."""
 _FIRMWARE: Final = range(8)
-"""PCRs that the firmware caps with one separator each before it hands over to what it loaded."""
+"""PCRs that the firmware caps with one separator each before it passes control to what it loaded."""
 _SEPARATORS: Final = (bytes(4), b"\xff" * 4)
-"""Data of EV_SEPARATOR of a firmware that succeeded; 00000001 tells of one that failed, and is none of these."""
+"""Data of EV_SEPARATOR of a firmware that succeeded; 00000001 is of one that failed, and is none of these."""
 
 _ASK_ANEW: Final = "file a new first request and answer its challenge: the policy may have changed"
 _FIRMWARE_LOG: Final = (
@@ -87,9 +87,9 @@ def check_event_log(checks: Checks, raw: bytes | None, policy: BootPolicy, value
     1. A log came if, and only if, the policy asks for it: nobody else's bytes are kept in a request.
     2. It is one, and has the quoted bank; a log in the SHA-1 form has none that a policy accepts.
     3. Each quoted PCR has the value that the log replays to; one that the log does not mention is as the TPM's reset
-       left it, unless the policy lists its values: then those judged it.
-    4. Each of PCRs 0 to 7 was closed by exactly one separator, told by its digest, unless the policy's values judged
-       it. One that nothing was measured into is as after a reset of the TPM alone: open to whoever comes next.
+       left it, unless the policy lists its values: then those checked it.
+    4. Each of PCRs 0 to 7 was closed by exactly one separator, recognised by its digest, unless the policy's values
+    checked it. One that nothing was measured into is as after a reset of the TPM alone: open to whatever comes next.
     """
     # 1
     got = "none" if raw is None else f"one of {len(raw)} bytes"

@@ -82,23 +82,23 @@ class EndorsementTemplate:
         return self.prefix + sized(nonce.ljust(first, b"\x00")) + b"".join(sized(bytes(size)) for size in rest)
 
 
-def _words(*values: int) -> bytes:
+def _uint16s(*values: int) -> bytes:
     return b"".join(value.to_bytes(2, "big") for value in values)
 
 
 def _prefix(kind: Alg, name_alg: Alg, attributes: int, policy: bytes, parameters: bytes) -> bytes:
-    return _words(kind, name_alg) + attributes.to_bytes(4, "big") + sized(policy) + parameters
+    return _uint16s(kind, name_alg) + attributes.to_bytes(4, "big") + sized(policy) + parameters
 
 
 def _rsa(name_alg: Alg, attributes: int, policy: bytes) -> bytes:
     """Write a storage key: AES-128-CFB, no scheme, 2048 bits, default exponent."""
-    parameters = _words(Alg.AES, 128, Alg.CFB, Alg.NULL, 2048) + bytes(4)
+    parameters = _uint16s(Alg.AES, 128, Alg.CFB, Alg.NULL, 2048) + bytes(4)
     return _prefix(Alg.RSA, name_alg, attributes, policy, parameters)
 
 
 def _ecc(name_alg: Alg, attributes: int, policy: bytes, curve: Curve, aes_bits: int) -> bytes:
     """Write a storage key: AES-CFB, no scheme, a curve, no KDF."""
-    parameters = _words(Alg.AES, aes_bits, Alg.CFB, Alg.NULL, curve, Alg.NULL)
+    parameters = _uint16s(Alg.AES, aes_bits, Alg.CFB, Alg.NULL, curve, Alg.NULL)
     return _prefix(Alg.ECC, name_alg, attributes, policy, parameters)
 
 
@@ -162,7 +162,7 @@ AK_TEMPLATE: Final = (
         Alg.SHA256,
         AK_ATTRIBUTES,
         b"",
-        _words(Alg.NULL, Alg.ECDSA, Alg.SHA256, Curve.P256, Alg.NULL),
+        _uint16s(Alg.NULL, Alg.ECDSA, Alg.SHA256, Curve.P256, Alg.NULL),
     )
     + sized(hashlib.sha256(b"nodeattest/v1/attestation-key").digest())
     + sized(bytes(32))

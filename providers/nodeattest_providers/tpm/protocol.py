@@ -1,8 +1,8 @@
-"""What the two halves of the ``tpm`` provider say to each other: evidence, challenge, and the proof's formulas.
+"""What attestor and verifier of the ``tpm`` provider exchange: evidence, challenge, and the proof's formulas.
 
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; the formulas are here and nowhere
 else, with vectors in tests/vectors/tpm.json.
-Leaves to others: secret and nonce (``challenge_response``), TPM structures (``structures``), judging (``verifier``).
+Leaves to others: secret and nonce (``challenge_response``), TPM structures (``structures``), checks (``verifier``).
 Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §4.9.
 """
 
@@ -207,7 +207,7 @@ class Challenge:
     @classmethod
     def parse(cls, text: str) -> Challenge:
         """Read the annotation's value; anything else is ``Denied``."""
-        # A str may hold lone surrogates, which have no UTF-8: what stands for them here is no UTF-8 either.
+        # A str may hold lone surrogates, which have no UTF-8: what replaces them here is no UTF-8 either.
         value = canonical_json.loads(text.encode(errors="surrogatepass"))
         required = ("v", "uid", "spki", "n", "blob", "secret", "pcrs")
         fields = Fields.of(value, "tpm/v1 challenge", required, ("log",))

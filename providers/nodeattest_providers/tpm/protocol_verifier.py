@@ -1,9 +1,9 @@
-"""The TPM protocol's two rounds as the controller judges them, whoever vouches for the endorsement key.
+"""The TPM protocol's two rounds as the controller checks them, whatever provider trusts the endorsement key.
 
 Promises: an ``AttestedNode`` only when the TPM that holds an endorsement key that ``Speaker.trust`` lets through
-vouched, after the first request was filed, for this very CSR, cluster and signer. No state is kept between the rounds;
+attested, after the first request was filed, for this very CSR, cluster and signer. No state is kept between the rounds;
 any replica gives the same answer, now or later. No network, no clock of its own.
-Leaves to others: whose the endorsement key is (each provider that speaks the protocol: ``tpm``, ``gcp``), the CSR's own
+Leaves to others: whose the endorsement key is (each provider that uses the protocol: ``tpm``, ``gcp``), the CSR's own
 rules and the Machine's (the controller's review), once-only use (the ledger).
 Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §3 (steps in the docstrings), §4.
 """
@@ -60,7 +60,7 @@ _RESET: Final = "if the TPM was replaced, an operator resets the ledger (nodeatt
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The two keys that phase 1 showed, judged."""
+    """The two keys that phase 1 showed, checked."""
 
     ek: PublicArea
     ak: PublicArea
@@ -80,7 +80,7 @@ class EndorsementTrust(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpmProtocolVerifier:
-    """A provider that speaks the protocol."""
+    """A provider that uses the protocol."""
 
     provider: ProviderName
     certificates: bool
@@ -104,7 +104,7 @@ class TpmProtocolVerifier:
         )
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
-        """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
+        """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         evidence = self.read(Checks(), request.evidence)
         return evidence.first if isinstance(evidence, SecondEvidence) else None
 

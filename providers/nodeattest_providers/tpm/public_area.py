@@ -28,7 +28,7 @@ _MAX_POLICY: Final = 64
 """Bytes of the largest digest, SHA-512."""
 _RSA_BITS: Final = (2048, 3072, 4096)
 _DEFAULT_EXPONENT: Final = 65537
-"""What the exponent 0 stands for (Part 2 §12.2.3.5); no other is accepted."""
+"""The exponent that 0 means (Part 2 §12.2.3.5); no other is accepted."""
 _CURVES: Final = {Curve.P256: ec.SECP256R1, Curve.P384: ec.SECP384R1}
 
 

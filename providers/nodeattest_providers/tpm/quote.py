@@ -54,7 +54,7 @@ def parse_quote(raw: bytes) -> Quote:
     signer = reader.sized("qualifiedSigner", _MAX_NAME)
     extra = reader.sized("extraData", _MAX_EXTRA)
     clock, resets, restarts, safe = reader.number(8), reader.number(4), reader.number(4), _yes_no(reader)
-    reader.number(8)  # firmwareVersion: obfuscated for some keys, judged by nobody
+    reader.number(8)  # firmwareVersion: obfuscated for some keys, not checked
     selections = PcrSelection.read(reader)
     pcr_digest = reader.sized("pcrDigest", _MAX_DIGEST)
     reader.end()

@@ -52,7 +52,7 @@ def parse_signature(raw: bytes) -> Signature:
 
 
 def signature_is_valid(ak: PublicArea, signature: Signature, message: bytes) -> bool:
-    """Tell whether the attestation key signed ``message`` with exactly its own scheme, RSASSA or ECDSA on SHA-256."""
+    """Return whether the attestation key signed ``message`` with exactly its own scheme, RSASSA or ECDSA on SHA-256."""
     if (signature.scheme, signature.hash_alg) != ak.scheme or signature.hash_alg is not Alg.SHA256:
         return False
     try:

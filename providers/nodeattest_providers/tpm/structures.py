@@ -99,7 +99,7 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Tell how many bytes follow."""
+        """Return how many bytes follow."""
         return len(self._data) - self._at
 
     def take(self, count: int) -> bytes:
@@ -160,7 +160,7 @@ class PcrSelection:
     pcrs: tuple[int, ...]
 
     def marshal(self) -> bytes:
-        """Write TPML_PCR_SELECTION with this one bank, as a node hands it to the TPM."""
+        """Write TPML_PCR_SELECTION with this one bank, as a node passes it to the TPM."""
         bits = sum(1 << pcr for pcr in self.pcrs)
         select = bits.to_bytes(_MIN_SELECT_OCTETS, "little")
         return b"".join(((1).to_bytes(4, "big"), self.bank.to_bytes(2, "big"), len(select).to_bytes(1, "big"), select))

@@ -1,6 +1,6 @@
-"""The ``tpm`` provider's controller half: what makes a node's TPM evidence true.
+"""The ``tpm`` provider's verifier: what makes a node's TPM evidence true.
 
-Promises: an ``AttestedNode`` only when the TPM that holds the endorsement key of this very Machine vouched for this
+Promises: an ``AttestedNode`` only when the TPM that holds the endorsement key of this very Machine attested for this
 very CSR, cluster and signer. Whose the key is, policy and annotations in the management cluster say
 (``endorsement_key``).
 Leaves to others: the two rounds (``protocol_verifier``), the CSR's own rules and the Machine's (the controller's
@@ -50,11 +50,11 @@ class TpmSigner:
         return MachineName(request.csr.node_name)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
-        """Tell which first request this one answers; None for a first request. Raises Denied on malformed evidence."""
+        """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         return self._protocol.first_request(request)
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a policy section that no request could be judged by; raises Denied."""
+        """Refuse a policy section that no request could be verified with; raises Denied."""
         parse_policy(settings)
 
     def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:

@@ -34,6 +34,6 @@ _THROTTLED: Final = (5.0, 20.0)
 
 
 def retry_after(outcome: CallOutcome, random: Callable[[], float]) -> float:
-    """Tell when to ask again; ``random`` gives 0 to 1."""
+    """Return when to ask again; ``random`` gives 0 to 1."""
     low, high = _THROTTLED if outcome is CallOutcome.THROTTLED else _SHORT
     return low + (high - low) * random()

@@ -1,9 +1,9 @@
-"""Who signed, as STS tells: its answer to ``GetCallerIdentity``, and the ARN of an instance's role session.
+"""Who signed, according to STS: its answer to ``GetCallerIdentity``, and the ARN of an instance's role session.
 
 Promises: any bytes give a value or None; any text gives a role session or None. An ARN is taken apart in one way only:
 ``arn:<partition>:sts::<account>:assumed-role/<role>/<session>``, with nothing before, between or behind.
 Leaves to others: asking (``api.sts``), whether role and session are the machine's (``verifier``).
-Source: AWS, "GetCallerIdentity"; IAM, "IAM ARNs" (no path in a session's ARN); STS gives JSON to whoever accepts
+Source: AWS, "GetCallerIdentity"; IAM, "IAM ARNs" (no path in a session's ARN); STS gives JSON to clients that accept
 ``application/json`` (kubernetes-sigs/aws-iam-authenticator, ``pkg/token/token.go``).
 """
 

@@ -172,7 +172,7 @@ def _config(proxy: str | None) -> object:
 
 
 def _outcome(error: Exception) -> tuple[CallOutcome, str]:
-    """Tell what an exception of boto3 means; its text may hold names of ours, its type and code do not."""
+    """Return what an exception of boto3 means; its text may hold names of ours, its type and code do not."""
     if isinstance(error, exceptions.ClientError):
         response = cast("_Shape", cast("Any", error).response)
         code = str(response.get("Error", {}).get("Code", ""))[:64]

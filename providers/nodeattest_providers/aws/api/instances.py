@@ -23,7 +23,7 @@ BATCH: Final = 100
 _WINDOW: Final = 0.005
 """Seconds for which the first request waits for others."""
 _REMEMBERED: Final = 3.0
-"""Seconds: two looks at one request, and a serving request right after."""
+"""Seconds: two reads of one request, and a serving request right after."""
 _MAX_REMEMBERED: Final = 4096
 _CALLS: Final = 2
 """Calls under way, by account and region."""
@@ -31,7 +31,7 @@ _CALLS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """What DescribeInstances says, as far as it is looked at."""
+    """What DescribeInstances says, as far as it is read."""
 
     instance_id: str
     owner: str
@@ -65,7 +65,7 @@ class Describe(Protocol):
 
 
 class Instances:
-    """Looks up instances for requests that are judged at the same time."""
+    """Looks up instances for requests that are verified at the same time."""
 
     def __init__(self, describe: Describe, *, monotonic: Callable[[], float], random: Callable[[], float]) -> None:
         """``monotonic``: seconds; ``random``: from 0 to 1."""
@@ -125,7 +125,7 @@ class _Queue:
             if not self._waiting:
                 self._spawn()
             future = self._waiting[instance_id] = asyncio.get_running_loop().create_future()
-        return await asyncio.shield(future)  # whoever gives up must not take the answer from the others
+        return await asyncio.shield(future)  # a caller that gives up must not take the answer from the others
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -148,7 +148,7 @@ class _Queue:
         try:
             call = asyncio.get_running_loop().run_in_executor(self._threads, self._describe, self._realm, list(batch))
             found = {instance.instance_id: instance for instance in await call}
-        except BaseException as error:  # whoever waits for the call must hear of its end, a cancelled one included
+        except BaseException as error:  # callers that wait must learn of its end, a cancellation included
             for future in batch.values():
                 _fail(future, error)
             if not isinstance(error, Exception):
@@ -166,4 +166,4 @@ def _fail(future: asyncio.Future[Instance | None], error: BaseException) -> None
         future.cancel()
         return
     future.set_exception(error)
-    future.exception()  # whoever waits sees it; nobody may wait any more
+    future.exception()  # a caller that waits sees it; there may be no caller left

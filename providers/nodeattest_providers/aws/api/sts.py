@@ -1,6 +1,6 @@
 """Asking STS who signed: the controller's own request, in which only what the signature covers is the node's.
 
-Promises: the host follows from the region or stands in the controller's configuration, method, path, body and binding
+Promises: the host follows from the region or is in the controller's configuration, method, path, body and binding
 are ours; nothing of the node's is followed. No redirect, no proxy but a configured one, no environment; bounded time,
 bytes and connections. STS's refusal is ``Denied``; whatever says nothing about the signature is ``Unavailable``.
 Leaves to others: the header set's spelling (``authorization_header``), what the identity may do (``verifier``).

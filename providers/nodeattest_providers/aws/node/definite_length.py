@@ -1,4 +1,4 @@
-"""BER made definite: what the metadata service gives as PKCS#7 has indefinite lengths, what we send and judge is DER.
+"""BER made definite: what the metadata service gives as PKCS#7 has indefinite lengths, what we send and check is DER.
 
 Promises: any bytes give DER-like bytes with definite, shortest lengths and unbroken octet strings, or ``Denied``; what
 is signed, the content octets and the signed attributes, stays as it is. Bytes that are so already are returned as such.

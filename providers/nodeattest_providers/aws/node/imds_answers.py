@@ -1,8 +1,8 @@
 """What an instance's metadata service says, read to values: token, role, credentials, identity document, signature.
 
 Promises: any bytes give a value or ``Denied``; messages name fields and lengths, never what stood there, for these are
-credentials. What is not used here is not looked at: AWS adds fields to its documents as it pleases.
-Leaves to others: asking for it (``imds``), judging the document (the controller; to the node it is its own).
+credentials. What is not used here is not read: AWS adds fields to its documents as it pleases.
+Leaves to others: asking for it (``imds``), verifying the document (the controller; to the node it is its own).
 Source: AWS, "Use IMDSv2", "Retrieve security credentials from instance metadata", "Instance identity documents".
 """
 
@@ -27,7 +27,7 @@ from nodeattest_providers.node_interface import SecretBytes
 __all__ = ["InstanceCredentials", "parse_credentials", "parse_document", "parse_role", "parse_signature", "parse_token"]
 
 _TOKEN: Final = re.compile(rb"[!-~]{1,1024}")
-"""An IMDSv2 session token: opaque; what may stand in a header. AWS gives 56 characters."""
+"""An IMDSv2 session token: opaque; what a header may contain. AWS gives 56 characters."""
 _ROLE: Final = re.compile(rb"[A-Za-z0-9_+=,.@-]{1,64}")
 """IAM's rule for role names; it becomes a part of a path."""
 _ACCESS_KEY_ID: Final = re.compile(r"[A-Z0-9]{16,128}")

@@ -1,9 +1,9 @@
 """What Azure knows of virtual machines, read in lists: one call serves a whole scale-up.
 
-Promises: whoever asks for a machine of one resource group (or scale set) at the same time shares one list. A list is
-good for some seconds; a machine that is not in it, or is another one now, is told only from a list that was begun after
-the question. Who gives up waiting for a list does not end its reading: a group that takes long to read is read once.
-Any answer of Azure's gives values: what is not of its documented type is as if it were not there.
+Promises: every caller that asks for a machine of one resource group (or scale set) at the same time shares one list. A
+list is good for some seconds; a machine that is not in it, or is another one now, is reported only from a list that was
+begun after the question. Who gives up waiting for a list does not end its reading: a group that takes long to read is
+read once. Any answer of Azure's gives values: what is not of its documented type is as if it were not there.
 Leaves to others: how to ask (``api.resource_manager``), what follows from it (``verifier``).
 Source: Azure REST API, "Virtual Machines - List", "Virtual Machine Scale Set VMs - List", "Network Interfaces - List",
 "Network Interfaces - List Virtual Machine Scale Set Network Interfaces".

@@ -155,7 +155,7 @@ def _object(body: bytes) -> JsonObject | None:
 
 
 def _objects(value: object) -> list[dict[str, object]]:
-    """Take the objects of a list; whatever else stands there is nothing that we know."""
+    """Take the objects of a list; other values are ignored."""
     found = cast("list[object]", value) if isinstance(value, list) else []
     return [cast("dict[str, object]", one) for one in found if isinstance(one, dict)]
 

@@ -4,7 +4,7 @@ Promises: what is asked within a moment of each other about one zone is one call
 run for seconds more, unless the caller wants a newer answer, and any other answer is not remembered; endorsement keys
 are asked by the instance's numeric ID, whose keys never change, once. One project that is down or throttled delays no
 other's machines. An answer that cannot be read is ``Unavailable``, not the machine's fault.
-Leaves to others: HTTP (``api.client``), reading (``api.instance``), judging (``checks``).
+Leaves to others: HTTP (``api.client``), reading (``api.instance``), checks (``checks``).
 Source: Compute Engine API v1, ``instances.list`` (filter: AIP-160), ``instances.getShieldedInstanceIdentity``.
 """
 
@@ -32,7 +32,7 @@ _MOST: Final = 60
 _PAGES: Final = 10
 """Pages of one answer; sixty instances fit into one, but a page may be empty and have another behind it."""
 _FRESH: Final = 10.0
-"""Seconds; what a join takes, so that its three looks are one call."""
+"""Seconds; what a join takes, so that its three reads are one call."""
 _KEPT: Final = 10_000
 """Instances and identities that are remembered."""
 _RUNNING: Final = "RUNNING"
@@ -74,11 +74,11 @@ class Compute:
         self._identities: dict[tuple[str, str], frozenset[str]] = {}
 
     def now(self) -> float:
-        """Tell the time, for ``since``."""
+        """Return the time, for ``since``."""
         return self._clock()
 
     def is_kept_from_before(self, place: InstanceRef, since: float) -> bool:
-        """Tell whether what is remembered of an instance was learned before that time."""
+        """Return whether what is remembered of an instance was learned before that time."""
         return place in self._running and self._running[place][0] < since
 
     async def instance(self, place: InstanceRef, *, since: float | None = None) -> Instance | None:
@@ -111,7 +111,7 @@ class Compute:
 
     async def _instance(self, place: InstanceRef) -> Instance | None:
         asked = self._clock()
-        item = (await self._gathered(place)).get(place.name)
+        item = (await self._read_in_batch(place)).get(place.name)
         self._running.pop(place, None)
         if item is None:
             return None
@@ -120,8 +120,8 @@ class Compute:
             _remember(self._running, place, (asked, instance))
         return instance
 
-    async def _gathered(self, place: InstanceRef) -> Found:
-        """Ask together with whoever asks about the same zone now."""
+    async def _read_in_batch(self, place: InstanceRef) -> Found:
+        """Ask together with every caller that asks about the same zone now."""
         zone = (place.project, place.zone)
         batch = self._batches.get(zone)
         if batch is None:

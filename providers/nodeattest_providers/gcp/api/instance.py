@@ -1,8 +1,8 @@
 """What the Compute API says of an instance, read into frozen values.
 
-Promises: any bytes give a value or ``Denied`` with ``PlatformDocumentMalformed``; only fields that are judged are kept,
-and ``FIELDS`` asks for no others: an instance's metadata holds its bootstrap data.
-Leaves to others: asking (``api.compute``), judging (``checks``).
+Promises: any bytes give a value or ``Denied`` with ``PlatformDocumentMalformed``; only fields that are checked are
+kept, and ``FIELDS`` asks for no others: an instance's metadata holds its bootstrap data.
+Leaves to others: asking (``api.compute``), checks (``checks``).
 Source: Compute Engine API v1, ``Instance``, ``instances.list``, ``instances.getShieldedInstanceIdentity``; Google,
 "Internal DNS names".
 """
@@ -50,7 +50,7 @@ class Instance:
 
     place: InstanceRef
     number: str
-    """Its numeric ID: a VM of the same name that is made anew has another."""
+    """Its numeric ID: a VM of the same name that is recreated has another."""
     status: str
     labels: Mapping[str, str] = field(repr=False)
     service_accounts: frozenset[str]

@@ -64,7 +64,7 @@ class _Response:
 
     status: int
     headers: Message
-    """Its ``get`` heeds no case, as google-auth expects."""
+    """Its ``get`` ignores case, as google-auth expects."""
     data: bytes = field(repr=False)
 
 

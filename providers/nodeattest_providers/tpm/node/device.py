@@ -32,7 +32,7 @@ _HANDLES_A_CALL: Final = 64
 _LOCKOUT: Final = 0x921
 """TPM_RC_LOCKOUT."""
 _LAYER_SHIFT: Final = 16
-"""Above it stands the layer of the software stack that failed; 0 is the TPM itself (TSS 2.0 Overview §4)."""
+"""Above it is the layer of the software stack that failed; 0 is the TPM itself (TSS 2.0 Overview §4)."""
 _REMEDIES: Final = {
     _LOCKOUT: ("the TPM is in lockout", "wait for the lockout to pass, or clear it with tpm2_dictionarylockout -c"),
     0x902: ("the TPM has no room for another key", "use /dev/tpmrm0, or flush stale keys with tpm2_flushcontext -t"),
@@ -210,7 +210,7 @@ class Device:
 
 
 class _TssError(Protocol):
-    """The software stack's exception; as text it is the library's own words for the code, and nothing else."""
+    """The software stack's exception; as text it is the library's own message for the code, and nothing else."""
 
     error: int
     rc: int

@@ -1,7 +1,7 @@
 """Endorsement certificates in the TPM's NV memory: which key to use, its certificate, its chain.
 
 Promises: a choice that is the same at each call on the same TPM; certificates without the padding that NV areas have.
-Leaves to others: reading NV (``device``), judging certificates (the controller).
+Leaves to others: reading NV (``device``), checking certificates (the controller).
 Source: TCG EK Credential Profile 2.5, §2.2.1.4 "NV Index handles", §2.2.1.5 "EK certificate chains".
 """
 
