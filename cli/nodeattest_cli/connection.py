@@ -17,7 +17,7 @@ from nodeattest_cli.errors import UserError
 from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
 from nodeattest_kube.kubeconfig import Endpoint, read_kubeconfig
 
-__all__ = ["Connection", "ask", "cluster_options", "kubeconfig_option"]
+__all__ = ["Connection", "cluster_options", "kubeconfig_option", "run"]
 
 T = TypeVar("T")
 
@@ -41,18 +41,18 @@ class Connection:
     def client(self) -> ApiClient:
         """Make a client; raises ``UserError``."""
         endpoint = self.endpoint()
-        return self._told(lambda: ApiClient.from_endpoint(endpoint, trust_env=True))
+        return self._user_errors(lambda: ApiClient.from_endpoint(endpoint, trust_env=True))
 
     def endpoint(self) -> Endpoint:
         """Read where the cluster is and whom the kubeconfig trusts, without asking; raises ``UserError``."""
         if self._endpoint is None:  # read once: the file may be a pipe
             if not _is_readable(self._path):
                 raise UserError(f"no kubeconfig at {self._path}: say --kubeconfig, or set KUBECONFIG")
-            self._endpoint = self._told(lambda: read_kubeconfig(self._path, context=self._context))
+            self._endpoint = self._user_errors(lambda: read_kubeconfig(self._path, context=self._context))
         return self._endpoint
 
     @staticmethod
-    def _told(work: Callable[[], T]) -> T:
+    def _user_errors(work: Callable[[], T]) -> T:
         try:
             return work()
         except KubeconfigError as error:
@@ -64,7 +64,7 @@ def _is_readable(path: Path) -> bool:
     return path.exists() and not path.is_dir()
 
 
-def ask(connection: Connection, question: Callable[[ApiClient], Awaitable[T]]) -> T:
+def run(connection: Connection, question: Callable[[ApiClient], Awaitable[T]]) -> T:
     """Ask a cluster; its refusal is a ``UserError``."""
 
     async def _ask() -> T:

@@ -9,7 +9,6 @@ Source: companion proposals 000 and 001; client-go tools/clientcmd/api/v1; kubea
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address
@@ -19,6 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_discovery import kubeconfigs
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
@@ -178,8 +178,8 @@ def _cluster(cluster: JsonObject) -> ClusterInfo:
     if not isinstance(data, str) or not data:
         raise _malformed("certificate-authority-data", "none")
     try:
-        pem = base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
+        pem = decode_base64(data)
+    except ValueError:
         raise _malformed("certificate-authority-data in base64", "something else") from None
     return ClusterInfo(server=check_server(server), ca_certificates=parse_bundle(pem), tls_server_name=name)
 

@@ -8,8 +8,6 @@ Source: client-go tools/clientcmd/api/v1/types.go and conversion.go (duplicate n
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +18,7 @@ from urllib.parse import urlsplit
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_parsing.values import JsonObject
 
@@ -204,8 +203,8 @@ def _material(holder: JsonObject, name: str, base: Path | None) -> bytes | None:
     data = _text(holder, f"{name}-data")
     if data is not None:
         try:
-            return base64.b64decode("".join(data.split()), validate=True)
-        except (binascii.Error, ValueError):
+            return decode_base64("".join(data.split()))
+        except ValueError:
             _refuse(f"{name}-data in base64", "other text", "encode the PEM with base64 -w0")
     file = _text(holder, name)
     if file is None:

@@ -10,7 +10,7 @@ import yaml
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.main import main
 from nodeattest_cli.policies import problems
-from nodeattest_cli.policy_learn.baseline import Booted, booted, propose
+from nodeattest_cli.policy_learn.baseline import BootRecord, from_attestation, propose
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject
@@ -25,9 +25,9 @@ OLD, NEW, OTHER = "0e" * 32, "1" * 64, "ab" * 32
 BASE = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet"
 
 
-def machine(name: str, *, bank: str = "sha256", cluster: str = "blue", **pcrs: str) -> Booted:
+def machine(name: str, *, bank: str = "sha256", cluster: str = "blue", **pcrs: str) -> BootRecord:
     values = {int(pcr.removeprefix("p")): value for pcr, value in pcrs.items()}
-    return Booted(cluster=cluster, machine=name, node=f"node-{name}", bank=bank, pcrs=values)
+    return BootRecord(cluster=cluster, machine=name, node=f"node-{name}", bank=bank, pcrs=values)
 
 
 def policy(**pcrs: JsonValue) -> TpmPolicy:
@@ -80,7 +80,7 @@ def test_without_a_policy_the_selection_is_what_was_quoted() -> None:
         ([machine("a", p0=OLD), machine("b", p0="ab" * 48, bank="sha384")], None, "b quoted the bank sha384"),
     ],
 )
-def test_what_cannot_be_merged_is_said(machines: list[Booted], wanted: TpmPolicy | None, said: str) -> None:
+def test_what_cannot_be_merged_is_said(machines: list[BootRecord], wanted: TpmPolicy | None, said: str) -> None:
     with pytest.raises(UserError, match=said):
         propose(machines, wanted)
 
@@ -97,12 +97,12 @@ def test_what_cannot_be_merged_is_said(machines: list[Booted], wanted: TpmPolicy
 )
 def test_a_record_that_no_quote_can_have_made_is_not_learned_from(boot: JsonObject) -> None:
     with pytest.raises(UserError, match="was it edited"):
-        booted(record("a", boot=boot))
+        from_attestation(record("a", boot=boot))
 
 
 @pytest.mark.parametrize("boot", [None, {}, {"pcrDigest": "ab"}])
 def test_a_record_without_registers_has_none(boot: JsonObject | None) -> None:
-    assert booted(record("a", boot=boot)).pcrs == {}
+    assert from_attestation(record("a", boot=boot)).pcrs == {}
 
 
 def fill(plane: ControlPlane) -> Client:

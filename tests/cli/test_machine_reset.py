@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from attested_fleet import LEDGERS, PINS, SPKI, AttestedFleet
 
-from nodeattest_cli.machines.reset import what_it_clears
+from nodeattest_cli.machines.reset import cleared_by_reset
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items
@@ -90,7 +90,7 @@ def test_where_nobody_answers_the_way_to_do_without_is_told(
 
 
 def test_an_insecure_machine_is_shown_as_what_it_is_then() -> None:
-    said = "\n".join(what_it_clears({"spec": {"provider": "insecure"}}))
+    said = "\n".join(cleared_by_reset({"spec": {"provider": "insecure"}}))
     assert "any holder of a bootstrap token" in said
     assert "forgets nothing" in said
 

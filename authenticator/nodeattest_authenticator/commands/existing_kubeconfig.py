@@ -10,7 +10,6 @@ in one file, the key as SEC 1).
 
 from __future__ import annotations
 
-import binascii
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.credential_cache import Credential
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers.names import NODE_USER_PREFIX, NodeName
 from nodeattest_providers.node_interface import JsonObject, JsonValue
@@ -99,8 +99,8 @@ class _Source:
         data = _text(section, f"{name}-data")
         if data:
             try:
-                return binascii.a2b_base64(data, strict_mode=True)
-            except binascii.Error:
+                return decode_base64(data)
+            except ParseError:
                 raise _refused(self.path, f"{name}-data in base64", "something else") from None
         file = _text(section, name)
         if not file:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import binascii
 from typing import Final
 
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["Fields", "FieldsError", "parse_object"]
@@ -59,8 +59,8 @@ class Fields:
         if text is None:
             return None
         try:
-            return binascii.a2b_base64(text, strict_mode=True)
-        except ValueError:  # binascii.Error is one; characters outside ASCII raise the plain kind
+            return decode_base64(text)
+        except ParseError:
             raise FieldsError(f"{self._path}{name} must be base64") from None
 
     def required_octets(self, name: str) -> bytes:

@@ -8,7 +8,6 @@ Source: client-go tools/clientcmd/config.go (lockFile, WriteToFile), api/v1/type
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import stat
 from collections.abc import Generator
@@ -25,6 +24,7 @@ from nodeattest_cli.output import to_yaml
 from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_discovery.clusterinfo import parse_bundle
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.strict_base64 import decode_base64
 
 __all__ = ["PersonalCluster", "read", "write"]
 
@@ -109,11 +109,11 @@ def _ca(cluster: JsonObject, path: Path) -> bytes:
     data, file = text(cluster, "certificate-authority-data"), text(cluster, "certificate-authority")
     try:
         if data:
-            return base64.b64decode("".join(data.split()), validate=True)
+            return decode_base64("".join(data.split()))
         if file:
             with (path.parent / file).open("rb") as opened:
                 return opened.read(_LARGEST_CA)
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise UserError(f"{path}: expected certificate-authority-data in base64, got something else") from None
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}") from None

@@ -20,7 +20,7 @@ import click
 
 from nodeattest_cli.cluster_info.publication import ROLE, kubeconfig_of, namespace, role, role_binding
 from nodeattest_cli.cluster_info.update import Publication
-from nodeattest_cli.connection import Connection, ask, cluster_options
+from nodeattest_cli.connection import Connection, cluster_options, run
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.token.factory import DEFAULT_TTL, TokenSpec, make, secret_path, store, warning
 from nodeattest_cli.token.input import parse_token, read_text
@@ -93,7 +93,7 @@ def publish(
         anonymous=not no_anonymous,
         replace=replace,
     )
-    ask(connection, lambda client: _publish(client, order))
+    run(connection, lambda client: _publish(client, order))
     if made is not None and (warned := warning(made)):
         click.echo(f"nodeattest: {warned}", err=True)
 

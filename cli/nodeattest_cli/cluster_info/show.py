@@ -9,7 +9,7 @@ import click
 
 from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing_tokens
 from nodeattest_cli.cluster_info.view import View, view_of
-from nodeattest_cli.connection import Connection, ask, cluster_options
+from nodeattest_cli.connection import Connection, cluster_options, run
 from nodeattest_cli.output import output_option, to_json, to_yaml
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY
@@ -35,7 +35,7 @@ def show(*, path: str | None, output: str, kubeconfig: str | None, context: str 
     if path is not None:
         found, tokens = from_file(path), None
     else:
-        found, tokens = ask(Connection(kubeconfig, context), _both)
+        found, tokens = run(Connection(kubeconfig, context), _both)
     if output == "kubeconfig":
         click.echo(text(found, "data", KUBECONFIG_KEY), nl=False, color=True)  # to the byte
         return 0

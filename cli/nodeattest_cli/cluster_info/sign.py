@@ -10,7 +10,7 @@ import click
 
 from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing_tokens
 from nodeattest_cli.cluster_info.update import retry_on_conflict
-from nodeattest_cli.connection import Connection, ask, cluster_options
+from nodeattest_cli.connection import Connection, cluster_options, run
 from nodeattest_cli.denials import user_errors
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.output import to_yaml
@@ -45,7 +45,7 @@ def sign(*, token_file: str | None, path: str | None, kubeconfig: str | None, co
             raise UserError("without a cluster: say which token signs, with --token-file")
         click.echo(to_yaml(_signed(from_file(path), token)), nl=False)
         return
-    ids = ask(Connection(kubeconfig, context), lambda client: retry_on_conflict(lambda: _sign(client, token)))
+    ids = run(Connection(kubeconfig, context), lambda client: retry_on_conflict(lambda: _sign(client, token)))
     click.echo(f"cluster-info is signed by {', '.join(ids) or 'nobody: no token has the usage signing'}")
 
 

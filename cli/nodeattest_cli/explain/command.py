@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, ask, kubeconfig_option
+from nodeattest_cli.connection import Connection, kubeconfig_option, run
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
@@ -82,7 +82,7 @@ def explain(
             raise UserError(f"{path}: expected one {_KIND}, got {len(found)}")
         csr = found[0]
     else:
-        csr, first = ask(Connection(kubeconfig, context), lambda client: _fetch(client, name or ""))
+        csr, first = run(Connection(kubeconfig, context), lambda client: _fetch(client, name or ""))
         documents += [first] if first else []
     explanation = explain_request(csr, documents, platforms)
     click.echo(to_json(explanation.to_json()) if output == "json" else _words(explanation))

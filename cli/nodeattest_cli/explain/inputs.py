@@ -7,8 +7,6 @@ as it is there.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +20,7 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import mapping, metadata, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.names import ClusterPin, NodeName
 from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.verifier_interface import ClusterFacts
@@ -143,8 +142,8 @@ def _one(found: Sequence[JsonObject], name: str | None) -> JsonObject | None:
 def _values(secret: JsonObject | None, *names: str) -> tuple[SecretBytes, ...]:
     data = mapping(secret or {}, "data")
     try:
-        return tuple(SecretBytes(base64.b64decode(text(data, name), validate=True)) for name in names if name in data)
-    except (binascii.Error, ValueError):
+        return tuple(SecretBytes(decode_base64(text(data, name))) for name in names if name in data)
+    except ValueError:
         return ()
 
 

@@ -18,7 +18,7 @@ from typing import Final
 import click
 
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.issuer.place import Place, moment, place_options, read_keys, seconds
+from nodeattest_cli.issuer.options import Place, moment, place_options, read_keys, seconds
 from nodeattest_cli.output import format_table, output_option, to_json
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.issuer.keys import KeysError

@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.issuer.place import Place, moment, place_options, read_keys, seconds
+from nodeattest_cli.issuer.options import Place, moment, place_options, read_keys, seconds
 from nodeattest_cli.output import output_option, to_json
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError

@@ -18,12 +18,12 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, ask, kubeconfig_option
+from nodeattest_cli.connection import Connection, kubeconfig_option, run
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machines.open import open_machine
-from nodeattest_cli.machines.rejoin import Pass, check_lifetime, show_json, show_text
-from nodeattest_cli.machines.reset import checked_reason, confirmed
-from nodeattest_cli.machines.unattested import Fleet, Todo, Unattested, survey
+from nodeattest_cli.machines.rejoin import RejoinToken, check_lifetime, show_json, show_text
+from nodeattest_cli.machines.reset import ask_confirmation, check_reason
+from nodeattest_cli.machines.unattested import Action, Report, Unattested, survey
 from nodeattest_cli.output import output_option, to_json
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -90,7 +90,7 @@ def adopt(
         raise UserError("name Machines, or say --all")
     opening = _opening(names, reason, ttl, provider, yes=yes, dry_run=dry_run) if opens else None
     connection, now = Connection(kubeconfig, context), datetime.now(UTC)
-    found = ask(connection, lambda client: survey(client, namespace=namespace, cluster=cluster, now=now))
+    found = run(connection, lambda client: survey(client, namespace=namespace, cluster=cluster, now=now))
     chosen = found.unattested if everything else _chosen(found, names)
     for key, said in found.unreachable:
         click.echo(f"nodeattest: {key} is out of reach: {said}", err=True)
@@ -107,10 +107,10 @@ def _opening(
     if len(names) != 1:
         raise UserError("--open opens one Machine: name it, and no other")
     lifetime = check_lifetime(ttl)
-    return _Opening(reason=checked_reason(reason), lifetime=lifetime, provider=provider, yes=yes, dry_run=dry_run)
+    return _Opening(reason=check_reason(reason), lifetime=lifetime, provider=provider, yes=yes, dry_run=dry_run)
 
 
-def _chosen(found: Fleet, names: Sequence[str]) -> tuple[Unattested, ...]:
+def _chosen(found: Report, names: Sequence[str]) -> tuple[Unattested, ...]:
     chosen: list[Unattested] = []
     for name in names:
         fits = [one for one in found.unattested if name in one.names()]
@@ -134,16 +134,16 @@ def command_for(one: Unattested) -> list[str]:
     machine = one.member.name if one.member else ""
     where = ["-n", namespace, "--cluster", cluster]
     match one.todo:
-        case Todo.ADOPT | Todo.OPEN if not _can_be_asked_for(one):
+        case Action.ADOPT | Action.OPEN if not _can_be_asked_for(one):
             return []
-        case Todo.ADOPT:
+        case Action.ADOPT:
             provider = one.providers[0] if len(one.providers) == 1 else "PROVIDER"
             return ["kubelet-authenticator", "adopt", "--provider", provider, "--provider-id", one.provider_id]
-        case Todo.OPEN:
+        case Action.OPEN:
             return ["nodeattest", "machines", "adopt", machine, "--open", "--reason", "WHY", *where]
-        case Todo.REJOIN:
+        case Action.REJOIN:
             return ["nodeattest", "machines", "rejoin", machine, *where]
-        case Todo.NO_MACHINE:
+        case Action.NO_MACHINE:
             return []
 
 
@@ -164,16 +164,16 @@ def _word(text: str) -> str:
 
 def _says(one: Unattested) -> str:
     match one.todo:
-        case Todo.ADOPT | Todo.OPEN if not _can_be_asked_for(one):
+        case Action.ADOPT | Action.OPEN if not _can_be_asked_for(one):
             wrong = _word(one.provider_id or "(none)")
             return f"no machine can ask for its name with provider ID {wrong}: correct its Node and its Machine"
-        case Todo.ADOPT:
+        case Action.ADOPT:
             return "on the machine, as root" + _by_what(one)
-        case Todo.OPEN:
+        case Action.OPEN:
             return "the policy's provider proves nothing, so a node cannot take itself over"
-        case Todo.REJOIN:
+        case Action.REJOIN:
             return "it joined attested, and its certificate has ended"
-        case Todo.NO_MACHINE:
+        case Action.NO_MACHINE:
             wrong = _word(one.provider_id or "(none)")
             return f"no Machine has its provider ID {wrong}: make one, or delete the Node"
 
@@ -186,7 +186,7 @@ def _by_what(one: Unattested) -> str:
     return "" if one.ready else "; it is not Ready: if its certificate ended, --open"
 
 
-def _json(chosen: Sequence[Unattested], found: Fleet) -> str:
+def _json(chosen: Sequence[Unattested], found: Report) -> str:
     nodes: list[JsonValue] = []
     for one in chosen:
         command: list[JsonValue] = [*command_for(one)]
@@ -207,7 +207,7 @@ def _json(chosen: Sequence[Unattested], found: Fleet) -> str:
     return to_json(document)
 
 
-def _text(chosen: Sequence[Unattested], found: Fleet) -> str:
+def _text(chosen: Sequence[Unattested], found: Report) -> str:
     lines: list[str] = []
     for one in chosen:
         machine = f"{one.member.kind} {one.member.name}" if one.member else "no Machine"
@@ -224,17 +224,17 @@ def _open(connection: Connection, one: Unattested, opening: _Opening, output: st
     click.echo("\n".join(_what_it_opens(one, provider)), err=output == "json")
     if opening.dry_run:
         return 0
-    if not opening.yes and not confirmed("Open it?"):
+    if not opening.yes and not ask_confirmation("Open it?"):
         click.echo("nothing was changed", err=output == "json")
         return _NOT_DONE
 
-    async def _do(client: ApiClient) -> tuple[str, Pass]:
+    async def _do(client: ApiClient) -> tuple[str, RejoinToken]:
         trail, made = await open_machine(
             client, one, reason=opening.reason, now=now, expires=now + opening.lifetime, choose=secrets.choice
         )
         return trail, replace(made, ledger=replace(made.ledger, provider=provider), replaces_kubeconfig=True)
 
-    trail, made = ask(connection, _do)
+    trail, made = run(connection, _do)
     click.echo(trail, err=output == "json")
     click.echo(show_json(made) if output == "json" else show_text(made))
     return 0
@@ -261,7 +261,7 @@ def _what_it_opens(one: Unattested, provider: ProviderName) -> list[str]:
         f"{one.member.kind} {one.member.name} of {one.cluster} ({_word(one.provider_id)}), node {_word(one.node)}",
         f"  then a machine with this provider ID may join by {provider} with a bootstrap token, though it has a node",
     ]
-    if one.todo is Todo.OPEN:
+    if one.todo is Action.OPEN:
         lines.append(
             "  the insecure provider proves nothing: until it has joined, its token can become it, and where "
             "tokenBinding is Preferred or Off any bootstrap token"

@@ -15,14 +15,16 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["find_ledger", "ledger_path", "ledgers", "ledgers_collection", "title"]
+__all__ = ["attestation_path", "collection_path", "find_attestation", "list_attestations", "title"]
 
 _KIND: Final = ("attestation.cluster.x-k8s.io", "v1alpha1", "machineattestations")
 _SHOWN: Final = 10
 """Candidates that an error lists."""
 
 
-async def ledgers(client: ApiClient, namespace: str | None, cluster: str | None) -> AsyncGenerator[JsonObject]:
+async def list_attestations(
+    client: ApiClient, namespace: str | None, cluster: str | None
+) -> AsyncGenerator[JsonObject]:
     """Yield the ledgers of a namespace, or of all; raises ``UserError`` where there is no such kind."""
     try:
         async for page in client.pages(paths.collection_path(*_KIND, namespace=namespace)):
@@ -37,9 +39,9 @@ async def ledgers(client: ApiClient, namespace: str | None, cluster: str | None)
         ) from None
 
 
-async def find_ledger(client: ApiClient, name: str, *, namespace: str, cluster: str | None) -> JsonObject:
+async def find_attestation(client: ApiClient, name: str, *, namespace: str, cluster: str | None) -> JsonObject:
     """Find the one ledger of this Machine name, ledger name or provider ID; raises ``UserError``."""
-    found = [item async for item in ledgers(client, namespace, cluster) if name in _names(item)]
+    found = [item async for item in list_attestations(client, namespace, cluster) if name in _names(item)]
     if not found:
         where = f"namespace {namespace}" + (f", cluster {cluster}" if cluster else "")
         raise UserError(
@@ -53,13 +55,13 @@ async def find_ledger(client: ApiClient, name: str, *, namespace: str, cluster: 
     return found[0]
 
 
-def ledger_path(ledger: JsonObject) -> str:
+def attestation_path(ledger: JsonObject) -> str:
     """Return the path of a ledger's object."""
     meta = ledger.get("metadata", {})
     return paths.object_path(*_KIND, text(meta, "name"), namespace=text(meta, "namespace"))
 
 
-def ledgers_collection(namespace: str) -> str:
+def collection_path(namespace: str) -> str:
     """Return the path of a namespace's ledgers."""
     return paths.collection_path(*_KIND, namespace=namespace)
 

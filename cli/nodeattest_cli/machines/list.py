@@ -13,14 +13,14 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, ask, kubeconfig_option
-from nodeattest_cli.machines.attestations import ledgers
+from nodeattest_cli.connection import Connection, kubeconfig_option, run
+from nodeattest_cli.machines.attestations import list_attestations
 from nodeattest_cli.output import format_table, output_option, to_json, to_yaml
 from nodeattest_controller.model.objects import items, mapping, moment, rfc3339, text
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["Attested", "attested", "list_machines", "survives"]
+__all__ = ["Attested", "from_attestation", "list_machines", "outage_budget"]
 
 _RESOURCE: Final = "machineattestation.attestation.cluster.x-k8s.io"
 """As ``kubectl get -o name`` writes it."""
@@ -62,7 +62,7 @@ class Attested:
         }
 
 
-def attested(ledger: JsonObject) -> Attested:
+def from_attestation(ledger: JsonObject) -> Attested:
     """Read a MachineAttestation."""
     spec = mapping(ledger, "spec")
     return Attested(
@@ -79,7 +79,7 @@ def attested(ledger: JsonObject) -> Attested:
     )
 
 
-def survives(found: Sequence[Attested], now: datetime) -> timedelta | None:
+def outage_budget(found: Sequence[Attested], now: datetime) -> timedelta | None:
     """Tell how long every node keeps a valid certificate without the controller; None where there is no node.
 
     Negative when a certificate has ended already.
@@ -111,9 +111,9 @@ def list_machines(
     where = None if all_namespaces else namespace or "default"
 
     async def _list(client: ApiClient) -> list[Attested]:
-        return [attested(item) async for item in ledgers(client, where, cluster)]
+        return [from_attestation(item) async for item in list_attestations(client, where, cluster)]
 
-    found = ask(Connection(kubeconfig, context), _list)
+    found = run(Connection(kubeconfig, context), _list)
     found.sort(key=lambda entry: (entry.namespace, entry.cluster, entry.node))
     now = datetime.now(UTC)
     click.echo(_printed(found, output, now, where), nl=False)
@@ -132,7 +132,7 @@ def _printed(found: Sequence[Attested], output: str, now: datetime, namespace: s
 
 
 def _document(found: Sequence[Attested], now: datetime) -> JsonObject:
-    left = survives(found, now)
+    left = outage_budget(found, now)
     entries: list[JsonValue] = [entry.to_json() for entry in found]
     return {"machines": entries, "survivesSeconds": int(left.total_seconds()) if left is not None else None}
 
@@ -156,7 +156,7 @@ def _row(entry: Attested, now: datetime) -> tuple[str, ...]:
 
 
 def _outlook(found: Sequence[Attested], now: datetime) -> str:
-    left = survives(found, now)
+    left = outage_budget(found, now)
     first = min((entry for entry in found if entry.expires), key=lambda one: one.expires or now, default=None)
     machines = "1 machine" if len(found) == 1 else f"{len(found)} machines"
     if left is None or first is None:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from datetime import datetime
 
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.machines.attestations import ledger_path, ledgers_collection
-from nodeattest_cli.machines.rejoin import Pass, issue_pass
-from nodeattest_cli.machines.reset import operator, tell
+from nodeattest_cli.machines.attestations import attestation_path, collection_path
+from nodeattest_cli.machines.rejoin import RejoinToken, issue_token
+from nodeattest_cli.machines.reset import operator, record_event
 from nodeattest_cli.machines.unattested import Unattested
 from nodeattest_controller.model.attestation import attestation_name, parse_attestation
 from nodeattest_controller.model.attestation_reset import Operator, new_for_adoption, reset
@@ -31,14 +31,14 @@ async def open_machine(
     now: datetime,
     expires: datetime,
     choose: Callable[[str], str],
-) -> tuple[str, Pass]:
+) -> tuple[str, RejoinToken]:
     """Record, tell, and make the token; returns the trail in words, and the token. Raises ``UserError``."""
     by = await operator(client)
     written = await _record(client, one, by=by, reason=reason, now=now)
-    told = await tell(client, written, f"opened by {by.name}: {reason}", now, reason="AttestationOpened")
+    told = await record_event(client, written, f"opened by {by.name}: {reason}", now, reason="AttestationOpened")
     claimed = " (as the kubeconfig says)" if by.claimed else ""
     trail = f"opened by {by.name}{claimed}, on record in spec.resets" + (" and in an Event" if told else "")
-    return trail, await issue_pass(client, written, expires=expires, choose=choose)
+    return trail, await issue_token(client, written, expires=expires, choose=choose)
 
 
 async def _record(client: ApiClient, one: Unattested, *, by: Operator, reason: str, now: datetime) -> JsonObject:
@@ -47,16 +47,16 @@ async def _record(client: ApiClient, one: Unattested, *, by: Operator, reason: s
         raise UserError(f"node {one.node} has no Machine")
     fresh = new_for_adoption(member, NodeName(one.node), by=by, reason=reason, now=now)
     try:
-        known = await client.get(ledger_path(fresh))
+        known = await client.get(attestation_path(fresh))
     except NotFound:
         known = None
     try:
         if known is None:
-            return await client.create(ledgers_collection(member.namespace), fresh)
+            return await client.create(collection_path(member.namespace), fresh)
         if parse_attestation(known).issued:
             raise UserError(
                 f"{attestation_name(member.cluster_name, member.provider_id)} has certificates by now: look again"
             )
-        return await client.replace(ledger_path(known), reset(known, by=by, reason=reason, now=now))
+        return await client.replace(attestation_path(known), reset(known, by=by, reason=reason, now=now))
     except (AlreadyExists, Conflict):
         raise UserError("somebody else wrote its ledger just now: look again") from None

@@ -8,8 +8,6 @@ which has to prove itself as ever. Reaches the workload cluster as the controlle
 
 from __future__ import annotations
 
-import base64
-import binascii
 import secrets
 import shlex
 from collections.abc import Callable
@@ -19,9 +17,9 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, ask, kubeconfig_option
+from nodeattest_cli.connection import Connection, kubeconfig_option, run
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.machines.attestations import find_ledger, title
+from nodeattest_cli.machines.attestations import find_attestation, title
 from nodeattest_cli.output import output_option, to_json
 from nodeattest_cli.token.factory import store
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
@@ -37,9 +35,10 @@ from nodeattest_kube.client import ApiClient, KubeconfigError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_parsing.durations import parse_seconds
 from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.registry import BUILT_IN
 
-__all__ = ["Pass", "check_lifetime", "issue_pass", "rejoin", "show_json", "show_text", "workload_client"]
+__all__ = ["RejoinToken", "check_lifetime", "issue_token", "rejoin", "show_json", "show_text", "workload_client"]
 
 LONGEST: Final = timedelta(hours=24)
 SHORTEST: Final = timedelta(minutes=1)
@@ -50,7 +49,7 @@ _KUBEADM_CA: Final = "/etc/kubernetes/pki/ca.crt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class RejoinToken:
     """What the operator gets."""
 
     token: str = field(repr=False)
@@ -105,11 +104,11 @@ def rejoin(
     """
     lifetime = check_lifetime(ttl)
 
-    async def _make(client: ApiClient) -> Pass:
-        found = await find_ledger(client, name, namespace=namespace, cluster=cluster)
-        return await issue_pass(client, found, expires=datetime.now(UTC) + lifetime, choose=secrets.choice)
+    async def _make(client: ApiClient) -> RejoinToken:
+        found = await find_attestation(client, name, namespace=namespace, cluster=cluster)
+        return await issue_token(client, found, expires=datetime.now(UTC) + lifetime, choose=secrets.choice)
 
-    made = ask(Connection(kubeconfig, context), _make)
+    made = run(Connection(kubeconfig, context), _make)
     click.echo(show_json(made) if output == "json" else show_text(made))
     if made.side_door:
         click.echo(
@@ -130,9 +129,9 @@ def check_lifetime(ttl: str) -> timedelta:
     return lifetime
 
 
-async def issue_pass(
+async def issue_token(
     management: ApiClient, found: JsonObject, *, expires: datetime, choose: Callable[[str], str]
-) -> Pass:
+) -> RejoinToken:
     """Make the token; raises ``UserError`` for a machine that it would be of no use to."""
     ledger = parse_attestation(found)
     _check_may_return(ledger, found)
@@ -151,7 +150,7 @@ async def issue_pass(
             description=f"nodeattest machines rejoin {title(found)}",
         )
         await store(workload, made)
-        return Pass(
+        return RejoinToken(
             token=made.token.reveal(),
             machine=title(found),
             expires=expires,
@@ -194,11 +193,11 @@ async def workload_client(management: ApiClient, namespace: str, cluster: str) -
     name = f"{cluster}-kubeconfig"
     try:
         secret = await management.get(paths.core_path("secrets", name, namespace=namespace))
-        document = base64.b64decode(text(secret, "data", "value"), validate=True)
+        document = decode_base64(text(secret, "data", "value"))
         return ApiClient.from_kubeconfig(document, trust_env=True)
     except NotFound:
         raise UserError(f"the Secret {namespace}/{name} is not there, so the cluster is out of reach") from None
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         said = str(error) if isinstance(error, KubeconfigError) else "no base64"
         raise UserError(f"the Secret {namespace}/{name}: {said}") from None
 
@@ -211,7 +210,7 @@ async def _exists(workload: ApiClient, binding: str) -> bool:
     return True
 
 
-def show_json(made: Pass) -> str:
+def show_json(made: RejoinToken) -> str:
     """Write it as one JSON document."""
     command: list[JsonValue] = [*made.command()]
     document: JsonObject = {
@@ -223,7 +222,7 @@ def show_json(made: Pass) -> str:
     return to_json(document)
 
 
-def show_text(made: Pass) -> str:
+def show_text(made: RejoinToken) -> str:
     """Write it for people."""
     return "\n".join(
         (

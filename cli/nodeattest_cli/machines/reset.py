@@ -12,9 +12,9 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, ask, kubeconfig_option
+from nodeattest_cli.connection import Connection, kubeconfig_option, run
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.machines.attestations import find_ledger, ledger_path, title
+from nodeattest_cli.machines.attestations import attestation_path, find_attestation, title
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
 from nodeattest_controller.model.attestation_reset import MAX_REASON, Operator, reset
 from nodeattest_controller.model.objects import rfc3339, text
@@ -23,7 +23,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Conflict
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["checked_reason", "confirmed", "operator", "reset_machine", "tell", "what_it_clears"]
+__all__ = ["ask_confirmation", "check_reason", "cleared_by_reset", "operator", "record_event", "reset_machine"]
 
 _TRIES: Final = 5
 RESET: Final = "AttestationReset"
@@ -57,19 +57,19 @@ def reset_machine(
     The policy then decides as for a new machine. Keys that were certified are never certified again. Certificates are
     not revoked: the old one serves until it ends.
     """
-    why = checked_reason(reason)
+    why = check_reason(reason)
     connection = Connection(kubeconfig, context)
-    found = ask(connection, lambda client: find_ledger(client, name, namespace=namespace, cluster=cluster))
-    click.echo("\n".join(what_it_clears(found)))
-    if not yes and not confirmed("Reset it?"):
+    found = run(connection, lambda client: find_attestation(client, name, namespace=namespace, cluster=cluster))
+    click.echo("\n".join(cleared_by_reset(found)))
+    if not yes and not ask_confirmation("Reset it?"):
         click.echo("nothing was changed")
         return _NOT_DONE
     now = datetime.now(UTC)
-    click.echo(ask(connection, lambda client: _reset(client, found, why, now)))
+    click.echo(run(connection, lambda client: _reset(client, found, why, now)))
     return 0
 
 
-def confirmed(question: str) -> bool:
+def ask_confirmation(question: str) -> bool:
     """Ask; raises ``UserError`` where nobody answers."""
     try:
         return click.confirm(question, default=False)
@@ -77,7 +77,7 @@ def confirmed(question: str) -> bool:
         raise UserError("nobody answered; where nobody can, say --yes") from None
 
 
-def what_it_clears(ledger: JsonObject) -> list[str]:
+def cleared_by_reset(ledger: JsonObject) -> list[str]:
     """Say what a reset of this ledger forgets, and what it cannot take back."""
     known = parse_attestation(ledger)
     lines = [title(ledger), f"  node {known.node_name or '(none)'}, provider {known.provider or '(none)'}"]
@@ -104,7 +104,7 @@ def _who_comes_next(known: Attestation) -> str:
     )
 
 
-def checked_reason(reason: str) -> str:
+def check_reason(reason: str) -> str:
     """Return a reason for the record; raises ``UserError`` for none."""
     said = " ".join(reason.split())
     if not said or not said.isprintable() or len(said) > MAX_REASON:
@@ -115,7 +115,7 @@ def checked_reason(reason: str) -> str:
 async def _reset(client: ApiClient, found: JsonObject, reason: str, now: datetime) -> str:
     by = await operator(client)
     written = await _write(client, found, by=by, reason=reason, now=now)
-    told = await tell(client, written, f"reset by {by.name}: {reason}", now)
+    told = await record_event(client, written, f"reset by {by.name}: {reason}", now)
     trail = f"reset by {by.name}{' (as the kubeconfig says)' if by.claimed else ''}, on record in spec.resets"
     return trail + (
         f" and in an Event on {text(owner_of(written), 'kind')} {text(owner_of(written), 'name')}" if told else ""
@@ -135,7 +135,7 @@ async def operator(client: ApiClient) -> Operator:
 
 
 async def _write(client: ApiClient, found: JsonObject, *, by: Operator, reason: str, now: datetime) -> JsonObject:
-    path, current = ledger_path(found), found
+    path, current = attestation_path(found), found
     for _ in range(_TRIES):
         try:
             return await client.replace(path, reset(current, by=by, reason=reason, now=now))
@@ -150,7 +150,9 @@ def _pins(ledger: JsonObject) -> tuple[str, dict[str, str]]:
     return text(ledger, "metadata", "uid"), parse_attestation(ledger).fingerprints
 
 
-async def tell(client: ApiClient, ledger: JsonObject, message: str, now: datetime, *, reason: str = RESET) -> bool:
+async def record_event(
+    client: ApiClient, ledger: JsonObject, message: str, now: datetime, *, reason: str = RESET
+) -> bool:
     """Write the Event; a reset that is done is not undone because this is not allowed."""
     owner, namespace = owner_of(ledger), text(ledger, "metadata", "namespace")
     if not owner:

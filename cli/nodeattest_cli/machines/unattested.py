@@ -1,7 +1,7 @@
 """Nodes that are not in the ledger, and what is to be done about each: facts from both clusters, then plain decisions.
 
 Promises: a Node counts as attested exactly as the controller ``hardening`` counts it; a cluster out of reach is told
-beside the others and hides none of them. Changes nothing. Leaves words to ``machine_adopt``.
+beside the others and hides none of them. Changes nothing. Leaves messages to ``adopt``.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.names import NodeName, ProviderName
 from nodeattest_providers.registry import INSECURE
 
-__all__ = ["Fleet", "Todo", "Unattested", "survey"]
+__all__ = ["Action", "Report", "Unattested", "survey"]
 
 _CAPI: Final = "cluster.x-k8s.io"
 _OWN: Final = ("attestation.cluster.x-k8s.io", "v1alpha1")
 
 
-class Todo(StrEnum):
+class Action(StrEnum):
     """What is to be done about a Node."""
 
     ADOPT = "adopt"
@@ -60,13 +60,13 @@ class Unattested:
     """Those that the policy names; empty where it cannot be told."""
 
     @property
-    def todo(self) -> Todo:
+    def todo(self) -> Action:
         """What is to be done about it."""
         if self.member is None:
-            return Todo.NO_MACHINE
+            return Action.NO_MACHINE
         if self.has_ledger:
-            return Todo.REJOIN
-        return Todo.OPEN if self.providers and set(self.providers) <= INSECURE else Todo.ADOPT
+            return Action.REJOIN
+        return Action.OPEN if self.providers and set(self.providers) <= INSECURE else Action.ADOPT
 
     def names(self) -> set[str]:
         """Return what an operator may call it."""
@@ -74,7 +74,7 @@ class Unattested:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class Report:
     """All that was found."""
 
     unattested: tuple[Unattested, ...]
@@ -82,7 +82,7 @@ class Fleet:
     unreachable: tuple[tuple[ClusterKey, str], ...]
 
 
-async def survey(client: ApiClient, *, namespace: str, cluster: str | None, now: datetime) -> Fleet:
+async def survey(client: ApiClient, *, namespace: str, cluster: str | None, now: datetime) -> Report:
     """Look at the clusters of a namespace; raises ``UserError`` where there is none of that name."""
     inventory = await _inventory(client, namespace)
     version = await _version(client)
@@ -113,7 +113,7 @@ async def survey(client: ApiClient, *, namespace: str, cluster: str | None, now:
                 attested += 1
             else:
                 unattested.append(_unattested(node, key, inventory, providers))
-    return Fleet(tuple(unattested), attested, tuple(unreachable))
+    return Report(tuple(unattested), attested, tuple(unreachable))
 
 
 def _unattested(

@@ -19,11 +19,11 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.tpm.config import TpmPolicy
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, digest_size
 
-__all__ = ["Booted", "Proposal", "booted", "propose"]
+__all__ = ["BootRecord", "Proposal", "from_attestation", "propose"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Booted:
+class BootRecord:
     """What one machine quoted last."""
 
     cluster: str
@@ -45,20 +45,20 @@ class Proposal:
     """By register: the machines whose value the policy does not allow yet."""
 
 
-def booted(ledger: JsonObject) -> Booted:
+def from_attestation(ledger: JsonObject) -> BootRecord:
     """Read a MachineAttestation; its registers are empty where none were quoted or kept."""
     known = parse_attestation(ledger)
     machine, boot = text(ledger, "spec", "machineName"), known.boot
     if boot is None or not boot.pcrs:
-        return Booted(cluster=known.cluster_name, machine=machine, node=known.node_name, bank="", pcrs={})
+        return BootRecord(cluster=known.cluster_name, machine=machine, node=known.node_name, bank="", pcrs={})
     bank = BANK_ALGORITHMS.get(boot.bank)
     spelling = re.compile(f"[0-9a-f]{{{2 * digest_size(bank)}}}") if bank else None
     if spelling is None or not all(map(spelling.fullmatch, boot.pcrs.values())):
         raise UserError(f"the record of {machine} has registers that no quote has: was it edited?")
-    return Booted(cluster=known.cluster_name, machine=machine, node=known.node_name, bank=boot.bank, pcrs=boot.pcrs)
+    return BootRecord(cluster=known.cluster_name, machine=machine, node=known.node_name, bank=boot.bank, pcrs=boot.pcrs)
 
 
-def propose(machines: Sequence[Booted], policy: TpmPolicy | None) -> Proposal:
+def propose(machines: Sequence[BootRecord], policy: TpmPolicy | None) -> Proposal:
     """Merge what machines quoted into what the policy allows; without a policy, what they quoted is the selection.
 
     1. Each machine has quoted registers, all in one bank, the policy's if there is one.

@@ -12,9 +12,9 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, ask, kubeconfig_option
+from nodeattest_cli.connection import Connection, kubeconfig_option, run
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.policy_learn.baseline import Booted, Proposal, booted, propose
+from nodeattest_cli.policy_learn.baseline import BootRecord, Proposal, from_attestation, propose
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import policy_for
 from nodeattest_kube import paths
@@ -59,9 +59,9 @@ def learn(
     if bool(machine) == everyone:
         raise UserError("say which machines: either names or --all")
     connection = Connection(kubeconfig, context)
-    ledgers = ask(connection, lambda client: _list(client, "machineattestations", namespace))
-    chosen = _chosen([booted(one) for one in ledgers], machine, cluster)
-    policy = ask(connection, lambda client: _policy(client, chosen[0].cluster, namespace))
+    ledgers = run(connection, lambda client: _list(client, "machineattestations", namespace))
+    chosen = _chosen([from_attestation(one) for one in ledgers], machine, cluster)
+    policy = run(connection, lambda client: _policy(client, chosen[0].cluster, namespace))
     click.echo(_yaml(propose(chosen, policy), chosen, has_policy=policy is not None))
 
 
@@ -73,7 +73,7 @@ async def _list(client: ApiClient, resource: str, namespace: str) -> list[JsonOb
     return found
 
 
-def _chosen(known: Sequence[Booted], names: Sequence[str], cluster: str | None) -> list[Booted]:
+def _chosen(known: Sequence[BootRecord], names: Sequence[str], cluster: str | None) -> list[BootRecord]:
     """Pick machines by their Machine's, pool's or node's name; all of them are of one cluster, which has one policy."""
     known = [one for one in known if cluster in {None, one.cluster}]
     for name in names:
@@ -110,7 +110,7 @@ async def _cluster(client: ApiClient, cluster: str, namespace: str) -> JsonObjec
         return await client.get(paths.object_path(_GROUP, _VERSION, "clusterrecords", cluster, namespace=namespace))
 
 
-def _yaml(proposal: Proposal, machines: Sequence[Booted], *, has_policy: bool) -> str:
+def _yaml(proposal: Proposal, machines: Sequence[BootRecord], *, has_policy: bool) -> str:
     base = "and from the cluster's policy" if has_policy else "and from no policy: the cluster's has no spec.tpm.pcrs"
     comments = [f"From {_names([one.machine for one in machines])}, {base}.", _WARNING]
     for pcr in proposal.selection:

@@ -32,10 +32,10 @@ def token_specs(path: str) -> list[TokenSpec]:
     listed = found[0].get("bootstrapTokens")
     if listed is not None and not isinstance(listed, list):
         raise UserError(f"{path}: bootstrapTokens: expected a list, got something else")
-    return list(_wishes(listed or [{}]))
+    return list(_specs(listed or [{}]))
 
 
-def _wishes(listed: list[JsonValue]) -> Iterator[TokenSpec]:
+def _specs(listed: list[JsonValue]) -> Iterator[TokenSpec]:
     for number, entry in enumerate(listed):
         where = f"bootstrapTokens[{number}]"
         if not isinstance(entry, dict):
@@ -43,10 +43,10 @@ def _wishes(listed: list[JsonValue]) -> Iterator[TokenSpec]:
         unknown = sorted(entry.keys() - _FIELDS)
         if unknown:
             raise UserError(f"{where}: expected {', '.join(sorted(_FIELDS))}, got {ascii(unknown[0][:40])[1:-1]}")
-        yield _wish(entry, where)
+        yield _spec(entry, where)
 
 
-def _wish(entry: JsonObject, where: str) -> TokenSpec:
+def _spec(entry: JsonObject, where: str) -> TokenSpec:
     if entry.get("expires"):
         raise UserError(f"{where}.expires: say ttl instead: a time in a file is past before it is noticed")
     return TokenSpec(

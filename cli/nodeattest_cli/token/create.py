@@ -14,7 +14,7 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from nodeattest_cli.connection import Connection, ask, cluster_options
+from nodeattest_cli.connection import Connection, cluster_options, run
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.output import output_option
 from nodeattest_cli.token.configuration import token_specs
@@ -88,10 +88,10 @@ def create(
             TokenSpec(token=given, usages=_words(usages), groups=_words(groups), ttl=ttl, description=description),
         ]
     now = datetime.now(UTC)
-    made = [make(wish, now, generate) for wish in wishes]
+    made = [make(spec, now, generate) for spec in wishes]
     connection = Connection(kubeconfig, context)
     said = [shape.of(connection, one, now) for one in made]
-    ask(connection, lambda client: _create(client, made, said, dry_run=dry_run))
+    run(connection, lambda client: _create(client, made, said, dry_run=dry_run))
 
 
 async def _create(client: ApiClient, made: Sequence[TokenSecret], said: Sequence[str], *, dry_run: bool) -> None:

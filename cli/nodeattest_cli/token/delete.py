@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, ask, cluster_options
+from nodeattest_cli.connection import Connection, cluster_options, run
 from nodeattest_cli.denials import user_errors
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.token.factory import secret_path
@@ -39,7 +39,7 @@ def delete(
     if not token:
         raise UserError("expected a token, or its id: six lower-case letters or digits")
     ids = [_id(word) for word in token]
-    missing = ask(
+    missing = run(
         Connection(kubeconfig, context),
         lambda client: _delete(client, ids, ignore_not_found=ignore_not_found, dry_run=dry_run),
     )

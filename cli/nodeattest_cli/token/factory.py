@@ -54,24 +54,24 @@ class TokenSpec:
     description: str = ""
 
 
-def make(wish: TokenSpec, now: datetime, generate: Callable[[], BootstrapToken]) -> TokenSecret:
+def make(spec: TokenSpec, now: datetime, generate: Callable[[], BootstrapToken]) -> TokenSecret:
     """Make the token; raises ``UserError`` for what would not be one.
 
     1. Usages are known, and there is one. 2. The time to live is a duration and not negative.
     3. Groups are well-formed; kubeadm's is the default where the token authenticates.
     """
     # 1
-    usages = _usages(wish.usages)
+    usages = _usages(spec.usages)
     # 2
-    expires = _expires(wish, now)
+    expires = _expires(spec, now)
     # 3
     default = (DEFAULT_GROUP,) if Usage.AUTHENTICATION in usages else ()
     made = TokenSecret(
-        token=wish.token or generate(),
+        token=spec.token or generate(),
         usages=usages,
-        groups=default if wish.groups is None else tuple(wish.groups),
+        groups=default if spec.groups is None else tuple(spec.groups),
         expires=expires,
-        description=wish.description,
+        description=spec.description,
     )
     with user_errors("the token"):
         encode(made)
@@ -117,10 +117,10 @@ def _usages(asked: Sequence[str] | None) -> frozenset[Usage]:
     return frozenset(Usage(word) for word in asked)
 
 
-def _expires(wish: TokenSpec, now: datetime) -> datetime | None:
-    option = wish.ttl_option
+def _expires(spec: TokenSpec, now: datetime) -> datetime | None:
+    option = spec.ttl_option
     try:
-        nanoseconds = parse_duration(wish.ttl)
+        nanoseconds = parse_duration(spec.ttl)
     except ParseError as error:
         raise UserError(f"{option}: {error}") from None
     if nanoseconds < 0:

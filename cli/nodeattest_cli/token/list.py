@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
-from nodeattest_cli.connection import Connection, ask, cluster_options
+from nodeattest_cli.connection import Connection, cluster_options, run
 from nodeattest_cli.output import output_option
 from nodeattest_cli.token.model import TokenView, name_of, read, warnings
 from nodeattest_cli.token.output import FORMATS, format_tokens
@@ -31,7 +31,7 @@ def list_tokens(*, output: str, dry_run: bool, kubeconfig: str | None, context: 
     A Secret that is no token is reported on standard error, and the rest is listed.
     """
     del dry_run
-    secrets = ask(Connection(kubeconfig, context), token_secrets)
+    secrets = run(Connection(kubeconfig, context), token_secrets)
     click.echo(format_tokens(list(_readable(secrets)), output, datetime.now(UTC)), nl=False, color=True)
 
 

@@ -8,8 +8,6 @@ certificate Secrets.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.names import ClusterPin, NodeName, Purpose
@@ -220,8 +219,8 @@ def _issuer_key(ca: x509.Certificate) -> ec.EllipticCurvePublicKey | rsa.RSAPubl
 
 def _decoded(secret: JsonObject, name: str) -> bytes:
     try:
-        return base64.b64decode(text(secret, "data", name), validate=True)
-    except (binascii.Error, ValueError):
+        return decode_base64(text(secret, "data", name))
+    except ValueError:
         return b""
 
 

@@ -6,8 +6,6 @@ server guarantees about ``username`` and ``groups``). Annotations are never read
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,6 +13,7 @@ from typing import Final
 
 from nodeattest_controller.model.objects import condition, items, moment, number, strings, text
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import (
@@ -216,8 +215,8 @@ def _request_bytes(encoded: str) -> bytes:
             remedy="send smaller evidence",
         )
     try:
-        return base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError) as error:
+        return decode_base64(encoded)
+    except ValueError as error:
         raise Denied(
             Reason.ENVELOPE_MALFORMED, expected="base64", got="something else", remedy="file the request anew"
         ) from error

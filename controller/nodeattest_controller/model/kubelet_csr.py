@@ -7,8 +7,6 @@ checks too, but not everywhere.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -17,6 +15,7 @@ from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.csr_request import check_usages
 from nodeattest_controller.model.objects import moment, strings, text
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers import pem, pkcs10
 from nodeattest_providers.envelope import LABEL_CSR
 from nodeattest_providers.errors import Denied, Reason
@@ -85,8 +84,8 @@ def _pkcs10(encoded: str) -> bytes:
     if len(encoded) > MAX_BASE64:
         raise _malformed(f"at most {MAX_BASE64} characters", str(len(encoded)))
     try:
-        (der,) = pem.decode(base64.b64decode(encoded, validate=True), [LABEL_CSR])
-    except (binascii.Error, ValueError, Denied):
+        (der,) = pem.decode(decode_base64(encoded), [LABEL_CSR])
+    except (ValueError, Denied):
         raise _malformed(f"one {LABEL_CSR} block in PEM, in its canonical spelling", "something else") from None
     return der
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
+from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
 
 __all__ = [
     "condition",
@@ -25,6 +27,9 @@ __all__ = [
     "text",
     "text_map",
 ]
+
+_CALENDAR_ENDS: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+"""What ``parse_rfc3339`` gives for an offset that leaves the calendar; no API server writes such a time."""
 
 
 def mapping(value: JsonValue | JsonObject, *path: str) -> JsonObject:
@@ -82,13 +87,10 @@ def condition(conditions: Sequence[Mapping[str, JsonValue]], kind: str) -> Mappi
 
 def moment(value: str) -> datetime | None:
     """Read an RFC 3339 time as the API server writes it; None when it is none."""
-    try:
-        parsed = datetime.fromisoformat(value)
-        return parsed.astimezone(UTC) if parsed.tzinfo else None
-    except (ValueError, OverflowError):  # OverflowError: an offset that leaves the calendar
-        return None
+    found = try_parse_rfc3339(value)
+    return None if found in _CALENDAR_ENDS else found
 
 
 def rfc3339(value: datetime) -> str:
     """Write a time as Kubernetes does: UTC, whole seconds, ``Z``."""
-    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_rfc3339(value)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import logging
 import secrets
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from nodeattest_controller.model.objects import moment, rfc3339, text
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.node_interface import SecretBytes
 
@@ -140,8 +140,8 @@ def _read(secret: JsonObject) -> tuple[SecretBytes, ...]:
     keys: list[SecretBytes] = []
     for name in ("current", "previous"):
         try:
-            key = base64.b64decode(text(secret, "data", name), validate=True)
-        except (binascii.Error, ValueError):
+            key = decode_base64(text(secret, "data", name))
+        except ValueError:
             continue
         if len(key) == KEY_BYTES:
             keys.append(SecretBytes(key))

@@ -9,8 +9,6 @@ would matter.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
@@ -40,6 +38,7 @@ from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, version_of
 from nodeattest_kube.paging import PageSize
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.verifier_interface import ClusterFacts
@@ -177,8 +176,8 @@ class ManagementCache:
         if secret is None:
             return None
         try:
-            return base64.b64decode(text(secret, "data", "value"), validate=True) or None
-        except (binascii.Error, ValueError):
+            return decode_base64(text(secret, "data", "value")) or None
+        except ValueError:
             return None
 
     def authority(self, key: ClusterKey) -> CertificateAuthority:
@@ -264,8 +263,8 @@ class ManagementCache:
         path = paths.core_path("secrets", member.name + SECRET_SUFFIX, namespace=member.namespace)
         try:
             secret = await self.client.get(path)
-            value = base64.b64decode(text(secret, "data", "secret"), validate=True)
-        except (NotFound, binascii.Error, ValueError):
+            value = decode_base64(text(secret, "data", "secret"))
+        except (NotFound, ValueError):
             return None
         return SecretBytes(value) if value else None
 

@@ -9,14 +9,13 @@ Source: client-go tools/clientcmd/api/v1 and validation.go; kubeadm app/util/kub
 
 from __future__ import annotations
 
-import base64
-import binascii
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
 from nodeattest_discovery import kubeconfigs
 from nodeattest_discovery.clusterinfo import check_server
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import JsonObject, JsonValue
@@ -232,8 +231,8 @@ def _stored(holder: JsonObject, name: str, *, local: bool) -> Stored:
     data, path = _text(holder, name + "-data"), _text(holder, name)
     if data is not None:
         try:
-            return base64.b64decode(data, validate=True)
-        except (binascii.Error, ValueError):
+            return decode_base64(data)
+        except ValueError:
             raise malformed(f"{name}-data in base64", "something else") from None
     return _in_file(path, local=local) if path is not None else None
 

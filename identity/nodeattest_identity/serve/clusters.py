@@ -10,8 +10,6 @@ Source: Cluster API util/secret/consts.go: ``<cluster>-kubeconfig``, key ``value
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import logging
 import re
@@ -29,6 +27,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, JsonObject, KubeconfigError
 from nodeattest_kube.jsontypes import dig, dig_text
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.strict_base64 import decode_base64
 
 __all__ = ["Clusters", "Connect"]
 
@@ -203,6 +202,6 @@ def _kubeconfig_only(suffix: str, secret: JsonObject) -> JsonObject:
 
 def _kubeconfig(secret: JsonObject | None) -> bytes | None:
     try:
-        return base64.b64decode(dig_text(secret, "data", "value"), validate=True) or None
-    except (binascii.Error, ValueError):
+        return decode_base64(dig_text(secret, "data", "value")) or None
+    except ValueError:
         return None

@@ -9,12 +9,12 @@ Source: Azure, "Instance Metadata Service" (attested data, instance metadata).
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Final
 
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.azure.protocol import MAX_SIGNATURE, PROVIDER, VERSION, AzureEvidence, nonce_for
 from nodeattest_providers.azure.provider_id import provider_id_of
@@ -72,7 +72,7 @@ def _signature(answer: bytes) -> bytes:
     if document.get("encoding") != _ENCODING or not isinstance(encoded, str):
         raise _unusable("no document in PKCS#7")
     try:
-        signature = base64.b64decode(encoded, validate=True)
+        signature = decode_base64(encoded)
     except ValueError:
         raise _unusable("a document that is not base64") from None
     if not 1 <= len(signature) <= MAX_SIGNATURE:

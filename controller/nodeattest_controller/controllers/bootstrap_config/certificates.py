@@ -9,7 +9,6 @@ Source: RFC 5280; Go crypto/x509, which is what verifies it (SAN only, EKU serve
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -30,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = ["CertificateSet", "Lifetimes", "Pair", "advance", "decode", "encode"]
@@ -164,8 +164,8 @@ def _certificate(data: Mapping[str, object], name: str) -> x509.Certificate | No
 
 def _bytes(data: Mapping[str, object], name: str) -> bytes:
     try:
-        return base64.b64decode(str(data.get(name, "")), validate=True)
-    except (binascii.Error, ValueError):
+        return decode_base64(str(data.get(name, "")))
+    except ValueError:
         return b""
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -29,6 +28,7 @@ from nodeattest_identity.tokens.signing import SigningKey
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject, dig_text
+from nodeattest_parsing.strict_base64 import decode_base64
 
 __all__ = ["SECRET_NAME", "KeyStore"]
 
@@ -145,8 +145,8 @@ class KeyStore:
 
 def _keyset_of(secret: JsonObject) -> KeySet:
     try:
-        return parse_keyset(base64.b64decode(dig_text(secret, "data", _DATA), validate=True))
-    except (binascii.Error, ValueError) as error:
+        return parse_keyset(decode_base64(dig_text(secret, "data", _DATA)))
+    except ValueError as error:
         if isinstance(error, KeySetError):
             raise
         raise KeySetError(f"expected keys in {_DATA}, got something else") from None
