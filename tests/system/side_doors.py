@@ -16,7 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from world import CLUSTER, CSRS, NAMESPACE, World
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
+from nodeattest_controller.hardening.approval_block import POLICY_NAME
+from nodeattest_controller.hardening.doors import NODE_CLIENT_ROLE
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.kubernetes_binaries import kubeadm
 
@@ -31,6 +33,7 @@ __all__ = [
     "binding_names",
     "condition",
     "forget_bindings",
+    "forget_block",
     "grant",
     "make_bindings",
     "make_cluster_info",
@@ -89,8 +92,22 @@ def binding_names(world: World) -> set[str]:
     return {text_at(one, "metadata", "name") for one in world.workload_admin.list(BINDINGS)}
 
 
+def forget_block(world: World) -> None:
+    """Let bootstrap tokens ask the in-tree signer again, as an API server that no controller has met."""
+    admission = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+    for path in (f"{admission}ybindings/{POLICY_NAME}", f"{admission}ies/{POLICY_NAME}"):
+        with suppress(ApiRefusal):
+            world.workload_admin.send("DELETE", path)
+    resources: list[JsonValue] = ["certificatesigningrequests/nodeclient"]
+    rule: JsonMap = {"apiGroups": ["certificates.k8s.io"], "resources": resources, "verbs": ["create"]}
+    annotations: JsonMap = {"rbac.authorization.kubernetes.io/autoupdate": "true"}
+    role = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{NODE_CLIENT_ROLE}"
+    world.workload_admin.patch(role, {"metadata": {"annotations": annotations}, "rules": [rule]})
+
+
 def forget_bindings(world: World, *names: str) -> None:
-    """Delete these bindings, and kubeadm's."""
+    """Delete these bindings, and kubeadm's; what blocked them goes, too."""
+    forget_block(world)
     for name in (BOOTSTRAP, ROTATION, *names):
         with suppress(ApiRefusal):
             world.workload_admin.send("DELETE", f"{BINDINGS}/{name}")
