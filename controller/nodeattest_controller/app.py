@@ -1,4 +1,4 @@
-"""The controller's process: stands by, leads or shares, and ends when it may not go on (``term`` acts)."""
+"""The controller's process: waits for leadership, runs the manager, and ends when it may not act any more."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from nodeattest_controller.build import build_manager
 from nodeattest_controller.controllers.bootstrap_config.server import WebhookServer
 from nodeattest_controller.health import serve_health
 from nodeattest_controller.logs import fields
-from nodeattest_controller.manager import Manager, build_manager
 from nodeattest_controller.metrics import PROVIDERS, Metrics
+from nodeattest_controller.runtime.manager import Manager
 from nodeattest_controller.runtime.shard_manager import GROUP_IDENTITY
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
@@ -48,20 +49,20 @@ class _Controller:
         self._metrics = metrics
         self._leases = leases
         self._signers = signers
-        self._term: Manager | None = None
+        self._manager: Manager | None = None
         self.elector: LeaseElector | None = None
 
     def health(self) -> str | None:
         """Say what is not ready; a replica that stands by is ready to take over."""
-        if self._term is None:
+        if self._manager is None:
             trouble = self.elector.last_error if self.elector else None
             return f"cannot take part in the election: {trouble}" if trouble else None
-        return self._term.unhealthy()
+        return self._manager.unhealthy()
 
     async def lead(self) -> None:
         """Run all controllers until cancelled."""
         shares = self._settings.shard_clusters
-        term = build_manager(
+        manager = build_manager(
             self._settings,
             self._client,
             self._metrics,
@@ -70,14 +71,14 @@ class _Controller:
             leases=self._leases if shares else None,
             signers=self._signers,
         )
-        self._term = term
+        self._manager = manager
         self._metrics.leader(leads=not shares)
         try:
-            await term.run(self._settings)
+            await manager.run(self._settings.identity)
         finally:
             self._metrics.leader(leads=False)
-            self._term = None
-            await term.aclose()
+            self._manager = None
+            await manager.aclose()
 
     def _may_act(self) -> bool:
         return self.elector is None or self.elector.is_leader

@@ -12,6 +12,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Unreachable
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.platform import CallOutcome
 from nodeattest_providers.registry import BUILT_IN
@@ -24,6 +25,7 @@ __all__ = [
     "VERDICTS",
     "WRITE_OUTCOMES",
     "Metrics",
+    "write_outcome",
 ]
 
 """Prometheus' text exposition format."""
@@ -68,6 +70,7 @@ class Metrics:
         self._providers: Final = frozenset(providers)
         self._clusters: Final[dict[str, bool]] = {}
         self._door_clusters: Final[set[str]] = set()
+        self._passed_over_of: Final[set[str]] = set()
         self._requests(self.registry)
         self._state(self.registry)
         self._tokens(self.registry)
@@ -278,12 +281,22 @@ class Metrics:
         self._depth.set(depth)
         self._oldest.set(max(0.0, oldest_seconds))
 
-    def cluster(self, key: str, *, connected: bool, passed_over: int = 0) -> None:
+    def cluster(self, key: str, *, connected: bool) -> None:
         """Show the state of a workload cluster, ``namespace/name``."""
         self._clusters[key] = connected
         self._connected.labels(key).set(connected)
-        self._passed_over.labels(key).set(passed_over)
         self._count_clusters()
+
+    def requests_passed_over(self, key: str, count: int) -> None:
+        """Show how many requests of a cluster were not taken."""
+        self._passed_over_of.add(key)
+        self._passed_over.labels(key).set(count)
+
+    def forget_requests_passed_over(self, key: str) -> None:
+        """Drop that series of a cluster that is gone."""
+        if key in self._passed_over_of:
+            self._passed_over_of.discard(key)
+            self._passed_over.remove(key)
 
     def forget_cluster(self, key: str) -> None:
         """Drop the series of a cluster that is gone."""
@@ -293,7 +306,6 @@ class Metrics:
             self._in_tree_certificates.remove(key)
         if self._clusters.pop(key, None) is not None:
             self._connected.remove(key)
-            self._passed_over.remove(key)
             self._count_clusters()
 
     def standing(self, key: str, *, failing: int, treated: int, withheld: int) -> None:
@@ -343,3 +355,16 @@ class Metrics:
         connected = sum(self._clusters.values())
         self._totals.labels("connected").set(connected)
         self._totals.labels("failing").set(len(self._clusters) - connected)
+
+
+def write_outcome(error: ApiError) -> str:
+    """Name the outcome of a failed write, as a label (``WRITE_OUTCOMES``)."""
+    match error:
+        case Conflict():
+            return "conflict"
+        case Forbidden():
+            return "forbidden"
+        case Unreachable():
+            return "unreachable"
+        case _:
+            return "refused"

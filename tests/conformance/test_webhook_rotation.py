@@ -62,11 +62,11 @@ async def test_no_call_fails_while_certificates_and_cas_are_replaced(world: Webh
         )
         await listener.start()
         try:
-            await asyncio.gather(*(keeper.refresh() for keeper in keepers))
+            await asyncio.gather(*(keeper.reconcile() for keeper in keepers))
             await _called(client, world)
             end, calls = time.monotonic() + DURATION, 0
             while time.monotonic() < end:
-                await asyncio.gather(*(keeper.refresh() for keeper in keepers))
+                await asyncio.gather(*(keeper.reconcile() for keeper in keepers))
                 bundles.add(text_at(world.client.get(SECRET), "data", "ca.crt"))
                 for _ in range(5):
                     made = await _create(client, world)

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
 from nodeattest_controller.controllers.signer_names.reconciler import SignerNamesReconciler
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.events import EventRecorder
-from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.changes import ChangeBus
+from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll, Ownership
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.ownership import LeaderOwnsAll, Ownership
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.events import EventRecorder
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -45,22 +45,18 @@ async def working(
 ) -> AsyncGenerator[Office]:
     """Run both as a term does, on the administrator's client."""
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        metrics, owner = Metrics(), ownership or LeaderOwnsAll(lambda: True)
-        events = EventRecorder(client, now=lambda: NOW, instance="here")
-
-        def changed(cluster: ClusterKey, provider_ids: frozenset[str] | None) -> None:
-            if provider_ids is None:
-                keeper.changed(cluster.partition("/")[0])
-                publisher.changed(cluster)
-
+        metrics, owner, changes = Metrics(), ownership or LeaderOwnsAll(lambda: True), ChangeBus()
+        events = EventRecorder(client, component="test", instance="here", now=lambda: NOW)
         management = ManagementCache(
-            client,
-            namespace=None,
-            on_change=changed,
-            on_policies=lambda namespace: keeper.changed(namespace),  # noqa: PLW0108
+            client, namespace=None, on_change=changes.cluster_changed, on_policies=changes.policies_changed
         )
         keeper = PolicyStatusReconciler(management, ownership=owner, events=events, metrics=metrics, now=lambda: NOW)
-        publisher = SignerNamesReconciler(management, ownership=owner, serves=serves, now=lambda: NOW)
+        publisher = SignerNamesReconciler(
+            management, guard=ClusterGuard(management, owner), serves=serves, now=lambda: NOW
+        )
+        changes.subscribe_clusters(keeper.cluster_changed)
+        changes.subscribe_policies(keeper.changed)
+        changes.subscribe_clusters(publisher.cluster_changed)
         ready = asyncio.Event()
         running = [asyncio.create_task(management.run(ready))]
         await asyncio.wait_for(ready.wait(), 20)

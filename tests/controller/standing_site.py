@@ -17,11 +17,11 @@ from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import IssuedCertificate, new_attestation, render_attestation
 from nodeattest_controller.model.machine_view import views_of_machine
-from nodeattest_controller.runtime.events import EventRecorder
+from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.ownership import LeaderOwnsAll
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.events import EventRecorder
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import Client
@@ -122,7 +122,7 @@ async def at_work(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncG
 
         def changed(_cluster: ClusterKey, _ids: frozenset[str] | None) -> None:
             for work in works:
-                work.changed()
+                work.changed(None)
 
         management = ManagementCache(client, namespace=None, on_change=changed)
         ready = asyncio.Event()
@@ -130,15 +130,16 @@ async def at_work(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncG
         await asyncio.wait_for(ready.wait(), 30)
         ground = NodeAttestedDeps(
             management=management,
-            ownership=LeaderOwnsAll(lambda: True),
+            guard=ClusterGuard(management, LeaderOwnsAll(lambda: True)),
             metrics=Metrics(),
             now=lambda: datetime.now(UTC),
             clock=time.monotonic,
         )
         desk = NodeAttestedController(
-            ground, events=EventRecorder(client, now=lambda: datetime.now(UTC), instance="test")
+            ground,
+            events=EventRecorder(client, component="test", instance="test", now=lambda: datetime.now(UTC)),
         )
-        works.append(desk.of(KEY, client))
+        works.append(desk.for_cluster(KEY, client))
         tasks.append(asyncio.create_task(works[0].run()))
         try:
             yield desk

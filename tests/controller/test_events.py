@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nodeattest_controller.runtime.events import (
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.events import (
     CLUSTER_BURST,
     NAMESPACE_BURST,
     OBJECT_BURST,
@@ -15,7 +16,6 @@ from nodeattest_controller.runtime.events import (
     EventRecorder,
     ObjectRef,
 )
-from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 
@@ -31,7 +31,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 @pytest.fixture
 async def recorder(plane: ControlPlane) -> AsyncGenerator[EventRecorder]:
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        yield EventRecorder(client, now=lambda: datetime(2026, 1, 1, tzinfo=UTC), instance="here", clock=lambda: 1000.0)
+        yield EventRecorder(
+            client,
+            component="test",
+            instance="here",
+            now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+            clock=lambda: 1000.0,
+        )
 
 
 def machine(name: str) -> ObjectRef:

@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import pytest
 
-from nodeattest_controller.runtime.event_limiter import EventLimiter
-from nodeattest_controller.runtime.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.client import ApiError
+from nodeattest_kube.events import EventLimiter
+from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 
 REFUSED = ApiError(500, "InternalError", "broken")
-QUICK = ResyncConfig(spread=0, period=30, gap=0.001, retry=0.02, longest=0.08)
+QUICK = ResyncConfig(spread=0, period=30, min_interval=0.001, retry=0.02, max_retry=0.08)
 
 
 class Seen:
@@ -27,20 +27,20 @@ class Seen:
         self.failures: list[tuple[int, float]] = []
         self.done = asyncio.Event()
 
-    async def look(self) -> bool:
+    async def reconcile(self) -> float | None:
         self.looks += 1
         self.begun.set()
         if not self.script:
             self.done.set()
-            return False
+            return None
         answer = self.script.pop(0)
         if isinstance(answer, ApiError):
             raise answer
-        return answer
+        return 0.001 if answer else None
 
-    async def failed(self, error: ApiError, failures: int, pause: float) -> None:
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
         assert error is REFUSED
-        self.failures.append((failures, pause))
+        self.failures.append((failures, delay))
 
 
 async def go(looks: PeriodicReconciler, until: asyncio.Event) -> None:
@@ -52,7 +52,7 @@ async def go(looks: PeriodicReconciler, until: asyncio.Event) -> None:
 
 
 def looks_of(looker: Seen) -> PeriodicReconciler:
-    return PeriodicReconciler(looker, QUICK, clock=asyncio.get_running_loop().time, chance=lambda: 0.5)
+    return PeriodicReconciler(looker, QUICK, clock=asyncio.get_running_loop().time, random=lambda: 0.5)
 
 
 async def test_failures_double_the_wait_up_to_the_longest_and_a_success_forgets_them() -> None:
@@ -78,16 +78,16 @@ async def test_a_change_does_not_cut_short_what_follows_a_failure() -> None:
     clock = asyncio.get_running_loop().time
 
     class Timed:
-        async def look(self) -> bool:
+        async def reconcile(self) -> float | None:
             times.append(clock())
             looks.changed()
-            return await looker.look()
+            return await looker.reconcile()
 
-        async def failed(self, error: ApiError, failures: int, pause: float) -> None:
+        async def failed(self, error: ApiError, failures: int, delay: float) -> None:
             looks.changed()
-            await looker.failed(error, failures, pause)
+            await looker.failed(error, failures, delay)
 
-    looks = PeriodicReconciler(Timed(), QUICK, clock=clock, chance=lambda: 0.5)
+    looks = PeriodicReconciler(Timed(), QUICK, clock=clock, random=lambda: 0.5)
     await go(looks, looker.done)
     [waited] = [later - earlier for earlier, later in pairwise(times[:2])]
     assert waited >= looker.failures[0][1]
@@ -96,18 +96,18 @@ async def test_a_change_does_not_cut_short_what_follows_a_failure() -> None:
 def test_a_thing_is_told_once_in_its_period_and_others_are_told_besides() -> None:
     now = [0.0]
     tellings = EventLimiter(lambda: now[0])
-    assert tellings.may_tell("a", 60)
-    assert not tellings.may_tell("a", 60)
-    assert tellings.may_tell("b", 60)
+    assert tellings.allow("a", 60)
+    assert not tellings.allow("a", 60)
+    assert tellings.allow("b", 60)
     now[0] = 60
-    assert tellings.may_tell("a", 60)
+    assert tellings.allow("a", 60)
 
 
 @pytest.mark.parametrize("first", [False, REFUSED])
 async def test_what_is_urgent_cuts_short_every_wait_but_its_own(first: bool | ApiError) -> None:
     looker = Seen([first])
-    pace = ResyncConfig(spread=0, period=3600, gap=3600, urgent=0.05, retry=3600, longest=3600)
-    looks = PeriodicReconciler(looker, pace, clock=asyncio.get_running_loop().time, chance=lambda: 0.5)
+    pace = ResyncConfig(spread=0, period=3600, min_interval=3600, urgent=0.05, retry=3600, max_retry=3600)
+    looks = PeriodicReconciler(looker, pace, clock=asyncio.get_running_loop().time, random=lambda: 0.5)
     task = asyncio.create_task(looks.run())
     await looker.begun.wait()
     looks.hurry()

@@ -21,8 +21,8 @@ from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import POLICY_REASONS
 from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.model.policy import parse_attestation_policy
+from nodeattest_controller.runtime.guard import LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.ownership import LeaderOwnsAll
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at

@@ -10,21 +10,21 @@ from typing import cast
 import pytest
 
 from nodeattest_controller.controllers.bootstrap_signer.controller import (
-    EVENT_PERIOD,
     LOG_PERIOD,
     REASON,
     REMEDY,
-    Reporter,
+    TokenPairEvents,
     enabled_controllers,
 )
 from nodeattest_controller.logs import JsonFormatter
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.events import EventRecorder, ObjectRef
+from nodeattest_controller.runtime.cluster_events import PERIOD, ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.controllers.deps import TokenController
 from nodeattest_kube.client import ApiError, Conflict, Forbidden, Unreachable
+from nodeattest_kube.events import EventRecorder, ObjectRef
 from nodeattest_kube.jsontypes import JsonObject
 
 KEY = ClusterKey("fleet/blue")
@@ -60,13 +60,14 @@ class Desk:
         self.seconds = 0.0
         self.recorded = Recorded()
         self.metrics = Metrics()
-        self.reporter = Reporter(
+        events = ClusterEvents(
             KEY,
             cast("ManagementCache", Inventory()),
-            events=cast("EventRecorder", self.recorded),
-            metrics=self.metrics,
+            cast("EventRecorder", self.recorded),
+            log=logging.getLogger("test"),
             clock=lambda: self.seconds,
         )
+        self.reporter = TokenPairEvents(events, self.metrics)
 
     def count(self, controller: TokenController, outcome: str) -> float:
         labels = {"controller": str(controller), "outcome": outcome}
@@ -127,7 +128,7 @@ def test_a_missing_right_is_told_on_the_cluster_once_in_ten_minutes(logged: Call
     assert [(kind, reason) for kind, reason, _ in desk.recorded.events] == [("Warning", REASON)] * 2
     assert all("may not update configmaps" in message and REMEDY in message for *_, message in desk.recorded.events)
     assert all(REMEDY in line for line in logged())
-    desk.seconds += EVENT_PERIOD
+    desk.seconds += PERIOD
     desk.reporter.may_not_watch(refusal)
     assert len(desk.recorded.events) == 3
 

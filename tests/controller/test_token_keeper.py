@@ -21,7 +21,7 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     OWNER_ANNOTATION,
     Owner,
 )
-from nodeattest_controller.controllers.bootstrap_token.reconciler import LOOK_PIECE, BootstrapTokenReconciler, in_pieces
+from nodeattest_controller.controllers.bootstrap_token.reconciler import BATCH, BootstrapTokenReconciler, in_batches
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
@@ -101,7 +101,7 @@ class Scene:
         for _ in range(times):
             cluster = self.management.cluster(self.key)
             assert cluster is not None
-            await keeper.look(cluster, now or datetime.now(UTC))
+            await keeper.reconcile(cluster, now or datetime.now(UTC))
 
     def token(self, *, left: timedelta = CABPK_TTL, description: str = DESCRIPTION) -> str:
         """Make a token as the provider does."""
@@ -237,9 +237,9 @@ async def test_a_look_at_many_machines_lets_others_work_in_between() -> None:
             await asyncio.sleep(0)
 
     working = asyncio.create_task(other())
-    assert [owner async for owner in in_pieces(owners)] == owners
+    assert [owner async for owner in in_batches(owners)] == owners
     working.cancel()
-    assert turns >= len(owners) // LOOK_PIECE
+    assert turns >= len(owners) // BATCH
 
 
 async def test_a_pools_token_is_kept_so_that_the_provider_rotates_none(plane: ControlPlane) -> None:
@@ -332,7 +332,7 @@ async def test_objects_that_disappear_in_a_move_cost_no_token_its_life(plane: Co
         scene.remove("machines", "m")
         await scene.sees(lambda: not scene.names("machines"))
         for _ in range(3):  # as though the cache had not seen the pause
-            await keeper.look(unpaused, datetime.now(UTC))
+            await keeper.reconcile(unpaused, datetime.now(UTC))
         assert is_there(scene, token)
         scene.machine("m", token)  # in the other management cluster, with another UID
         scene.pause(paused=False)

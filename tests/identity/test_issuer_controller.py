@@ -19,14 +19,13 @@ from issuer_kit import LOOPBACK, Upstream, eventually, new_key, upstream
 from store_kit import BUCKET, moto
 
 from nodeattest_controller.controllers.issuer.controller import IssuerController
-from nodeattest_controller.controllers.issuer.events import NOT_PUBLISHED, PUBLISHED, Report
+from nodeattest_controller.controllers.issuer.events import LOG, NOT_PUBLISHED, PUBLISHED, IssuerEvents
 from nodeattest_controller.controllers.issuer.publish_target import PublishTargets, publish_targets
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.events import EventRecorder, ObjectRef
+from nodeattest_controller.runtime.cluster_events import ClusterEvents
+from nodeattest_controller.runtime.guard import ClusterGuard, Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.ownership import Ownership
-from nodeattest_controller.runtime.periodic import ResyncConfig
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, documents
 from nodeattest_identity.publish.publisher import publish
@@ -35,11 +34,13 @@ from nodeattest_identity.publish.store_location import StoreAccess, open_store, 
 from nodeattest_identity.publish.stores.directory import DirectoryStore
 from nodeattest_identity.publish.verify_public import PublicReader
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.events import EventRecorder, ObjectRef
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.periodic import ResyncConfig
 
 KEY, OTHER = ClusterKey("fleet/blue"), ClusterKey("fleet/green")
 JWKS, CONFIGURATION = "openid/v1/jwks", ".well-known/openid-configuration"
-QUICK = ResyncConfig(spread=0.0, period=0.05, gap=0.01, retry=0.05, longest=0.1)
+QUICK = ResyncConfig(spread=0.0, period=0.05, min_interval=0.01, retry=0.05, max_retry=0.1)
 
 
 @dataclass
@@ -91,19 +92,18 @@ class Bench:
     @asynccontextmanager
     async def following(self, key: ClusterKey, kubeconfig: bytes) -> AsyncGenerator[None]:
         management, events = cast("ManagementCache", self.fleet), cast("EventRecorder", self.fleet)
-        duty = IssuerController(
+        controller = IssuerController(
             management,
-            Report(management, events=events, metrics=self.metrics, clock=lambda: 0.0),
-            ownership=cast("Ownership", self.fleet),
-            sites=PublishTargets(self.base, self.place or f"dir:{self.folder}", 3600),
-            pace=QUICK,
+            guard=ClusterGuard(management, cast("Ownership", self.fleet)),
+            recorder=events,
+            metrics=self.metrics,
+            targets=PublishTargets(self.base, self.place or f"dir:{self.folder}", 3600),
+            resync=QUICK,
             reader=lambda: PublicReader(ca_file=self.ca),
             clock=lambda: 0.0,  # looks take no time, and no place is compared again for its age
         )
         async with ApiClient.from_kubeconfig(kubeconfig) as client:
-            work = duty.of(key, client)
-            assert work is not None
-            task = asyncio.create_task(work.run())
+            task = asyncio.create_task(controller.for_cluster(key, client).run())
             try:
                 yield
             finally:
@@ -170,7 +170,8 @@ async def test_a_key_that_stays_though_the_cluster_does_not_name_it_is_told_of_o
 ) -> None:
     fleet, now = Fleet(), [0.0]
     management, events = cast("ManagementCache", fleet), cast("EventRecorder", fleet)
-    report = Report(management, events=events, metrics=Metrics(), clock=lambda: now[0])
+    reports = ClusterEvents(KEY, management, events, log=LOG, clock=lambda: now[0])
+    report = IssuerEvents(reports, Metrics())
     base, store = "https://tokens.example/fleet", DirectoryStore(tmp_path)
     site = PublishTargets(base, f"dir:{tmp_path}", 3600).of(KEY)
     old, new = new_key(), new_key()
@@ -178,7 +179,7 @@ async def test_a_key_that_stays_though_the_cluster_does_not_name_it_is_told_of_o
     await publish(store, want, clock=time.time)
     with caplog.at_level(logging.INFO):
         for now[0] in (0.0, 60.0, 3600.0, 25 * 3600.0):
-            report.published(KEY, site, await publish(store, replace(want, keys=(new,)), clock=time.time))
+            report.published(site, await publish(store, replace(want, keys=(new,)), clock=time.time))
     told = [str(vars(each)) for each in caplog.records if each.getMessage().endswith("hold what is not wanted")]
     assert len(told) == 2
     assert all(old.kid in each for each in told)

@@ -18,9 +18,9 @@ from nodeattest_cli.machines.attestations import attestation_path, find_attestat
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
 from nodeattest_controller.model.attestation_reset import MAX_REASON, Operator, reset
 from nodeattest_controller.model.objects import rfc3339, text
-from nodeattest_controller.runtime.events import ObjectRef, event_document
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Conflict
+from nodeattest_kube.events import ObjectRef, event_document
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["ask_confirmation", "check_reason", "cleared_by_reset", "operator", "record_event", "reset_machine"]

@@ -21,11 +21,11 @@ from nodeattest_controller.hardening.reconciler import HardeningReconciler
 from nodeattest_controller.hardening.report import Report
 from nodeattest_controller.logs import fields
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.guard import Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.ownership import Ownership
-from nodeattest_controller.runtime.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 
 __all__ = ["ClusterHardening", "HardeningDuty"]
 
@@ -43,6 +43,8 @@ _REMOVAL_LIMIT: Final = 5.0
 
 class HardeningDuty:
     """Makes what works in each cluster, and lets it hear of certificates."""
+
+    name = "hardening"
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class HardeningDuty:
         self._chance = chance
         self._works: WeakValueDictionary[ClusterKey, ClusterHardening] = WeakValueDictionary()
 
-    def of(self, key: ClusterKey, client: ApiClient) -> ClusterHardening | None:
+    def for_cluster(self, key: ClusterKey, client: ApiClient) -> ClusterHardening | None:
         """Make the work of one connection; None where the controller does not run."""
         if not self._enabled:
             return None
@@ -85,7 +87,7 @@ class HardeningDuty:
             hurry=hurry,
         )
         work = ClusterHardening(
-            reconciler, PeriodicReconciler(reconciler, self._pace, clock=self._clock, chance=self._chance)
+            reconciler, PeriodicReconciler(reconciler, self._pace, clock=self._clock, random=self._chance)
         )
         self._works[key] = work
         return work
@@ -94,14 +96,14 @@ class HardeningDuty:
         """Look again: this may have been the last Node that was not in the ledger."""
         work = self._works.get(verdict.cluster)
         if work is not None:
-            work.changed()
+            work.changed(None)
 
     def refused(self, verdict: CSRDenied) -> None:
         """Take no notice: a refusal opens and closes nothing."""
 
 
 class ClusterHardening:
-    """What runs in one cluster (``fleet.duties.Work``)."""
+    """What runs in one cluster (``ClusterRunner``)."""
 
     def __init__(self, reconciler: HardeningReconciler, looks: PeriodicReconciler) -> None:
         self._reconciler = reconciler
@@ -117,9 +119,9 @@ class ClusterHardening:
         """None: what fails is told by the condition."""
         return None
 
-    def changed(self) -> None:
+    def changed(self, keys: frozenset[str] | None) -> None:
         """Look again soon."""
-        self._looks.changed()
+        self._looks.changed(keys)
 
     def hurry(self) -> None:
         """Look again at once."""

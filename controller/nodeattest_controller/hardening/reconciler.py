@@ -43,9 +43,9 @@ from nodeattest_controller.hardening.survey import Survey
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.objects import condition, items, mapping, moment, text, text_map
 from nodeattest_controller.model.policy import selects
+from nodeattest_controller.runtime.guard import Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.ownership import Ownership
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound, Unreachable
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
@@ -55,6 +55,8 @@ __all__ = ["HardeningReconciler"]
 _LOG: Final = logging.getLogger(__name__)
 _LOOKS: Final = 4
 """Times to look in one run: after each of two removals, and twice for an API server that lags behind."""
+_RECHECK: Final = 10.0
+"""Seconds until the next look while something is waited for that no watch shows."""
 _TELLS_AFTER: Final = 3
 """Failures in a row after which the condition says that nobody knows; a short outage is no news."""
 _SETTLE: Final = 1.0
@@ -131,7 +133,7 @@ class HardeningReconciler:
 
     # Looks
 
-    async def look(self) -> bool:
+    async def reconcile(self) -> float | None:
         """Look, act, tell; a change, a watch or the usual time brings the next look."""
         self._recall()
         self._review()
@@ -139,15 +141,16 @@ class HardeningReconciler:
         finding = None if cluster is None else await self._found(cluster)
         if finding is not None:
             await self._tell(finding)
-        return finding is not None and finding.reason in {Why.WAITING_FOR_CLUSTER_INFO, Why.BLOCK_NOT_VERIFIED}
+        waits = finding is not None and finding.reason in {Why.WAITING_FOR_CLUSTER_INFO, Why.BLOCK_NOT_VERIFIED}
+        return _RECHECK if waits else None
 
-    async def failed(self, error: ApiError, failures: int, pause: float) -> None:
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
         """Tell of a failure: a missing right at once, and at once where a watch has shown a permission."""
         if isinstance(error, _ConditionNotWritten):
             return
         cluster = self._cluster()
         level = logging.WARNING if cluster is not None and is_initialized(cluster) else logging.DEBUG
-        _LOG.log(level, "cannot look after side doors", extra=fields(cluster=self.key, error=str(error), delay=pause))
+        _LOG.log(level, "cannot look after side doors", extra=fields(cluster=self.key, error=str(error), delay=delay))
         self._review()
         if cluster is None:
             return

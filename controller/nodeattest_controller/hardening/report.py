@@ -19,11 +19,11 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD
 from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, set_condition
-from nodeattest_controller.runtime.events import EventRecorder
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import cluster_ref
 from nodeattest_kube import paths
+from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["ISSUED", "MANAGEMENT_REMEDY", "REMEDY", "REMOVED", "Report"]

@@ -2,7 +2,7 @@
 
 A ``ClusterController`` is one controller; for each connection it makes a ``ClusterRunner``, which runs as long as the
 connection exists and is notified when an object of the cluster changes in the management cluster.
-Leaves to others: connecting (``cluster_manager``), and every decision (the controller).
+Leaves to others: connecting (``cluster_manager``), restarting after bugs (``supervisor``), every decision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["ClusterController", "ClusterRunner"]
 
 
 class ClusterRunner(Protocol):
-    """What one controller does in one connected cluster."""
+    """One controller in one connected cluster."""
 
     @property
     def synced(self) -> bool:
@@ -25,21 +25,29 @@ class ClusterRunner(Protocol):
 
     @property
     def last_error(self) -> ApiError | None:
-        """What keeps a watch from being followed; None while all is well."""
+        """The error that keeps an informer from being up to date; None while there is none."""
         ...
 
     async def run(self) -> None:
-        """Serve until cancelled. An exception is a bug: the cluster is connected to anew after a while."""
+        """Run until cancelled. An exception is a bug: this runner is made anew after a while, and no other."""
         ...
 
-    def changed(self) -> None:
-        """Hear that something of the cluster changed: Cluster, policy, Machine, pool, kubeconfig. Must not block."""
+    def changed(self, keys: frozenset[str] | None, /) -> None:
+        """Take in a change of the cluster's objects in the management cluster (``changes.ClusterChanged``).
+
+        Must not block.
+        """
         ...
 
 
 class ClusterController(Protocol):
     """One controller that works in every connected cluster."""
 
-    def of(self, key: ClusterKey, client: ApiClient) -> ClusterRunner | None:
-        """Make the work of one connection; ``client`` is the workload cluster's. None: nothing to do there."""
+    @property
+    def name(self) -> str:
+        """The controller's name, for the log."""
+        ...
+
+    def for_cluster(self, key: ClusterKey, client: ApiClient) -> ClusterRunner | None:
+        """Make the runner of one connection; ``client`` is the workload cluster's. None: nothing to do there."""
         ...

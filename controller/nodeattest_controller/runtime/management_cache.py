@@ -9,7 +9,8 @@ would matter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
@@ -21,7 +22,7 @@ from nodeattest_controller.model.machine_view import (
     MachineResource,
     MachineView,
 )
-from nodeattest_controller.model.objects import items, key_of, mapping, text, text_map
+from nodeattest_controller.model.objects import items, key_of, mapping, number, text, text_map
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet
@@ -34,6 +35,7 @@ from nodeattest_controller.runtime.sources import (
     sources_of,
 )
 from nodeattest_kube import paths
+from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, version_of
 from nodeattest_kube.paging import PageSize
@@ -46,8 +48,8 @@ from nodeattest_providers.verifier_interface import ClusterFacts
 __all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "MachineResource", "ManagementCache", "node_key"]
 
 _KEPT_SECRETS: Final = ("-kubeconfig", "-ca")
-LEDGER_RETRY: Final = 0.2
-"""Seconds between two comparisons of the cache with the API server; a watch lags by milliseconds."""
+LEDGER_RETRY: Final = BackoffPolicy(initial=0.2, cap=10.0, jitter=0.25)
+"""Between two comparisons of the cache with the API server; a watch lags by milliseconds, but each is a whole LIST."""
 SYNC_TIMEOUT: Final = 1.0
 """Seconds to wait for a new infrastructure kind's first list; after that the request waits, not its worker."""
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
@@ -65,6 +67,7 @@ class ManagementCache:
         on_change: Changed,
         inventory: Collection[str] = CLUSTER_API_ONLY,
         on_policies: Callable[[str], None] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """``inventory`` names the sources (``Settings.inventory``).
 
@@ -75,11 +78,14 @@ class ManagementCache:
         self._namespace = namespace
         self._on_change = on_change
         self._sources = sources_of(inventory, self.inventory, namespace=namespace, on_change=on_change)
-        self._on_policies = on_policies or _nobody_asks
+        self._on_policies = on_policies or _ignore_policies
+        self._sleep = sleep
         self._reflectors: dict[str, Reflector] = {}
         self._infra: dict[tuple[str, str], Reflector] = {}
         self._infra_locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._policies: dict[str, tuple[str, Policy]] = {}
+        self._policy_versions: dict[str, str] = {}
+        """By policy: the version of its spec that the clusters beside it have been woken for."""
         self._authorities: dict[ClusterKey, tuple[str, CertificateAuthority]] = {}
         self._tasks = asyncio.TaskGroup()
         self._caches = InformerSet(client, self._tasks)
@@ -148,22 +154,24 @@ class ManagementCache:
         """
         namespace, _, name = cluster.partition("/")
         path = paths.collection_path(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=namespace)
-        query, behind = {"labelSelector": f"{CLUSTER_LABEL}={name}"}, True
-        while behind:
+        query, failures = {"labelSelector": f"{CLUSTER_LABEL}={name}"}, 0
+        while True:
             behind = False
             async for page in self.client.pages(path, query, PageSize()):
                 for ledger in items(page, "items"):
                     known = self._reflectors["ledgers"].get(key_of(ledger))
                     behind = behind or known is None or version_of(known) != version_of(ledger)
-            if behind:
-                await asyncio.sleep(LEDGER_RETRY)
+            if not behind:
+                return
+            failures += 1
+            await self._sleep(LEDGER_RETRY.delay(failures, random.random))
 
     def parsed_policy(self, policy: JsonObject) -> Policy:
-        """Parse a policy once a version: its settings keep their identity, by which providers keep what they read.
+        """Parse a policy once a generation: its settings keep their identity, by which providers cache what they read.
 
         Raises Denied.
         """
-        key, version = key_of(policy), text(policy, "metadata", "uid") + text(policy, "metadata", "resourceVersion")
+        key, version = key_of(policy), _spec_version(policy)
         known = self._policies.get(key)
         if known is None or known[0] != version:
             known = (version, parse_attestation_policy(policy))
@@ -292,12 +300,17 @@ class ManagementCache:
         return self._caches.start(reference.kind, path, _ignore, keep=_slim_infra, required=False)
 
     def _policy_changed(self, key: str, policy: JsonObject | None) -> None:
+        namespace = key.partition("/")[0]
+        version = _spec_version(policy) if policy is not None else ""
         if policy is None:
             self._policies.pop(key, None)
-        namespace = key.partition("/")[0]
-        for cluster in self.clusters():
-            if text(cluster, "metadata", "namespace") == namespace:
+        if version != self._policy_versions.get(key):  # not for a status alone, which is ours
+            for cluster in self.clusters_in(namespace):
                 self._on_change(ClusterKey(key_of(cluster)), None)
+        if version:
+            self._policy_versions[key] = version
+        else:
+            self._policy_versions.pop(key, None)
         self._on_policies(namespace)
 
     def _ledger_changed(self, key: str, ledger: JsonObject | None) -> None:
@@ -311,8 +324,15 @@ class ManagementCache:
             self._authorities.pop(ClusterKey(key.removesuffix("-ca")), None)
 
 
-def _nobody_asks(_namespace: str) -> None:
-    """Nobody waits for policies."""
+def _spec_version(policy: JsonObject) -> str:
+    """Tell one spec of one policy from every other; a server that counts no generations changes it with any write."""
+    generation = number(policy, "metadata", "generation")
+    version = str(generation) if generation is not None else text(policy, "metadata", "resourceVersion")
+    return f"{text(policy, 'metadata', 'uid')}/{version}"
+
+
+def _ignore_policies(_namespace: str) -> None:
+    """Nothing waits for policies."""
 
 
 def _no_platform(detail: str) -> Unavailable:

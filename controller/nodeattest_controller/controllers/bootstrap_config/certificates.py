@@ -8,7 +8,6 @@ Source: RFC 5280; Go crypto/x509, which is what verifies it (SAN only, EKU serve
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -28,7 +27,6 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.x509_errors import X509_ERRORS
 
@@ -119,8 +117,8 @@ def advance(
     return None
 
 
-def encode(held: CertificateSet) -> JsonObject:
-    """Write the ``data`` of a Secret; ``ca.crt``, ``tls.crt`` and ``tls.key`` are named as cert-manager does."""
+def encode(held: CertificateSet) -> dict[str, bytes]:
+    """Write the values of a Secret; ``ca.crt``, ``tls.crt`` and ``tls.key`` are named as cert-manager does."""
     data = {
         "ca.crt": held.authority.pem,
         "ca.key": held.authority.key_pem,
@@ -131,7 +129,7 @@ def encode(held: CertificateSet) -> JsonObject:
         data |= {"next-ca.crt": held.following.pem, "next-ca.key": held.following.key_pem}
     if held.previous is not None:
         data["previous-ca.crt"] = held.previous.public_bytes(Encoding.PEM)
-    return {name: base64.b64encode(value).decode() for name, value in data.items()}
+    return data
 
 
 def decode(data: Mapping[str, object]) -> CertificateSet | None:

@@ -19,6 +19,7 @@ from nodeattest_controller.controllers.bootstrap_config.handler import Admission
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate, FileCertificate
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.runtime.supervisor import supervise
 from nodeattest_controller.settings import Settings, SettingsError
 from nodeattest_kube.client import ApiClient
 from nodeattest_serving import settings as serving
@@ -41,8 +42,8 @@ class WebhookServer:
         self._metrics = metrics
         self._listener: Listener | None = None
         self._files: FileCertificate | None = None
-        self._keeper: CertRotator | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._rotator: CertRotator | None = None
+        self._rotation: asyncio.Task[None] | None = None
 
     @property
     def is_on(self) -> bool:
@@ -58,7 +59,7 @@ class WebhookServer:
         """Say what keeps API servers from calling it; None where nothing does."""
         if self._files is not None:
             return self._files.trouble()
-        return self._keeper.trouble if self._keeper else None
+        return self._rotator.trouble if self._rotator else None
 
     async def __aenter__(self) -> Self:
         """Listen; raises ``SettingsError`` where address or files cannot be had."""
@@ -77,21 +78,21 @@ class WebhookServer:
             await self._listener.start()
         except serving.SettingsError as error:
             raise SettingsError(f"webhook: {error}") from None
-        if self._keeper is not None:
-            self._keeping = asyncio.create_task(self._keeper.run(), name="webhook certificates")
+        if self._rotator is not None:
+            self._rotation = asyncio.create_task(supervise("webhook certificates", self._rotator.run))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop listening; what is being answered is answered."""
-        if self._keeping is not None:
-            self._keeping.cancel()
+        if self._rotation is not None:
+            self._rotation.cancel()
         if self._listener is not None:
             await self._listener.stop()
 
     def _own(self) -> DynamicCertificate:
         held, settings = DynamicCertificate(), self._settings
         service = f"{settings.webhook_service_name}.{settings.namespace}.svc"
-        self._keeper = CertRotator(
+        self._rotator = CertRotator(
             self._client,
             held,
             namespace=settings.namespace,

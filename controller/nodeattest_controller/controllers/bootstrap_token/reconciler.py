@@ -1,10 +1,9 @@
-"""Looks after the bootstrap tokens of one cluster: what is there, what it is for, and the one write that this asks for.
+"""Reconciles the bootstrap tokens of one cluster: lists them, finds their owners, and makes at most one write for each.
 
-Promises: every write is a compare-and-swap on what was read in this look; a token of a Machine that is gone is deleted
-only when the management cluster itself says just now that the Machine is gone and the Cluster stands, is the same and
-is not paused, so that objects which disappear while ``clusterctl move`` runs cost no token its life. No secret is
-logged.
-Leaves to others: when to look (``duty``), every decision (``decide``).
+Promises: every write is a compare-and-swap on what was read in this run; a token of a Machine that is gone is deleted
+only when a live read of the management cluster shows that the Machine is gone and that the Cluster exists, is the same
+and is not paused, so that objects which disappear while ``clusterctl move`` runs cost no token. No secret is logged.
+Leaves to others: when to run (``controller``), every decision (``decide``).
 """
 
 from __future__ import annotations
@@ -38,24 +37,26 @@ from nodeattest_kube.client import ApiClient, ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Unavailable
 
-__all__ = ["LOOK_PIECE", "BootstrapTokenReconciler", "Recorder", "in_pieces"]
+__all__ = ["BATCH", "BootstrapTokenReconciler", "Recorder", "in_batches"]
 
 _TOKENS: Final = {"fieldSelector": f"type={SECRET_TYPE}"}
 _CLOCKS_DIFFER: Final = timedelta(seconds=30)
 """A token that has run out is removed so much later: clocks differ."""
-LOOK_PIECE: Final = 200
-"""Owners that are looked at before others get their turn."""
+BATCH: Final = 200
+"""Owners that are processed before other tasks may run."""
+CONFIRM_AFTER: Final = 10.0
+"""Seconds until a second run confirms that the owner of a token is gone."""
 
 
 class Recorder(Protocol):
-    """Hears what was done."""
+    """Reports what is done."""
 
     def written(self, what: str, token_id: str, owner: str) -> None:
         """Note a write: ``renewed``, ``let run out`` or ``deleted``."""
         ...
 
     def failed(self, error: ApiError, token_id: str) -> None:
-        """Note a write that failed; the next look makes it again where it is still wanted."""
+        """Note a write that failed; the next run repeats it where it is still due."""
         ...
 
     def lost(self, owner: Owner) -> None:
@@ -69,7 +70,7 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenSnapshot:
-    """What one look sees."""
+    """What one run sees."""
 
     cluster: JsonObject
     now: datetime
@@ -86,16 +87,16 @@ class TokenSnapshot:
         return self.held.get((cluster, owner), ())
 
 
-async def in_pieces(owners: Iterable[Owner]) -> AsyncGenerator[Owner]:
-    """Yield every owner, and let others work before each piece of them: most are settled, and wait for nothing."""
+async def in_batches(owners: Iterable[Owner]) -> AsyncGenerator[Owner]:
+    """Yield every owner, and let other tasks run before each batch: most owners are settled and await nothing."""
     for number, owner in enumerate(owners):
-        if number % LOOK_PIECE == 0:
+        if number % BATCH == 0:
             await asyncio.sleep(0)
         yield owner
 
 
 class BootstrapTokenReconciler:
-    """One cluster's."""
+    """The tokens of one cluster."""
 
     def __init__(
         self,
@@ -103,43 +104,46 @@ class BootstrapTokenReconciler:
         client: ApiClient,
         management: ManagementCache,
         configs: KubeadmConfigReader,
-        teller: Recorder,
+        recorder: Recorder,
         *,
         may_write: Callable[[], bool],
         most: int = MOST,
     ) -> None:
-        """``client`` is the workload cluster's; ``may_write`` is asked before each write, for a look takes its time.
+        """``client`` is the workload cluster's; ``may_write`` is asked before each write, because a run takes time.
 
-        ``most`` is how many tokens are kept in a look; where there are more, none is looked after.
+        ``most`` is how many tokens are kept in one run; where there are more, none is reconciled.
         """
         self._key = key
         self._client = client
         self._management = management
         self._configs = configs
-        self._teller = teller
+        self._recorder = recorder
         self._may_write = may_write
         self._most = most
         self._gone: set[str] = set()
-        """Tokens whose owners the last look missed: one is not enough, a management cluster may be filled just now."""
+        """Tokens whose owners the last run did not find: a second run confirms it, for the cache may be filling."""
         self._missed: set[str] = set()
-        """UIDs of machines whose tokens the last look missed: the provider names a token before it makes it."""
+        """UIDs of machines whose tokens the last run did not find: the provider names a token before it makes it."""
         self._missing: set[str] = set()
 
-    async def look(self, cluster: JsonObject, now: datetime) -> bool:
-        """Do what is due; tells whether to look again soon. Raises ApiError where the tokens cannot be listed."""
+    async def reconcile(self, cluster: JsonObject, now: datetime) -> float | None:
+        """Do what is due; returns the seconds until the next run where it must come soon.
+
+        Raises ApiError where the tokens cannot be listed.
+        """
         tokens, others = await self._listed(now)
         view = TokenSnapshot(
             cluster, now, tokens, others, {owner.key: owner for owner in self._owners()}, _by_owner(tokens)
         )
         self._missed, self._missing = self._missing, set()
-        async for owner in in_pieces(view.owners.values()):
+        async for owner in in_batches(view.owners.values()):
             if owner.paused:
                 continue
             if owner.settled:
                 await self._settle(owner, view)
             elif owner.config is not None:
                 await self._renew(owner, view)
-        return await self._collect(view)
+        return CONFIRM_AFTER if await self._collect(view) else None
 
     async def _listed(self, now: datetime) -> tuple[dict[str, Token], frozenset[str]]:
         found: dict[str, Token] = {}
@@ -189,10 +193,10 @@ class BootstrapTokenReconciler:
             await self._write(named, record, until, "renewed")
 
     def _lost(self, owner: Owner) -> None:
-        """Tell of a token that two looks missed. None is made: whoever deleted it may have meant it."""
+        """Report a token that two runs did not find. None is made: its deletion may have been intended."""
         self._missing.add(owner.uid)
         if owner.uid in self._missed:
-            self._teller.lost(owner)
+            self._recorder.lost(owner)
 
     async def _config(self, owner: Owner) -> JsonObject | None:
         """Read the owner's configuration now; None where it cannot be read, or is paused."""
@@ -201,7 +205,7 @@ class BootstrapTokenReconciler:
         try:
             config = await self._configs.read(owner.config, owner.namespace)
         except Unavailable as unavailable:
-            self._teller.unreadable(owner, unavailable.detail)
+            self._recorder.unreadable(owner, unavailable.detail)
             return None
         return None if PAUSED_ANNOTATION in mapping(config, "metadata", "annotations") else config
 
@@ -217,7 +221,7 @@ class BootstrapTokenReconciler:
                 await self._delete(token, owner.key)
 
     async def _collect(self, view: TokenSnapshot) -> bool:
-        """Delete the tokens of owners that are gone; tells whether another look is to confirm that some are."""
+        """Delete the tokens of owners that are gone; tells whether another run is to confirm that some are."""
         missing = {
             token.id: token
             for token in view.tokens.values()
@@ -266,7 +270,7 @@ class BootstrapTokenReconciler:
         except ApiError as error:
             self._failed(error, token)
         else:
-            self._teller.written(what, token.id, record.owner)
+            self._recorder.written(what, token.id, record.owner)
 
     async def _delete(self, token: Token, owner: str) -> None:
         if not self._may_write():
@@ -276,11 +280,11 @@ class BootstrapTokenReconciler:
         except ApiError as error:
             self._failed(error, token)
         else:
-            self._teller.written("deleted", token.id, owner)
+            self._recorder.written("deleted", token.id, owner)
 
     def _failed(self, error: ApiError, token: Token) -> None:
-        if not isinstance(error, (NotFound, Conflict)):  # somebody was faster: the next look sees what there is
-            self._teller.failed(error, token.id)
+        if not isinstance(error, (NotFound, Conflict)):  # another writer was faster: the next run sees what there is
+            self._recorder.failed(error, token.id)
 
     def _record(self, owner: Owner) -> Record:
         return Record(self._key, owner.key, owner.uid)

@@ -22,13 +22,13 @@ from nodeattest_controller.model.csr_request import CSRSummary, RequestState, su
 from nodeattest_controller.model.objects import key_of
 from nodeattest_controller.model.policy import MIN_LIFETIME
 from nodeattest_controller.runtime.csr_observer import CSRIssued, CSRObserver
-from nodeattest_controller.runtime.events import EventRecorder
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
 from nodeattest_controller.runtime.objectref import member_ref
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiError, Conflict
+from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ProviderID, Purpose, signer_for

@@ -27,13 +27,13 @@ from nodeattest_controller.model.csr_request import CSRSummary, RequestState, su
 from nodeattest_controller.model.kubelet_csr import requesting_node
 from nodeattest_controller.model.objects import moment, text
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRObserver
-from nodeattest_controller.runtime.events import EventRecorder
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache, node_key
 from nodeattest_controller.runtime.objectref import claimed_ref
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
+from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_providers.challenge_response import CHALLENGE_TTL
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable

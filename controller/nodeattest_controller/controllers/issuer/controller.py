@@ -1,27 +1,28 @@
-"""The controller ``issuer`` at work in each connected cluster: read its keys, publish them, see them as anybody would.
+"""Publishes the keys of each connected cluster, and reads them back through the public URL.
 
 Promises: a cluster is published if its API server names the issuer that the controller's configuration has for it, byte
 for byte, and only under its own name; one that names another has not opted in, and is left alone. Keys that a cluster
-does not name any more stay until no token by them lives (``nodeattest_identity.publish``). A kill at any instant costs
-nothing: tokens verify all the while, and the next look finishes.
-Leaves to others: connections (``fleet``), what is written (``publish``), words (``report``).
+does not name any more stay until no token signed by them is valid (``nodeattest_identity.publish``). A kill at any
+instant costs nothing: tokens verify all the while, and the next run finishes.
+Leaves to others: connections (``cluster_manager``), what is written (``publish``), reports (``events``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
+import random as random_module
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from nodeattest_controller.controllers.issuer.events import Report
+from nodeattest_controller.controllers.issuer.events import LOG, IssuerEvents
 from nodeattest_controller.controllers.issuer.publish_target import PrefixedStore, PublishTarget, PublishTargets
-from nodeattest_controller.model.objects import mapping
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.runtime.cluster_events import ClusterEvents
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.ownership import Ownership
-from nodeattest_controller.runtime.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
 from nodeattest_identity.issuer.urls import UrlError
 from nodeattest_identity.publish.publisher import Published, publish
@@ -37,68 +38,68 @@ from nodeattest_identity.publish.store_location import StoreAccess, StoreLocatio
 from nodeattest_identity.publish.verify_public import PublicReader, PublicStatus
 from nodeattest_identity.serve.sources import SourceError, read_api_server
 from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 
 __all__ = ["IssuerController"]
 
-_PACE: Final = ResyncConfig(period=60.0, gap=30.0)
+_RESYNC: Final = ResyncConfig(period=60.0, min_interval=30.0)
 """A key set has no watch."""
-_AGAIN: Final = 1800.0
-"""Seconds after which a place is compared again though no key changed: somebody else may have written there."""
-_AT_ONCE: Final = 4
-"""Publications at a time: each opens the place's client, which costs some tenths of a second of CPU."""
+_COMPARE_PERIOD: Final = 1800.0
+"""Seconds after which the published documents are compared again though no key changed: another writer may have
+changed them."""
+_CONCURRENT: Final = 4
+"""Publications at a time: each opens a storage client, which costs some tenths of a second of CPU."""
+_READ_AGAIN: Final = 30.0
+"""Seconds until the public URL is read again where a cache still has the older document."""
 
 
-class _Told(ApiError):
-    """Something failed, and that is told already."""
+class _ReportedError(ApiError):
+    """A failure that is reported already."""
 
     def __init__(self, outcome: str, message: str) -> None:
         super().__init__(0, outcome, message)
 
 
 class IssuerController:
-    """Makes the work of each cluster."""
+    """Makes the reconciler of each cluster (``ClusterController``)."""
+
+    name = "issuer"
 
     def __init__(
         self,
         management: ManagementCache,
-        report: Report,
         *,
-        ownership: Ownership,
-        sites: PublishTargets | None,
-        pace: ResyncConfig = _PACE,
-        open_place: Callable[[StoreLocation, StoreAccess], Store] = open_store,
+        guard: ClusterGuard,
+        recorder: EventRecorder,
+        metrics: Metrics,
+        targets: PublishTargets,
+        resync: ResyncConfig = _RESYNC,
+        open_target: Callable[[StoreLocation, StoreAccess], Store] = open_store,
         reader: Callable[[], PublicReader] = PublicReader,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
+        random: Callable[[], float] = random_module.random,
     ) -> None:
-        """``sites``: None where the controller does not run. ``now`` is seconds since the epoch."""
-        self._management, self._report, self._ownership, self._sites = management, report, ownership, sites
-        self._pace, self._clock, self._chance = pace, clock, chance
-        self._publisher = _Publisher(open_place, reader, now)
+        """``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
+        self._management, self._recorder, self._guard, self._targets = management, recorder, guard, targets
+        self._metrics = metrics
+        self._resync, self._clock, self._random = resync, clock, random
+        self._publisher = _Publisher(open_target, reader, now)
 
-    def of(self, key: ClusterKey, client: ApiClient) -> PeriodicReconciler | None:
-        """Make the work of one connection; None where the controller does not run."""
-        if self._sites is None:
-            return None
-        site = self._sites.of(key)
-        looker = _Looker(
-            key,
+    def for_cluster(self, key: ClusterKey, client: ApiClient) -> PeriodicReconciler:
+        """Make the reconciler of one connection."""
+        events = ClusterEvents(key, self._management, self._recorder, log=LOG, clock=self._clock)
+        task = _Task(
             client,
-            site,
-            self._sites.max_age,
+            self._targets.of(key),
+            self._targets.max_age,
             publisher=self._publisher,
-            report=self._report,
-            may_act=lambda: self._may_act(key),
+            events=IssuerEvents(events, self._metrics),
+            may_act=partial(self._guard.may_act, key),
             clock=self._clock,
         )
-        return PeriodicReconciler(looker, self._pace, clock=self._clock, chance=self._chance)
-
-    def _may_act(self, key: ClusterKey) -> bool:
-        cluster = self._management.cluster(key) if self._ownership.owns(key) else None
-        if cluster is None or self._management.is_paused(cluster):
-            return False
-        return "deletionTimestamp" not in mapping(cluster, "metadata")
+        return PeriodicReconciler(task, self._resync, clock=self._clock, random=self._random)
 
 
 class _Publisher:
@@ -106,102 +107,102 @@ class _Publisher:
 
     def __init__(
         self,
-        open_place: Callable[[StoreLocation, StoreAccess], Store],
+        open_target: Callable[[StoreLocation, StoreAccess], Store],
         reader: Callable[[], PublicReader],
         now: Callable[[], float],
     ) -> None:
-        self._open, self._reader, self._now = open_place, reader, now
-        self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._open, self._reader, self._now = open_target, reader, now
+        self._gate = asyncio.Semaphore(_CONCURRENT)
 
-    async def publish(self, site: PublishTarget, wanted: Desired) -> Published:
-        """Make the place hold the documents; raises ``PublishError``, ``KeysError`` and ``UrlError``."""
+    async def publish(self, target: PublishTarget, wanted: Desired) -> Published:
+        """Make the target hold the documents; raises ``PublishError``, ``KeysError`` and ``UrlError``."""
         async with self._gate:
-            store = PrefixedStore(self._open(site.target, StoreAccess()), site.folder)
+            store = PrefixedStore(self._open(target.store, StoreAccess()), target.folder)
             try:
                 return await publish(store, wanted, clock=self._now)
             finally:
                 await store.aclose()
 
     async def read_back(self, published: Published) -> tuple[PublicStatus, str]:
-        """Look at the public URL without credentials."""
+        """Read the public URL without credentials."""
         async with self._reader() as reader:
             found = await reader.check(published, now=int(self._now()))
         return found.status, "; ".join(found.findings)
 
 
-class _Looker:
-    """One cluster's documents (``looks.Looker``)."""
+class _Task:
+    """One cluster's documents (``PeriodicTask``)."""
 
     def __init__(
         self,
-        key: ClusterKey,
         client: ApiClient,
-        site: PublishTarget,
+        target: PublishTarget,
         max_age: int,
         *,
         publisher: _Publisher,
-        report: Report,
+        events: IssuerEvents,
         may_act: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
-        self._key, self._client, self._site, self._max_age = key, client, site, max_age
-        self._publisher, self._report, self._may_act, self._clock = publisher, report, may_act, clock
-        self._standing: tuple[VerifyingKey, ...] = ()
-        """Keys of the last publication that everybody sees."""
+        self._client, self._target, self._max_age = client, target, max_age
+        self._publisher, self._events, self._may_act, self._clock = publisher, events, may_act, clock
+        self._published: tuple[VerifyingKey, ...] = ()
+        """Keys of the last publication that the public URL shows."""
         self._compare_at = float("-inf")
 
-    async def look(self) -> bool:
-        """Bring the documents up to date, if this may be acted for.
+    async def reconcile(self) -> float | None:
+        """Bring the documents up to date, where this replica may act.
 
-        1. What the cluster's API server says. 2. Nothing to do where that stands there, and was looked at lately.
-        3. Publish. 4. See it through the public URL; caches may hold the older one for a while, which is no failure.
+        1. Read the keys from the cluster's API server. 2. Nothing to do where they are published, and were compared
+        lately. 3. Publish. 4. Read back through the public URL; caches may hold the older one for a while, which is no
+        failure.
         """
         if not self._may_act():
-            return False
+            return None
         # 1
         keys = await self._keys()
         # 2
-        if keys is None or (keys == self._standing and self._clock() < self._compare_at) or not self._may_act():
-            return False
+        if keys is None or (keys == self._published and self._clock() < self._compare_at) or not self._may_act():
+            return None
         # 3
         published = await self._publish(keys)
-        self._report.published(self._key, self._site, published)
+        self._events.published(self._target, published)
         # 4
         seen, findings = await self._publisher.read_back(published)
         if seen is PublicStatus.WRONG:
-            raise self._told(
-                "not-public", f"published at {self._site.place}, but the public URL does not show it: {findings}"
+            raise self._reported(
+                "not-public", f"published at {self._target.place}, but the public URL does not show it: {findings}"
             )
         if seen is PublicStatus.EQUAL:
-            self._standing, self._compare_at = keys, self._clock() + _AGAIN
-        return seen is PublicStatus.OLDER
+            self._published, self._compare_at = keys, self._clock() + _COMPARE_PERIOD
+        return _READ_AGAIN if seen is PublicStatus.OLDER else None
 
-    async def failed(self, error: ApiError, failures: int, pause: float) -> None:
-        """Take no notice: all that can fail is told where it fails."""
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+        """Do nothing: every failure is reported where it happens."""
 
     async def _keys(self) -> tuple[VerifyingKey, ...] | None:
         """Read the cluster's keys; None for one that is another issuer."""
         try:
-            return await read_api_server(self._client, self._site.issuer)
+            return await read_api_server(self._client, self._target.issuer)
         except SourceError as error:
             if error.outcome == "other-issuer":
-                self._report.left_alone(self._key, str(error))
+                self._events.other_issuer(str(error))
                 return None
-            raise self._told(error.outcome, str(error)) from None
+            raise self._reported(error.outcome, str(error)) from None
 
     async def _publish(self, keys: tuple[VerifyingKey, ...]) -> Published:
-        site = self._site
+        target = self._target
         wanted = Desired(
-            issuer=site.issuer, jwks_uri=site.jwks_uri, keys=keys, owner=site.folder, max_age=self._max_age
+            issuer=target.issuer, jwks_uri=target.jwks_uri, keys=keys, owner=target.folder, max_age=self._max_age
         )
         try:
-            return await self._publisher.publish(site, wanted)
+            return await self._publisher.publish(target, wanted)
         except (PublishError, KeysError, UrlError) as error:
-            raise self._told(_outcome(error), f"{site.place}: {error}") from None
+            raise self._reported(_outcome(error), f"{target.place}: {error}") from None
 
-    def _told(self, outcome: str, message: str) -> _Told:
-        self._report.failed(self._key, outcome, message)
-        return _Told(outcome, message)
+    def _reported(self, outcome: str, message: str) -> _ReportedError:
+        self._events.failed(outcome, message)
+        return _ReportedError(outcome, message)
 
 
 def _outcome(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""Which issuer a cluster is, and where its documents go: by the controller's settings and the cluster's name. Pure.
+"""The issuer of each cluster and the target of its documents, from the controller's settings and the cluster's name.
 
-Promises: nothing that a cluster says or carries decides where something is written; two clusters never share a place.
-Leaves to others: reading keys, writing documents (``duty``).
+Promises: no content of a cluster decides where something is written; two clusters never share a target.
+Leaves to others: reading keys, writing documents (``controller``).
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ __all__ = ["PrefixedStore", "PublishTarget", "PublishTargets", "publish_targets"
 
 @dataclass(frozen=True, slots=True)
 class PublishTarget:
-    """One cluster's."""
+    """The target of one cluster."""
 
     issuer: str
     jwks_uri: str
-    target: StoreLocation
-    """The place of all clusters."""
+    store: StoreLocation
+    """The storage of all clusters."""
     folder: str
-    """This cluster's in it, ``namespace/name``, which also marks its documents as this cluster's."""
+    """This cluster's folder in it, ``namespace/name``, which also marks its documents as this cluster's."""
     place: str
-    """Both, for messages."""
+    """Storage and folder, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishTargets:
-    """All clusters'."""
+    """The targets of all clusters."""
 
     base: str
     """Without a slash at the end."""
@@ -42,13 +42,13 @@ class PublishTargets:
     max_age: int
 
     def of(self, key: ClusterKey) -> PublishTarget:
-        """Tell one cluster's; ``key`` is two Kubernetes names, so it needs no quoting anywhere."""
+        """Return one cluster's target; ``key`` is two Kubernetes names, so it needs no quoting anywhere."""
         issuer = f"{self.base}/{key}"
         return PublishTarget(issuer, default_jwks_uri(issuer), parse_location(self.place), key, f"{self.place}/{key}")
 
 
 class PrefixedStore:
-    """A folder of a place, as a place (``publish.store.Store``)."""
+    """One folder of a store, as a store of its own (``publish.store.Store``)."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self.name = f"{store.name}/{folder}"
@@ -66,7 +66,7 @@ class PrefixedStore:
         await self._store.write(path, body, content_type=content_type, cache_control=cache_control, version=version)
 
     async def aclose(self) -> None:
-        """Close the place."""
+        """Close the store."""
         await self._store.aclose()
 
 

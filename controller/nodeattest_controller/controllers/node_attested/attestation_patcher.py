@@ -1,7 +1,6 @@
-"""Writing into ledgers what came of refusals: the last verdict, and what is done to a Node.
+"""Patches MachineAttestations: the last decision on a node's own request, and the action on its Node.
 
-Promises: each write holds only for the ledger that was judged (compare-and-swap); one that somebody overtook is a
-Conflict, after which the inventory has the newer ledger.
+Promises: each write is a compare-and-swap on the version that was read; after a Conflict the index has the newer one.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ __all__ = ["AttestationPatcher"]
 
 
 class AttestationPatcher:
-    """The pen."""
+    """Patches MachineAttestations by compare-and-swap."""
 
     def __init__(self, management: ManagementCache) -> None:
         self._management = management
 
     async def judge(self, ledger: Attestation, verdict: LastDecision) -> Attestation:
-        """Write the last verdict; raises ApiError."""
+        """Write the last decision; raises ApiError."""
         return await self._write(ledger, {"lastVerdict": verdict.render()})
 
     async def treat(self, ledger: Attestation, treatment: Remediation | None) -> Attestation:
-        """Write what is about to be done to the Node, or with None that nothing is left of it; raises ApiError."""
+        """Write the action that is about to be done to the Node, None when it is undone; raises ApiError."""
         return await self._write(ledger, {"onFailure": treatment.render() if treatment is not None else None})
 
     async def _write(self, ledger: Attestation, spec: JsonObject) -> Attestation:

@@ -1,48 +1,56 @@
-"""Where verdicts arrive and clusters open: the controller ``standing`` as a duty and as an observer."""
+"""Makes the reconciler of each cluster, and passes CSR outcomes to it."""
 
 from __future__ import annotations
+
+import logging
+from typing import Final
 
 from nodeattest_controller.controllers.node_attested.events import NodeAttestedEvents
 from nodeattest_controller.controllers.node_attested.pending import PendingOutcomes
 from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps, NodeAttestedReconciler
+from nodeattest_controller.runtime.cluster_events import ClusterEvents
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
-from nodeattest_controller.runtime.events import EventRecorder
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.events import EventRecorder
 
 __all__ = ["NodeAttestedController"]
 
+_LOG: Final = logging.getLogger(__name__)
+
 
 class NodeAttestedController:
-    """Makes the work of each cluster, and hands it what was said of its machines (``Duty``, ``VerdictObserver``)."""
+    """The reconcilers of all clusters (``ClusterController``, ``CSRObserver``)."""
 
-    def __init__(self, ground: NodeAttestedDeps, *, events: EventRecorder) -> None:
-        self._ground = ground
+    name = "standing"
+
+    def __init__(self, deps: NodeAttestedDeps, *, events: EventRecorder) -> None:
+        self._deps = deps
         self._events = events
-        self._open: dict[ClusterKey, tuple[PendingOutcomes, NodeAttestedReconciler]] = {}
-        """The newest work of each cluster; an older one has ended."""
+        self._reconcilers: dict[ClusterKey, tuple[PendingOutcomes, NodeAttestedReconciler]] = {}
+        """The newest reconciler of each cluster; an older one has ended."""
 
-    def of(self, key: ClusterKey, client: ApiClient) -> NodeAttestedReconciler:
-        """Make the work of one connection."""
-        ground = self._ground
-        words = PendingOutcomes(key, ground.management.inventory, ground.clock)
-        reports = NodeAttestedEvents(key, ground.management, self._events, ground.clock)
-        work = NodeAttestedReconciler(ground, key, client, words, reports)
-        self._open[key] = (words, work)
-        return work
+    def for_cluster(self, key: ClusterKey, client: ApiClient) -> NodeAttestedReconciler:
+        """Make the reconciler of one connection."""
+        deps = self._deps
+        pending = PendingOutcomes(key, deps.management.inventory, deps.clock)
+        events = ClusterEvents(key, deps.management, self._events, log=_LOG, clock=deps.clock)
+        reconciler = NodeAttestedReconciler(deps, key, client, pending, NodeAttestedEvents(events))
+        self._reconcilers[key] = (pending, reconciler)
+        return reconciler
 
     def granted(self, verdict: CSRIssued) -> None:
-        """Hear of a certificate."""
-        found = self._open.get(verdict.cluster)
+        """Take in a certificate."""
+        found = self._reconcilers.get(verdict.cluster)
         if found is not None:
-            words, work = found
-            words.granted(verdict)
-            work.heard(verdict.member.provider_id)
+            pending, reconciler = found
+            pending.granted(verdict)
+            reconciler.enqueue(verdict.member.provider_id)
 
     def refused(self, verdict: CSRDenied) -> None:
-        """Hear of a denial."""
-        found = self._open.get(verdict.cluster)
+        """Take in a denial."""
+        found = self._reconcilers.get(verdict.cluster)
         if found is not None:
-            words, work = found
-            if words.refused(verdict):
-                work.heard(verdict.provider_id)
+            pending, reconciler = found
+            if pending.refused(verdict):
+                reconciler.enqueue(verdict.provider_id)

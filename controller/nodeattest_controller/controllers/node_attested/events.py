@@ -1,28 +1,19 @@
-"""What operators hear of machines that fail: Events, a log line, metrics, each as rarely as it still helps."""
+"""Reports machines that fail and what is done to their Nodes: log lines and Events, each once in a period."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Hashable
 from typing import Final
 
-from nodeattest_controller.logs import fields
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import rfc3339
 from nodeattest_controller.model.policy import FailureAction
-from nodeattest_controller.runtime.events import EventRecorder
-from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.objectref import cluster_ref, member_ref
+from nodeattest_controller.runtime.cluster_events import ClusterEvents
+from nodeattest_controller.runtime.objectref import member_ref
 from nodeattest_kube.client import ApiError
-from nodeattest_kube.rate_limiter import RateLimiter
 
 __all__ = ["NODES_REMEDY", "STATUS_REMEDY", "NodeAttestedEvents"]
 
-_LOG: Final = logging.getLogger(__name__)
-TELL_PERIOD: Final = 600.0
-"""Seconds between two words about one cluster's trouble of one kind."""
 NODES_REMEDY: Final = (
     "apply manifests/workload-on-failure in the workload cluster, or set the policy's onFailure to None"
 )
@@ -38,66 +29,49 @@ _EVENTS: Final = {
 
 
 class NodeAttestedEvents:
-    """The voice of one cluster's work."""
+    """Reports of one cluster's reconciler."""
 
-    def __init__(
-        self, key: ClusterKey, management: ManagementCache, events: EventRecorder, clock: Callable[[], float]
-    ) -> None:
-        self._key = key
-        self._management = management
+    def __init__(self, events: ClusterEvents) -> None:
         self._events = events
-        self._told = RateLimiter(burst=1, per_second=1 / TELL_PERIOD, clock=clock)
 
     def treated(self, member: MachineView, ledger: Attestation, action: FailureAction) -> None:
-        """Tell what was done to a Node."""
+        """Report what was done to a Node."""
         reason = ledger.verdict.reason if ledger.verdict else ""
         ends = max((entry.not_after for entry in ledger.issued), default=None)
         until = f"; its certificate stays good until {rfc3339(ends)}" if ends else ""
         message = f"Node {ledger.node_name}: onFailure {action}, because its own request was refused: {reason}{until}"
-        _LOG.warning("treated a node", extra=fields(**self._who(member, ledger), action=action, reason=reason))
-        self._events.record(member_ref(member), "Warning", _EVENTS[action], message)
+        who = {"machine": member.name, "node": ledger.node_name}
+        self._events.warn(None, "treated a node", **who, action=action, reason=reason)
+        self._events.event("Warning", _EVENTS[action], message, on=member_ref(member))
 
     def released(self, member: MachineView, ledger: Attestation) -> None:
-        """Tell that what was done is undone."""
-        _LOG.info("released a node", extra=fields(**self._who(member, ledger)))
+        """Report that the action on a Node is undone."""
+        self._events.info("released a node", machine=member.name, node=ledger.node_name)
         message = f"Node {ledger.node_name}: what onFailure did is undone"
-        self._events.record(member_ref(member), "Normal", "NodeReleased", message)
+        self._events.event("Normal", "NodeReleased", message, on=member_ref(member))
 
     def withheld(self, member: MachineView, ledger: Attestation, why: str) -> None:
-        """Tell that a Node which fails is left alone, once in a while."""
-        if not self._may_tell("withheld"):
+        """Report that a failing Node is left alone."""
+        more = {"machine": member.name, "node": ledger.node_name, "why": why}
+        if not self._events.warn("withheld", "left a failing node alone", **more):
             return
-        _LOG.warning("left a failing node alone", extra=fields(**self._who(member, ledger), why=why))
         advice = "if so many fail it is more likely the policy's mistake: look at what was changed last"
-        self._tell_on_cluster("OnFailureWithheld", f"Node {ledger.node_name} fails and is left alone: {why}; {advice}")
+        message = f"Node {ledger.node_name} fails and is left alone: {why}; {advice}"
+        self._events.event("Warning", "OnFailureWithheld", message)
 
     def nodes_forbidden(self, error: ApiError) -> None:
-        """Tell that a Node may not be written."""
+        """Report that a Node may not be written."""
         self._forbidden("OnFailureForbidden", "cannot treat a Node", error, NODES_REMEDY)
 
     def management_forbidden(self, error: ApiError) -> None:
-        """Tell that a status or a ledger may not be written."""
+        """Report that a status or a MachineAttestation may not be written."""
         self._forbidden("StandingForbidden", "cannot write where machines stand", error, STATUS_REMEDY)
 
     def failed(self, what: str, error: ApiError, delay: float) -> None:
-        """Tell of any other refused write."""
-        if self._may_tell(("failed", error.reason)):
-            told = fields(cluster=self._key, what=what, error=error.reason, message_=error.message, delay=delay)
-            _LOG.warning("cannot write where a machine stands; will try again", extra=told)
+        """Report any other refused write."""
+        more = {"what": what, "error": error.reason, "message_": error.message, "delay": delay}
+        self._events.warn(("failed", error.reason), "cannot write where a machine stands; will try again", **more)
 
     def _forbidden(self, reason: str, what: str, error: ApiError, remedy: str) -> None:
-        if not self._may_tell(reason):
-            return
-        _LOG.warning(what, extra=fields(cluster=self._key, error=error.message, remedy=remedy))
-        self._tell_on_cluster(reason, f"{what}: {error}; {remedy}")
-
-    def _tell_on_cluster(self, reason: str, message: str) -> None:
-        cluster = self._management.cluster(self._key)
-        if cluster is not None:
-            self._events.record(cluster_ref(cluster), "Warning", reason, message)
-
-    def _may_tell(self, what: Hashable) -> bool:
-        return self._told.take(what)
-
-    def _who(self, member: MachineView, ledger: Attestation) -> dict[str, object]:
-        return {"cluster": self._key, "machine": member.name, "node": ledger.node_name}
+        if self._events.warn(reason, what, error=error.message, remedy=remedy):
+            self._events.event("Warning", reason, f"{what}: {error}; {remedy}")

@@ -1,8 +1,8 @@
-"""Acting on Nodes: what ``treatments`` decided is written down, then done; what is undone is undone first.
+"""Acts on Nodes: records in the MachineAttestation what ``remediation`` decided, then does it, or undoes it.
 
 Promises: only the machine's own Node is touched, as it was read just now (resourceVersion, and the UID for a delete);
 every step may run twice; a replica that dies between the two writes leaves a record of what it would have done, which
-the next one does. Leaves to others: when to look again.
+the next one does. Leaves to others: when to check again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ __all__ = ["NodeActions"]
 
 
 class NodeActions:
-    """The hands in one workload cluster."""
+    """Actions on the Nodes of one workload cluster."""
 
     def __init__(
-        self, client: ApiClient, records: AttestationPatcher, reports: NodeAttestedEvents, now: Callable[[], datetime]
+        self,
+        client: ApiClient,
+        attestations: AttestationPatcher,
+        events: NodeAttestedEvents,
+        now: Callable[[], datetime],
     ) -> None:
         self._client = client
-        self._records = records
-        self._reports = reports
+        self._attestations = attestations
+        self._events = events
         self._now = now
 
     async def treat(self, member: MachineView, ledger: Attestation, action: FailureAction) -> Attestation:
@@ -43,15 +47,15 @@ class NodeActions:
             return ledger
         before, uid = ledger.treatment, text(node, "metadata", "uid")
         if before is None or (before.action, before.node_uid) != (action, uid):
-            ledger = await self._records.treat(ledger, self._treatment(ledger, action, uid))
+            ledger = await self._attestations.treat(ledger, self._treatment(ledger, action, uid))
         try:
             done = await self._do(node, action)
         except Forbidden:
             if before is None:  # nothing was done, so it must not count against the share
-                await self._records.treat(ledger, None)
+                await self._attestations.treat(ledger, None)
             raise
         if done:
-            self._reports.treated(member, ledger, action)
+            self._events.treated(member, ledger, action)
         return ledger
 
     async def release(self, member: MachineView, ledger: Attestation) -> Attestation:
@@ -59,8 +63,8 @@ class NodeActions:
         node = await self._own_node(member, ledger)
         if node is not None:
             await self._do(node, FailureAction.NONE)
-        ledger = await self._records.treat(ledger, None)
-        self._reports.released(member, ledger)
+        ledger = await self._attestations.treat(ledger, None)
+        self._events.released(member, ledger)
         return ledger
 
     async def _own_node(self, member: MachineView, ledger: Attestation) -> JsonObject | None:

@@ -1,8 +1,9 @@
-"""One cluster's machines at work: verdicts are remembered, Nodes are treated, and conditions say how machines stand.
+"""Reconciles the machines of one cluster: records CSR outcomes, acts on Nodes, and writes the condition NodeAttested.
 
-Promises: what is shown follows from ledgers and the time, so a word that gets lost is made up for by the next look at
-all of them; writes happen on change, and are rationed by machine and by cluster; a cluster or machine that is paused,
-going away or another replica's is left alone. Leaves to others: every decision (``conditions``, ``treatments``).
+Promises: conditions follow from MachineAttestations and the time, so an outcome that gets lost is made up for by the
+next resync; writes happen on change, and are rate limited by machine and by cluster; a cluster or machine that is
+paused, being deleted or another replica's is left alone.
+Leaves to others: every decision (``conditions``, ``remediation``).
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ from nodeattest_controller.model.machine_view import MachineView, views_of_pool
 from nodeattest_controller.model.objects import condition, items, mapping, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.conditions import Condition, set_condition, with_condition
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import MachineResource, ManagementCache
-from nodeattest_controller.runtime.ownership import Ownership
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_providers.errors import Denied, Unavailable
@@ -53,18 +55,15 @@ Key = tuple[Literal["machine", "pool"], str]
 """A machine's provider ID, or a MachinePool's name."""
 _RESOURCES: Final[Mapping[str, MachineResource]] = {"Machine": "machines", "MachineRecord": "machinerecords"}
 """What has a condition of its own, by kind; a pool's instances share the pool's."""
-LOOK_PERIOD: Final = 60.0
-"""Seconds between two looks at all machines when nothing changes: certificates end without a word."""
-SETTLE: Final = 1.0
-"""Seconds that changes are gathered before they are looked at: a Machine changes often, a look costs all of them."""
-LOOK_REST: Final = 30.0
-"""How many times as long as the last look took is waited before the next: at most a thirtieth of a core."""
-LOOK_PIECE: Final = 200
-"""Machines that are looked at before others get their turn."""
+RESYNC: Final = ResyncConfig(spread=0.0, period=60.0, min_interval=1.0, share=30)
+"""All machines are checked once a period, because certificates expire without an event; changes are gathered for a
+second, and checks take at most a thirtieth of a core, because a Machine changes often and a check reads all."""
+BATCH: Final = 200
+"""Machines that are checked before other tasks may run."""
 NODE_PERIOD: Final = 300.0
-"""Seconds between two looks at a Node that is treated already: it may have been made anew."""
+"""Seconds between two reads of a Node that is treated already: it may have been created anew."""
 FORBIDDEN_PAUSE: Final = 120.0
-"""Seconds until something is tried again for which a right is missing."""
+"""Seconds until a write is tried again for which a permission is missing."""
 REFUSED_PAUSE: Final = 600.0
 """Seconds until an object is tried again whose write the management cluster refused."""
 REFUSED_IN_A_ROW: Final = 3
@@ -78,10 +77,10 @@ CLUSTER_BURST, CLUSTER_RATE = 200, 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAttestedDeps:
-    """What the work of every cluster stands on."""
+    """What the reconcilers of all clusters share."""
 
     management: ManagementCache
-    ownership: Ownership
+    guard: ClusterGuard
     metrics: Metrics
     now: Callable[[], datetime]
     clock: Callable[[], float]
@@ -93,110 +92,100 @@ class NodeAttestedReconciler:
 
     def __init__(
         self,
-        ground: NodeAttestedDeps,
+        deps: NodeAttestedDeps,
         key: ClusterKey,
         client: ApiClient,
-        words: PendingOutcomes,
-        reports: NodeAttestedEvents,
+        pending: PendingOutcomes,
+        events: NodeAttestedEvents,
     ) -> None:
-        self._ground = ground
+        self._deps = deps
         self._key = key
-        self._words = words
-        self._reports = reports
-        self._records = AttestationPatcher(ground.management)
-        self._nodes = NodeActions(client, self._records, reports, ground.now)
-        self._absent = MissingMachines(key, ground.management, ground.clock)
-        self._queue: WorkQueue[Key] = WorkQueue(clock=ground.clock)
-        self._wake = asyncio.Event()
-        self._objects = RateLimiter(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=ground.clock)
-        self._all = RateLimiter(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=ground.clock)
-        self._looked: dict[str, float] = {}
-        """When the Node of a treated machine was looked at, by provider ID."""
-        self._rests: dict[Key, float] = {}
-        """Until when a machine is not looked at whose Node may not be written."""
+        self._pending = pending
+        self._events = events
+        self._attestations = AttestationPatcher(deps.management)
+        self._nodes = NodeActions(client, self._attestations, events, deps.now)
+        self._missing = MissingMachines(key, deps.management, deps.clock)
+        self._queue: WorkQueue[Key] = WorkQueue(clock=deps.clock)
+        self._resync = PeriodicReconciler(self, RESYNC, clock=deps.clock)
+        self._objects = RateLimiter(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=deps.clock)
+        self._all = RateLimiter(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=deps.clock)
+        self._node_read_at: dict[str, float] = {}
+        """When the Node of a treated machine was read, by provider ID."""
+        self._node_paused_until: dict[Key, float] = {}
+        """Until when a machine is left alone whose Node may not be written."""
         self._refused: dict[Key, float] = {}
         """Until when an object is left alone whose write was refused; kept after that, for such ones come last."""
-        self._row: set[Key] = set()
-        """What was refused since the last write that was not."""
+        self._refused_in_a_row: set[Key] = set()
+        """Objects whose writes were refused since the last successful write."""
         self._silent_until = float("-inf")
-        """Until when nothing is tried, because the management cluster refuses it."""
+        """Until when nothing is written, because the management cluster refuses it."""
 
     synced = True
-    """Nothing is watched here that the management cluster's caches do not hold."""
+    """Nothing is watched but the management cluster's cache."""
 
     last_error: ApiError | None = None
     """The same."""
 
     async def run(self) -> None:
-        """Serve until cancelled."""
-        self._wake.set()
+        """Run until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._queue.run(self._step, 1))
-                tasks.create_task(self._watch())
+                tasks.create_task(self._resync.run())
         finally:
             self._queue.shut_down()
-            self._ground.metrics.forget_standing(self._key)
+            self._deps.metrics.forget_standing(self._key)
 
-    def changed(self) -> None:
-        """Hear that something of the cluster changed."""
-        self._wake.set()
+    def changed(self, keys: frozenset[str] | None) -> None:
+        """Resync soon."""
+        self._resync.changed(keys)
 
-    def heard(self, provider_id: str) -> None:
-        """Hear that there is a word on a machine."""
+    def enqueue(self, provider_id: str) -> None:
+        """Reconcile one machine: there is a CSR outcome that is not recorded yet."""
         self._queue.add(("machine", provider_id))
 
-    async def _watch(self) -> None:
-        took = 0.0
-        while True:
-            try:
-                async with asyncio.timeout(LOOK_PERIOD):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            await asyncio.sleep(max(SETTLE, took * LOOK_REST))
-            self._wake.clear()
-            if self._may_act():
-                started = self._ground.clock()
-                await self._look()
-                took = self._ground.clock() - started
-
-    async def _look(self) -> None:
-        """Find what has to be done, in memory, and let others work in between."""
-        management, policy = self._ground.management, self._policy()
+    async def reconcile(self) -> float | None:
+        """Enqueue what is due of all machines and pools, from memory (``PeriodicTask``)."""
+        if not self._may_act():
+            return None
+        management, policy = self._deps.management, self._policy()
         pairs = [(member, self._ledger(member)) for member in management.inventory.members_of(self._key)]
-        around, withheld = around_of(pairs, absent=self._absent.count(pairs)), 0
-        due: list[Key] = [("machine", provider_id) for provider_id in self._words.pending()]
+        around, withheld = around_of(pairs, absent=self._missing.count(pairs)), 0
+        due: list[Key] = [("machine", provider_id) for provider_id in self._pending.pending()]
         for number, (member, ledger) in enumerate(pairs):
-            if number % LOOK_PIECE == 0:
+            if number % BATCH == 0:
                 await asyncio.sleep(0)
             decision = decide(member, ledger, policy, around) if policy is not None and ledger else NoAction.LEAVE
             if isinstance(decision, Withhold) and ledger is not None:
                 withheld += 1
-                self._reports.withheld(member, ledger, decision.why)
-            if self._is_due(member, ledger, decision) or self._shows_otherwise(member, ledger):
+                self._events.withheld(member, ledger, decision.why)
+            if self._is_due(member, ledger, decision) or self._condition_differs(member, ledger):
                 due.append(("machine", member.provider_id))
         due.extend(
             ("pool", text(pool, "metadata", "name"))
             for pool in management.objects_of(self._key, "machinepools")
             if self._patch(pool, self._condition_of_pool(pool)) is not None
         )
-        for key in sorted(due, key=self._refused_until):  # those that are refused hold nobody up
-            self._offer(key)
-        self._refused = {key: until for key, until in self._refused.items() if self._is_there(key)}
+        for key in sorted(due, key=self._refused_until):  # objects whose writes are refused come last
+            self._enqueue_ready(key)
+        self._refused = {key: until for key, until in self._refused.items() if self._exists(key)}
         failing = sum(ledger is not None and is_failing(ledger) for _member, ledger in pairs)
-        self._ground.metrics.standing(self._key, failing=failing, treated=around.treated, withheld=withheld)
+        self._deps.metrics.standing(self._key, failing=failing, treated=around.treated, withheld=withheld)
+        return None
 
-    def _offer(self, key: Key) -> None:
-        """Have a key worked on, unless it failed and its next try is planned."""
-        if not self._queue.failures(key) and self._rests.get(key, float("-inf")) <= self._ground.clock():
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+        """Do nothing: a resync reads from memory only."""
+
+    def _enqueue_ready(self, key: Key) -> None:
+        """Enqueue a key, unless it failed and its next attempt is planned."""
+        if not self._queue.failures(key) and self._node_paused_until.get(key, float("-inf")) <= self._deps.clock():
             self._queue.add(key)
 
     def _refused_until(self, key: Key) -> float:
         return self._refused.get(key, float("-inf"))
 
-    def _is_there(self, key: Key) -> bool:
-        management, (kind, name) = self._ground.management, key
+    def _exists(self, key: Key) -> bool:
+        management, (kind, name) = self._deps.management, key
         if kind == "machine":
             return bool(management.inventory.members(self._key, name))
         return management.object_at("machinepools", self._key.partition("/")[0], name) is not None
@@ -206,104 +195,108 @@ class NodeAttestedReconciler:
     ) -> bool:
         if not isinstance(decision, Remediate) or ledger is None or ledger.treatment is None:
             return isinstance(decision, Remediate) or decision is NoAction.RELEASE
-        last = self._looked.get(member.provider_id, float("-inf"))
-        return ledger.treatment.action is not decision.action or self._ground.clock() - last >= NODE_PERIOD
+        last = self._node_read_at.get(member.provider_id, float("-inf"))
+        return ledger.treatment.action is not decision.action or self._deps.clock() - last >= NODE_PERIOD
 
-    def _shows_otherwise(self, member: MachineView, ledger: Attestation | None) -> bool:
+    def _condition_differs(self, member: MachineView, ledger: Attestation | None) -> bool:
         resource = _RESOURCES.get(member.kind)
         if resource is None or member.paused or member.deleting:
             return False
-        machine = self._ground.management.object_at(resource, member.namespace, member.name)
+        machine = self._deps.management.object_at(resource, member.namespace, member.name)
         return machine is not None and self._patch(machine, self._condition_of(machine, member, ledger)) is not None
 
     # One step
 
     async def _step(self, key: Key) -> None:
-        if not self._may_act() or self._refused_until(key) > self._ground.clock():
-            self._queue.forget(key)  # what it was about stands in the ledger, or is told again
+        if not self._may_act() or self._refused_until(key) > self._deps.clock():
+            self._queue.forget(key)  # the MachineAttestation has it, or the next resync finds it
             return
         kind, name = key
         try:
-            await (self._machine(name) if kind == "machine" else self._pool(name))
+            await (self._reconcile_machine(name) if kind == "machine" else self._reconcile_pool(name))
         except Forbidden as error:
             self._queue.forget(key)
-            self._reports.management_forbidden(error)
-            self._refused[key] = self._ground.clock() + REFUSED_PAUSE
-            self._row.add(key)
-            if len(self._row) >= REFUSED_IN_A_ROW:  # so will the next one be
-                self._row.clear()
-                self._silent_until = self._ground.clock() + FORBIDDEN_PAUSE
+            self._events.management_forbidden(error)
+            self._refused[key] = self._deps.clock() + REFUSED_PAUSE
+            self._refused_in_a_row.add(key)
+            if len(self._refused_in_a_row) >= REFUSED_IN_A_ROW:  # the next write will be refused, too
+                self._refused_in_a_row.clear()
+                self._silent_until = self._deps.clock() + FORBIDDEN_PAUSE
         except ApiError as error:
             delay = self._queue.retry(key)
-            if not isinstance(error, (Conflict, NotFound)):  # somebody was faster, or something is gone: look again
-                self._reports.failed(f"{kind} {name}", error, delay)
+            if not isinstance(
+                error, (Conflict, NotFound)
+            ):  # another writer was faster, or the object is gone: try again
+                self._events.failed(f"{kind} {name}", error, delay)
         else:
             self._queue.forget(key)
 
-    async def _machine(self, provider_id: str) -> None:
+    async def _reconcile_machine(self, provider_id: str) -> None:
         member = self._member(provider_id)
         if member is None:
-            self._words.forget(provider_id)
-            self._looked.pop(provider_id, None)
-            self._rests.pop(("machine", provider_id), None)
+            self._pending.forget(provider_id)
+            self._node_read_at.pop(provider_id, None)
+            self._node_paused_until.pop(("machine", provider_id), None)
             return
         ledger = self._ledger(member)
         if ledger is not None:
-            ledger = await self._remember(member, ledger)
-            ledger = await self._see_to_node(member, ledger)
+            ledger = await self._record_outcome(member, ledger)
+            ledger = await self._reconcile_node(member, ledger)
         if member.is_pool_instance:
-            self._offer(("pool", member.name))
+            self._enqueue_ready(("pool", member.name))
             return
         resource = _RESOURCES.get(member.kind)
-        machine = self._ground.management.object_at(resource, member.namespace, member.name) if resource else None
+        machine = self._deps.management.object_at(resource, member.namespace, member.name) if resource else None
         if resource is None or machine is None:
             return
         wanted = self._condition_of(machine, member, ledger)
-        claim = self._words.claim(provider_id)
+        claim = self._pending.claim(provider_id)
         if claim is not None and not member.node_ref_name and (ledger is None or not ledger.issued):
             wanted = refused_claim(claim)
-        await self._show(resource, machine, wanted, ("machine", provider_id))
-        self._words.told(provider_id)
+        await self._write_condition(resource, machine, wanted, ("machine", provider_id))
+        self._pending.told(provider_id)
 
-    async def _remember(self, member: MachineView, ledger: Attestation) -> Attestation:
-        """Write the last verdict down, where it is news."""
-        verdict = self._words.verdict(member.provider_id, ledger)
+    async def _record_outcome(self, member: MachineView, ledger: Attestation) -> Attestation:
+        """Record the last CSR outcome in the MachineAttestation, where it is new."""
+        verdict = self._pending.verdict(member.provider_id, ledger)
         if verdict is not None:
-            ledger = await self._records.judge(ledger, verdict)
-        self._words.remembered(member.provider_id)
+            ledger = await self._attestations.judge(ledger, verdict)
+        self._pending.remembered(member.provider_id)
         return ledger
 
-    async def _see_to_node(self, member: MachineView, ledger: Attestation) -> Attestation:
+    async def _reconcile_node(self, member: MachineView, ledger: Attestation) -> Attestation:
         policy = self._policy()
         if policy is None or (ledger.treatment is None and not is_failing(ledger)):
             return ledger
-        inventory = self._ground.management.inventory
+        inventory = self._deps.management.inventory
         pairs = [(one, self._ledger(one)) for one in inventory.members_of(self._key)]
-        around = around_of(pairs, absent=self._absent.count(pairs))
+        around = around_of(pairs, absent=self._missing.count(pairs))
         try:
             match decide(member, ledger, policy, around):
                 case Remediate(action):
-                    self._looked[member.provider_id] = self._ground.clock()
+                    self._node_read_at[member.provider_id] = self._deps.clock()
                     return await self._nodes.treat(member, ledger, action)
                 case Withhold(why):
-                    self._reports.withheld(member, ledger, why)
+                    self._events.withheld(member, ledger, why)
                 case NoAction.RELEASE:
-                    self._looked.pop(member.provider_id, None)
+                    self._node_read_at.pop(member.provider_id, None)
                     return await self._nodes.release(member, ledger)
                 case NoAction.LEAVE:
                     pass
         except Forbidden as error:
-            self._reports.nodes_forbidden(error)
-            self._rests["machine", member.provider_id] = self._ground.clock() + FORBIDDEN_PAUSE
+            self._events.nodes_forbidden(error)
+            self._node_paused_until["machine", member.provider_id] = self._deps.clock() + FORBIDDEN_PAUSE
         return self._ledger(member) or ledger
 
-    async def _pool(self, name: str) -> None:
+    async def _reconcile_pool(self, name: str) -> None:
         namespace = self._key.partition("/")[0]
-        pool = self._ground.management.object_at("machinepools", namespace, name)
+        pool = self._deps.management.object_at("machinepools", namespace, name)
         if pool is not None:
-            await self._show("machinepools", pool, self._condition_of_pool(pool), ("pool", name))
+            await self._write_condition("machinepools", pool, self._condition_of_pool(pool), ("pool", name))
 
-    async def _show(self, resource: MachineResource, obj: JsonObject, wanted: Condition | None, key: Key) -> None:
+    async def _write_condition(
+        self, resource: MachineResource, obj: JsonObject, wanted: Condition | None, key: Key
+    ) -> None:
         if wanted is None or self._patch(obj, wanted) is None or not self._may_act():
             return
         uid = text(obj, "metadata", "uid")
@@ -311,54 +304,48 @@ class NodeAttestedReconciler:
             if not bucket.take(whose):
                 self._queue.add_after(key, 1 / OBJECT_RATE)
                 return
-        path = self._ground.management.path_of(resource, *_name_of(obj))
-        await set_condition(self._ground.management.client, path, obj, wanted, self._ground.now)
-        self._row.clear()
+        path = self._deps.management.path_of(resource, *_name_of(obj))
+        await set_condition(self._deps.management.client, path, obj, wanted, self._deps.now)
+        self._refused_in_a_row.clear()
 
     # What is known
 
     def _may_act(self) -> bool:
-        management = self._ground.management
-        cluster = management.cluster(self._key)
-        if self._ground.clock() < self._silent_until:
-            return False
-        if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata") or management.is_paused(cluster):
-            return False
-        return self._ground.ownership.owns(self._key)
+        return self._deps.clock() >= self._silent_until and self._deps.guard.may_act(self._key)
 
     def _policy(self) -> Policy | None:
         """Return the policy; None where it cannot be told, and then nothing is done or undone."""
-        cluster = self._ground.management.cluster(self._key)
+        cluster = self._deps.management.cluster(self._key)
         try:
-            return self._ground.management.policy_of(cluster) if cluster is not None else None
+            return self._deps.management.policy_of(cluster) if cluster is not None else None
         except (Denied, Unavailable):
             return None
 
     def _member(self, provider_id: str) -> MachineView | None:
-        members = self._ground.management.inventory.members(self._key, provider_id)
+        members = self._deps.management.inventory.members(self._key, provider_id)
         if len(members) != 1 or members[0].paused or members[0].deleting:
             return None
         return members[0]
 
     def _ledger(self, member: MachineView) -> Attestation | None:
         """Return a machine's ledger, unless it is a predecessor's that is about to be collected."""
-        inventory = self._ground.management.inventory
+        inventory = self._deps.management.inventory
         ledger = inventory.ledger(self._key, member.provider_id)
         owners = inventory.owners(self._key, member.provider_id)
         return ledger if ledger is not None and ledger.owner_uid in owners else None
 
     def _condition_of(self, machine: JsonObject, member: MachineView, ledger: Attestation | None) -> Condition | None:
         shown = condition(items(machine, "status", "conditions"), CONDITION) or {}
-        return condition_of_machine(member, ledger, self._ground.now(), text(dict(shown), "reason"))
+        return condition_of_machine(member, ledger, self._deps.now(), text(dict(shown), "reason"))
 
     def _condition_of_pool(self, pool: JsonObject) -> Condition | None:
         instances = views_of_pool(pool)
         if "deletionTimestamp" in mapping(pool, "metadata") or any(one.paused for one in instances):
             return None
-        return condition_of_pool([self._ledger(one) for one in instances], self._ground.now())
+        return condition_of_pool([self._ledger(one) for one in instances], self._deps.now())
 
     def _patch(self, obj: JsonObject, wanted: Condition | None) -> JsonObject | None:
-        return with_condition(obj, wanted, self._ground.now()) if wanted is not None else None
+        return with_condition(obj, wanted, self._deps.now()) if wanted is not None else None
 
 
 def _name_of(obj: JsonObject) -> tuple[str, str]:

@@ -1,12 +1,14 @@
-"""Keeps the status of policies: one look a namespace and change, one write a policy that says something else now.
+"""Reconciles the status of policies: one evaluation a namespace and change, one write a policy whose status differs.
 
-Promises: no write without a difference, each against the version that was judged, so that two replicas do no harm and a
-restart writes nothing; what cannot be written is logged with its remedy once in ten minutes and tried with back-off.
-Leaves what is said to ``status``.
+Promises: no write without a difference, each against the version that was read, so that two replicas do no harm and a
+restart writes nothing; a failed write is logged with its remedy once in ten minutes and repeated with back-off; a
+replica that does not own the management shard writes and counts nothing.
+Leaves to others: what a status says (``decide``).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
@@ -25,11 +27,13 @@ from nodeattest_controller.controllers.policy_status.validate import first_flaw
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition, items, key_of, number, text
-from nodeattest_controller.runtime.events import EventRecorder, ObjectRef
+from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
+from nodeattest_controller.runtime.guard import Ownership
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
-from nodeattest_controller.runtime.ownership import Ownership
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiError, Conflict, Forbidden, NotFound
+from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_providers.errors import Denied
@@ -38,9 +42,7 @@ __all__ = ["PolicyStatusReconciler"]
 
 _LOG: Final = logging.getLogger(__name__)
 SETTLE: Final = 1.0
-"""Seconds from a change to the look: what changes together is told together."""
-ANOTHERS_TURN: Final = 30.0
-"""Seconds until a replica looks again that does not do what is of no one cluster: it may by then."""
+"""Seconds from a change to the evaluation: changes that come together are evaluated together."""
 LOG_PERIOD: Final = 600.0
 """Seconds between two lines about a policy whose status cannot be written."""
 REMEDY: Final = "apply manifests/crd and manifests/rbac in the management cluster"
@@ -64,41 +66,59 @@ class PolicyStatusReconciler:
         self._events = events
         self._metrics = metrics
         self._now = now
-        self._clock = clock
         self._queue: WorkQueue[str] = WorkQueue()
         self._flaws: dict[str, tuple[str, Denied | None]] = {}
         """By policy: the version that was read, and what was wrong with it."""
         self._counts: dict[str, Counter[str]] = {}
-        self._logged: dict[str, float] = {}
+        self._limiter = EventLimiter(clock)
+        self._namespaces: set[str] = set()
+        """Where there are policies, or were."""
 
     def changed(self, namespace: str) -> None:
-        """Hear that a policy or a Cluster of a namespace changed."""
+        """Take in that a policy of a namespace changed."""
+        self._namespaces.add(namespace)
         self._queue.add_after(namespace, SETTLE)
 
-    async def run(self) -> None:
-        """Serve until cancelled."""
-        try:
-            await self._queue.run(self._look, 1)
-        finally:
-            self._queue.shut_down()
+    def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
+        """Take in that a Cluster changed."""
+        if keys is None:
+            self.changed(cluster.partition("/")[0])
 
-    async def _look(self, namespace: str) -> None:
-        policies = self._management.policies(namespace)
-        if policies and not self._ownership.owns_management():
-            self._queue.add_after(namespace, ANOTHERS_TURN)
+    def shard_moved(self, shard: str) -> None:
+        """Take in that this replica got or lost a shard; with the management shard it counts policies or does not."""
+        if shard == MANAGEMENT_SHARD:
+            self._counts.clear()
+            self._metrics.policies({})
+            for namespace in self._namespaces:
+                self._queue.add(namespace)
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        try:
+            await self._queue.run(self._reconcile, 1)
+        except asyncio.CancelledError:
+            self._queue.shut_down()
+            raise
+
+    async def _reconcile(self, namespace: str) -> None:
+        if not self._ownership.owns_management():
+            self._queue.forget(namespace)  # acquiring the shard enqueues it again
             return
+        policies = self._management.policies(namespace)
+        if not policies:
+            self._namespaces.discard(namespace)
         self._forget_others(namespace, policies)
         found = evaluate(policies, self._management.clusters_in(namespace), self._flaw_of)
         self._count(namespace, found.values())
-        errors = [error for policy in policies if (error := await self._tell(policy, found[_name(policy)]))]
+        errors = [error for policy in policies if (error := await self._write(policy, found[_name(policy)]))]
         if any(not isinstance(error, Conflict) for error in errors):
             self._queue.retry(namespace)
-        elif errors:  # somebody wrote meanwhile; the cache is about to say what
+        elif errors:  # another writer was faster; the cache is about to have its version
             self._queue.add_after(namespace, SETTLE)
         else:
             self._queue.forget(namespace)
 
-    async def _tell(self, policy: JsonObject, finding: PolicyFinding) -> ApiError | None:
+    async def _write(self, policy: JsonObject, finding: PolicyFinding) -> ApiError | None:
         patch = status_patch(policy, finding, self._now())
         if patch is None:
             return None
@@ -111,12 +131,12 @@ class PolicyStatusReconciler:
         except NotFound:
             return None  # deleted meanwhile; a CRD without the subresource serves no status column either
         except ApiError as error:
-            self._complain(policy, error)
+            self._report_failure(policy, error)
             return error
-        self._announce(policy, finding)
+        self._report(policy, finding)
         return None
 
-    def _announce(self, policy: JsonObject, finding: PolicyFinding) -> None:
+    def _report(self, policy: JsonObject, finding: PolicyFinding) -> None:
         before = condition(items(policy, "status", "conditions"), READY)
         if before is not None and before.get("reason") == finding.why:
             return
@@ -124,13 +144,10 @@ class PolicyStatusReconciler:
         if finding.why in {PolicyReason.INVALID, PolicyReason.CONFLICT}:
             self._events.record(_subject(policy), "Warning", f"Policy{finding.why}", finding.message)
 
-    def _complain(self, policy: JsonObject, error: ApiError) -> None:
-        if isinstance(error, Conflict):
+    def _report_failure(self, policy: JsonObject, error: ApiError) -> None:
+        key = key_of(policy)
+        if isinstance(error, Conflict) or not self._limiter.allow(key, LOG_PERIOD):
             return
-        key, now = key_of(policy), self._clock()
-        if now < self._logged.get(key, now):
-            return
-        self._logged[key] = now + LOG_PERIOD
         remedy = REMEDY if isinstance(error, Forbidden) else ""
         _LOG.warning("cannot write a policy's status", extra=fields(policy=key, error=str(error), remedy=remedy))
 
@@ -155,7 +172,6 @@ class PolicyStatusReconciler:
         gone = [key for key in self._flaws if key.partition("/")[0] == namespace and key not in there]
         for key in gone:
             self._flaws.pop(key, None)
-            self._logged.pop(key, None)
 
     def _count(self, namespace: str, found: Iterable[PolicyFinding]) -> None:
         counted = Counter(str(finding.why) for finding in found)

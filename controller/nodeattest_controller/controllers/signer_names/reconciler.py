@@ -1,14 +1,15 @@
-"""Publishes the names of a cluster's signers on its infrastructure object, and says on the Cluster where they stand.
+"""Publishes the names of a cluster's signers on its infrastructure object, and says on the Cluster where they are.
 
-Promises: nothing is written that stands there already; only fields and annotations of these names are touched. A policy
+Promises: nothing is written that is there already; only fields and annotations of these names are touched. A policy
 that is invalid, or in conflict, changes nothing: a mistake must not tell infrastructure that a cluster is unprotected.
-The condition on the Cluster is also the memory of having published: what it says was published is taken back when no
-policy selects the Cluster any more, by whichever replica is there then.
-Leaves which names to ``signers``, paused and foreign clusters to their owners.
+The condition on the Cluster also records that names were published: they are removed when no policy selects the Cluster
+any more, by whichever replica serves it then.
+Leaves to others: which names (``decide``), paused and foreign clusters.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -27,7 +28,8 @@ from nodeattest_controller.controllers.signer_names.decide import (
 )
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.machine_view import ContractReference, infrastructure_ref
-from nodeattest_controller.model.objects import condition, items, mapping, text
+from nodeattest_controller.model.objects import condition, items, text
+from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.conditions import (
     Condition,
     ConditionStatus,
@@ -35,9 +37,9 @@ from nodeattest_controller.runtime.conditions import (
     remove_condition,
     set_condition,
 )
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.ownership import Ownership
 from nodeattest_controller.runtime.restmapper import path_of_reference
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
@@ -51,9 +53,9 @@ _LOG: Final = logging.getLogger(__name__)
 PUBLISHED: Final = "KubeletSignersPublished"
 """The condition's type."""
 SETTLE: Final = 1.0
-"""Seconds from a change to the look."""
-LOOK_AGAIN: Final = 600.0
-"""Seconds until what was published is looked at again: others write these objects, and their CRDs change."""
+"""Seconds from a change to the reconciliation."""
+RESYNC: Final = 600.0
+"""Seconds until published names are checked again: others write these objects, and their CRDs change."""
 WORKERS: Final = 4
 _GROUP: Final = "cluster.x-k8s.io"
 _RIGHTS: Final = "let the controller get this kind and patch its status, as manifests/rbac does for known providers"
@@ -88,32 +90,39 @@ class SignerNamesReconciler:
         self,
         management: ManagementCache,
         *,
-        ownership: Ownership,
+        guard: ClusterGuard,
         serves: bool,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take part; ``serves`` says whether attested serving requests are handled here at all."""
         self._management = management
-        self._ownership = ownership
+        self._guard = guard
         self._serves = serves
         self._now = now
         self._clock = clock
         self._queue: WorkQueue[ClusterKey] = WorkQueue()
         self._done: dict[ClusterKey, _Done] = {}
 
-    def changed(self, cluster: ClusterKey) -> None:
-        """Hear that a Cluster or a policy beside it changed."""
-        self._queue.add_after(cluster, SETTLE)
+    def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
+        """Take in that a Cluster or a policy beside it changed."""
+        if keys is None:
+            self._queue.add_after(cluster, SETTLE)
+
+    def enqueue(self, shard: str) -> None:
+        """Reconcile a cluster that this replica owns from now on."""
+        if shard != MANAGEMENT_SHARD:
+            self._queue.add_after(ClusterKey(shard), SETTLE)
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Run until cancelled."""
         try:
-            await self._queue.run(self._look, WORKERS)
-        finally:
+            await self._queue.run(self._reconcile, WORKERS)
+        except asyncio.CancelledError:
             self._queue.shut_down()
+            raise
 
-    async def _look(self, key: ClusterKey) -> None:
+    async def _reconcile(self, key: ClusterKey) -> None:
         cluster = self._management.cluster(key)
         if cluster is None:
             self._done.pop(key, None)
@@ -135,10 +144,8 @@ class SignerNamesReconciler:
             self._queue.retry(key)
 
     def _wanted(self, key: ClusterKey, cluster: JsonObject) -> Signers | None:
-        """Decide what is to be published; None: whatever stands there is left as it is."""
-        is_ours = text(cluster, "apiVersion").startswith(f"{_GROUP}/") and self._ownership.owns(key)
-        leaving = "deletionTimestamp" in mapping(cluster, "metadata") or self._management.is_paused(cluster)
-        if not is_ours or leaving:
+        """Decide what is to be published; None: the published names stay as they are."""
+        if not text(cluster, "apiVersion").startswith(f"{_GROUP}/") or not self._guard.may_act(key):
             return None
         try:
             wanted = signers_of(self._management.policy_of(cluster), serves=self._serves)
@@ -157,14 +164,14 @@ class SignerNamesReconciler:
         known = done is not None and (done.uid, done.reference, done.signers) == (uid, reference, wanted)
         if done is None or not known or self._clock() >= done.until:
             told = await _put(self._management.client, _namespace(cluster), reference, wanted)
-            done = _Done(uid, reference, wanted, told, self._clock() + LOOK_AGAIN)
+            done = _Done(uid, reference, wanted, told, self._clock() + RESYNC)
         if await set_condition(self._management.client, _path(cluster), cluster, done.told, self._now):
             _LOG.info("signers", extra=fields(cluster=key, reason=done.told.reason, signer=wanted.client))
         if done.told.reason == SignerReason.NO_OBJECT:
             self._done.pop(key, None)
             return False
         self._done[key] = done
-        self._queue.add_after(key, LOOK_AGAIN)
+        self._queue.add_after(key, RESYNC)
         return True
 
     async def _take_back(

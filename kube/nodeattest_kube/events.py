@@ -1,10 +1,10 @@
-"""Events on Machines and Clusters: what happened and why, where an operator looks first.
+"""Kubernetes Events: what happened to an object and why, where an operator looks first.
 
-Events stay in the management cluster, so they carry expected and got; the CSR's condition does not. Writing one never
-delays a verdict. A flood of refusals neither becomes a flood of Events nor hides others': token buckets for the
-requester that caused it, for the requester's cluster, whose API server may invent requesters, for the object that it is
-about and for the namespace drop the rest, in this order, so that what one of them drops is not taken from the next.
-Source: client-go tools/record/events_cache.go has a bucket for a source and object.
+Promises: writing an Event never delays its caller, and a failed write is logged only. Events are rate limited, so that
+a flood neither becomes a flood of Events nor hides others: token buckets for the user who caused it, for the user's
+cluster (whose API server may invent users), for the object and for the namespace, taken in this order, so that what one
+bucket refuses is not taken from the next. ``EventLimiter`` repeats one message at most once in a period.
+Source: client-go tools/record/events_cache.go (a bucket for a source and object); core/v1 Event.
 """
 
 from __future__ import annotations
@@ -12,27 +12,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 from uuid import uuid4
 
-from nodeattest_controller.logs import fields
-from nodeattest_controller.model.objects import rfc3339
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.rate_limiter import RateLimiter
 
-__all__ = ["EventRecorder", "ObjectRef", "event_document"]
+__all__ = ["EventLimiter", "EventRecorder", "ObjectRef", "event_document"]
 
-_LOG: Final = logging.getLogger(__name__)
-_COMPONENT: Final = "node-attestation-controller"
+_log = logging.getLogger(__name__)
 SOURCE_BURST, SOURCE_RATE = 10, 1 / 60
-"""Events that one requester may cause at once, and a second after that."""
+"""Events that one user may cause at once, and a second after that."""
 CLUSTER_BURST, CLUSTER_RATE = 100, 1 / 6
-"""The same that all requesters of one cluster may cause: a third of what a namespace takes."""
+"""The same for all users of one cluster: a third of what a namespace takes."""
 OBJECT_BURST, OBJECT_RATE = 25, 1 / 60
 """The same about one object; client-go has 25 and one in five minutes."""
 NAMESPACE_BURST, NAMESPACE_RATE = 300, 1 / 2
@@ -59,12 +56,15 @@ class EventRecorder:
         self,
         client: ApiClient,
         *,
-        now: Callable[[], datetime],
+        component: str,
         instance: str,
+        now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``component`` and ``instance`` name the program and the process that report; ``clock``: monotonic seconds."""
         self._client = client
         self._now = now
+        self._component = component
         self._instance = instance
         self._tasks: set[asyncio.Task[None]] = set()
         self._sources = RateLimiter(burst=SOURCE_BURST, per_second=SOURCE_RATE, clock=clock)
@@ -75,14 +75,14 @@ class EventRecorder:
     def record(
         self, subject: ObjectRef, kind: str, reason: str, message: str, *, source: tuple[str, str] | None = None
     ) -> None:
-        """Write an Event (``Normal`` or ``Warning``), unless a budget is spent.
+        """Write an Event of type ``kind`` (``Normal`` or ``Warning``), unless a bucket is empty.
 
-        ``source`` names who caused a refusal, cluster and user, so that one requester's do not drown another's.
+        ``source`` names who caused it, cluster and user, so that one user's Events do not displace another's.
         """
-        budgets = ((self._objects, (subject.uid, kind)), (self._namespaces, (subject.namespace, kind)))
+        buckets = ((self._objects, (subject.uid, kind)), (self._namespaces, (subject.namespace, kind)))
         if source is not None and not (self._sources.take(source) and self._clusters.take(source[0])):
             return
-        if not all(bucket.take(key) for bucket, key in budgets):
+        if not all(bucket.take(key) for bucket, key in buckets):
             return
         document = event_document(
             subject,
@@ -90,7 +90,7 @@ class EventRecorder:
             reason=reason,
             message=message,
             now=self._now(),
-            component=_COMPONENT,
+            component=self._component,
             instance=self._instance,
         )
         task = asyncio.create_task(self._write(subject, document))
@@ -98,7 +98,7 @@ class EventRecorder:
         task.add_done_callback(self._tasks.discard)
 
     async def drain(self, timeout_seconds: float = 2.0) -> None:
-        """Wait for what is under way, at shutdown."""
+        """Wait for Events that are being written, at shutdown."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_seconds)
         for task in self._tasks:
@@ -108,14 +108,33 @@ class EventRecorder:
         try:
             await self._client.create(paths.core_path("events", namespace=subject.namespace), document)
         except ApiError as error:
-            _LOG.warning("could not write an event", extra=fields(subject=subject.name, error=error.reason))
+            _log.warning("cannot write an Event about %s %s: %s", subject.kind, subject.name, error.reason)
+
+
+class EventLimiter:
+    """Allows each log line or Event once in a period."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """``clock`` is monotonic seconds."""
+        self._clock = clock
+        self._until: dict[Hashable, float] = {}
+        """Until when each key is not allowed again."""
+
+    def allow(self, key: Hashable, period: float) -> bool:
+        """Tell whether ``key`` is due; if so, it is not again within ``period`` seconds."""
+        now = self._clock()
+        self._until = {known: until for known, until in self._until.items() if now < until}
+        if key in self._until:
+            return False
+        self._until[key] = now + period
+        return True
 
 
 def event_document(
     subject: ObjectRef, *, kind: str, reason: str, message: str, now: datetime, component: str, instance: str
 ) -> JsonObject:
     """Make the object of an Event."""
-    stamp = rfc3339(now)
+    stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",
         "kind": "Event",

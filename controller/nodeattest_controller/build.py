@@ -1,0 +1,255 @@
+"""Builds the manager out of the settings: every controller and what it runs on, in the order of the dependencies.
+
+Nothing refers to a part that is built later: whoever wants to hear of a change subscribes to the change bus.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from nodeattest_controller.controllers.bootstrap_signer.controller import TokenPairController, enabled_controllers
+from nodeattest_controller.controllers.bootstrap_token.controller import BootstrapTokenController
+from nodeattest_controller.controllers.csr.controller import CSRController
+from nodeattest_controller.controllers.csr.evaluator import Evaluator
+from nodeattest_controller.controllers.csr.issuer import Issuer
+from nodeattest_controller.controllers.csr.pending_age import PendingAges
+from nodeattest_controller.controllers.csr.reconciler import Reconciler
+from nodeattest_controller.controllers.csr.request_limiter import RequestLimiter
+from nodeattest_controller.controllers.issuer.controller import IssuerController
+from nodeattest_controller.controllers.issuer.publish_target import publish_targets
+from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
+from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
+from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps
+from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
+from nodeattest_controller.controllers.signer_names.reconciler import SignerNamesReconciler
+from nodeattest_controller.hardening.duty import HardeningDuty
+from nodeattest_controller.hardening.report import Report
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
+from nodeattest_controller.runtime.changes import ChangeBus
+from nodeattest_controller.runtime.cluster_controller import ClusterController
+from nodeattest_controller.runtime.cluster_manager import ClusterManager
+from nodeattest_controller.runtime.csr_observer import CSRObserver
+from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll, Ownership
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.manager import Manager
+from nodeattest_controller.runtime.shard_manager import ShardManager
+from nodeattest_controller.runtime.workload_client import WorkloadClient
+from nodeattest_controller.settings import Settings
+from nodeattest_controller.verification.facts import ControllerFacts
+from nodeattest_controller.verification.registry import VerifierRegistry
+from nodeattest_controller.verification.runner import VerificationRunner
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.events import EventRecorder
+from nodeattest_providers.names import ProviderName, Purpose
+from nodeattest_providers.verifier_interface import ClusterAPISigner
+
+__all__ = ["Connect", "build_manager"]
+
+Connect = Callable[[bytes], ApiClient]
+"""Makes a client for a workload cluster out of its kubeconfig."""
+COMPONENT: Final = "node-attestation-controller"
+_PURPOSES: Final = {Purpose.CLIENT: "attestation", Purpose.SERVING: "serving"}
+"""Which name of ``--controllers`` handles the requests of a purpose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """What every controller is built with."""
+
+    settings: Settings
+    metrics: Metrics
+    management: ManagementCache
+    changes: ChangeBus
+    ownership: Ownership
+    guard: ClusterGuard
+    events: EventRecorder
+
+
+def build_manager(
+    settings: Settings,
+    client: ApiClient,
+    metrics: Metrics,
+    *,
+    connect: Connect,
+    may_act: Callable[[], bool],
+    leases: ApiClient | None,
+    signers: Mapping[ProviderName, ClusterAPISigner],
+) -> Manager:
+    """Build the parts; ``client`` is the management cluster's, ``leases`` another of the same for sharing clusters.
+
+    ``may_act`` tells at each instant whether this replica may; ``signers`` are providers that a test or an embedding
+    program brings.
+    """
+    changes = ChangeBus()
+    management = ManagementCache(
+        client,
+        namespace=settings.watch_namespace,
+        on_change=changes.cluster_changed,
+        inventory=settings.inventory,
+        on_policies=changes.policies_changed,
+    )
+    shards = _shards(settings, leases, management, metrics, changes=changes, may_act=may_act)
+    client.may_send = may_act if shards is None else shards.may_write
+    ownership = LeaderOwnsAll(may_act) if shards is None else shards
+    shared = _Shared(
+        settings=settings,
+        metrics=metrics,
+        management=management,
+        changes=changes,
+        ownership=ownership,
+        guard=ClusterGuard(management, ownership),
+        events=EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now),
+    )
+    verifiers = VerifierRegistry(settings.platforms, metrics, signers)
+    in_clusters, global_ones = _controllers(shared, verifiers)
+    clusters = ClusterManager(management, in_clusters, ownership=ownership, metrics=metrics, connect=connect)
+    changes.subscribe_clusters(clusters.changed)
+    changes.subscribe_shards(acquired=clusters.enqueue)
+    if shards is not None:
+        shards.before_release(clusters.stop)
+    return Manager(
+        management=management,
+        clusters=clusters,
+        shards=shards,
+        controllers=global_ones,
+        closers=(verifiers.aclose, shared.events.drain),
+    )
+
+
+def _shards(
+    settings: Settings,
+    leases: ApiClient | None,
+    management: ManagementCache,
+    metrics: Metrics,
+    *,
+    changes: ChangeBus,
+    may_act: Callable[[], bool],
+) -> ShardManager | None:
+    if leases is None:
+        return None
+    shards = ShardManager(settings, leases, management, metrics=metrics, changes=changes, may_act=may_act)
+    changes.subscribe_clusters(shards.cluster_changed)
+    return shards
+
+
+def _controllers(
+    shared: _Shared, verifiers: VerifierRegistry
+) -> tuple[Sequence[ClusterController], Mapping[str, Callable[[], Awaitable[None]]]]:
+    """Build the controllers of each cluster, and those that run once."""
+    settings, events, metrics = shared.settings, shared.events, shared.metrics
+    management, guard = shared.management, shared.guard
+    auto_approval = HardeningDuty(
+        management,
+        Report(management, events=events, metrics=metrics, now=_now),
+        ownership=shared.ownership,
+        enabled=settings.enabled("hardening"),
+        now=_now,
+    )
+    deps = NodeAttestedDeps(management=management, guard=guard, metrics=metrics, now=_now, clock=time.monotonic)
+    node_attested = [NodeAttestedController(deps, events=events)] if settings.enabled("standing") else []
+    in_clusters: list[ClusterController] = [auto_approval, *node_attested]
+    everywhere: dict[str, Callable[[], Awaitable[None]]] = {}
+    keys = ChallengeKeys(
+        management.client,
+        namespace=settings.namespace,
+        rotate_after=timedelta(seconds=settings.challenge_key_rotation),
+        now=_now,
+    )
+    everywhere["challenge-keys"] = keys.run
+    if _purposes(settings):
+        csr = _csr_controller(shared, keys, verifiers, observers=(auto_approval, *node_attested))
+        in_clusters.insert(0, csr)
+        everywhere["csr"] = csr.run
+        everywhere["policy-status"] = _policy_status(shared).run
+    if settings.enabled("attestation"):
+        everywhere["signer-names"] = _signer_names(shared).run
+    pair = enabled_controllers(settings)
+    if pair:
+        in_clusters.append(TokenPairController(management, pair, events=events, metrics=metrics))
+    if settings.enabled("bootstrap-token"):
+        in_clusters.append(BootstrapTokenController(management, guard=guard, events=events, metrics=metrics, now=_now))
+    targets = publish_targets(settings)
+    if targets is not None:
+        in_clusters.append(IssuerController(management, guard=guard, recorder=events, metrics=metrics, targets=targets))
+    return in_clusters, everywhere
+
+
+def _csr_controller(
+    shared: _Shared, keys: ChallengeKeys, verifiers: VerifierRegistry, *, observers: Sequence[CSRObserver]
+) -> CSRController:
+    settings, events, metrics, management = shared.settings, shared.events, shared.metrics, shared.management
+    verifications = VerificationRunner(settings.verification_timeout)
+    configs = KubeadmConfigReader(management.client, clock=time.monotonic)
+
+    def facts_of(workload: WorkloadClient) -> ControllerFacts:
+        return ControllerFacts(
+            management=management,
+            workload=workload,
+            verifiers=verifiers,
+            runner=verifications,
+            kubeadm_configs=configs,
+            challenge_keys=keys,
+            provider_id_oid=settings.provider_id_oid,
+            clock=_now,
+        )
+
+    judge = Evaluator(facts_of, provider_id_oid=settings.provider_id_oid)
+    lifetime = int(settings.certificate_lifetime)
+    reconciler = Reconciler(
+        management,
+        judge,
+        Issuer(
+            management,
+            events=events,
+            metrics=metrics,
+            observers=observers,
+            check_issuance=judge.check_issuance,
+            certificate_lifetime=lifetime,
+            now=_now,
+        ),
+        kubelet_serving=KubeletServingEvaluator(management, facts_of=facts_of, events=events, metrics=metrics),
+        purposes=_purposes(settings),
+        events=events,
+        metrics=metrics,
+        observers=observers,
+        wait_limit=settings.wait_limit,
+        ages=PendingAges(_now, time.monotonic),
+        budgets=RequestLimiter(time.monotonic),
+        chance=random.random,
+        now=_now,
+    )
+    return CSRController(reconciler, metrics=metrics, now=_now, workers=settings.workers)
+
+
+def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
+    reconciler = PolicyStatusReconciler(
+        shared.management, ownership=shared.ownership, events=shared.events, metrics=shared.metrics, now=_now
+    )
+    shared.changes.subscribe_clusters(reconciler.cluster_changed)
+    shared.changes.subscribe_policies(reconciler.changed)
+    shared.changes.subscribe_shards(acquired=reconciler.shard_moved, released=reconciler.shard_moved)
+    return reconciler
+
+
+def _signer_names(shared: _Shared) -> SignerNamesReconciler:
+    reconciler = SignerNamesReconciler(
+        shared.management, guard=shared.guard, serves=shared.settings.enabled("serving"), now=_now
+    )
+    shared.changes.subscribe_clusters(reconciler.cluster_changed)
+    shared.changes.subscribe_shards(acquired=reconciler.enqueue)
+    return reconciler
+
+
+def _purposes(settings: Settings) -> frozenset[Purpose]:
+    return frozenset(purpose for purpose, controller in _PURPOSES.items() if settings.enabled(controller))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,214 @@
+"""Watches the CertificateSigningRequests of every connected cluster and has each reconciled from one queue.
+
+Promises: the queue holds keys only; clusters take turns in it, and within a cluster the users who ask (a bootstrap
+token, or a node that renews), so that neither delays another; a request that waits for a Machine, a policy or a
+certificate authority is woken when that changes; when a runner has ended, nothing of its cluster is under way.
+Leaves to others: what is done with a request (``reconciler``), its reads and writes (``workload_client``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final, Protocol
+
+from nodeattest_controller.controllers.csr.reconciler import Result
+from nodeattest_controller.logs import fields
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.objects import text
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.workload_client import WorkloadClient
+from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
+from nodeattest_kube.workqueue import WorkQueue
+
+__all__ = ["CSRController", "RequestKey"]
+
+_LOG: Final = logging.getLogger(__name__)
+RequestKey = tuple[ClusterKey, str]
+"""A cluster and the name of a CertificateSigningRequest in it."""
+METRICS_PERIOD: Final = 5.0
+"""Seconds between two updates of the queue's metrics."""
+BINDING_RESYNC: Final = ResyncConfig(spread=0.0, period=float(1 << 28), retry=30.0, max_retry=30.0)
+"""The bootstrappers' binding is created once a connection: an operator may take it away afterwards."""
+REPEATED: Final = 6
+"""Attempts after which a request is logged that meets a conflict, or a missing object, each time: some ten seconds."""
+
+
+class RequestReconciler(Protocol):
+    """What brings one request one step further."""
+
+    async def reconcile(self, workload: WorkloadClient, name: str) -> Result:
+        """Read, decide, act; raises ApiError for the queue's back-off."""
+        ...
+
+
+class CSRController:
+    """The queue of all clusters' requests (``ClusterController``)."""
+
+    name = "attestation"
+
+    def __init__(
+        self, reconciler: RequestReconciler, *, metrics: Metrics, now: Callable[[], datetime], workers: int
+    ) -> None:
+        """``workers``: requests that are worked on at the same time."""
+        self.reconciler = reconciler
+        self.metrics = metrics
+        self.now = now
+        self.runners: dict[ClusterKey, CSRRunner] = {}
+        self._workers = workers
+        per_cluster = max(1, workers // 4)  # so that three hung clusters leave the rest a quarter
+        self.queue: WorkQueue[RequestKey] = WorkQueue(
+            groups=self._groups_of, limits=(per_cluster, max(1, per_cluster // 2))
+        )
+
+    def for_cluster(self, key: ClusterKey, client: ApiClient) -> CSRRunner:
+        """Make the runner of one connection."""
+        return CSRRunner(self, key, client)
+
+    async def run(self) -> None:
+        """Work on the queue until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._update_metrics())
+                tasks.create_task(self.queue.run(self._process, self._workers))
+        except asyncio.CancelledError:
+            self.queue.shut_down()
+            raise
+
+    def _groups_of(self, key: RequestKey) -> tuple[ClusterKey, str]:
+        """Name cluster and user; the API server wrote the user name, and nobody can change it."""
+        cluster, name = key
+        runner = self.runners.get(cluster)
+        request = runner.workload.requests.get(name) if runner is not None else None
+        return cluster, text(request, "spec", "username") if request is not None else ""
+
+    async def _process(self, key: RequestKey) -> None:
+        """Reconcile in a task of its own, which the end of the runner can cancel without ending the worker."""
+        runner = self.runners.get(key[0])
+        if runner is None:
+            self.queue.forget(key)
+            return
+        task = asyncio.create_task(runner.reconcile(key[1]))
+        runner.tasks.add(task)
+        try:
+            await asyncio.wait({task})
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            runner.tasks.discard(task)
+        if task.cancelled():
+            self.queue.forget(key)
+        else:
+            task.result()
+
+    async def _update_metrics(self) -> None:
+        while True:
+            self.metrics.queue(self.queue.depth, self.queue.oldest)
+            for key, runner in self.runners.items():
+                self.metrics.requests_passed_over(key, runner.workload.requests.passed_over)
+            await asyncio.sleep(METRICS_PERIOD)
+
+
+class CSRRunner:
+    """The requests of one connected cluster (``ClusterRunner``)."""
+
+    def __init__(self, controller: CSRController, key: ClusterKey, client: ApiClient) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+        """Requests that are being worked on."""
+        self.workload = WorkloadClient(key, client, on_request=self._enqueue, now=controller.now)
+        self._controller = controller
+        self._queue = controller.queue
+        self._key = key
+        self._changes = 0
+        self._waiting: dict[str, str] = {}
+        """Names of requests, and the provider ID or node that each waits for."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether the requests have been listed once."""
+        return self.workload.requests.synced
+
+    @property
+    def last_error(self) -> ApiError | None:
+        """The error that keeps the requests from being watched; None while there is none."""
+        return self.workload.requests.last_error
+
+    async def run(self) -> None:
+        """Watch the requests until cancelled; ends what is under way."""
+        self._controller.runners[self._key] = self
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.workload.run())
+                tasks.create_task(PeriodicReconciler(_Binding(self.workload), BINDING_RESYNC).run())
+        finally:
+            if self._controller.runners.get(self._key) is self:
+                del self._controller.runners[self._key]
+            under_way = list(self.tasks)
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+            self._controller.metrics.forget_requests_passed_over(self._key)
+
+    def changed(self, keys: frozenset[str] | None) -> None:
+        """Wake the requests that wait for a change; None: all of them, and kubelet's own."""
+        self._changes += 1
+        for name in [name for name, wanted in self._waiting.items() if keys is None or wanted in keys]:
+            del self._waiting[name]
+            self._enqueue(name)
+        if keys is None:
+            for name in list(self.workload.kubelet_requests):
+                self._enqueue(name)
+
+    async def reconcile(self, name: str) -> None:
+        """Reconcile one request and decide when to do so again."""
+        key, changes = (self._key, name), self._changes
+        try:
+            result = await self._controller.reconciler.reconcile(self.workload, name)
+        except ApiError as error:
+            more = fields(cluster=self._key, csr=name, error=error.reason, message_=error.message,
+                          delay=self._queue.retry(key))  # fmt: skip
+            _LOG.warning("will try again", extra=more)
+            return
+        for other in result.also:
+            self._enqueue(other)
+        if result.retry:
+            self._retry(key)
+            return
+        self._queue.forget(key)
+        self._waiting.pop(name, None)
+        if result.waiting and changes != self._changes:
+            self._queue.add(key)  # what it waits for may have changed while it was worked on
+            return
+        if result.waiting:
+            self._waiting[name] = result.provider_id
+        if result.again_after is not None:
+            self._queue.add_after(key, result.again_after)
+
+    def _retry(self, key: RequestKey) -> None:
+        delay = self._queue.retry(key)
+        if self._queue.failures(key) >= REPEATED:
+            more = fields(cluster=self._key, csr=key[1], attempts=self._queue.failures(key), delay=delay)
+            _LOG.warning("a request meets a conflict, or an object that is gone, again and again", extra=more)
+
+    def _enqueue(self, name: str) -> None:
+        self._queue.add((self._key, name))
+
+
+class _Binding:
+    """Lets bootstrap tokens file requests (``PeriodicTask``)."""
+
+    def __init__(self, workload: WorkloadClient) -> None:
+        self._workload = workload
+
+    async def reconcile(self) -> float | None:
+        """Create the bootstrappers' binding where there is none."""
+        await self._workload.ensure_bootstrappers_may_ask()
+        return None
+
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+        """Log it."""
+        more = fields(cluster=self._workload.key, error=str(error), failures=failures, delay=delay)
+        _LOG.warning("cannot see to it that bootstrap tokens may file requests", extra=more)

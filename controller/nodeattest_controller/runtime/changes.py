@@ -1,0 +1,77 @@
+"""The change bus: passes changes of the management cluster and of shards to the controllers that subscribed.
+
+Promises: subscribers register after construction, so no part refers to one that does not exist yet; a bug in one
+subscriber is logged and keeps no other from being notified. Subscribers must not block.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, ParamSpec
+
+from nodeattest_controller.runtime.indexes import ClusterKey
+
+__all__ = ["MANAGEMENT_SHARD", "ChangeBus", "ClusterChanged", "notify"]
+
+_LOG: Final = logging.getLogger(__name__)
+P = ParamSpec("P")
+ClusterChanged = Callable[[ClusterKey, frozenset[str] | None], None]
+"""Gets a cluster, and the provider IDs and names (``sources.node_key``) of the machines that changed; None: any may
+have changed, or the Cluster, its policy, its kubeconfig or its CA."""
+MANAGEMENT_SHARD: Final = "management"
+"""The shard of what belongs to no one cluster; no Cluster can have this name, which lacks a namespace."""
+
+
+class ChangeBus:
+    """Subscribers of each kind of change."""
+
+    def __init__(self) -> None:
+        self._clusters: list[ClusterChanged] = []
+        self._policies: list[Callable[[str], None]] = []
+        self._acquired: list[Callable[[str], None]] = []
+        self._released: list[Callable[[str], None]] = []
+
+    def subscribe_clusters(self, subscriber: ClusterChanged) -> None:
+        """Have a subscriber notified of changed clusters."""
+        self._clusters.append(subscriber)
+
+    def subscribe_policies(self, subscriber: Callable[[str], None]) -> None:
+        """Have a subscriber notified of a namespace whose policies changed."""
+        self._policies.append(subscriber)
+
+    def subscribe_shards(
+        self, *, acquired: Callable[[str], None], released: Callable[[str], None] | None = None
+    ) -> None:
+        """Have a subscriber notified of shards (``namespace/name`` or ``MANAGEMENT_SHARD``) of this replica."""
+        self._acquired.append(acquired)
+        if released is not None:
+            self._released.append(released)
+
+    def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
+        """Notify of a changed cluster."""
+        for subscriber in self._clusters:
+            notify(subscriber, cluster, keys)
+
+    def policies_changed(self, namespace: str) -> None:
+        """Notify of changed policies."""
+        for subscriber in self._policies:
+            notify(subscriber, namespace)
+
+    def shard_acquired(self, shard: str) -> None:
+        """Notify that this replica serves a shard from now on."""
+        for subscriber in self._acquired:
+            notify(subscriber, shard)
+
+    def shard_released(self, shard: str) -> None:
+        """Notify that this replica serves a shard no more."""
+        for subscriber in self._released:
+            notify(subscriber, shard)
+
+
+def notify(subscriber: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Call a subscriber; a bug in it is logged and stays its own."""
+    try:
+        subscriber(*args, **kwargs)
+    except Exception:  # noqa: BLE001 - the edge between controllers: one's bug must not stop the informer or another
+        _LOG.exception("a bug in a controller's change handler: please report it")

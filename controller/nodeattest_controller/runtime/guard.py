@@ -1,0 +1,63 @@
+"""Whether this replica may act: on a cluster, or on what belongs to no one cluster.
+
+Promises: an answer holds for this instant and becomes False by time alone, so ask again after each wait and before each
+write. Leaves to others: writes that stay safe when a paused replica makes them late (compare-and-swap).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from nodeattest_controller.model.objects import mapping
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["ClusterGuard", "LeaderOwnsAll", "Ownership"]
+
+
+class Ownership(Protocol):
+    """Which clusters this replica serves: all of them as the leader, or its shards."""
+
+    def owns(self, cluster: ClusterKey) -> bool:
+        """Tell whether this replica serves the cluster now: reads and writes in it, and of its Machines' objects."""
+        ...
+
+    def owns_management(self) -> bool:
+        """Tell whether this replica does now what belongs to no one cluster, such as the status of policies."""
+        ...
+
+
+class LeaderOwnsAll:
+    """The leader serves every cluster while it leads."""
+
+    def __init__(self, may_act: Callable[[], bool]) -> None:
+        self._may_act = may_act
+
+    def owns(self, cluster: ClusterKey) -> bool:
+        """Tell whether this replica leads."""
+        return self._may_act()
+
+    def owns_management(self) -> bool:
+        """Tell whether this replica leads."""
+        return self._may_act()
+
+
+class ClusterGuard:
+    """Answers for every controller whether it may act on a cluster now."""
+
+    def __init__(self, management: ManagementCache, ownership: Ownership) -> None:
+        self._management = management
+        self._ownership = ownership
+
+    def active_cluster(self, key: ClusterKey) -> JsonObject | None:
+        """Return the Cluster if it is this replica's, exists, is not paused and is not being deleted; else None."""
+        cluster = self._management.cluster(key) if self._ownership.owns(key) else None
+        if cluster is None or self._management.is_paused(cluster):
+            return None
+        return None if "deletionTimestamp" in mapping(cluster, "metadata") else cluster
+
+    def may_act(self, key: ClusterKey) -> bool:
+        """Tell whether there is such a Cluster."""
+        return self.active_cluster(key) is not None

@@ -1,0 +1,92 @@
+"""Restarts a controller that a bug ended, after a back-off, and nothing else with it.
+
+Promises: a bug is logged with its traceback; the controller starts anew after seconds, at most every five minutes
+while the bug lasts; no other controller, cluster or connection is touched. Cancelling ends the controller for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from nodeattest_controller.logs import fields
+from nodeattest_controller.runtime.changes import notify
+from nodeattest_controller.runtime.cluster_controller import ClusterController, ClusterRunner
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_kube.backoff import BackoffPolicy
+from nodeattest_kube.client import ApiClient
+
+__all__ = ["RESTART", "SupervisedRunner", "supervise"]
+
+_LOG: Final = logging.getLogger(__name__)
+RESTART: Final = BackoffPolicy(initial=5.0, cap=300.0, jitter=0.25)
+_HEALTHY: Final = 600.0
+"""Seconds that a controller must run until its next bug counts as a first one."""
+
+
+async def supervise(
+    name: str,
+    run: Callable[[], Awaitable[None]],
+    *,
+    cluster: ClusterKey | None = None,
+    backoff: BackoffPolicy = RESTART,
+) -> None:
+    """Run until ``run`` returns or this is cancelled; start it again after a bug."""
+    failures = 0
+    while True:
+        started = time.monotonic()
+        try:
+            await run()
+        except Exception as error:  # noqa: BLE001 - the task's edge: a bug in one controller must not end another
+            failures = 1 if time.monotonic() - started > _HEALTHY else failures + 1
+            delay = backoff.delay(failures, random.random)
+            where = {"controller": name, "delay": round(delay, 1)} | ({"cluster": cluster} if cluster else {})
+            _LOG.error(
+                "a bug ended a controller; it starts again: please report it", exc_info=error, extra=fields(**where)
+            )
+        else:
+            return
+        await asyncio.sleep(delay)
+
+
+class SupervisedRunner:
+    """One controller in one connected cluster; each start makes its runner anew."""
+
+    def __init__(
+        self, controller: ClusterController, key: ClusterKey, client: ApiClient, *, backoff: BackoffPolicy = RESTART
+    ) -> None:
+        self._controller = controller
+        self._key = key
+        self._client = client
+        self._backoff = backoff
+        self._runner: ClusterRunner | None = None
+        self._task = asyncio.create_task(supervise(controller.name, self._run, cluster=key, backoff=backoff))
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the controller runs, its informers are complete, and nothing keeps them from being up to date."""
+        if self._task.done():
+            return not self._task.cancelled()  # it has nothing to do in this cluster
+        return self._runner is not None and self._runner.synced and self._runner.last_error is None
+
+    def changed(self, keys: frozenset[str] | None) -> None:
+        """Pass a change on; while the controller is down there is nobody to pass it to, and its start reads all."""
+        if self._runner is not None:
+            notify(self._runner.changed, keys)
+
+    async def close(self) -> None:
+        """End the controller and wait for it."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        self._runner = self._controller.for_cluster(self._key, self._client)
+        try:
+            if self._runner is not None:
+                await self._runner.run()
+        finally:
+            self._runner = None

@@ -1,0 +1,129 @@
+"""A reconciler that runs periodically: soon after a change, else once a period, and with back-off after failures.
+
+Promises: the reconcilers of many objects do not run in step, and each spends at most a share of the time reconciling;
+after a failure only time starts the next attempt. A process may be killed at any instant: each run starts from scratch.
+Leaves to others: what is reconciled and how a failure is reported (``PeriodicTask``); an exception that is not
+an ``ApiError`` is a bug and ends ``run``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from nodeattest_kube.errors import ApiError
+
+__all__ = ["PeriodicReconciler", "PeriodicTask", "ResyncConfig"]
+
+_MOST_DOUBLINGS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResyncConfig:
+    """Intervals in seconds. Every wait is drawn between 0.8 and 1.2 of its value."""
+
+    spread: float = 2.0
+    """The first run starts within this time."""
+    period: float = 60.0
+    min_interval: float = 10.0
+    """Between two runs at least, however much changes."""
+    urgent: float = 1.0
+    """The same, where ``hurry`` was called."""
+    retry: float = 5.0
+    """After a failure; doubled each time, up to ``max_retry``."""
+    max_retry: float = 300.0
+    share: int = 10
+    """One part in so many of the time may be spent reconciling."""
+
+
+class PeriodicTask(Protocol):
+    """What is done in each run."""
+
+    async def reconcile(self) -> float | None:
+        """Read and act; returns the seconds until the next run at the latest, None for the period. Raises ApiError."""
+        ...
+
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+        """Report the last of so many failures in a row; the next run starts after ``delay`` seconds."""
+        ...
+
+
+class PeriodicReconciler:
+    """Runs one task until it is cancelled."""
+
+    def __init__(
+        self,
+        task: PeriodicTask,
+        config: ResyncConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        """``clock`` is monotonic seconds; ``random`` draws from [0, 1)."""
+        self._task = task
+        self._config = config
+        self._clock = clock
+        self._random = random
+        self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._failures = 0
+
+    @property
+    def synced(self) -> bool:
+        """True: nothing is watched."""
+        return True
+
+    @property
+    def last_error(self) -> ApiError | None:
+        """None: failures are reported by ``PeriodicTask.failed``; they say nothing of the connection."""
+        return None
+
+    def changed(self, _keys: frozenset[str] | None = None) -> None:
+        """Run again soon; what changed does not matter."""
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """Run again after ``urgent`` seconds, whatever the last run cost, and though it failed."""
+        self._urgent.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        await asyncio.sleep(self._config.spread * self._random())
+        while True:
+            self._wake.clear()
+            self._urgent.clear()
+            started = self._clock()
+            delay = await self._attempt() * (0.8 + 0.4 * self._random())
+            if self._failures:
+                await self._rest(delay)
+                continue
+            share = self._config.share * (self._clock() - started)
+            await self._rest(max(min(self._config.min_interval, delay), share))
+            try:
+                await asyncio.wait_for(self._wake.wait(), delay)
+            except TimeoutError:
+                continue
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait so long, or for ``urgent`` seconds where it is urgent."""
+        await asyncio.sleep(min(self._config.urgent, seconds))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._urgent.wait(), max(0.0, seconds - self._config.urgent))
+
+    async def _attempt(self) -> float:
+        """Run once; returns the delay before the next run."""
+        try:
+            again_after = await self._task.reconcile()
+        except ApiError as error:
+            self._failures += 1
+            delay = min(self._config.retry * 2 ** min(self._failures - 1, _MOST_DOUBLINGS), self._config.max_retry)
+            await self._task.failed(error, self._failures, delay)
+            return delay
+        self._failures = 0
+        return self._config.period if again_after is None else again_after

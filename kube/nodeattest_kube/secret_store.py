@@ -1,0 +1,97 @@
+"""One Secret that replicas share, changed by compare-and-swap.
+
+Promises: every write is conditional on the resourceVersion that was read, so that of replicas which race one wins and
+the others see what it wrote; a replica that is killed at any instant leaves the old Secret or the new one. Labels and
+annotations of others stay. Nothing of the content is logged.
+Leaves to others: what the Secret holds, and when that changes.
+Source: Kubernetes API concepts, "Resource versions"; core/v1 Secret (``type`` is immutable).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import AlreadyExists, Conflict, NotFound
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
+
+__all__ = ["SecretContent", "SecretStore", "secret_bytes"]
+
+_ATTEMPTS: Final = 5
+"""Writes that others were faster with, in one update."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretContent:
+    """What a Secret is to hold."""
+
+    data: Mapping[str, bytes] = field(repr=False)
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class SecretStore:
+    """One Secret."""
+
+    def __init__(self, client: ApiClient, *, namespace: str, name: str) -> None:
+        self.name: Final = f"{namespace}/{name}"
+        self._client = client
+        self._metadata: Final[JsonObject] = {"name": name, "namespace": namespace}
+        self._collection: Final = paths.core_path("secrets", namespace=namespace)
+        self._path: Final = paths.core_path("secrets", name, namespace=namespace)
+
+    async def read(self) -> JsonObject | None:
+        """Read the Secret; None where there is none. Raises ``ApiError``."""
+        try:
+            return await self._client.get(self._path)
+        except NotFound:
+            return None
+
+    async def update(self, next_content: Callable[[JsonObject | None], SecretContent | None]) -> JsonObject | None:
+        """Read the Secret, write what ``next_content`` makes of it, and return what it is then.
+
+        ``next_content`` gets the Secret (None: there is none) and returns None where nothing has to change; it is
+        called again when another replica was faster. What it raises is passed on. Raises ``ApiError``; ``Conflict``
+        when others were faster each time.
+        """
+        for _ in range(_ATTEMPTS):
+            secret = await self.read()
+            content = next_content(secret)
+            if content is None:
+                return secret
+            try:
+                return await self._write(secret, content)
+            except (AlreadyExists, Conflict, NotFound):
+                continue
+        raise Conflict(409, "Conflict", f"Secret {self.name}: other writers were faster {_ATTEMPTS} times")
+
+    async def _write(self, old: JsonObject | None, content: SecretContent) -> JsonObject:
+        data: JsonObject = {name: base64.b64encode(value).decode() for name, value in content.data.items()}
+        annotations = _annotations(old) | dict[str, JsonValue](content.annotations)
+        metadata: JsonObject = {**self._metadata, **({"annotations": annotations} if annotations else {})}
+        document: JsonObject = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": data}
+        if old is None:
+            return await self._client.create(self._collection, {**document, "metadata": metadata})
+        metadata["resourceVersion"] = dig_text(old, "metadata", "resourceVersion")
+        labels = dig(old, "metadata", "labels")
+        if isinstance(labels, dict):
+            metadata["labels"] = labels
+        document["type"] = dig_text(old, "type") or "Opaque"
+        return await self._client.replace(self._path, {**document, "metadata": metadata})
+
+
+def secret_bytes(secret: JsonObject | None, name: str) -> bytes | None:
+    """Decode one value of a Secret's ``data``; None where it is absent, empty or no base64."""
+    try:
+        return base64.b64decode(dig_text(secret or {}, "data", name), validate=True) or None
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _annotations(secret: JsonObject | None) -> JsonObject:
+    found = dig(secret or {}, "metadata", "annotations")
+    return dict(found) if isinstance(found, dict) else {}

@@ -1,0 +1,261 @@
+"""An API server in memory that is an ``ApiClient``: objects by path, resourceVersions, patches, lists and watches.
+
+It has what the controller's parts rely on: compare-and-swap by resourceVersion, 404, 409, preconditions of deletes,
+label selectors of equality, watches that start at a list's version. ``on_call`` may raise an ``ApiError`` or wait, by
+method and path; ``calls`` keeps them. It knows no schema: an object is what was written, and ``/status`` and
+``/approval`` write the object itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+
+from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, Invalid, NotFound, Unreachable
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
+from nodeattest_kube.paging import PageSize
+from nodeattest_kube.watch_events import WatchEvent, WatchType
+from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
+from nodeattest_sandbox.apiserver.status_errors import ApiError as PatchError
+
+__all__ = ["FakeApi"]
+
+SUBRESOURCES = ("status", "approval")
+
+
+class FakeApi(ApiClient):
+    """One API server's objects, and a client of it."""
+
+    def __init__(self, server: str = "https://fake.example") -> None:  # pyright: ignore[reportMissingSuperCall]
+        self.server = server
+        self.user_name = "fake"
+        self.requests = 0
+        self.on_request = lambda _method, _status: None
+        self.may_send = lambda: True
+        self.objects: dict[str, JsonObject] = {}
+        """By the path of each."""
+        self.documents: dict[str, JsonObject] = {}
+        """What is no object, by path: discovery."""
+        self.calls: list[tuple[str, str]] = []
+        self.on_call: Callable[[str, str], Awaitable[None]] | None = None
+        self.closed = False
+        self._versions = itertools.count(1)
+        self._version = 0
+        self._log: list[tuple[int, str, WatchType, JsonObject]] = []
+        self._changed = asyncio.Event()
+
+    # What a test does as somebody else
+
+    def put(self, path: str, body: JsonObject) -> JsonObject:
+        """Create or replace an object, whoever has written it before; ``path`` is the object's."""
+        known = self.objects.get(path)
+        return self._store(path, body, WatchType.ADDED if known is None else WatchType.MODIFIED)
+
+    def remove(self, path: str) -> None:
+        """Delete an object."""
+        gone = self.objects.pop(path)
+        self._version = next(self._versions)
+        last: JsonObject = {**gone, "metadata": {**_meta(gone), "resourceVersion": str(self._version)}}
+        self._record(path, WatchType.DELETED, last)
+
+    def count(self, method: str, part: str = "") -> int:
+        """Count the calls of a method on paths that hold ``part``."""
+        return sum(called == method and part in path for called, path in self.calls)
+
+    # ApiClient
+
+    def server_time(self) -> datetime | None:
+        return datetime.now(UTC)
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
+        await self._call("GET", path)
+        if path in self.documents:
+            return copy.deepcopy(self.documents[path])
+        found = self.objects.get(path)
+        if found is not None:
+            return copy.deepcopy(found)
+        if query is not None and "limit" in query:
+            return self._listed(path, query)
+        raise _not_found(path)
+
+    async def document(self, path: str, *, accept: str, limit: int) -> bytes:
+        del accept, limit
+        await self._call("GET", path)
+        raise _not_found(path)
+
+    async def create(self, path: str, body: JsonObject) -> JsonObject:
+        await self._call("POST", path)
+        at = f"{path}/{dig_text(body, 'metadata', 'name')}"
+        if at in self.objects:
+            raise AlreadyExists(409, "AlreadyExists", f"{at} exists")
+        return copy.deepcopy(self._store(at, body, WatchType.ADDED))
+
+    async def replace(self, path: str, body: JsonObject) -> JsonObject:
+        await self._call("PUT", path)
+        at = _object_path(path)
+        self._check_version(at, body)
+        return copy.deepcopy(self._store(at, body, WatchType.MODIFIED))
+
+    async def merge_patch(self, path: str, body: JsonObject) -> JsonObject:
+        await self._call("PATCH", path)
+        at = _object_path(path)
+        self._check_version(at, body)
+        patched = merge_patch(_plain(self.objects[at]), _plain(body))
+        assert isinstance(patched, dict)
+        return copy.deepcopy(self._store(at, patched, WatchType.MODIFIED))
+
+    async def json_patch(self, path: str, operations: list[JsonObject]) -> JsonObject:
+        await self._call("PATCH", path)
+        at = _object_path(path)
+        self._check_version(at, {})
+        try:
+            patched = json_patch(_plain(self.objects[at]), [_plain(one) for one in operations])
+        except PatchError as error:
+            raise Invalid(422, "Invalid", str(error)) from None
+        assert isinstance(patched, dict)
+        return copy.deepcopy(self._store(at, patched, WatchType.MODIFIED))
+
+    async def delete(self, path: str, *, uid: str | None = None, resource_version: str | None = None) -> None:
+        await self._call("DELETE", path)
+        found = self.objects.get(path)
+        if found is None:
+            raise _not_found(path)
+        for name, wanted in (("uid", uid), ("resourceVersion", resource_version)):
+            if wanted is not None and dig_text(found, "metadata", name) != wanted:
+                raise Conflict(409, "Conflict", f"{path}: another {name}")
+        self.remove(path)
+
+    async def pages(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        limit: int | PageSize = 500,
+        *,
+        skipped: Callable[[], None] | None = None,
+    ) -> AsyncGenerator[JsonObject]:
+        del limit, skipped
+        await self._call("LIST", path)
+        yield self._listed(path, query or {})
+
+    async def watch(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        opened: Callable[[], None] | None = None,
+        skipped: Callable[[], None] | None = None,
+    ) -> AsyncGenerator[WatchEvent]:
+        del skipped
+        await self._call("WATCH", path)
+        if opened is not None:
+            opened()
+        reached = int((query or {}).get("resourceVersion") or 0)
+        while True:
+            changed = self._changed
+            for version, at, kind, obj in list(self._log):
+                if version > reached:
+                    reached = version
+                    if _is_in(at, path) and _selected(obj, query or {}):
+                        yield WatchEvent(kind, copy.deepcopy(obj))
+            if changed is self._changed:
+                await changed.wait()
+
+    async def close(self) -> None:
+        self.closed = True
+
+    # Inside
+
+    async def _call(self, method: str, path: str) -> None:
+        await asyncio.sleep(0)  # as a request does, let others run
+        if self.closed:
+            raise Unreachable(f"{method} {path}: closed")
+        if not self.may_send():
+            raise Unreachable(f"{method} {path}: not sent; this process may not act any more")
+        self.requests += 1
+        self.calls.append((method, path))
+        if self.on_call is not None:
+            await self.on_call(method, path)
+
+    def _check_version(self, path: str, body: JsonObject) -> None:
+        found = self.objects.get(path)
+        if found is None:
+            raise _not_found(path)
+        for name in ("resourceVersion", "uid"):
+            wanted = dig_text(body, "metadata", name)
+            if wanted and wanted != dig_text(found, "metadata", name):
+                raise Conflict(409, "Conflict", f"{path}: the object has been modified")
+
+    def _store(self, path: str, body: JsonObject, kind: WatchType) -> JsonObject:
+        known, self._version = self.objects.get(path), next(self._versions)
+        meta: JsonObject = dict(_meta(body))
+        meta.setdefault("name", path.rpartition("/")[2])
+        namespace = _namespace(path)
+        if namespace:
+            meta["namespace"] = namespace
+        uid = dig_text(known or {}, "metadata", "uid") or dig_text(body, "metadata", "uid")
+        meta["uid"] = uid or f"uid-{self._version}"
+        meta["resourceVersion"] = str(self._version)
+        before = dig(known or {}, "metadata", "generation")
+        generation = before if isinstance(before, int) else 0
+        same = known is not None and known.get("spec") == body.get("spec")
+        meta["generation"] = generation if same else generation + 1
+        stored: JsonObject = {**copy.deepcopy(body), "metadata": meta}
+        self.objects[path] = stored
+        self._record(path, kind, stored)
+        return stored
+
+    def _record(self, path: str, kind: WatchType, obj: JsonObject) -> None:
+        self._log.append((self._version, path, kind, obj))
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _listed(self, path: str, query: Mapping[str, str]) -> JsonObject:
+        found: list[JsonValue] = [
+            copy.deepcopy(obj) for at, obj in self.objects.items() if _is_in(at, path) and _selected(obj, query)
+        ]
+        return {"kind": "List", "metadata": {"resourceVersion": str(self._version or 1)}, "items": found}
+
+
+def _object_path(path: str) -> str:
+    head, _, last = path.rpartition("/")
+    return head if last in SUBRESOURCES else path
+
+
+def _is_in(path: str, collection: str) -> bool:
+    """Tell whether an object is in a collection: of its namespace, or of all."""
+    head = path.rpartition("/")[0]
+    namespace = _namespace(path)
+    return head == collection or (bool(namespace) and head.replace(f"/namespaces/{namespace}", "", 1) == collection)
+
+
+def _namespace(path: str) -> str:
+    parts = path.split("/")
+    at = parts.index("namespaces") if "namespaces" in parts else -1
+    return parts[at + 1] if at >= 0 and len(parts) > at + 3 else ""
+
+
+def _selected(obj: JsonObject, query: Mapping[str, str]) -> bool:
+    labels = dig(obj, "metadata", "labels")
+    known = labels if isinstance(labels, dict) else {}
+    for term in filter(None, query.get("labelSelector", "").split(",")):
+        name, equals, value = term.partition("=")
+        if name not in known or (equals and known[name] != value):
+            return False
+    field, _, value = query.get("fieldSelector", "").partition("=")
+    return not field or dig_text(obj, *field.split(".")) == value
+
+
+def _meta(obj: JsonObject) -> JsonObject:
+    found = obj.get("metadata")
+    return found if isinstance(found, dict) else {}
+
+
+def _plain(value: JsonObject) -> JsonObject:
+    return copy.deepcopy(value)
+
+
+def _not_found(path: str) -> NotFound:
+    return NotFound(404, "NotFound", f"{path} not found")
