@@ -42,6 +42,9 @@ async def supervise(
         try:
             await run()
         except Exception as error:  # noqa: BLE001 - the task's edge: a bug in one controller must not end another
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                return  # it died of being ended
             failures = 1 if time.monotonic() - started > _HEALTHY else failures + 1
             delay = backoff.delay(failures, random.random)
             where = {"controller": name, "delay": round(delay, 1)} | ({"cluster": cluster} if cluster else {})

@@ -1,0 +1,82 @@
+"""A management cluster in memory with Clusters, policies and Secrets, for tests of what runs on its cache."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from fake_api import FakeApi
+
+from nodeattest_controller.runtime.changes import ChangeBus
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+
+__all__ = ["POLICIES", "add_cluster", "add_policy", "cached", "cluster_path", "management_api", "until"]
+
+CAPI = "/apis/cluster.x-k8s.io"
+POLICIES = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/nodeattestationpolicies"
+
+
+def management_api() -> FakeApi:
+    """Make an API server that serves Cluster API."""
+    api = FakeApi("https://management.example")
+    api.documents[CAPI] = {"preferredVersion": {"version": "v1beta2"}}
+    return api
+
+
+def cluster_path(name: str = "blue") -> str:
+    return f"{CAPI}/v1beta2/namespaces/fleet/clusters/{name}"
+
+
+def add_cluster(api: FakeApi, name: str = "blue", *, kubeconfig: bytes | None = b"good", **spec: JsonValue) -> None:
+    """Create a Cluster, and its kubeconfig's Secret unless there is none."""
+    body: JsonObject = {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "Cluster",
+        "metadata": {"name": name, "labels": {"env": "prod"}},
+        "spec": spec,
+    }
+    api.put(cluster_path(name), body)
+    if kubeconfig is not None:
+        data: JsonObject = {"value": base64.b64encode(kubeconfig).decode()}
+        secret: JsonObject = {"metadata": {"labels": {"cluster.x-k8s.io/cluster-name": name}}, "data": data}
+        api.put(f"/api/v1/namespaces/fleet/secrets/{name}-kubeconfig", secret)
+
+
+def add_policy(api: FakeApi, name: str = "p", *, labels: Mapping[str, str] | None = None, **spec: JsonValue) -> str:
+    """Create or change a policy; return its path."""
+    selector: JsonObject = {"matchLabels": dict[str, JsonValue](labels or {})}
+    body: JsonObject = {
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "NodeAttestationPolicy",
+        "spec": {"authorizedAttestors": ["tpm"], "clusterSelector": selector, **spec},
+    }
+    api.put(f"{POLICIES}/{name}", body)
+    return f"{POLICIES}/{name}"
+
+
+@asynccontextmanager
+async def cached(
+    api: FakeApi, changes: ChangeBus, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> AsyncGenerator[ManagementCache]:
+    """Run a cache of it, complete."""
+    management = ManagementCache(
+        api, namespace=None, on_change=changes.cluster_changed, on_policies=changes.policies_changed, sleep=sleep
+    )
+    ready = asyncio.Event()
+    task = asyncio.create_task(management.run(ready))
+    await asyncio.wait_for(ready.wait(), 10)
+    try:
+        yield management
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Let others run until something holds."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110 - what is waited for is a state of the parts, which signal nobody
+            await asyncio.sleep(0.005)

@@ -1,0 +1,198 @@
+"""Connections come and go with Clusters, policies, kubeconfigs and ownership; a bug in one controller closes none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from fake_api import FakeApi
+from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_path, management_api, until
+
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD, ChangeBus
+from nodeattest_controller.runtime.cluster_controller import ClusterController
+from nodeattest_controller.runtime.cluster_manager import ClusterManager
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_kube.backoff import BackoffPolicy
+from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
+
+KEY = ClusterKey("fleet/blue")
+AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)
+
+
+class Owner:
+    """What this replica owns."""
+
+    def __init__(self) -> None:
+        self.everything = True
+
+    def owns(self, cluster: ClusterKey) -> bool:
+        return bool(cluster) and self.everything
+
+    def owns_management(self) -> bool:
+        return self.everything
+
+
+class Runner:
+    """Waits until it is cancelled, or has a bug when it is told so."""
+
+    def __init__(self, controller: Controller) -> None:
+        self.controller = controller
+        self.synced = True
+        self.last_error: ApiError | None = None
+
+    async def run(self) -> None:
+        self.controller.running += 1
+        try:
+            await self.controller.bug.wait()
+            self.controller.bug.clear()
+            raise TypeError("no such attribute")
+        finally:
+            self.controller.running -= 1
+
+    def changed(self, keys: frozenset[str] | None) -> None:
+        self.controller.changes.append(keys)
+
+
+class Controller:
+    """Counts its runners."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.clients: list[ApiClient] = []
+        self.running = 0
+        self.bug = asyncio.Event()
+        self.changes: list[frozenset[str] | None] = []
+
+    def for_cluster(self, key: ClusterKey, client: ApiClient) -> Runner:
+        assert key == KEY
+        self.clients.append(client)
+        return Runner(self)
+
+
+class World:
+    """A manager over a management cluster with one Cluster that a policy selects."""
+
+    def __init__(self) -> None:
+        self.api = management_api()
+        add_cluster(self.api)
+        add_policy(self.api)
+        self.owner = Owner()
+        self.metrics = Metrics()
+        self.first, self.second = Controller("first"), Controller("second")
+        self.made: list[FakeApi] = []
+        self.changes = ChangeBus()
+
+    def connect(self, kubeconfig: bytes) -> ApiClient:
+        if kubeconfig.startswith(b"bad"):
+            raise KubeconfigError(expected="a kubeconfig", got="none", remedy="write one")
+        self.made.append(FakeApi())
+        return self.made[-1]
+
+    @property
+    def connected(self) -> float | None:
+        return self.metrics.registry.get_sample_value("nodeattest_cluster_connected", {"cluster": KEY})
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[ClusterManager]:
+        async with cached(self.api, self.changes) as management:
+            controllers: Sequence[ClusterController] = (self.first, self.second)
+            manager = ClusterManager(
+                management,
+                controllers,
+                ownership=self.owner,
+                metrics=self.metrics,
+                connect=self.connect,
+                restart=AT_ONCE,
+            )
+            self.changes.subscribe_clusters(manager.changed)
+            self.changes.subscribe_shards(acquired=manager.enqueue)
+            self.changes.cluster_changed(KEY, None)
+            task = asyncio.create_task(manager.run())
+            try:
+                yield manager
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_cluster_is_connected_once_and_each_controller_runs_in_it() -> None:
+    world = World()
+    async with world.running():
+        await until(lambda: world.first.running == world.second.running == 1)
+        world.changes.cluster_changed(KEY, frozenset({"tpm://1"}))
+        world.changes.cluster_changed(KEY, None)
+        assert world.first.changes[-2:] == world.second.changes[-2:] == [frozenset({"tpm://1"}), None]
+        await asyncio.sleep(0.02)
+        assert len(world.made) == 1
+    assert world.first.running == world.second.running == 0
+    assert world.made[0].closed
+    assert world.connected is None
+
+
+async def test_a_bug_in_one_controller_restarts_it_alone() -> None:
+    world = World()
+    async with world.running():
+        await until(lambda: world.first.running == world.second.running == 1)
+        world.first.bug.set()
+        await until(lambda: len(world.first.clients) == 2 and world.first.running == 1)
+        assert len(world.second.clients) == 1
+        assert world.second.running == 1
+        assert len(world.made) == 1
+        assert not world.made[0].closed
+
+
+async def test_another_kubeconfig_a_deleted_policy_and_a_deleted_cluster_end_the_connection() -> None:
+    world = World()
+    async with world.running():
+        await until(lambda: world.first.running == 1)
+        add_cluster(world.api, kubeconfig=b"another")
+        await until(lambda: len(world.made) == 2 and world.first.running == 1)
+        assert world.made[0].closed
+        world.api.remove(f"{POLICIES}/p")
+        await until(lambda: world.made[1].closed)
+        add_policy(world.api)
+        await until(lambda: len(world.made) == 3 and world.first.running == 1)
+        world.api.remove(cluster_path())
+        await until(lambda: world.made[2].closed)
+        assert world.first.running == 0
+
+
+async def test_a_bad_kubeconfig_is_shown_until_its_cluster_is_gone() -> None:
+    world = World()
+    add_cluster(world.api, kubeconfig=b"bad")
+    async with world.running():
+        await until(lambda: world.connected == 0)
+        world.api.remove(cluster_path())
+        await until(lambda: world.connected is None)
+    assert not world.made
+
+
+async def test_stop_leaves_nothing_under_way_and_a_cluster_that_is_not_owned_is_not_connected() -> None:
+    world = World()
+    async with world.running() as manager:
+        await until(lambda: world.first.running == 1)
+        world.owner.everything = False
+        await manager.stop(KEY)
+        assert world.first.running == world.second.running == 0
+        assert world.made[0].closed
+        world.changes.cluster_changed(KEY, None)
+        await asyncio.sleep(0.02)
+        assert len(world.made) == 1
+        world.owner.everything = True
+        world.changes.shard_acquired(MANAGEMENT_SHARD)
+        await asyncio.sleep(0.02)
+        assert len(world.made) == 1
+        world.changes.shard_acquired(KEY)
+        await until(lambda: world.first.running == 1)
+        assert len(world.made) == 2
+
+
+async def test_a_connections_client_sends_nothing_once_the_cluster_is_anothers() -> None:
+    world = World()
+    async with world.running():
+        await until(lambda: world.first.running == 1)
+        assert world.made[0].may_send()
+        world.owner.everything = False
+        assert not world.made[0].may_send()

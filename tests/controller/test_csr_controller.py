@@ -1,0 +1,148 @@
+"""The queue of requests: what waits is woken, what fails is tried again and logged, what ends leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+from fake_api import FakeApi
+from management_kit import until
+
+from nodeattest_controller.controllers.csr.controller import REPEATED, CSRController, CSRRunner
+from nodeattest_controller.controllers.csr.reconciler import Result
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.workload_client import WorkloadClient
+from nodeattest_kube.client import Unreachable
+
+KEY = ClusterKey("fleet/blue")
+CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+
+
+class Scripted:
+    """A reconciler that answers as it is told, per request."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, Result | Exception] = {}
+        self.seen: list[str] = []
+        self.block = asyncio.Event()
+        self.block.set()
+        self.cancelled: list[str] = []
+
+    async def reconcile(self, workload: WorkloadClient, name: str) -> Result:
+        assert workload.key == KEY
+        self.seen.append(name)
+        try:
+            await self.block.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(name)
+            raise
+        result = self.results.get(name, Result())
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+def add_request(api: FakeApi, name: str) -> None:
+    spec = {"signerName": "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm", "username": "system:bootstrap:abcdef"}
+    api.put(f"{CSRS}/{name}", {"metadata": {}, "spec": {**spec, "request": ""}})
+
+
+@asynccontextmanager
+async def running(
+    api: FakeApi, script: Scripted, metrics: Metrics
+) -> AsyncGenerator[tuple[CSRRunner, asyncio.Task[None]]]:
+    controller = CSRController(script, metrics=metrics, now=lambda: datetime.now(UTC), workers=2)
+    runner = controller.for_cluster(KEY, api)
+    tasks = [asyncio.create_task(controller.run()), asyncio.create_task(runner.run())]
+    await until(lambda: runner.synced)
+    try:
+        yield runner, tasks[1]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_request_that_waits_is_woken_by_its_machine_and_by_no_other() -> None:
+    api, script = FakeApi(), Scripted()
+    script.results["a"] = Result(waiting=True, provider_id="tpm://a")
+    add_request(api, "a")
+    async with running(api, script, Metrics()) as (runner, _):
+        await until(lambda: script.seen == ["a"])
+        runner.changed(frozenset({"tpm://b"}))
+        await asyncio.sleep(0.02)
+        assert script.seen == ["a"]
+        runner.changed(frozenset({"tpm://a"}))
+        await until(lambda: script.seen == ["a", "a"])
+        runner.changed(None)
+        await until(lambda: len(script.seen) == 3)
+
+
+async def test_a_change_while_a_request_is_worked_on_brings_it_back() -> None:
+    api, script = FakeApi(), Scripted()
+    script.results["a"] = Result(waiting=True, provider_id="tpm://a")
+    script.block.clear()
+    add_request(api, "a")
+    async with running(api, script, Metrics()) as (runner, _):
+        await until(lambda: script.seen == ["a"])
+        runner.changed(frozenset({"tpm://a"}))
+        script.block.set()
+        await until(lambda: len(script.seen) == 2)
+
+
+async def test_a_request_that_meets_a_missing_object_each_time_does_not_do_so_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    api, script = FakeApi(), Scripted()
+    script.results["a"] = Result(retry=True)
+    add_request(api, "a")
+    async with running(api, script, Metrics()) as (runner, _):
+        await until(lambda: len(script.seen) == 1)
+        with caplog.at_level(logging.WARNING):
+            while len(script.seen) < REPEATED and not caplog.records:
+                await runner.reconcile("a")
+    [record] = caplog.records
+    assert "again and again" in record.getMessage()
+
+
+async def test_an_api_error_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    api, script = FakeApi(), Scripted()
+    script.results["a"] = Unreachable("no route")
+    add_request(api, "a")
+    with caplog.at_level(logging.WARNING):
+        async with running(api, script, Metrics()):
+            await until(lambda: len(script.seen) == 2)
+    assert any(record.getMessage() == "will try again" for record in caplog.records)
+
+
+async def test_requests_named_by_another_are_looked_at() -> None:
+    api, script = FakeApi(), Scripted()
+    script.results["a"] = Result(also=("older",))
+    add_request(api, "a")
+    async with running(api, script, Metrics()):
+        await until(lambda: script.seen == ["a", "older"])
+
+
+async def test_the_end_of_a_runner_leaves_nothing_of_its_cluster_under_way() -> None:
+    api, script, metrics = FakeApi(), Scripted(), Metrics()
+    script.block.clear()
+    add_request(api, "a")
+    async with running(api, script, metrics) as (_, task):
+        await until(lambda: script.seen == ["a"])
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert script.cancelled == ["a"]
+        script.block.set()
+        await asyncio.sleep(0.02)
+        assert script.seen == ["a"]
+
+
+async def test_bootstrap_tokens_may_file_requests_once_a_cluster_is_connected() -> None:
+    api, script = FakeApi(), Scripted()
+    async with running(api, script, Metrics()):
+        await until(lambda: api.count("POST", "clusterrolebindings") == 1)
