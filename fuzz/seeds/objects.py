@@ -22,7 +22,7 @@ _CONFIGURATION: Final = (
 def seeds() -> dict[str, list[bytes]]:
     """Return seeds by target."""
     requests = [request_object(), request_object(username="system:node:node-0", groups=["system:nodes"])]
-    requests.append(request_object(request="%"))
+    requests.append(request_object(request="%%%"))
     requests.append(_kubelets_object())
     status = {
         "kind": "Status",
