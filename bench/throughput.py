@@ -37,7 +37,7 @@ class NoDrafts:
     def load(self) -> PendingRequest | None:
         return None
 
-    def save(self, draft: PendingRequest) -> None:
+    def save(self, pending: PendingRequest) -> None:
         pass
 
     def discard(self) -> None:

@@ -1,7 +1,7 @@
 """The certificate is checked before it is stored, and again before a stored one is used.
 
 Promises: what passes is a client certificate for exactly this node and this key from a CA of this cluster, valid now.
-Leaves authorisation to the API server. A wrong clock is told apart from a wrong certificate.
+Leaves authorisation to the API server. A wrong clock and a wrong certificate are different errors.
 Sources: RFC 5280 §4.1.2.5, §4.2.1.9, §4.2.1.12.
 """
 
@@ -115,7 +115,7 @@ def check_credential(credential: Credential, wanted: ExpectedCertificate, *, now
 
 
 def ca_pins(ca_pem: bytes) -> list[str]:
-    """Tell the pins of a bundle's CAs, as people compare them; empty where one cannot be read."""
+    """Return the pins of a bundle's CAs, as people compare them; empty where one cannot be read."""
     from nodeattest_discovery.pins import pin_of
 
     try:
@@ -125,7 +125,7 @@ def ca_pins(ca_pem: bytes) -> list[str]:
 
 
 def is_issued_by(certificate_pem: bytes, ca_pem: bytes) -> bool:
-    """Tell whether a stored certificate's chain ends at a CA of this bundle."""
+    """Return whether a stored certificate's chain ends at a CA of this bundle."""
     try:
         chain = [x509.load_der_x509_certificate(der) for der in pem.decode(certificate_pem, pem.CERTIFICATE)]
         _check_chain(chain, ca_pem)
@@ -135,7 +135,7 @@ def is_issued_by(certificate_pem: bytes, ca_pem: bytes) -> bool:
 
 
 def has_several(ca_pem: bytes) -> bool:
-    """Tell whether a bundle leaves a choice to ``select_ca_pin``."""
+    """Return whether a bundle leaves a choice to ``select_ca_pin``."""
     return len(pem.decode(ca_pem, pem.CERTIFICATE)) > 1
 
 
@@ -160,13 +160,13 @@ def select_ca_pin(ca_pem: bytes, server_der: bytes | None = None) -> ClusterPin:
 
 
 def subject(certificate_pem: bytes) -> tuple[str, str]:
-    """Tell subject (RFC 4514) and serial number (hex) of a stored certificate, for ``status``."""
+    """Return subject (RFC 4514) and serial number (hex) of a stored certificate, for ``status``."""
     leaf = x509.load_pem_x509_certificate(certificate_pem)
     return leaf.subject.rfc4514_string(), f"{leaf.serial_number:x}"
 
 
 def names_of(certificate_pem: bytes) -> tuple[list[str], list[str]]:
-    """Tell DNS names and addresses of a stored serving certificate; raises ValueError when it cannot be read."""
+    """Return DNS names and addresses of a stored serving certificate; raises ValueError when it cannot be read."""
     try:
         return _alternative_names(x509.load_pem_x509_certificate(certificate_pem))
     except X509_ERRORS:

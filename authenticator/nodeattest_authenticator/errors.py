@@ -60,7 +60,7 @@ class AgentError(Exception):
 
 
 def refusal(verdict: Denied | Unavailable, prefix: str = "", *, kind: FailureKind | None = None) -> AgentError:
-    """Say in the agent's words what discovery said."""
+    """Return discovery's verdict as an error of the agent."""
     if isinstance(verdict, Unavailable):
         return AgentError(
             verdict.reason, prefix + verdict.detail, remedy=verdict.remedy, kind=kind or FailureKind.TEMPORARY

@@ -157,7 +157,7 @@ def test_a_node_that_was_told_its_cluster_says_so(tmp_path: Path, api: FakeApi) 
     assert joiner.join().returncode == 0
     done = in_process(*joiner.machine.arguments("refresh")[1:])
     assert done.returncode == 2
-    assert "this node was told its cluster" in done.stderr
+    assert "this node's cluster was given" in done.stderr
 
 
 def test_a_file_keeps_its_server_and_follows_the_cas(tmp_path: Path, api: FakeApi, elsewhere: FakeApi) -> None:

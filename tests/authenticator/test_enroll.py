@@ -37,8 +37,8 @@ class Drafts:
     def load(self) -> PendingRequest | None:
         return self.draft
 
-    def save(self, draft: PendingRequest) -> None:
-        self.draft = draft
+    def save(self, pending: PendingRequest) -> None:
+        self.draft = pending
 
     def discard(self) -> None:
         self.draft = None

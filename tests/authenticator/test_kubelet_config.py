@@ -142,7 +142,7 @@ def test_a_cluster_without_one_is_told_what_to_do_and_kubelet_gets_no_kubeconfig
         (HEAD + "failSwapOn: yes\n", "readers read differently"),
         (HEAD + "failSwapOn: n\n", "readers read differently"),
         (HEAD + "kind: KubeletConfiguration\n", "a duplicate key"),
-        (HEAD + "a: &x b\nc: *x\n", "a tag or an anchor"),
+        (HEAD + "a: &x b\nc: *x\n", "an anchor"),
         (HEAD + "---\n" + HEAD, "more documents"),
         (HEAD + "authentication: anonymous\n", "authentication to be a mapping"),
         (HEAD + "authentication: {x509: [a]}\n", "x509 to be a mapping"),

@@ -1,7 +1,7 @@
 """From what was typed to a cluster that may be trusted, and what the node keeps of how it was found.
 
-Promises: what comes back was verified as its way demands, and every note that a person must read has been told. Leaves
-the verification to ``nodeattest_discovery.node``, which is imported by whoever discovers and nobody else.
+Promises: the result was verified as its source demands, and every note that a person must read was logged. Leaves
+the verification to ``nodeattest_discovery.node``, which only discovery imports.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Discovered:
     servers: tuple[Endpoint, ...]
     """All that may be asked later on."""
     kubeconfig: str = field(repr=False)
-    """The text that told it."""
+    """The text that it was read from."""
     token: BootstrapToken | None = None
-    """A token that stands in the discovery file."""
+    """A token of the discovery file."""
     needs_no_token: bool = False
     """The discovery file's user runs this agent: the node has what it takes already."""
     pin_server: bool = False

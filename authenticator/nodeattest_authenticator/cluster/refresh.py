@@ -1,10 +1,10 @@
 """Following a cluster over its life: its CAs are replaced, its servers move.
 
-Promises: only what a server that is trusted now says is believed, and it is obeyed only if the cluster answers there
+Promises: only the answer of a server that is trusted now counts, and it is followed only if the cluster answers there
 and so; whatever is written appears whole, in an order in which a crash after any step leaves a node that works and a
 next refresh that finishes: configuration, kubelet's CA file, credential, kubeconfig. The credential stays as it is: a
 new one is due at once only where the CA that issued it is no longer the cluster's.
-Leaves to ``nodeattest_discovery.node.refresh`` whom to ask and what to believe, to kubelet's next start what it reads
+Leaves to ``nodeattest_discovery.node.refresh`` whom to ask and what to trust, to kubelet's next start what it reads
 only then. Source: docs/discovery.md; companion proposals 000 and 001, "client caching and update".
 """
 
@@ -67,7 +67,7 @@ def _refresh(context: AgentContext, limit: float) -> list[str]:
     if section is None:
         raise AgentError(
             AgentReason.CONFIGURATION_INVALID,
-            "this node was told its cluster (join --server), so there is nothing to ask",
+            "this node's cluster was given (join --server), so there is nothing to ask",
             remedy="join by discovery, or join again with the new server or CA file",
             kind=FailureKind.USAGE,
         )
@@ -75,7 +75,7 @@ def _refresh(context: AgentContext, limit: float) -> list[str]:
     step = _Step(context, context)
     changes: list[str] = []
     if found is not None:
-        new = _news(context.settings, section, found)
+        new = _updated_cluster(context.settings, section, found)
         old = context.settings.cluster
         if new != old:
             _check_answers(context, new)
@@ -110,7 +110,7 @@ def _ask(context: AgentContext, section: Discovery, limit: float) -> Found | Non
         raise refusal(verdict) from None
 
 
-def _news(settings: Settings, section: Discovery, found: Found) -> Cluster:
+def _updated_cluster(settings: Settings, section: Discovery, found: Found) -> Cluster:
     new = cluster_of(found)
     if section.pin_server:
         return replace(new, endpoint=settings.endpoint, tls_server_name=settings.tls_server_name)
@@ -131,7 +131,7 @@ def _check_answers(context: AgentContext, new: Cluster) -> None:
 
 
 def _configured(context: AgentContext, section: Discovery, new: Cluster) -> AgentContext:
-    """Write the configuration, the first of the files: from here on it speaks for what was and what is."""
+    """Write the configuration, the first of the files: from here on it names both the previous and the new cluster."""
     settings = replace(
         context.settings,
         endpoint=new.endpoint,
@@ -169,7 +169,7 @@ class _Step:
         return kubelet_files.write(path, self.new.settings.ca_pem, mode=kubelet_files.PUBLIC)
 
     def _credential(self) -> None:
-        """Bind the cached credential to the new configuration, so that the next call is as warm as the last."""
+        """Bind the cached credential to the new configuration, so that the fast path still serves it."""
         context = self.new
         try:
             cached = credential_cache.load(context.storage)
@@ -190,12 +190,12 @@ class _Step:
                 ),
             )
         except OSError as error:
-            context.log(f"the cached credential cannot be bound anew, so the next call is not warm: {error.strerror}")
+            context.log(f"the cached credential cannot be stored for the new configuration: {error.strerror}")
 
     def _kubeconfig(self, path: str) -> bool:
         old = kubelet_files.read(path)
         if old is None:
-            return False  # join was told not to wait, or has not come so far
+            return False  # join --no-wait, or a join that has not finished
         new = kubeconfig.with_cluster(old, self.new.settings.cluster)
         if new is None:
             self.new.log(f"{path} was not written by kubelet-authenticator and stays as it is")

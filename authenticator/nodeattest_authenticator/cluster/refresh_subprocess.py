@@ -1,6 +1,6 @@
-"""A refresh beside a renewal: in a process of its own, so that nothing that befalls it can reach the renewal.
+"""A refresh before a renewal: in a process of its own, so that none of its failures can affect the renewal.
 
-Whatever it does, it ends soon after its limit (``watchdog``), and the renewal goes on with whatever configuration is
+It always ends soon after its limit (``watchdog``), and the renewal goes on with whatever configuration is
 there then. Call it without a running watchdog: a fork must not find a second thread.
 """
 

@@ -18,7 +18,7 @@ DEFAULT_LIMIT: Final = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticCluster:
-    """Server and CAs stand on the command line."""
+    """Server and CAs are given on the command line."""
 
     server: str
     ca_file: str
@@ -27,7 +27,7 @@ class StaticCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByToken:
-    """A token vouches for cluster-info, pins for the CA."""
+    """A token's signature proves cluster-info, pins prove the CA."""
 
     servers: tuple[str, ...]
     """``host:port``."""
@@ -40,7 +40,7 @@ class ByToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByFile:
-    """A kubeconfig that somebody trusted put there."""
+    """A kubeconfig from a trusted source."""
 
     source: str
     allow_credentials: bool = False

@@ -1,8 +1,8 @@
-"""Adopt a node that joined without attestation: by the certificate that it has, to one that it proves itself for.
+"""Adopts a node that joined without attestation: its own certificate is replaced by an attested one.
 
 Promises: kubelet's kubeconfig is replaced last, whole, and only when the attested credential works; the old one stays
-beside it under a name that no other content can take. Killed at any instant it is taken up where it stopped: the same
-draft, the same backup, the same files. An adopted node is left as it is.
+in the same folder under a name that no other content can take. Killed at any instant it is resumed where it stopped:
+the same request, the same backup, the same files. An adopted node is left as it is.
 Leaves to others: kubelet's own settings and its restart, which ``what_remains`` names.
 """
 
@@ -80,7 +80,7 @@ def backup_of(path: str, data: bytes) -> str:
 
 
 def what_remains(node_name: str) -> list[str]:
-    """Say what kubelet still needs; until then it goes on with the certificate that it had."""
+    """Say what kubelet still needs; until then it uses the certificate that it had."""
     return [
         "kubelet still runs with the old certificate, and renews it by itself. To finish, on this machine:",
         "  1. rotateCertificates: false in kubelet's configuration (kubeadm: /var/lib/kubelet/config.yaml; also in",

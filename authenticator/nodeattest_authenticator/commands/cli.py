@@ -50,10 +50,10 @@ def _run(options: argparse.Namespace, program: str) -> int:
     return commands.get(options.command, lambda: _credential(options))()
 
 
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line; servers to discover may stand anywhere, which argparse does not know by itself."""
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; positional servers may be anywhere, which argparse does not support by itself."""
     top = parser()
-    options, rest = top.parse_known_args(words)
+    options, rest = top.parse_known_args(arguments)
     flags = [word for word in rest if word.startswith("-")] if options.command == "join" else rest
     if flags:
         top.error(f"unrecognized arguments: {' '.join(flags)}")

@@ -79,5 +79,5 @@ def absolute(path: str) -> str:
 
 
 def wrong(message: str) -> AgentError:
-    """Say that something was typed wrongly."""
+    """Report that something was typed wrongly."""
     return AgentError(AgentReason.CONFIGURATION_INVALID, message, remedy="see --help", kind=FailureKind.USAGE)

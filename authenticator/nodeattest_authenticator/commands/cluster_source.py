@@ -1,4 +1,4 @@
-"""The three ways to tell ``join`` which cluster, and by which token, as words of the command line.
+"""The flags of ``join`` that say which cluster, and by which token.
 
 Promises: every wrong combination is one message that names the flags, and whatever passes is wholly parsed, CA pins
 included, so that nothing is sent before it is known to make sense. Source: kubeadm join (its flags, its rules), but for
@@ -46,24 +46,22 @@ class ClusterOptions:
 
     way: ClusterSource
     token: BootstrapToken | None = field(default=None, repr=False)
-    """By which the node asks for its first certificate; None: the discovery file must tell."""
+    """By which the node asks for its first certificate; None: the discovery file must have one."""
     warnings: tuple[str, ...] = ()
 
 
 def describe(join: argparse.ArgumentParser) -> None:
     """Add the flags."""
     join.add_argument("endpoint", nargs="*", metavar="HOST:PORT", help="as --discovery-server, as kubeadm has it")
-    told = join.add_argument_group("the cluster, told")
+    told = join.add_argument_group("the cluster, given")
     told.add_argument("--server", metavar="URL", help="the API server, https://host:port")
     told.add_argument("--ca-file", metavar="FILE", help="the cluster's CA certificates, PEM")
     told.add_argument("--tls-server-name", metavar="NAME", help="name in the server's certificate, if not the host")
     _describe_by_token(join)
     by_file = join.add_argument_group("the cluster, discovered by a file")
     by_file.add_argument("--discovery-file", metavar="FILE", help="a kubeconfig: path, https URL, - (standard input)")
-    by_file.add_argument(
-        "--discovery-file-allow-credentials", action="store_true", help="take a token that stands in that file"
-    )
-    by_kubeadm = join.add_argument_group("the cluster, as kubeadm is told")
+    by_file.add_argument("--discovery-file-allow-credentials", action="store_true", help="use a token in that file")
+    by_kubeadm = join.add_argument_group("the cluster, by kubeadm's configuration")
     by_kubeadm.add_argument(
         "--kubeadm-config",
         metavar="FILE",
@@ -144,7 +142,7 @@ def _chosen(options: argparse.Namespace) -> str:
         )
     if len(used) > 1:
         both = " and ".join(given[way][0] for way in used)
-        raise wrong(f"{both} exclude each other: the cluster is told, or discovered by a token, or by a file")
+        raise wrong(f"{both} exclude each other: the cluster is given, or discovered by a token, or by a file")
     return used[0]
 
 

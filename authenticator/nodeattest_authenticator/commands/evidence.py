@@ -27,7 +27,7 @@ class HasEndorsementKey(Protocol):
     """An attestor whose machine is known by an endorsement key."""
 
     def endorsement_fingerprint(self) -> str:
-        """Tell the key's fingerprint as the controller's allow-list spells it; raises Unavailable."""
+        """Return the key's fingerprint as the controller's allow-list spells it; raises Unavailable."""
         ...
 
 
@@ -58,17 +58,17 @@ def evidence(settings: Settings) -> JsonObject:
 
 
 def fingerprint(attestor: Attestor) -> JsonObject:
-    """Tell by what this machine is known: the endorsement key's fingerprint or the provider ID that the provider knows.
+    """Return what identifies this machine: the endorsement key's fingerprint, or the provider ID.
 
     Nothing for a provider without either; raises ``AgentError``.
     """
     found: JsonObject = {}
-    halves = parts_of(attestor)
+    parts = parts_of(attestor)
     try:
-        for half in (one for one in halves if isinstance(one, HasEndorsementKey)):
-            found.setdefault("endorsementFingerprint", half.endorsement_fingerprint())
-        for half in (one for one in halves if isinstance(one, provider_id.KnowsProviderId)):
-            found.setdefault("providerID", half.provider_id())
+        for part in (one for one in parts if isinstance(one, HasEndorsementKey)):
+            found.setdefault("endorsementFingerprint", part.endorsement_fingerprint())
+        for part in (one for one in parts if isinstance(one, provider_id.KnowsProviderId)):
+            found.setdefault("providerID", part.provider_id())
     except (Denied, Unavailable) as error:
         raise _unavailable(error) from None
     return found

@@ -95,7 +95,7 @@ class _Source:
     read: Callable[[str], bytes]
 
     def bytes_of(self, section: JsonObject, name: str) -> bytes:
-        """Take what stands in the kubeconfig, else what the file holds that it names; data wins (client-go)."""
+        """Read the data in the kubeconfig, else the file that it names; data wins (client-go)."""
         data = _text(section, f"{name}-data")
         if data:
             try:
@@ -149,7 +149,7 @@ def _credential(path: str, certificate: bytes, key: bytes, ca_pem: bytes) -> tup
 
 
 def _key_block(data: bytes) -> bytes:
-    """Take the one private key out of a file that may hold certificates besides."""
+    """Take the one private key out of a file that may hold certificates, too."""
     for label in _PEM_KEYS:
         begin, end = b"-----BEGIN %b-----" % label, b"-----END %b-----" % label
         before, found, rest = data.partition(begin)

@@ -33,12 +33,12 @@ __all__ = ["JoinOptions", "KubeletFiles", "join"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletFiles:
-    """What join writes for kubelet besides its kubeconfig."""
+    """What join writes for kubelet in addition to its kubeconfig."""
 
     ca_file: str | None = None
     """Where the cluster's CAs go; None: nowhere."""
     config: str | None = None
-    """Where kubelet's configuration goes; None: it is somebody else's business."""
+    """Where kubelet's configuration goes; None: join does not write it."""
     replace: bool = False
     """Whether files that join did not write may be replaced."""
 
@@ -48,7 +48,7 @@ class JoinOptions:
     """What was typed, parsed."""
 
     settings: Settings
-    """Server and CAs in it count only where they were told."""
+    """Server and CAs in it count only where they were given."""
     ways: ClusterOptions
     config: str
     cache_dir: str
@@ -131,7 +131,7 @@ def _check_files(options: JoinOptions) -> None:
 
 
 def _locate(options: JoinOptions, *, clock: Clock, log: Callable[[str], None]) -> _Located:
-    """Find the cluster, where it was not told."""
+    """Find the cluster, unless it was given."""
     way, settings = options.ways.way, options.settings
     if isinstance(way, StaticCluster):
         return _Located(settings=settings, token=options.ways.token)
@@ -177,7 +177,7 @@ def _write_inputs(options: JoinOptions, located: _Located, storage: Storage) -> 
 def _first_credential(
     options: JoinOptions, *, clock: Clock, random: Callable[[], float], log: Callable[[str], None]
 ) -> CacheEntry:
-    # The node name stands in the configuration by now, so the host name is of no consequence.
+    # The configuration has the node name by now, so the host name does not matter.
     context = AgentContext.open(options.config, options.cache_dir, hostname="", clock=clock, random=random, log=log)
     with context.storage:
         deadline = Deadline.after(clock, context.settings.timeout_seconds)

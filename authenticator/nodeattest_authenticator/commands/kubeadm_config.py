@@ -52,7 +52,7 @@ class Joining:
     """By which the node asks for its first certificate; None: one that the discovery file holds."""
     node_name: str | None = None
     provider_id: str | None = None
-    """What kubelet will be told."""
+    """What kubelet will get."""
 
     @property
     def ways(self) -> ClusterOptions:
@@ -117,7 +117,7 @@ def _joining(document: JsonObject, limit: int) -> Joining:
     }
     if by_file:
         path = _needed(by_file, "kubeConfigPath", "discovery.file")
-        # kubeadm takes a credential that stands in the file; so does who joins in its stead.
+        # kubeadm uses a credential in the file; so do we in its place.
         return Joining(way=ByFile(source=path, allow_credentials=True, limit=limit), token=apart, **names)
     token = _token(by_token, "token")
     if token is None:

@@ -97,7 +97,7 @@ def _older_evidence(context: AgentContext) -> JsonObject | None:
 
 
 def _serving(context: AgentContext) -> JsonObject | None:
-    """Tell of the serving certificate; None where there is none and none is configured."""
+    """Describe the serving certificate; None where there is none and none is configured."""
     found: ServingCertificate | None = None
     try:
         with ServingFile(file_of(context)) as file:

@@ -34,9 +34,9 @@ class Discovery:
     ca_file: str | None = None
     """The file from which kubelet takes the CAs of its own clients, if join wrote one."""
     pin_server: bool = False
-    """The server was told by a file, whose author knows which one this node must use: only its CAs are refreshed."""
+    """The server comes from a file whose author knows which one this node must use: only its CAs are refreshed."""
     previous_clusters: tuple[Cluster, ...] = ()
-    """What the cluster was before: a kubelet that runs still speaks of it, and has certificates of its CAs."""
+    """What the cluster was before: a running kubelet still names it, and has certificates of its CAs."""
 
     def with_servers(self, *endpoints: Endpoint) -> Discovery:
         """Put servers before those that are known."""

@@ -46,7 +46,7 @@ API_VERSION: Final = "config.nodeattest.x-k8s.io/v1alpha1"
 KIND: Final = "KubeletAuthenticatorConfiguration"
 TOKEN_FILE: Final = "bootstrap-token"
 DEFAULT_TIMEOUT: Final = 60
-"""Seconds for one exec: longer than a busy controller takes, shorter than anybody's patience."""
+"""Seconds for one exec: longer than a busy controller takes, short enough for a person who waits."""
 _MAX_TIMEOUT: Final = 3600
 _MIN_EXPIRATION: Final = 600
 """Seconds (kubernetes pkg/apis/certificates/validation)."""
@@ -84,7 +84,7 @@ class Settings:
     serving: ServingSettings | None = None
     """What the serving certificate is for; None: the defaults, for those who call ``serving`` nevertheless."""
     discovery: Discovery | None = None
-    """How the node keeps in touch with a cluster that it discovered; None: it was told server and CA."""
+    """How the node follows a cluster that it discovered; None: server and CA were given."""
 
     @property
     def cluster(self) -> Cluster:
@@ -100,7 +100,7 @@ class Settings:
     def all_ca_pem(self) -> bytes:
         """The CAs that issued certificates of this node: those that are trusted now, and those that were before.
 
-        What is cached stays of use while a CA is replaced; no server is ever believed because of a former one.
+        What is cached stays of use while a CA is replaced; no server is ever trusted because of a previous one.
         """
         return b"".join((self.ca_pem, *(cluster.ca_pem for cluster in self.previous_clusters)))
 
@@ -118,7 +118,7 @@ class Settings:
 def load(path: str, *, hostname: str) -> Settings:
     """Read and parse the configuration file; ``hostname`` names the node when the file does not.
 
-    It may name a command and a server, so one that others can write is not obeyed.
+    It may name a command and a server, so one that others can write is refused.
     """
     try:
         with open(path, "rb") as file:
@@ -143,7 +143,7 @@ def _check_writers(path: str, found: os.stat_result) -> None:
 
 
 def invalid(message: str) -> AgentError:
-    """Say that the configuration is wrong."""
+    """Report that the configuration is wrong."""
     remedy = "correct it, or write it anew with kubelet-authenticator join (--set NAME=VALUE for what a provider needs)"
     return AgentError(AgentReason.CONFIGURATION_INVALID, message, remedy=remedy, kind=FailureKind.USAGE)
 

@@ -1,4 +1,4 @@
-"""An attestor and what it is made of: whoever asks for something that only some attestors know asks these in order."""
+"""An attestor and its parts: what only some attestors know is asked of these in order."""
 
 from __future__ import annotations
 

@@ -36,14 +36,14 @@ RETRY: Final = Backoff(first=0.25, longest=5.0)
 _FORBIDDEN_FOR: Final = 5
 """Attempts: some seven seconds, in which the controller of a new cluster lets bootstrap tokens file requests."""
 _SHOWN: Final = 300
-"""Characters of the cluster's words that are repeated."""
+"""Characters of the cluster's messages that are repeated."""
 
 _SAME_KEY: Final = frozenset(
     {
         Reason.CHALLENGE_EXPIRED,
         Reason.CHALLENGE_UNKNOWN,
         Reason.FIRST_REQUEST_MISSING,
-        Reason.FIRST_REQUEST_MISMATCH,  # a certificate filed the first and ended, a token filed the second
+        Reason.FIRST_REQUEST_MISMATCH,  # a certificate sent the first and expired, a token sent the second
         Reason.PLATFORM_PROOF_EXPIRED,  # the request waited longer for its Machine or the platform than a proof lasts
     }
 )

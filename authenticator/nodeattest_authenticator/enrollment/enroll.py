@@ -2,7 +2,7 @@
 
 A library call without files, processes or environment: client, attestor, store, time and randomness are arguments.
 Promises: the returned credential passed every check of ``certificate``; a TPM join is four requests (create, watch,
-create, watch); a challenge is only answered when it stands on the very object that this node filed, else the node
+create, watch); a challenge is only answered when it is on the very object that this node created, else the node
 would decrypt for others; an interrupted call is resumed where it stopped, with the same key and the same bytes; a
 version of the evidence that the controller refuses is followed by one that both know (``evidence_version``).
 Leaves to others: the allowed transitions (``state_machine``), storing the credential, then discarding the pending
@@ -81,7 +81,7 @@ _SERVING_USAGES: Final = ("digital signature", "server auth")
 """For ECDSA keys, the only ones made here; RSA would add key encipherment (kubernetes
 pkg/apis/certificates/helpers.go)."""
 _MAX_ATTEMPTS: Final = 5
-"""First requests of one call, besides those that are refused for their version."""
+"""First requests of one call, in addition to those that are refused for their version."""
 _RESUMABLE: Final = frozenset(set(AgentReason) - {AgentReason.CERTIFICATE_REFUSED, AgentReason.REQUEST_REFUSED})
 """Failures after which the same request may still get its certificate (clock off: this very one will do later)."""
 
@@ -98,7 +98,7 @@ class CertificateSpec:
     expiration_seconds: int | None = None
     renewable: bool = True
     minimum_version: int = 1
-    """Of the evidence; nothing below it is filed."""
+    """Of the evidence; nothing below it is sent."""
     names: SubjectNames | None = None
     """None: a client certificate; else a serving certificate for these names, by the signer for such."""
 
@@ -230,8 +230,7 @@ class _Enrollment:
     def _wait_for_first(self, csr: Csr) -> Event:
         """Wait for the first request's certificate or challenge; answers the challenge with evidence.
 
-        A challenge that is not ours to answer may have been overwritten by somebody; the controller writes its own
-        again.
+        A challenge that is not ours to answer may have been overwritten; the controller writes its own again.
         """
         tried: set[str] = set()
         two_step = attestor_for_version(self._attestor, self._pending.version).two_step
@@ -356,7 +355,7 @@ def _load_key(key_pem: bytes) -> PrivateKey:
 
 
 def _is_coherent(pending: PendingRequest) -> bool:
-    """Tell whether key and request belong together: the file may have been edited."""
+    """Return whether key and request belong together: the file may have been edited."""
     try:
         return load_der_x509_csr(pending.csr_der).public_key() == _load_key(pending.key_pem).public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm):

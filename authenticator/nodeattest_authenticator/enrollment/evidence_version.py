@@ -1,6 +1,6 @@
 """Which version of the evidence this node sends: the newest that both sides know, and never one below its minimum.
 
-Promises: nothing is filed below the minimum or twice in a version that was refused, whatever the annotation says: the
+Promises: nothing is sent below the minimum or twice in a version that was refused, whatever the annotation says: the
 API server's ruler can write it. A version that was agreed on is remembered, so that the next renewal need not be
 refused first, but not for ever.
 Leaves to others: filing, and telling a refusal for its version from others (``filing``); which versions are still sound
@@ -60,7 +60,7 @@ class AgreedVersionStore(Protocol):
 
 
 def supported_versions(attestor: Attestor, minimum: int) -> SupportedVersions:
-    """Tell what may be sent; raises ``AgentError`` when the minimum leaves nothing."""
+    """Return what may be sent; raises ``AgentError`` when the minimum leaves nothing."""
     made = _made(attestor)
     allowed = tuple(version for version in made if version >= minimum)
     if not allowed:
@@ -96,7 +96,7 @@ def next_version(offer: SupportedVersions, refused: Collection[int], published: 
 def version_to_remember(
     offer: SupportedVersions, before: AgreedVersion | None, version: int, *, refused: bool, now: float
 ) -> AgreedVersion | None:
-    """Tell what to remember after a certificate was issued; None for the newest version, which needs no memory."""
+    """Return what to remember after a certificate was issued; None for the newest version, which needs no memory."""
     newest = offer.versions[0]
     if version == newest:
         return None

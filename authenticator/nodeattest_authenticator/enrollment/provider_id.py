@@ -25,7 +25,7 @@ class KnowsProviderId(Protocol):
     """An attestor that knows the machine's provider ID, mostly from a cloud's metadata service."""
 
     def provider_id(self) -> str:
-        """Tell it; raises Unavailable, or Denied for an answer that makes no sense."""
+        """Return it; raises Unavailable, or Denied for an answer that makes no sense."""
         ...
 
 
@@ -44,7 +44,7 @@ def _text(source: ProviderIdSource, attestor: Attestor) -> str:
         return _from_file(source.file)
     if source.command is not None:
         return _from_command(source.command)
-    knowing = next((half for half in parts_of(attestor) if isinstance(half, KnowsProviderId)), None)
+    knowing = next((part for part in parts_of(attestor) if isinstance(part, KnowsProviderId)), None)
     if knowing is None:
         raise _unknown(
             f"provider {attestor.provider} does not know it and providerID is not configured", FailureKind.USAGE
@@ -53,7 +53,7 @@ def _text(source: ProviderIdSource, attestor: Attestor) -> str:
 
 
 def _from_provider(attestor: KnowsProviderId) -> str:
-    """Ask the provider, which knows best what to do when it cannot tell."""
+    """Ask the provider; its remedy is the best where it does not know."""
     try:
         return attestor.provider_id()
     except Unavailable as unavailable:

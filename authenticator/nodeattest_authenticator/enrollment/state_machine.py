@@ -46,9 +46,9 @@ class State(StrEnum):
     KEY_MADE = "key made"
     """Key and PKCS#10 request exist; no evidence yet."""
     FIRST_REQUEST = "first request"
-    """The first request is, or is about to be, filed."""
+    """The first request is, or is about to be, created."""
     SECOND_REQUEST = "second request"
-    """The second request, which answers the challenge, is, or is about to be, filed."""
+    """The second request, which answers the challenge, is, or is about to be, created."""
     CERTIFIED = "certified"
     """Final: there is a certificate."""
     DENIED = "denied"
@@ -76,7 +76,7 @@ class SecondRequestMade:
 
 @dataclass(frozen=True, slots=True)
 class RequestRenamed:
-    """The request was filed under another name, because its own was taken by a foreign object."""
+    """The request was created under another name, because a foreign object has its own."""
 
     request: SubmittedCsr
 
@@ -108,7 +108,7 @@ class VersionRefused:
 
     error: AgentError
     understood: str | None
-    """The annotation that says which versions it knows, as it stands there."""
+    """The annotation that says which versions it knows, as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ _FILED: Final[Mapping[type[Event], State]] = {
     Denied: State.DENIED,
     Interrupted: State.INTERRUPTED,
 }
-"""What may happen to a request that was filed."""
+"""What may happen to a request that was created."""
 
 TRANSITIONS: Final[Mapping[State, Mapping[type[Event], State]]] = MappingProxyType(
     {

@@ -1,4 +1,4 @@
-"""Renewal beside the running client: a detached process gets the new certificate while the old one is handed out.
+"""Background renewal: a detached process gets the new certificate while the old one is handed out.
 
 client-go holds a lock that stalls every request of kubelet while the plugin runs, so the plugin does not wait. The
 detached process holds none of the caller's pipes (client-go reads until they are closed), works under the lock, and
@@ -51,7 +51,7 @@ def spawn(context: AgentContext, credential: Credential) -> float:
 
 
 def run(context: AgentContext, *, guard: Callable[[int], None] = _unguarded) -> None:
-    """Renew the credential if that is still wanted and nobody else is at it; failures are told and remembered.
+    """Renew the credential if it is still due and no other process does; failures are logged and remembered.
 
     ``guard`` starts what ends this process if it hangs for so many seconds.
     """

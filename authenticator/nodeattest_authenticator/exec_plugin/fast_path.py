@@ -40,7 +40,7 @@ def run(argv: list[str]) -> int | None:
 
 
 def credential_arguments(argv: list[str]) -> tuple[str, str] | None:
-    """Tell (cache directory, configuration file) of a plain ``credential`` call; None for everything else."""
+    """Return (cache directory, configuration file) of a plain ``credential`` call; None for everything else."""
     arguments = argv[1:]
     if arguments and arguments[0] == "credential":
         arguments = arguments[1:]

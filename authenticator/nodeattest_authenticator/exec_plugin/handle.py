@@ -38,7 +38,7 @@ def _first(context: AgentContext, info: bytes, api_version: str) -> bytes:
     deadline = Deadline.after(context.clock, context.settings.timeout_seconds)
     context.raise_while_backing_off()
     with exclusive(context.storage, deadline):
-        # Whoever held the lock before may have finished the work.
+        # The process that held the lock before may have finished the work.
         ready = _ready(context, info)
         if ready is not None:
             return ready

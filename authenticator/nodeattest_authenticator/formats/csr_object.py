@@ -27,7 +27,7 @@ _REFUSING = ("Denied", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Why a request was refused, in the controller's words."""
+    """Why the controller refused a request."""
 
     reason: str
     message: str

@@ -44,7 +44,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where a cluster is, or was, and the CAs that vouch for it."""
+    """Where a cluster is, or was, and the CAs of its certificates."""
 
     endpoint: Endpoint
     tls_server_name: str | None = None

@@ -1,6 +1,6 @@
-"""What client-go tells the plugin in ``KUBERNETES_EXEC_INFO``, and the answer it expects.
+"""ExecCredential: what client-go passes in ``KUBERNETES_EXEC_INFO``, and the answer that it expects.
 
-Promises: an answer is only made for a call that speaks a version we speak and, where it names the cluster, names ours:
+Promises: an answer is only made for a call in a supported version and, where it names the cluster, names ours:
 a credential of one cluster is never handed to a client of another. Leaves the credential to others.
 Source: client.authentication.k8s.io v1 and v1beta1; client-go plugin/pkg/client/auth/exec.
 """

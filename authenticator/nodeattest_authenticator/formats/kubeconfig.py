@@ -51,7 +51,7 @@ def with_cluster(data: bytes, cluster: Cluster) -> bytes | None:
 
 
 def is_ours(data: bytes) -> bool:
-    """Tell whether a kubeconfig was written by ``render``, so that it may be replaced."""
+    """Return whether a kubeconfig was written by ``render``, so that it may be replaced."""
     try:
         return parse_object(data).get("current-context") == _NAME
     except FieldsError:

@@ -28,7 +28,7 @@ _ANY_PORT: Final = 9
 
 
 def wanted_names(settings: Settings) -> SubjectNames:
-    """Tell the names that the certificate should have now; raises ``AgentError`` while an address cannot be told."""
+    """Return the names that the certificate should have now; raises ``AgentError`` while an address is not known."""
     dns = settings.serving.dns_names if settings.serving else None
     addresses = settings.serving.ip_addresses if settings.serving else None
     if addresses is None:
@@ -37,7 +37,7 @@ def wanted_names(settings: Settings) -> SubjectNames:
 
 
 def local_addresses(endpoint: Endpoint) -> tuple[str, ...]:
-    """Tell this machine's address towards the API server, of each family; the default route's where that is itself.
+    """Return this machine's address towards the API server, of each family; the default route's where that is itself.
 
     A proxy or the server on this very machine is reached by the loopback, whose address no certificate is for.
     """
@@ -57,7 +57,7 @@ def local_addresses(endpoint: Endpoint) -> tuple[str, ...]:
 
 
 def _source(family: socket.AddressFamily | int, host: str, port: int) -> str | None:
-    """Tell the address from which this machine would speak; None for none that others could reach."""
+    """Return the address from which this machine would connect; None for one that others cannot reach."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((host, port))
@@ -72,7 +72,7 @@ def _source(family: socket.AddressFamily | int, host: str, port: int) -> str | N
 def _unknown(message: str) -> AgentError:
     return AgentError(
         AgentReason.ADDRESS_UNKNOWN,
-        f"this machine's address cannot be told: {message}",
+        f"this machine's address is not known: {message}",
         remedy="name the addresses: join --serving-ip-address, or serving.ipAddresses in the configuration",
         kind=FailureKind.TEMPORARY,
     )

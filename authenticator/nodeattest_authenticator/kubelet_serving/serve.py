@@ -96,7 +96,7 @@ def stored(context: AgentContext, file: ServingFile) -> ServingCertificate | Non
 
 
 def file_of(context: AgentContext) -> str:
-    """Tell where the certificate is kept."""
+    """Return where the certificate is kept."""
     configured = context.settings.serving.file if context.settings.serving else None
     return configured or f"{context.storage.path}/{FILE_NAME}"
 

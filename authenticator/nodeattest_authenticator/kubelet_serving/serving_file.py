@@ -1,8 +1,8 @@
-"""The one file that kubelet reads: certificate chain and key in PEM, below a line that tells when to renew.
+"""The one file that kubelet reads: certificate chain and key in PEM, below a line with the renewal moment.
 
 It is laid out as the client's credential file is (``cache``), so one rename replaces certificate, key and renewal
 moment together; readers of PEM skip the line (RFC 7468 §2), kubelet among them. Promises: the file is 0600, whole
-whenever it is read, and survives a power cut; nothing is read or replaced that somebody else put there: a symbolic
+whenever it is read, and survives a power cut; nothing is read or replaced that another program put there: a symbolic
 link, another user's file, one that is no file of ours, or anything in a directory that others may write.
 """
 
@@ -65,7 +65,7 @@ class ServingFile:
             raise ValueError(str(error)) from None
 
     def _is_ours(self) -> bool:
-        """Tell whether it begins as our files do; an empty one is what a power cut may leave of one."""
+        """Return whether it begins as our files do; an empty one is what a power cut may leave of one."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(self._name, flags, dir_fd=self._directory)
         try:

@@ -2,8 +2,8 @@
 
 Each attempt is a process of its own (the one-shot command), so that a TPM library that hangs or leaks ends with it, and
 a new version of the package is used as soon as it is installed; this one only waits, and holds no library. Promises: it
-ends when it is told to and never by itself; it looks every minute whether configuration, names or file changed, and
-does not hurry otherwise: next is the renewal moment, or the moment until which a failure is remembered. What changes
+ends by a signal and never by itself; it looks every minute whether configuration, names or file changed, and
+otherwise waits: next is the renewal moment, or the moment until which a failure is remembered. What changes
 again and again, an address that comes and goes for one, is followed ever slower.
 """
 
@@ -42,7 +42,7 @@ class State:
     """What an attempt depends on, and what is known of the next one."""
 
     wanted: tuple[bytes, str]
-    """Identity of the configuration, and the names; why not, where these cannot be told."""
+    """Fingerprint of the configuration, and the names; the reason, where these are not known."""
     renew_at: int
     """The stored certificate's renewal moment; 0: there is none."""
     paused_until: int
@@ -140,7 +140,7 @@ def _renewal(path: str) -> int:
 
 
 def _next(state: State, failed: int, clock: Clock, random: Callable[[], float]) -> float:
-    """Tell when to try again: at the renewal moment, or when the pause after a failure is over."""
+    """Return when to try again: at the renewal moment, or when the pause after a failure is over."""
     now = clock.now()
     if failed == 0:
         return max(float(state.renew_at), now + _RETRY.first)

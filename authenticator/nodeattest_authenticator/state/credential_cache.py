@@ -1,6 +1,6 @@
-"""The credential on disk: one file, replaced atomically, laid out so that the warm path needs no parser.
+"""The credential on disk: one file, replaced atomically, laid out so that the fast path needs no parser.
 
-Layout: see ``warm``. The PEM record at the end holds the certificate (chain, leaf first) and its key, so that
+Layout: see ``credential_format``. The PEM record at the end holds the certificate (chain, leaf first) and its key:
 ``openssl x509 -in credential`` reads it. Promises: what ``load`` returns was written whole by us and is private; leaves
 to ``certificate`` whether it fits key, node and cluster.
 """
@@ -38,7 +38,7 @@ class Credential:
         return is_time_valid(self.not_before, self.not_after, now)
 
     def answer(self, api_version: str, *, expires_at: float | None = None) -> bytes:
-        """Write the ExecCredential; client-go keeps it until the renewal moment unless told otherwise."""
+        """Write the ExecCredential; client-go keeps it until the renewal moment unless another moment is given."""
         return exec_credential.render(
             api_version,
             expires_at=self.renew_at if expires_at is None else expires_at,
@@ -61,7 +61,7 @@ class CacheEntry:
         return replace(self, responses=(*others, (info, self.credential.answer(api_version))))
 
     def has_response(self, info: bytes) -> bool:
-        """Whether the warm path can serve this exec info."""
+        """Whether the fast path can serve this exec info."""
         return any(pair[0] == info for pair in self.responses)
 
 

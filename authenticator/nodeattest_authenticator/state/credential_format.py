@@ -50,7 +50,7 @@ def parse_header(data: bytes) -> tuple[tuple[int, int, int], bytes, list[tuple[i
 
 
 def is_time_valid(not_before: int, not_after: int, now: float) -> bool:
-    """Tell whether a certificate is valid now by its times (seconds since the epoch), the clock skew tolerated."""
+    """Return whether a certificate is valid now by its times (seconds since the epoch), the clock skew tolerated."""
     return not_before - MAX_CLOCK_SKEW <= now < not_after
 
 

@@ -1,7 +1,7 @@
 """The last failure, remembered on disk, so that neither kubelet nor the API server sees a storm of attempts.
 
 client-go has no failure cache: without a certificate it runs the plugin for each request. Promises: until the moment
-written here no attempt is made and the same reason is told again; the pause grows with each failure and carries jitter,
+written here no attempt is made and the same reason is repeated; the pause grows with each failure and carries jitter,
 so that a thousand nodes refused together do not come back together. A changed configuration file ends the pause.
 """
 
@@ -100,7 +100,7 @@ def remember(
         text=_one_line(str(failure)),
     )
     head = b"%b %d %b %d" % (FAILURE_MAGIC, remembered.until, config_fingerprint, remembered.count)
-    # The second line is what the warm path repeats.
+    # The second line is what the fast path repeats.
     again = f"kubelet-authenticator: still refused: {_one_line(f'{failure.reason}: {failure.remedy}')}"
     text = f"{again}\n{remembered.reason}\n{remembered.text}"
     storage.write(name, head + b"\n" + text.encode(), durable=False)

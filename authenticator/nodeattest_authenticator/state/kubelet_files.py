@@ -1,7 +1,7 @@
 """Files that kubelet reads and join writes: the cluster's CAs, and kubelet's configuration.
 
 Promises: each appears whole; a file that the agent did not write is left alone unless its replacement was asked for. A
-first line, which is a comment for every reader of PEM and YAML, tells those that are ours.
+first line, which is a comment for every reader of PEM and YAML, marks those that are ours.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _write(path: str, data: bytes, mode: int) -> bool:
 
 
 def cannot_write(path: str, error: OSError) -> AgentError:
-    """Say that a file cannot be written."""
+    """Report that a file cannot be written."""
     return AgentError(
         AgentReason.CONFIGURATION_INVALID,
         f"{path} cannot be written: {error.strerror}",

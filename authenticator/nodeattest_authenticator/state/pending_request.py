@@ -28,12 +28,12 @@ __all__ = [
 
 PENDING_REQUEST_FILE: Final = "draft"
 FIRST_VERSION: Final = 1
-"""The only version that agents knew whose drafts name none."""
+"""The version of a pending request that names none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubmittedCsr:
-    """One request as it is, or is about to be, filed."""
+    """One request as it is, or is about to be, created."""
 
     name: str
     request: bytes = field(repr=False)
@@ -42,10 +42,10 @@ class SubmittedCsr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRequest:
-    """A key, its PKCS#10 request, and what was filed with it."""
+    """A key, its PKCS#10 request, and the requests made of it."""
 
     purpose: str
-    """What the draft is for (node, provider ID, signer, cluster pin): another purpose needs another draft."""
+    """What it is for (node, provider ID, signer, cluster pin): another purpose needs another request."""
     key_pem: bytes = field(repr=False)
     csr_der: bytes = field(repr=False)
     version: int = FIRST_VERSION
@@ -55,13 +55,13 @@ class PendingRequest:
 
 
 class PendingRequestStore(Protocol):
-    """Where the draft is kept."""
+    """Where the pending request is kept."""
 
     def load(self) -> PendingRequest | None:
-        """Return the draft, None when there is none worth going on with."""
+        """Return it; None when there is none that can be resumed."""
         ...
 
-    def save(self, draft: PendingRequest) -> None:
+    def save(self, pending: PendingRequest) -> None:
         """Keep it; what cannot be kept is not an error."""
         ...
 
@@ -71,7 +71,7 @@ class PendingRequestStore(Protocol):
 
 
 class PendingRequestFile:
-    """The draft in the cache directory. Hold the lock."""
+    """The pending request in the cache directory. Hold the lock."""
 
     def __init__(
         self, storage: Storage, *, used_key_pem: bytes | None = None, name: str = PENDING_REQUEST_FILE
@@ -79,21 +79,21 @@ class PendingRequestFile:
         self._storage = storage
         self._name = name
         self._used = used_key_pem
-        """The key of the stored credential: its draft is finished, whatever a crash left behind."""
+        """The key of the stored credential: its request is finished, whatever a crash left behind."""
 
     def load(self) -> PendingRequest | None:
-        """Return the draft, None when there is none worth going on with."""
+        """Return it; None when there is none that can be resumed."""
         try:
             data = self._storage.read(self._name)
-            draft = _parse(data) if data is not None else None
+            pending = _parse(data) if data is not None else None
         except (UnsafeFileError, FieldsError):
             return None
-        return None if draft is None or draft.key_pem == self._used else draft
+        return None if pending is None or pending.key_pem == self._used else pending
 
-    def save(self, draft: PendingRequest) -> None:
+    def save(self, pending: PendingRequest) -> None:
         """Keep it; a full disk costs the ability to go on after a crash, not the certificate."""
         try:
-            self._storage.write(self._name, _render(draft), durable=False)
+            self._storage.write(self._name, _render(pending), durable=False)
         except OSError:
             return
 
@@ -102,16 +102,16 @@ class PendingRequestFile:
         self._storage.remove(self._name)
 
 
-def _render(draft: PendingRequest) -> bytes:
+def _render(pending: PendingRequest) -> bytes:
     document: JsonObject = {
-        "purpose": draft.purpose,
-        "key": draft.key_pem.decode("ascii"),
-        "csr": _text(draft.csr_der),
-        "version": draft.version,
+        "purpose": pending.purpose,
+        "key": pending.key_pem.decode("ascii"),
+        "csr": _text(pending.csr_der),
+        "version": pending.version,
     }
-    for name, filed in (("first", draft.first), ("second", draft.second)):
-        if filed is not None:
-            document[name] = {"name": filed.name, "request": _text(filed.request)}
+    for name, request in (("first", pending.first), ("second", pending.second)):
+        if request is not None:
+            document[name] = {"name": request.name, "request": _text(request.request)}
     return json.dumps(document).encode()
 
 
@@ -120,7 +120,7 @@ def _parse(data: bytes) -> PendingRequest:
     key = fields.required("key")
     if not key.isascii():
         raise FieldsError("key must be PEM")
-    draft = PendingRequest(
+    pending = PendingRequest(
         purpose=fields.required("purpose"),
         key_pem=key.encode(),
         csr_der=fields.required_octets("csr"),
@@ -129,7 +129,7 @@ def _parse(data: bytes) -> PendingRequest:
         second=_filed(fields.object("second")),
     )
     fields.end()
-    return draft
+    return pending
 
 
 def _filed(fields: Fields | None) -> SubmittedCsr | None:

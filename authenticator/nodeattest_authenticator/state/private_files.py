@@ -13,7 +13,7 @@ _TYPE_MASK, _DIRECTORY, _REGULAR = 0o170000, 0o040000, 0o100000  # <sys/stat.h>;
 
 
 class UnsafeFileError(Exception):
-    """A directory or file that somebody else may have written or read; the message says what is wrong with it."""
+    """A directory or file that others may have written or read; the message says what is wrong with it."""
 
 
 def open_directory(path: str) -> int:

@@ -75,7 +75,7 @@ class Storage:
 
 
 def write_atomically(name: str, data: bytes, *, mode: int, durable: bool = True, directory: int | None = None) -> None:
-    """Write beside, then rename over; ``name`` is relative to ``directory`` when that is given."""
+    """Write a temporary file, then rename it; ``name`` is relative to ``directory`` when that is given."""
     temporary = f"{name}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)

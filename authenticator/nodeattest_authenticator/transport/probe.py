@@ -14,7 +14,7 @@ from nodeattest_discovery.node.clock import Deadline
 
 __all__ = ["probe", "select_server"]
 
-_PATIENCE: Final = 3.0
+_SECONDS: Final = 3.0
 """Seconds for one server; all together get half of the time that is left."""
 
 
@@ -27,8 +27,8 @@ def select_server(settings: Settings, deadline: Deadline, log: Callable[[str], N
     cluster = settings.cluster
     half = Deadline.after(deadline.clock, deadline.left / 2)
     for endpoint in endpoints:
-        patience = Deadline.after(deadline.clock, min(_PATIENCE, half.left))
-        fault = "there is no time left" if half.passed else probe(replace(cluster, endpoint=endpoint), patience)
+        limit = Deadline.after(deadline.clock, min(_SECONDS, half.left))
+        fault = "there is no time left" if half.passed else probe(replace(cluster, endpoint=endpoint), limit)
         if fault is None:
             return replace(settings, endpoint=endpoint)
         log(f"{endpoint.url} is not asked: {fault}")

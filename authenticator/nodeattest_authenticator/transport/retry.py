@@ -11,7 +11,7 @@ from nodeattest_discovery.node.clock import Deadline
 __all__ = ["FIRST_BOOT", "retry_until"]
 
 FIRST_BOOT: Final = 1200
-"""Seconds: longer than clouds take, and near the end of a token that nobody renews (15 minutes)."""
+"""Seconds: longer than clouds take, and near the end of a token that is not renewed (15 minutes)."""
 _PAUSE: Final = 10.0
 """Seconds between two attempts, at least; as many again by random, so that a pool's machines do not ask together."""
 T = TypeVar("T")

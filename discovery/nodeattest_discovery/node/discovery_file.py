@@ -116,13 +116,13 @@ def parse(text: str, *, local: bool, allow_credentials: bool) -> DiscoveryFile:
 
 
 def malformed(expected: str, got: str) -> Denied:
-    """Say that the file is no such kubeconfig."""
+    """Report that the file is no such kubeconfig."""
     remedy = "make one: nodeattest cluster-info show -o kubeconfig"
     return Denied(Reason.CLUSTER_INFO_MALFORMED, expected=expected, got=got, remedy=remedy)
 
 
 def not_allowed(expected: str, got: str, remedy: str) -> Denied:
-    """Say that the file holds what it must not."""
+    """Report that the file holds what it must not."""
     return Denied(Reason.DISCOVERY_FILE_NOT_ALLOWED, expected=expected, got=got, remedy=remedy)
 
 

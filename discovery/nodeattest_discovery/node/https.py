@@ -295,7 +295,7 @@ class _Reader(io.RawIOBase):
         self._connection = connection
 
     def readable(self) -> bool:
-        """Say that one can read here."""
+        """Report that one can read here."""
         return True
 
     def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride] - BufferedReader hands in a memoryview; Buffer is Python 3.12's
