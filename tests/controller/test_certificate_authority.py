@@ -194,7 +194,7 @@ def test_what_is_wrong_with_the_secret_is_said_and_waited_for() -> None:
         (secret(ca(key), key=other), "belongs to none"),
         (secret(ca(odd), key=odd), "neither RSA nor ECDSA"),
         ({"data": {"tls.crt": "AAAA", "tls.key": "AAAA"}}, "not a PEM"),
-        ({"data": {"tls.crt": "%", "tls.key": "AAAA"}}, "not a PEM"),
+        ({"data": {"tls.crt": "%%%", "tls.key": "AAAA"}}, "not a PEM"),
     ]
     for found, said in broken:
         with pytest.raises(Unavailable, match=said) as refused:

@@ -97,7 +97,7 @@ CLUSTER_FAULTS: list[tuple[JsonObject, str]] = [
     ({"server": "https://h/#f"}, "server"),
     ({"server": "https://h/\r\nX: y"}, "server"),
     ({"server": "https://hü"}, "server"),
-    ({"certificate-authority-data": "%"}, "base64"),
+    ({"certificate-authority-data": "%%%"}, "base64"),
     ({"certificate-authority-data": b64(b"no PEM")}, "CERTIFICATE"),
     ({"certificate-authority-data": b64(b"  ")}, "CERTIFICATE"),
     ({"certificate-authority-data": b64(b"\x30\x82")}, "CERTIFICATE"),
