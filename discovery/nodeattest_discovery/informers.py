@@ -1,8 +1,8 @@
-"""Watching what discovery is made of in a cluster: its bootstrap tokens, and cluster-info.
+"""Informers of bootstrap tokens and of cluster-info.
 
-Promises: of Secrets only bootstrap tokens are asked for, of ConfigMaps only cluster-info, so that the rights that a
-watcher needs end there, too (``manifests/workload-discovery``, ``manifests/discovery-front``).
-Leaves to others: how much of it may be kept, what it means (``secret``, ``clusterinfo``).
+Promises: field selectors limit the watch to bootstrap tokens and cluster-info, so that a watcher needs no further
+permissions (``manifests/workload-discovery``, ``manifests/discovery-front``).
+Leaves to others: limits of memory, the meaning of the objects (``secret``, ``clusterinfo``).
 Source: Kubernetes API concepts, "Field selectors".
 """
 

@@ -38,7 +38,7 @@ async def test_tokens_are_known_and_what_was_read_last_is_good_for_a_bounded_tim
             assert known["metadata"].keys() <= {"name", "namespace", "uid", "resourceVersion"}  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue, reportUnknownMemberType] - an object of the API
             assert view.token("opaque") is None
             passed[0] = 301.0
-            assert view.unready_reason() == "the API server has told nothing of tokens for more than 300 s"
+            assert view.unready_reason() == "no contact to the API server about tokens for more than 300 s"
         finally:
             task.cancel()
             await asyncio.wait([task])

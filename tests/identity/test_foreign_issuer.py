@@ -113,7 +113,7 @@ async def test_its_id_token_is_verified_and_an_expired_one_is_not(provider: Prov
 
 async def test_its_rotation_is_followed_and_a_key_that_it_takes_back_is_gone(provider: Provider) -> None:
     provider.sign_with(FIRST)
-    at_once = CacheTimes(pause=0, shortest=0, unsaid=0)
+    at_once = CacheTimes(min_interval=0, min_age=0, default_age=0)
     party, old = provider.party(times=at_once), provider.ask(token=True)
     assert (await party.verify(old)).algorithm == "RS256"
     provider.sign_with(SECOND, FIRST)

@@ -24,7 +24,7 @@ from nodeattest_identity.tokens.oidc_http import max_age
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 OLD, NEW = elliptic().verifying, rsa_key().verifying
-TIMES = CacheTimes(patience=0.05)
+TIMES = CacheTimes(refresh_wait=0.05)
 AWAY = Unavailable(Reason.ISSUER_UNAVAILABLE, "away", remedy="wait")
 ODD = Denied(Reason.ISSUER_DOCUMENT_REFUSED, expected="a key set", got="none", remedy="publish")
 
@@ -75,7 +75,7 @@ async def test_an_unknown_kid_is_asked_for_once_in_ten_seconds_whatever_tokens_n
     for number in range(100):
         assert await ring.keys_for(f"made up {number}") == (OLD,)
     assert issuer.fetches == 1
-    issuer.now += TIMES.pause
+    issuer.now += TIMES.min_interval
     issuer.keys = (OLD, NEW)
     assert await ring.keys_for(NEW.kid) == (OLD, NEW)
     assert issuer.fetches == 2
@@ -113,7 +113,7 @@ async def test_the_last_good_keys_count_for_a_day_while_the_issuer_is_away_or_ta
     ring = issuer.ring()
     await ring.keys_for(OLD.kid)
     issuer.error = error
-    issuer.now += TIMES.last_good - 1
+    issuer.now += TIMES.max_stale - 1
     assert await ring.keys_for(OLD.kid) == (OLD,)
     assert ring.last_error is error
     issuer.now += 1
@@ -121,7 +121,7 @@ async def test_the_last_good_keys_count_for_a_day_while_the_issuer_is_away_or_ta
     with pytest.raises(type(error)):
         await ring.keys_for(OLD.kid)
     issuer.error = None
-    issuer.now += TIMES.pause
+    issuer.now += TIMES.min_interval
     assert await ring.keys_for(OLD.kid) == (OLD,)
     assert ring.last_error is None
 

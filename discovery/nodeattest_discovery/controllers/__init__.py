@@ -1,1 +1,1 @@
-"""The controller half: the bootstrap signer and the token cleaner of a workload cluster."""
+"""The bootstrap token controllers of a workload cluster: bootstrap-signer and token-cleaner."""

@@ -1,6 +1,6 @@
-"""What the controllers of a cluster's tokens stand on: clock and chance, whom they tell, what they watch.
+"""Dependencies of the bootstrap token controllers: clocks, timers, the observer, informers.
 
-Promises: of a token only what decides about it is kept in memory. Leaves to ``watched`` what is asked for.
+Of a token only the fields that are used stay in memory. What is watched stands in ``informers``.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ __all__ = [
 ]
 
 RECHECK: Final = 60.0
-"""Seconds at most from the moment when the clock says that a token has expired, however the clock got there."""
+"""Maximum seconds until an expiry is checked again, as the clock may jump."""
 _RETRY: Final = BackoffPolicy(initial=0.25, cap=30.0, jitter=0.25)
-"""A join may wait for the signature, so a server that is well again is asked soon."""
+"""Short, because a join may wait for the signature."""
 _MAX_TOKENS: Final = 16 << 20
 """Bytes of tokens kept of one cluster: some ten thousand."""
 _MAX_INFO: Final = 256 << 20
 """Bytes; a ConfigMap of a megabyte must be within a 64th of it (``Reflector``)."""
 _MAX_INFO_OBJECTS: Final = 4
-"""The selector names one object; a server that sends more is not believed."""
+"""The selector names one object; more are refused."""
 _KEPT_DATA: Final = ("token-id", "token-secret", "expiration", "usage-bootstrap-signing")
 
 
@@ -53,7 +53,7 @@ class TokenController(StrEnum):
 
 
 class Observer(Protocol):
-    """Hears what the controllers did; every method returns at once."""
+    """Receives what the controllers did; methods do not block."""
 
     def signed(self, tokens: int, seconds: float) -> None:
         """Cluster-info now has the signatures of so many tokens, so many seconds after the change that asked for it."""
@@ -70,17 +70,17 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerDeps:
-    """Clocks, timers and chance."""
+    """Clocks, timers and randomness."""
 
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    """What time it is: it decides who has expired, and may jump."""
+    """Wall clock: decides what has expired, and may jump."""
     clock: Callable[[], float] = time.monotonic
-    """Seconds that never jump."""
+    """Monotonic seconds."""
     timer: Timer = loop_timer
     random: Callable[[], float] = random_module.random
 
     def queue(self) -> WorkQueue[str]:
-        """Make a queue of keys that are retried."""
+        """Make a queue with retries."""
         return WorkQueue(backoff=_RETRY, clock=self.clock, random=self.random, timer=self.timer)
 
 
@@ -95,10 +95,10 @@ def cluster_info_informer(client: ApiClient, on_change: ChangeFunction) -> Refle
 
 
 def seconds_until(moment: datetime, now: datetime) -> float:
-    """Say when to look at a moment in the future again: no later than ``RECHECK``, for clocks jump."""
+    """Return the seconds until a time, at most ``RECHECK``: clocks jump."""
     return min(max((moment - now).total_seconds(), 0.0), RECHECK)
 
 
 def slim_token(item: JsonObject) -> JsonObject:
-    """Return of a token what decides about it."""
+    """Keep the fields of a token that are used."""
     return informers.slim(item, _KEPT_DATA)

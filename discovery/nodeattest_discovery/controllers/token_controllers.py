@@ -1,4 +1,4 @@
-"""The token controllers of one cluster, over one watch of its tokens."""
+"""Both bootstrap token controllers of one cluster, on one informer of its tokens."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The discovery front: questions signed with a token's secret, answers signed with the same (proposal 000)."""
+"""The discovery front: authenticates by bootstrap token and signs its responses with it (proposal 000)."""

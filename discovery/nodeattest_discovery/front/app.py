@@ -1,7 +1,7 @@
-"""A front, put together: the cluster's view, the listeners, and an end in order.
+"""Runs a discovery front: informers, listeners, and an orderly stop.
 
-Promises: whatever was started is stopped when ``run`` ends, however it ends; requests that are being answered then are
-finished. Leaves signals to the caller, who cancels.
+Promises: whatever was started is stopped when ``run`` ends, however it ends; requests in flight are finished. Leaves
+signals to the caller, who cancels.
 """
 
 from __future__ import annotations

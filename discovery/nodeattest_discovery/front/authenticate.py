@@ -1,8 +1,8 @@
-"""Who asks: a bootstrap token of the cluster, proved by a JWT. Pure.
+"""Authenticates a JWT by the bootstrap token that signed it. Pure.
 
-Promises: a bad JWT, an unknown token, a wrong signature, an expired token and one without the usages all take the same
-way through here, with one MAC each, and end in one ``Denied``. Leaves to others: what a proved asker gets, and that
-this is never more than cluster-info.
+Promises: a bad JWT, an unknown token, a wrong signature, an expired token and one without the usages take the same path
+here, with one MAC each, and end in one ``Denied``. Leaves to others: what an authenticated client gets, which is never
+more than cluster-info.
 Source: companion proposal 000, "JWT authentication"; RFC 6750 §2.1 (Bearer).
 """
 
@@ -21,13 +21,13 @@ from nodeattest_providers.errors import Denied, Reason
 __all__ = ["TokenLookup", "authenticate", "bearer_token"]
 
 TokenLookup = Callable[[str], Mapping[str, object] | None]
-"""The id of a token to its Secret."""
+"""Returns the Secret of a token id."""
 
-_NOBODY: Final = BootstrapToken("000000", "0" * 16)
-_NO_SECRET: Final[Mapping[str, object]] = {
-    "metadata": {"name": secret.secret_name(_NOBODY.id)},
+_DUMMY_TOKEN: Final = BootstrapToken("000000", "0" * 16)
+_DUMMY_SECRET: Final[Mapping[str, object]] = {
+    "metadata": {"name": secret.secret_name(_DUMMY_TOKEN.id)},
     "type": secret.SECRET_TYPE,
-    "data": secret.encode(TokenSecret(token=_NOBODY, expires=datetime(9999, 1, 1, tzinfo=UTC))),
+    "data": secret.encode(TokenSecret(token=_DUMMY_TOKEN, expires=datetime(9999, 1, 1, tzinfo=UTC))),
 }
 """What is read where there is no Secret, so that this takes as long: all that a usual token has, expiration and group
 too. ``jwt.verify`` takes no token of this for good, because 000000 is asked for under its own Secret or none."""
@@ -52,13 +52,13 @@ def authenticate(
 ) -> BootstrapToken:
     """Return the token that a JWT was made with; raises ``Denied``.
 
-    1. Its Secret is read, or one of nobody's in its place, and judged: it signs, authenticates, is not being deleted.
-    2. The JWT is its token's, and good now (``jwt.verify``).
-    3. Only now the judgement of 1 counts.
+    1. Check its Secret, or a dummy in its place: it signs, authenticates, is not being deleted.
+    2. The JWT is the token's, and valid now (``jwt.verify``).
+    3. Only now apply the result of 1.
     """
     # 1
     found = lookup(unverified.token_id)
-    read = _NO_SECRET if found is None else found
+    read = _DUMMY_SECRET if found is None else found
     moment = datetime.fromtimestamp(now, UTC)
     stored = secret.stored_token(read)
     signs = secret.signing_token(read, moment) is not None

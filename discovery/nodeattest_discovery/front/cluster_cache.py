@@ -1,8 +1,8 @@
-"""What the front knows of its cluster: cluster-info and the bootstrap tokens, kept by watching.
+"""Cluster-info and the bootstrap tokens of the cluster, kept by informers.
 
-Promises: every look-up is answered from memory, so that asking costs the API server nothing; what was read last stays
-good while the API server is away, for a bounded time, and expirations are judged by our own clock meanwhile.
-Leaves to others: what a Secret is worth (``secret``, ``proof``).
+Promises: every lookup is answered from memory. While the API server is away the last state counts for a bounded time;
+expirations are checked by our own clock meanwhile.
+Leaves to others: what a Secret permits (``secret``, ``authenticate``).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from nodeattest_kube.client import ApiClient, JsonObject
 
 __all__ = ["ClusterCache", "ClusterReader"]
 
-_MOST_TOKENS: Final = 20_000
-_MOST_BYTES: Final = 64 << 20
+_MAX_TOKENS: Final = 20_000
+_MAX_BYTES: Final = 64 << 20
 """Of tokens in memory, and of cluster-info."""
 
 
 class ClusterReader(Protocol):
-    """What answering takes."""
+    """What the services need of a cluster."""
 
     def token(self, token_id: str, /) -> JsonObject | None:
         """Return the Secret of a token."""
@@ -34,26 +34,26 @@ class ClusterReader(Protocol):
         ...
 
     def unready_reason(self) -> str | None:
-        """Tell why nothing can be answered now; None if it can."""
+        """Why no request can be answered now; None if it can."""
         ...
 
 
 class ClusterCache:
-    """One workload cluster, as far as discovery needs it."""
+    """The informers of one workload cluster."""
 
     def __init__(self, client: ApiClient, *, max_stale: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """``max_stale``: seconds without a word of the API server, after which nothing is answered any more."""
+        """``max_stale``: seconds without contact to the API server, after which nothing is answered."""
         self._max_stale = max_stale
         self._clock = clock
         self._tokens = informers.tokens(
             client,
             _ignore,
             transform=informers.slim,
-            max_objects=_MOST_TOKENS,
-            max_bytes=_MOST_BYTES,
+            max_objects=_MAX_TOKENS,
+            max_bytes=_MAX_BYTES,
             clock=clock,
         )
-        self._info = informers.cluster_info(client, _ignore, max_bytes=_MOST_BYTES, clock=clock)
+        self._info = informers.cluster_info(client, _ignore, max_bytes=_MAX_BYTES, clock=clock)
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
@@ -70,14 +70,14 @@ class ClusterCache:
         return self._info.get(f"{clusterinfo.NAMESPACE}/{clusterinfo.NAME}")
 
     def unready_reason(self) -> str | None:
-        """Tell why nothing can be answered now; None if it can."""
+        """Why no request can be answered now; None if it can."""
         for what, reflector in (("tokens", self._tokens), ("cluster-info", self._info)):
             if not reflector.synced:
                 return f"the {what} of the cluster were not read yet"
             if self._clock() - reflector.last_contact > self._max_stale:
-                return f"the API server has told nothing of {what} for more than {self._max_stale:.0f} s"
+                return f"no contact to the API server about {what} for more than {self._max_stale:.0f} s"
         return None
 
 
 def _ignore(_key: str, _item: JsonObject | None) -> None:
-    """Nothing is triggered by a change: whoever asks next is answered by it."""
+    """Do nothing: lookups read the informers."""

@@ -1,4 +1,4 @@
-"""What a front counts."""
+"""Metrics of a discovery front."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._answers = Counter(
             "nodeattest_discovery_requests",
-            "Answers by service and status.",
+            "Responses by service and status.",
             ("service", "code"),
             registry=self._registry,
         )
@@ -26,13 +26,13 @@ class Metrics:
         )
 
     def answered(self, service: str, status: HTTPStatus) -> None:
-        """Count an answer."""
+        """Count a response."""
         self._answers.labels(service, str(status.value)).inc()
 
     def watch_turned_away(self, read: Callable[[], int]) -> None:
-        """Show how many connections were turned away."""
+        """Export the number of connections over a limit."""
         self._turned_away.set_function(read)
 
     def render(self) -> bytes:
-        """Write the exposition."""
+        """Return the exposition."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""How a front is set up: one frozen value, made by whoever starts it."""
+"""Settings of a discovery front: one frozen value that the command builds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from nodeattest_serving.settings import Address, ConnectionLimits, SettingsError
 
 __all__ = ["FrontLimits", "FrontSettings", "WebhookSettings"]
 
-_SHORTEST_STALE: Final = 120.0
+_MIN_STALE: Final = 120.0
 """Seconds; a quiet API server is heard of once a minute (watch bookmarks)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontLimits(ConnectionLimits):
-    """What one client, one token and all together may use."""
+    """Limits of a client, of a token and of all together."""
 
     client_burst: int = 100
     client_rate: float = 10.0
@@ -37,7 +37,7 @@ class WebhookSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontSettings:
-    """All of it."""
+    """All settings."""
 
     address: Address
     certificate: Path
@@ -52,8 +52,8 @@ class FrontSettings:
     limits: FrontLimits = field(default_factory=FrontLimits)
 
     def __post_init__(self) -> None:
-        if self.max_stale < _SHORTEST_STALE:
-            raise SettingsError(f"max-stale: expected at least {_SHORTEST_STALE:.0f} s, got {self.max_stale:g}")
+        if self.max_stale < _MIN_STALE:
+            raise SettingsError(f"max-stale: expected at least {_MIN_STALE:.0f} s, got {self.max_stale:g}")
         if self.webhook is not None and self.webhook.client_ca is None and not self.webhook.address.is_loopback:
             raise SettingsError(
                 f"the webhook: expected a client CA, or an address that only this machine reaches, got "

@@ -1,8 +1,8 @@
-"""TokenReviews: a kube-apiserver's question whose a bearer token is, and our answer. Pure.
+"""Parses and answers TokenReviews of a kube-apiserver. Pure.
 
-Promises: bytes give a ``Review`` or ``Denied``; whoever holds a good JWT is ``nodeattest:discovery:<id>`` in the group
-``nodeattest:discovery``, and never anything of ``system:``. A JWT was shown to a server that nobody had verified, and
-is good for two minutes: it must not be worth what the token itself is worth.
+Promises: bytes give a ``Review`` or ``Denied``. The holder of a valid JWT is ``nodeattest:discovery:<id>`` in the group
+``nodeattest:discovery``, and never anything of ``system:``. A JWT was sent to an unverified server and is valid for two
+minutes: it must not be worth as much as the token itself.
 Source: k8s.io/api authentication/v1 and v1beta1; apiserver plugin/pkg/authenticator/token/webhook.
 """
 

@@ -1,8 +1,8 @@
-"""The TokenReview webhook: lets a stock kube-apiserver know the holder of a JWT, as somebody who may read cluster-info.
+"""The TokenReview webhook: lets a stock kube-apiserver authenticate the holder of a JWT as a reader of cluster-info.
 
-Promises: any answer but "nobody" is for ``nodeattest:discovery:<id>`` (``tokenreview``); the same proof as the front's;
-tokens of others, which a kube-apiserver asks about too, are neither logged nor kept.
-Leaves to others: who may connect (``listener`` with a client CA, or loopback); what the group may do (RBAC).
+Promises: an authenticated holder is always ``nodeattest:discovery:<id>`` (``tokenreview``); the checks are those of the
+front. Other tokens, about which a kube-apiserver asks too, are neither logged nor stored.
+Leaves to others: who may connect (``listener`` with a client CA, or loopback); the group's permissions (RBAC).
 """
 
 from __future__ import annotations

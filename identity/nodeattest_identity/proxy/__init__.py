@@ -1,1 +1,1 @@
-"""What both programs of add-on authentication forward by: headers, paths, limits, streams, WebSockets."""
+"""The reverse proxy of gateway and sidecar: headers, paths, limits, streams, WebSockets."""

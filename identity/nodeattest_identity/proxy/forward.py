@@ -1,9 +1,9 @@
-"""One request to one upstream, and its answer back: streamed both ways, ended at a deadline.
+"""Forwards one request to one upstream and streams the response back, until a deadline.
 
-Promises: what was judged is what is sent, the target byte for byte; bodies pass as they came, at the pace of whoever
-takes them; no redirect is followed, no cookie kept, no environment asked, no connection reused after an upstream
-answered an upgrade in any way. At the deadline an answer is cut off, so that nobody takes it for whole.
-Leaves to others: who may ask, how long (``deadline``), what is injected.
+Promises: the request target is forwarded byte for byte as it was checked. Bodies are streamed with backpressure. No
+redirect is followed, no cookie kept, no environment variable used, no connection reused after a response to an upgrade.
+At the deadline a response is aborted, so that no client takes it for complete.
+Leaves to others: authorization, the deadline, what is injected.
 Source: RFC 9112 §6 and §9.3, RFC 9110 §10.1.1; CVE-2018-1002105 (a connection reused after a refused upgrade).
 """
 
@@ -44,27 +44,27 @@ from nodeattest_identity.proxy.request_body import RequestBody
 __all__ = ["ForwardOptions", "Forwarder", "Upstream", "sender_of"]
 
 _IDLE_UPSTREAM: Final = 10.0
-"""Seconds that an unused connection to an upstream is kept: less than any server that we know of does."""
+"""Seconds that an idle upstream connection is kept: less than known servers keep it."""
 _NEVER_FORWARDED: Final = frozenset({"CONNECT", "TRACE"})
-"""TRACE would show a caller what we inject."""
+"""TRACE would return the injected headers to the client."""
 _RESET: Final = struct.pack("ii", 1, 0)
-"""``struct linger``: close by a reset, and send nothing that waits."""
-_QUIET: Final = frozenset({hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT, hdrs.CONTENT_TYPE})
-"""What aiohttp would add to a client's request."""
+"""``struct linger``: close with a reset and discard unsent data."""
+_SKIPPED_HEADERS: Final = frozenset({hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT, hdrs.CONTENT_TYPE})
+"""Headers that aiohttp would add to a client's request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """Where requests go."""
+    """An upstream server."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     server_name: str | None = None
-    """What the upstream's certificate has to name; None: the host."""
+    """Expected name in the upstream's certificate; None: the host."""
 
     def url(self, target: RequestTarget) -> URL:
-        """Name a target there; nothing of it is decoded or normalised."""
+        """Return the URL of a target; nothing is decoded or normalised."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return URL(f"{'http' if self.tls is None else 'https'}://{host}:{self.port}{target.raw}", encoded=True)
 
@@ -75,33 +75,33 @@ class ForwardOptions:
 
     upstream: Upstream
     target: RequestTarget
-    """What to ask the upstream for."""
+    """The request target at the upstream."""
     deadline: float
-    """When everything ends, by the loop's clock."""
+    """When the request is aborted, by the loop's clock."""
     sender: Sender
     inject: Sequence[tuple[str, str]] = ()
-    """Fields to add, once no field of their names is left."""
+    """Header fields to add; client fields of the same names are removed first."""
     without: frozenset[bytes] = frozenset()
-    """Further fields not to pass, by canonical name."""
+    """Further fields to remove, by canonical name."""
     relocate: Callable[[str], str] = str
-    """What becomes of a ``Location``."""
+    """Rewrites a ``Location``."""
 
 
 def sender_of(request: web.BaseRequest, trusted: Sequence[Network] = ()) -> Sender:
-    """Tell who sent a request, by its connection alone."""
+    """Return the sender of a request, by its connection alone."""
     name = request.protocol.peername
     peer = str(name[0]) if isinstance(name, tuple) and name else "unknown"
     return Sender(peer=peer, scheme="http" if request.protocol.ssl_context is None else "https", trusted=trusted)
 
 
 class Forwarder:
-    """Connections to upstreams; an async context manager."""
+    """Forwards requests; an async context manager that holds the upstream connections."""
 
     def __init__(self, limits: ProxyLimits) -> None:
         self._limits = limits
         self._session: ClientSession | None = None
         self._upgrades: ClientSession | None = None
-        """Its connections serve one request each: one that was asked to upgrade is never asked anything else."""
+        """Its connections serve one request each: after an upgrade request a connection is not reused."""
 
     async def __aenter__(self) -> Self:
         """Open the pools."""
@@ -125,7 +125,7 @@ class Forwarder:
             else TCPConnector(limit=most, force_close=True),
             auto_decompress=False,
             cookie_jar=DummyCookieJar(),
-            skip_auto_headers=_QUIET,
+            skip_auto_headers=_SKIPPED_HEADERS,
             trust_env=False,
             timeout=ClientTimeout(total=None, sock_connect=self._limits.connect_seconds),
             max_line_size=MAX_LINE,
@@ -134,10 +134,10 @@ class Forwarder:
         )
 
     async def forward(self, request: web.BaseRequest, options: ForwardOptions) -> web.StreamResponse:
-        """Forward a request and its answer; raises ``RefusalError`` while the client has got nothing yet.
+        """Forward a request and its response; raises ``RefusalError`` as long as nothing was sent to the client.
 
-        1. The method may be forwarded, an upgrade is to WebSocket, an expectation is of 100. 2. The body may fit.
-        3. Header. 4. Ask, within the time for an answer. 5. Relay, or let bytes pass both ways, until the deadline.
+        1. Check method, upgrade and expectation. 2. Check the body's length. 3. Make the header. 4. Send, and wait for
+        the response header. 5. Relay the response, or tunnel a WebSocket, until the deadline.
         """
         # 1
         if request.method in _NEVER_FORWARDED:
@@ -163,7 +163,7 @@ class Forwarder:
             async with asyncio.timeout_at(answer_by if body_stream is None else options.deadline) as timer:
                 if body_stream is not None:
                     body_stream.answer_within(timer, options.deadline)
-                response = await self._ask(request, options, headers, body_stream)  # 4
+                response = await self._send(request, options, headers, body_stream)  # 4
                 if body_stream is not None:
                     body_stream.answered = True
                 timer.reschedule(options.deadline)
@@ -171,20 +171,21 @@ class Forwarder:
         except TimeoutError:
             over = asyncio.get_running_loop().time() >= options.deadline
             refusal = Refusal.TIME_OVER if over else Refusal.UPSTREAM_TOO_SLOW
-            return exchange.cut(RefusalError(refusal, "expected an answer in time, got none"))
+            return exchange.abort(RefusalError(refusal, "expected an answer in time, got none"))
         except ClientError:
-            return exchange.cut(RefusalError(Refusal.UPSTREAM_MALFORMED, "expected a whole answer, got a part"))
+            return exchange.abort(RefusalError(Refusal.UPSTREAM_MALFORMED, "expected a whole answer, got a part"))
 
-    async def _ask(
+    async def _send(
         self,
         request: web.BaseRequest,
         options: ForwardOptions,
         headers: CIMultiDict[str],
         body_stream: RequestBody | None,
     ) -> ClientResponse:
-        """Get the beginning of an answer; raises ``RefusalError``."""
+        """Send the request and return the response header; raises ``RefusalError``."""
         session = self._session if hdrs.UPGRADE not in headers else self._upgrades
-        assert session is not None  # noqa: S101 - for the type checker: callers have entered us
+        if session is None:
+            raise RuntimeError("the forwarder was not entered")
         upstream = options.upstream
         try:
             return await session.request(
@@ -207,7 +208,7 @@ class Forwarder:
 
 
 class _Exchange:
-    """An answer on its way to the client."""
+    """The response to one client."""
 
     def __init__(self, request: web.BaseRequest, key: str | None, relocate: Callable[[str], str]) -> None:
         """``key``: of a request for WebSocket."""
@@ -217,13 +218,13 @@ class _Exchange:
         self._sent: web.StreamResponse | None = None
 
     async def relay(self, response: ClientResponse) -> web.StreamResponse:
-        """Pass an answer on; an upstream that was asked to upgrade is asked nothing else on that connection."""
+        """Relay a response; after an upgrade request the upstream connection is closed."""
         try:
             if self._key is not None and response.status == HTTPStatus.SWITCHING_PROTOCOLS:
                 sent = self._sent = upgrade.accepted(response, self._key)
                 await upgrade.tunnel(self._request, response, sent)
                 return sent
-            sent = self._sent = _begin(response)
+            sent = self._sent = _new_response(response)
             if hdrs.LOCATION in sent.headers:
                 sent.headers[hdrs.LOCATION] = self._relocate(sent.headers[hdrs.LOCATION])
             if self._key is not None:
@@ -236,8 +237,8 @@ class _Exchange:
         finally:
             response.close()
 
-    def cut(self, refused: RefusalError) -> web.StreamResponse:
-        """End an answer that is not whole so that nobody takes it for one; raises where none has begun."""
+    def abort(self, refused: RefusalError) -> web.StreamResponse:
+        """Abort an incomplete response so that the client notices; raises if none has begun."""
         sent = self._sent
         if sent is None or not sent.prepared:
             raise refused
@@ -250,8 +251,8 @@ class _Exchange:
         return sent
 
 
-def _begin(response: ClientResponse) -> web.StreamResponse:
-    """Make our answer of an upstream's; raises ``RefusalError``."""
+def _new_response(response: ClientResponse) -> web.StreamResponse:
+    """Make the client's response from an upstream's; raises ``RefusalError``."""
     if response.status < HTTPStatus.OK:
         raise RefusalError(Refusal.UPSTREAM_MALFORMED, f"expected a final answer, got {response.status}")
     sent = web.StreamResponse(status=response.status, headers=response_headers(response.raw_headers))

@@ -1,4 +1,4 @@
-"""Which header fields pass a proxy, in both directions. Pure.
+"""Filters header fields in both directions. Pure.
 
 Promises: an upstream that folds ``-``, ``_``, ``.`` and case (CGI, WSGI, some routers) sees of every identity header
 only what we inject, one value each; no credential for Kubernetes and no hop-by-hop field passes; the client's words on
@@ -29,25 +29,25 @@ __all__ = [
 ]  # fmt: skip
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
-"""Names and values as they came."""
+"""Raw names and values."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ALPHANUMERIC: Final = string.ascii_lowercase + string.digits
 _FOLD: Final = bytes(
     ord(lower) if (lower := chr(code).lower()) in _ALPHANUMERIC else ord("-") for code in range(256)
 )  # fmt: skip
-"""What each byte of a name becomes: lower case, and ``-`` for everything that is no letter and no digit."""
+"""Maps each byte of a name: lower case, and ``-`` for everything but letters and digits."""
 
 COOKIE: Final = b"cookie"
 CREDENTIALS: Final = frozenset({b"authorization", COOKIE})
-"""What a request that is forwarded for nobody does not carry."""
+"""Removed from unauthenticated requests."""
 _HOP_BY_HOP: Final = frozenset({
     b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
     b"http2-settings",
 })  # fmt: skip
 """RFC 9110 §7.6.1; each connection has its own."""
 _OURS: Final = frozenset({b"host", b"content-length", b"expect"})
-"""What we write anew."""
+"""Written by the proxy itself."""
 _IDENTITY: Final = frozenset({
     b"authorization", b"forwarded", b"remote-user", b"remote-group", b"remote-groups", b"remote-email", b"remote-name",
     b"x-username", b"x-email", b"x-groups", b"x-roles", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip",
@@ -55,7 +55,7 @@ _IDENTITY: Final = frozenset({
     b"front-end-https", b"x-access-token", b"x-id-token", b"x-anonymous-consumer", b"x-request-id",
     b"x-http-method-override", b"x-http-method", b"x-method-override",
 })  # fmt: skip
-"""Identities, origins and methods that an upstream may believe a proxy for."""
+"""Identities, origins and methods that an upstream may accept from a proxy."""
 _IDENTITY_PREFIXES: Final = (
     b"x-authenticated-", b"x-authorized-", b"x-remote-", b"x-forwarded-", b"x-auth-", b"x-webauth-", b"x-user-",
     b"x-userinfo", b"x-authentik-", b"x-vouch-", b"x-consumer-", b"x-credential-", b"x-jwt-", b"x-oidc-", b"oidc-",
@@ -80,17 +80,17 @@ _BEARER_PROTOCOL: Final = b"base64url.bearer.authorization.k8s.io."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """Who a request came from, as far as the connection tells."""
+    """The sender of a request, by its connection."""
 
     peer: str
-    """The address that the connection comes from."""
+    """The address of the connection."""
     scheme: str
     trusted: Sequence[Network] = ()
-    """Proxies whose own X-Forwarded-For, -Proto and -Host are passed on."""
+    """Proxies whose own X-Forwarded-For, -Proto and -Host are forwarded."""
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the peer is one of them."""
+        """Whether the peer is one of these proxies."""
         if not self.trusted:
             return False
         try:
@@ -101,12 +101,12 @@ class Sender:
 
 
 def canonical(name: bytes) -> bytes:
-    """Name a field as the most forgetful upstream would: ``X_Remote.User`` is ``x-remote-user``."""
+    """Return the name as the most lenient upstream folds it: ``X_Remote.User`` is ``x-remote-user``."""
     return name.translate(_FOLD)
 
 
 def is_safe_value(text: str) -> bool:
-    """Tell whether a text can be a field's value and be read back as it is: printable ASCII, no blank at its ends."""
+    """Whether a text survives as a field's value: printable ASCII, no space at its ends."""
     return _SAFE.fullmatch(text) is not None
 
 
@@ -117,7 +117,7 @@ def request_headers(
     inject: Sequence[tuple[str, str]],
     without: frozenset[bytes] = frozenset(),
 ) -> CIMultiDict[str]:
-    """Make the header that the upstream gets; raises ``RefusalError``.
+    """Make the header for the upstream; raises ``RefusalError``.
 
     1. Drop by canonical name: hop-by-hop, what ``Connection`` lists, identities, credentials, ``without``, and every
        alias of what is injected. 2. Take bearer tokens out of the WebSocket protocols. 3. Write Host and X-Forwarded-*.
@@ -147,7 +147,7 @@ def request_headers(
 
 
 def response_headers(raw: RawHeaders) -> CIMultiDict[str]:
-    """Make the header that the client gets; fields that repeat, like Set-Cookie, stay apart.
+    """Make the header for the client; repeated fields, like Set-Cookie, stay separate.
 
     Bytes that are no UTF-8 become ``?``: nothing that reads a header byte by byte may read ours otherwise.
     """
@@ -162,7 +162,7 @@ def response_headers(raw: RawHeaders) -> CIMultiDict[str]:
 
 
 def _origin(raw: RawHeaders, sender: Sender) -> dict[str, str]:
-    """Tell the upstream what was asked for, and by whom as far as the connection tells."""
+    """Return Host and X-Forwarded-*."""
     given: dict[bytes, bytes] = {}
     for name, value in raw:
         known = name.lower()
@@ -181,7 +181,7 @@ def _origin(raw: RawHeaders, sender: Sender) -> dict[str, str]:
 
 
 def _listed(raw: RawHeaders, names: Iterable[bytes]) -> frozenset[bytes]:
-    """Name what ``Connection`` says is for this hop only (RFC 9110 §7.6.1)."""
+    """Return the names that ``Connection`` lists (RFC 9110 §7.6.1)."""
     values = [value for (_, value), known in zip(raw, names, strict=True) if known == b"connection"]
     if not values:
         return frozenset()
@@ -194,7 +194,7 @@ def _joined(before: bytes | None, value: bytes) -> bytes:
 
 
 def _protocols(value: bytes) -> list[bytes]:
-    """Name the WebSocket protocols but for bearer tokens, which kube-apiserver takes there, too."""
+    """Return the WebSocket protocols without bearer tokens, which kube-apiserver accepts there."""
     offered = (protocol.strip() for protocol in value.split(b","))
     return [protocol for protocol in offered if protocol and not protocol.lower().startswith(_BEARER_PROTOCOL)]
 

@@ -1,4 +1,4 @@
-"""What a proxy takes of one request and of all: bytes, seconds, connections."""
+"""Limits of a proxy for one request and for all: bytes, seconds, connections."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 __all__ = ["CONNECTION_BYTES", "MAX_FIELD", "MAX_FIELDS", "MAX_HEAD", "MAX_LINE", "STALLED_BYTES", "ProxyLimits"]
 
 CONNECTION_BYTES: Final = 300 * 1024
-"""Of memory, over TLS, to a client or an upstream: nearly all of it is TLS's buffer."""
+"""Memory of one TLS connection, nearly all of it TLS buffers."""
 STALLED_BYTES: Final = 2200 * 1024
-"""Of memory, as was measured: a stream whose client does not read, with TLS to client and upstream."""
+"""Measured memory of a stream whose client does not read, with TLS to client and upstream."""
 
 MAX_LINE: Final = 8190
 """Bytes of a request line."""
@@ -23,33 +23,33 @@ MAX_HEAD: Final = 32 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyLimits:
-    """What can be set; seconds are of a monotonic clock."""
+    """Configurable limits; seconds are of a monotonic clock."""
 
     connections: int = 4096
-    """At once, WebSockets among them, besides strangers; an idle one costs some 25 KiB, or ``CONNECTION_BYTES``."""
+    """At once, without unauthenticated ones; an idle one costs some 25 KiB, with TLS ``CONNECTION_BYTES``."""
     unauthenticated_connections: int = 64
-    """At once, besides; where a proxy knows whom it forwards for by the connection, and for others has documents only.
+    """At once, in addition: for a proxy that authenticates connections and serves only documents to others.
 
-    Handshakes that are under way are among them.
+    Handshakes in progress count, too.
     """
     unauthenticated_connections_of_client: int = 16
     unauthenticated_seconds: float = 15.0
-    """For the whole life of a stranger's connection: to fetch a document takes milliseconds."""
+    """Lifetime of an unauthenticated connection: to fetch a document takes milliseconds."""
     upstream_connections: int = 4096
     """To all upstreams at once."""
     header_seconds: float = 10.0
     """From the first byte of a request, or of a connection, to the end of its header."""
     idle_seconds: float = 120.0
-    """Between two requests of a connection: longer than kube-apiserver keeps one unused (90 s, client-go)."""
+    """Between two requests of a connection: longer than kube-apiserver keeps an idle one (90 s, client-go)."""
     body_idle_seconds: float = 30.0
     """Between two pieces of a request's body."""
     unread_seconds: float = 30.0
-    """That an answer of our own waits for a client that reads nothing of it."""
+    """How long a response of our own waits for a client that does not read."""
     connect_seconds: float = 5.0
     """To reach the upstream."""
     answer_seconds: float = 60.0
-    """From the end of a request's body, or its beginning where the answer comes first, to the upstream's header."""
+    """From the end of a request's body to the upstream's response header."""
     request_seconds: float = 3600.0
-    """For the whole of a request, an answer that streams or a WebSocket: a credential that was revoked ends by then."""
+    """For a whole request, streamed response or WebSocket: a revoked credential ends by then."""
     max_body: int | None = None
     """Bytes of a request's body; None: the upstream decides."""

@@ -1,4 +1,4 @@
-"""Which request targets are forwarded, decided on the raw bytes of the request line. Pure.
+"""Checks request targets on the raw bytes of the request line. Pure.
 
 Promises: a ``RequestTarget`` means the same to us, to the upstream and to whatever stands between: origin form,
 printable ASCII, no fragment, no backslash, no empty, ``.`` or ``..`` segment in any spelling, no encoded slash,
@@ -26,25 +26,25 @@ _MAX_TARGET: Final = 8190
 _ORIGIN: Final = re.compile(r"(/[!$%&'()*+,\-./0-9:;=@A-Z_a-z~|^{}\[\]\"<>`]*)(?:\?([!-\"$-~]*))?")
 """Path and query. Browsers leave some of what RFC 3986 forbids as it is, and it means nothing to a path."""
 _PLAIN: Final = re.compile(r"(?:/[A-Za-z0-9_~\-][A-Za-z0-9_~.\-]*)*/?")
-"""What nearly every path is: nothing in it wants a second look."""
+"""Plain paths, which need no further check."""
 _ENCODED: Final = re.compile(r"%(?:[0-1][0-9A-Fa-f]|2[fF]|5[cC]|7[fF])|%(?![0-9A-Fa-f]{2})")
 """Controls, slash and backslash; no encoding at all."""
 _ENCODED_TWICE: Final = re.compile(rb"%(?:[0-1][0-9A-Fa-f]|2[eEfF]|5[cC]|7[fF])")
-"""The same and a dot, in what was decoded: for whoever decodes it again."""
+"""The same and a dot, in the decoded path: for upstreams that decode twice."""
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_~.\-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """A request target that has one meaning."""
+    """A request target that is unambiguous."""
 
     path: str
     query: str | None
-    """None: there was no question mark."""
+    """None: no question mark."""
 
     @property
     def raw(self) -> str:
-        """As it came, byte for byte."""
+        """The raw target."""
         return self.path if self.query is None else f"{self.path}?{self.query}"
 
     @property
@@ -73,7 +73,7 @@ class PathRule:
 
 
 def read_target(raw: str) -> RequestTarget:
-    """Read a request line's target; raises ``RefusalError``.
+    """Parse a request target; raises ``RefusalError``.
 
     1. Origin form of bounded length: not the absolute form, not ``*``; no fragment, backslash, blank or control.
     2. No encoding of what separates. 3. No empty segment but the last. 4. No dot segment, also encoded or before a

@@ -1,7 +1,7 @@
-"""Why a proxy answers a request itself: a closed list for answers, logs, metrics and docs. Pure.
+"""Why the proxy responds itself: a closed list for responses, logs, metrics and docs. Pure.
 
-Promises: each refusal has one status; what a client is told depends on the refusal alone, so it quotes nothing of the
-request and tells nothing about users, tokens or the upstream.
+Promises: each refusal has one status. The response depends on the refusal alone: it quotes nothing of the request and
+reveals nothing about users, tokens or the upstream.
 Source: companion proposal 003; RFC 9110 §15, RFC 6750 §3, RFC 6585 §4 and §5; apimachinery metav1.Status.
 """
 
@@ -21,9 +21,9 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class Refusal(StrEnum):
-    """Why; the value stands in answers, logs and metrics."""
+    """The reason; its value is in responses, logs and metrics."""
 
-    # The request as such
+    # The request itself
     REQUEST_MALFORMED = "RequestMalformed"
     HEADERS_TOO_LARGE = "HeadersTooLarge"
     HEADER_NOT_ALLOWED = "HeaderNotAllowed"
@@ -34,13 +34,13 @@ class Refusal(StrEnum):
     UPGRADE_NOT_ALLOWED = "UpgradeNotAllowed"
     BODY_TOO_LARGE = "BodyTooLarge"
     REQUEST_TOO_SLOW = "RequestTooSlow"
-    # Who asks
+    # The caller
     CREDENTIALS_MISSING = "CredentialsMissing"
     CREDENTIALS_AMBIGUOUS = "CredentialsAmbiguous"
     CREDENTIALS_REFUSED = "CredentialsRefused"
     USER_NOT_ALLOWED = "UserNotAllowed"
     USER_BUSY = "UserBusy"
-    # What it takes to answer
+    # Proxy and upstream
     VERIFICATION_UNAVAILABLE = "VerificationUnavailable"
     PROXY_BUSY = "ProxyBusy"
     UPSTREAM_UNREACHABLE = "UpstreamUnreachable"
@@ -74,7 +74,7 @@ STATUS: Final[Mapping[Refusal, HTTPStatus]] = {
     Refusal.TIME_OVER: HTTPStatus.GATEWAY_TIMEOUT,
     Refusal.INTERNAL_ERROR: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
-"""The usual status; a program may answer some of them with another (``--deny-status``)."""
+"""Default status; ``--deny-status`` replaces some."""
 _RETRY: Final[Mapping[HTTPStatus, str]] = {
     HTTPStatus.TOO_MANY_REQUESTS: "1",
     HTTPStatus.SERVICE_UNAVAILABLE: "5",
@@ -85,8 +85,8 @@ _RETRY: Final[Mapping[HTTPStatus, str]] = {
 class RefusalError(Exception):
     """A request is not forwarded.
 
-    ``detail`` is for our log, in our own words. ``close``: nothing more may come on this connection. ``status`` and
-    ``headers`` replace and complete what the refusal's answer usually has.
+    ``detail`` is for our log and quotes nothing of the request. ``close``: close the connection. ``status`` and
+    ``headers`` replace and complete the defaults.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RefusalError(Exception):
 
 
 def answer(refused: RefusalError, kind: type[web.Response] = web.Response) -> web.Response:
-    """Make the answer to a request that is not forwarded."""
+    """Make the response to a request that is not forwarded."""
     status = refused.status
     response = kind(status=status, body=body(refused.refusal, status), headers=refused.headers)
     response.content_type = "application/json"
@@ -122,7 +122,7 @@ def answer(refused: RefusalError, kind: type[web.Response] = web.Response) -> we
 
 
 def body(refusal: Refusal, status: HTTPStatus) -> bytes:
-    """Write what every client of an API server can read."""
+    """Return a ``Status`` object."""
     said: dict[str, object] = {
         "kind": "Status",
         "apiVersion": "v1",

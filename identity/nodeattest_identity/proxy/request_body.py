@@ -1,7 +1,7 @@
-"""A request's body on its way to the upstream, piece by piece.
+"""Streams a request's body to the upstream.
 
-Promises: a body is read at the upstream's pace and never kept; one that is too long, too slow or broken ends the
-request, and ``refused`` tells why. ``100 Continue`` is said once somebody reads.
+Promises: a body is read at the upstream's pace and never stored. A body that is too long, too slow or broken ends the
+request, and ``refused`` has the error. ``100 Continue`` is sent once the upstream reads.
 Source: RFC 9110 §10.1.1, RFC 9112 §7.
 """
 
@@ -22,11 +22,11 @@ class RequestBody:
     """A request's body on its way to the upstream."""
 
     def __init__(self, request: web.BaseRequest, limits: ProxyLimits) -> None:
-        """Raise ``RefusalError`` for a body that says it is too long."""
+        """Raise ``RefusalError`` if the announced length is too long."""
         self.length = request.content_length
-        """Bytes; None where it comes in chunks."""
+        """Bytes; None: chunked."""
         self.refused: RefusalError | None = None
-        """Why it ended too early."""
+        """Why it ended too early; None: it did not."""
         self.answered = False
         self._request = request
         self._limits = limits
@@ -41,7 +41,7 @@ class RequestBody:
             raise self._too_large()
 
     def answer_within(self, timer: asyncio.Timeout, deadline: float) -> None:
-        """Begin the time for an answer when the body ends."""
+        """Start the time limit of the response when the body ends."""
         self._timer = timer, deadline
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:

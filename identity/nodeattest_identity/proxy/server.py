@@ -1,10 +1,9 @@
-"""A listener for proxies: connections that are kept, answers that stream, WebSockets.
+"""An HTTP server for proxies: kept connections, streamed responses, WebSockets.
 
-Promises: a header is whole within its time and its size, or is refused with 408 or 431 and never kept beyond that;
-aiohttp refuses every ambiguous framing; strangers, where they can be told, have few connections, and for seconds; a
-body is handed on as it came, also compressed; a client that goes away ends what is done for it; what is refused is
-answered in our own words; who asks and does not read what we answer is let go.
-Leaves to others: what is answered; who may connect (``BoundedServer``).
+Promises: a header that exceeds its time or size is refused with 408 or 431. aiohttp refuses every ambiguous framing.
+Unauthenticated connections, where they can be distinguished, are few and short. Bodies are passed unchanged, also
+compressed ones. A client that disconnects cancels its request. A client that does not read its response is closed.
+Leaves to others: responses, and limits of connections (``BoundedServer``).
 Source: RFC 9112 §2.2, §6.1, §9.6; RFC 6585 §5; companions' raw-socket corpus.
 """
 
@@ -31,56 +30,56 @@ from nodeattest_serving.settings import Address, ConnectionLimits
 __all__ = ["Handler", "ProxyServer"]
 
 _LINGER: Final = 1.0
-"""Seconds to read on from a client that was answered before its body came: a reset could overtake the answer."""
+"""Seconds to keep reading after an early response: a reset could overtake the response."""
 _SHUTDOWN: Final = 3.0
-"""Seconds for requests that are being answered when we stop."""
+"""Seconds for requests in flight at shutdown."""
 _VERSIONS: Final = (HttpVersion11, HttpVersion10)
 _UNSENT: Final = 64 * 1024
-"""Bytes of an answer that wait for a client who reads slowly; asyncio's TLS keeps eight times as many."""
+"""Write buffer for a slow client; asyncio's TLS buffers eight times as much."""
 _SWEEP: Final = 0.5
-"""Seconds between two looks for headers that take too long, and for answers that nobody reads."""
+"""Seconds between two checks for slow headers and unread responses."""
 
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-"""A request to its answer; raises ``RefusalError``."""
+"""Handles a request; raises ``RefusalError``."""
 
 
-class _Last(web.Response):
-    """The answer to what is no request: the connection stays for a moment, so that no reset overtakes the answer."""
+class _FinalResponse(web.Response):
+    """The response to invalid HTTP; the connection stays open for a moment, so that no reset overtakes it."""
 
     transport: asyncio.Transport | None = None
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """End the answer, and wait for the client to go."""
+        """End the response, and wait for the client to close."""
         await super().write_eof(data)
         if self.transport is not None:
-            _say_no_more(self.transport)
+            _half_close(self.transport)
             await asyncio.sleep(_LINGER)
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's connection, which counts the bytes and the seconds of a header."""
+    """aiohttp's connection with limits for the header's bytes and seconds."""
 
     refused: Callable[[Refusal], None]
     is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
     unauthenticated_since: float | None = None
-    """Since when a stranger has been here; None: it is none."""
+    """Since when an unauthenticated connection is open; None: authenticated."""
     waiting_since: float | None = None
-    """Since when a header has been coming, or the first one of a connection been waited for; None: it came."""
+    """Since when a header is incomplete or awaited; None: complete."""
     handling = False
-    """Whether a request is with the handler, who has his own deadline."""
+    """Whether the handler has a request; it has its own deadline."""
     _unread_since: float | None = None
-    """Since when something has waited to be read; None: nothing does, or some of it was read."""
+    """Since when data waits for the client to read; None: none, or some was read."""
     _wire: asyncio.Transport | None = None
-    """Also while the connection is closing, when aiohttp does not know it any more."""
+    """Also set while the connection is closing."""
     _head = 0
-    """Bytes of the header that is coming."""
+    """Bytes of the incomplete header."""
     _last: StreamReader | None = None
-    """The body of the request that came last."""
+    """The body of the last request."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Start."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker: streams have no others
         self._wire = transport
         transport.set_write_buffer_limits(high=_UNSENT)
@@ -95,16 +94,16 @@ class _Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def resume_writing(self) -> None:
-        """Write on: the client has read."""
+        """Note that the client has read."""
         self._unread_since = None
         super().resume_writing()
 
     def handled(self) -> None:
-        """Take the handler's answer over."""
+        """Note that the handler is done."""
         self.handling, self._unread_since = False, None
 
     def sweep(self, now: float, limits: ProxyLimits) -> None:
-        """End what takes too long: a header, a stranger, or a client who reads no answer, not even one that closes."""
+        """Close what takes too long: a header, an unauthenticated connection, or a client that does not read."""
         if self._wire is not None and _is_before(self.unauthenticated_since, now - limits.unauthenticated_seconds):
             self._wire.abort()
             return
@@ -118,7 +117,7 @@ class _Connection(web.RequestHandler):
             self._wire.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Take some bytes in."""
+        """Count the bytes of a header."""
         before = self._request_count
         super().data_received(data)
         if self._request_count != before:
@@ -137,7 +136,7 @@ class _Connection(web.RequestHandler):
                 self.end(Refusal.HEADERS_TOO_LARGE)
 
     def end(self, refusal: Refusal) -> None:
-        """Refuse a header that has not come as a whole; where an answer is under way, only end the connection."""
+        """Refuse an incomplete header; during a response only close the connection."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return
@@ -147,7 +146,7 @@ class _Connection(web.RequestHandler):
             return
         transport.write(_plain(refusal))
         self.close()
-        _say_no_more(transport)
+        _half_close(transport)
         asyncio.get_running_loop().call_later(_LINGER, self.force_close)
 
     def handle_error(
@@ -157,7 +156,7 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Refuse what is no HTTP in our own words; aiohttp's quote the request, and tell our versions."""
+        """Refuse invalid HTTP with our own response; aiohttp's quotes the request and reveals versions."""
         del message
         if request.writer.output_size > 0:
             raise ConnectionError("an answer was under way")
@@ -167,8 +166,8 @@ class _Connection(web.RequestHandler):
             refusal = Refusal.HEADERS_TOO_LARGE if long else Refusal.REQUEST_MALFORMED
         self.refused(refusal)
         self.close()  # and take nothing more in
-        response = answer(RefusalError(refusal, "expected HTTP/1.1, got something else", close=True), _Last)
-        assert isinstance(response, _Last)  # noqa: S101 - for the type checker: it was asked for
+        response = answer(RefusalError(refusal, "expected HTTP/1.1, got something else", close=True), _FinalResponse)
+        assert isinstance(response, _FinalResponse)  # noqa: S101 - for the type checker: it was asked for
         response.transport = self.transport
         return response
 
@@ -200,15 +199,15 @@ class _Server(CountedServer):
         return connection
 
     def sweep(self) -> None:
-        """End connections that take too long."""
+        """Close connections that take too long."""
         now = asyncio.get_running_loop().time()
         for connection in self.connections:
             if isinstance(connection, _Connection):
                 connection.sweep(now, self.limits)
 
 
-def _is_none(_connection: asyncio.BaseTransport) -> bool:
-    """Tell of nobody that he is a stranger."""
+def _always_authenticated(_connection: asyncio.BaseTransport) -> bool:
+    """Treat every connection as authenticated."""
     return False
 
 
@@ -229,7 +228,7 @@ class ProxyServer:
         refused: Callable[[Refusal], None] = lambda _: None,
         is_unauthenticated: Callable[[asyncio.BaseTransport], bool] | None = None,
     ) -> None:
-        """``tls``: None for plain HTTP. ``refused`` hears of what was refused before there was a request to handle.
+        """``tls``: None for plain HTTP. ``refused`` is called for refusals before there is a request to handle.
 
         ``is_unauthenticated`` tells by a connection that it is nobody's whom anything is forwarded for; None: no
         connection tells.
@@ -248,7 +247,7 @@ class ProxyServer:
                 connections=limits.unauthenticated_connections,
                 connections_of_client=limits.unauthenticated_connections_of_client,
             )
-        self._is_unauthenticated = is_unauthenticated or _is_none
+        self._is_unauthenticated = is_unauthenticated or _always_authenticated
         self._door = BoundedServer(self._connection, address, tls, places, unauthenticated=unauthenticated)
 
     @property
@@ -297,7 +296,7 @@ class ProxyServer:
             http.sweep()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; a bug of ours is a 500, and in the log."""
+        """Respond to one request; an unexpected error is a 500, and logged."""
         connection = request.protocol
         assert isinstance(connection, _Connection)  # noqa: S101 - for the type checker: we make no others
         connection.handling = True
@@ -308,7 +307,7 @@ class ProxyServer:
 
     async def _handled(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            _require_usual(request)
+            _check_request(request)
         except RefusalError as refused:
             self._refused(refused.refusal)
             return answer(refused)
@@ -323,8 +322,8 @@ class ProxyServer:
             return answer(RefusalError(Refusal.INTERNAL_ERROR, "a bug", close=True))
 
 
-def _require_usual(request: web.BaseRequest) -> None:
-    """Raise ``RefusalError`` for what aiohttp takes and no client of ours sends."""
+def _check_request(request: web.BaseRequest) -> None:
+    """Raise ``RefusalError`` for requests that aiohttp accepts and we do not."""
     if request.version not in _VERSIONS:
         raise RefusalError(Refusal.REQUEST_MALFORMED, "expected HTTP/1.1 or 1.0, got another version", close=True)
     size = sum(len(name) + len(value) for name, value in request.raw_headers)
@@ -334,14 +333,14 @@ def _require_usual(request: web.BaseRequest) -> None:
         )
 
 
-def _say_no_more(transport: asyncio.Transport) -> None:
-    """Close our side, and leave the other's open."""
+def _half_close(transport: asyncio.Transport) -> None:
+    """Close our direction only."""
     if transport.can_write_eof() and not transport.is_closing():
         transport.write_eof()
 
 
 def _plain(refusal: Refusal) -> bytes:
-    """Write an answer to what never became a request."""
+    """Return a raw response to an incomplete request."""
     status = STATUS[refusal]
     said = body(refusal, status)
     head = (

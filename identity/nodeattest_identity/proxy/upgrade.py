@@ -1,10 +1,9 @@
-"""Upgrades: WebSocket and nothing else, and bytes only after the upstream has agreed.
+"""Upgrades to WebSocket, and to nothing else; bytes are tunnelled only after the upstream accepted.
 
 Promises: an upgrade is a GET of HTTP/1.1 without a body, with one protocol, one key and version 13; h2c, SPDY and
-anything else is refused. Bytes pass both ways only after a 101 that answers the client's key; after any other answer
-the upstream's connection is closed, and the client's, too. Nothing is kept of what passes; who takes slowly is waited
-for.
-Leaves to others: when it ends (the caller cancels), what the frames say.
+others are refused. Bytes are tunnelled only after a 101 with the right accept key; after any other response both
+connections are closed. Nothing is stored; a slow reader stops the writer.
+Leaves to others: the deadline (the caller cancels), the content of frames.
 Source: RFC 6455 §4.1 and §4.2, RFC 9110 §7.8; CVE-2018-1002105: kube-apiserver copied bytes after a refused upgrade.
 """
 
@@ -32,7 +31,7 @@ _KEY: Final = 16
 
 
 def requested(request: web.BaseRequest) -> str | None:
-    """Return the key of a request for WebSocket, None of one for no upgrade; raises ``RefusalError``."""
+    """Return the WebSocket key of a request; None: no upgrade. Raises ``RefusalError``."""
     offered = _tokens(request, hdrs.UPGRADE)
     if "HTTP2-Settings" in request.headers or (offered and "websocket" not in offered):
         raise RefusalError(Refusal.UPGRADE_NOT_ALLOWED, "expected no upgrade but to websocket, got another", close=True)
@@ -57,7 +56,7 @@ def requested(request: web.BaseRequest) -> str | None:
 
 
 def accepted(response: ClientResponse, key: str) -> web.StreamResponse:
-    """Make our 101 of the upstream's; raises ``RefusalError``."""
+    """Make the client's 101 from the upstream's; raises ``RefusalError``."""
     digest = hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest()
     proper = (
         response.headers.getall(hdrs.SEC_WEBSOCKET_ACCEPT, []) == [base64.b64encode(digest).decode()]
@@ -75,7 +74,7 @@ def accepted(response: ClientResponse, key: str) -> web.StreamResponse:
 
 
 async def tunnel(request: web.BaseRequest, response: ClientResponse, sent: web.StreamResponse) -> None:
-    """Send the 101 and let bytes pass both ways until one side ends."""
+    """Send the 101 and tunnel bytes both ways until one side ends."""
     connection = response.connection
     server = connection.protocol if connection is not None else None
     if server is None:
@@ -94,7 +93,7 @@ async def tunnel(request: web.BaseRequest, response: ClientResponse, sent: web.S
 
 
 class _Pipe:
-    """One direction: a parser to aiohttp, which hands it every byte that comes."""
+    """One direction of a tunnel; aiohttp feeds it every byte as it would a parser."""
 
     __slots__ = ("_ended", "_sink", "_source", "_waiting")
 
@@ -105,7 +104,7 @@ class _Pipe:
         self._waiting: asyncio.Task[None] | None = None
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Pass bytes on."""
+        """Forward bytes."""
         transport = self._sink.transport
         if transport is None or transport.is_closing() or self._ended.done():
             self.feed_eof()
@@ -122,7 +121,7 @@ class _Pipe:
             self._ended.set_result(None)
 
     def is_eof(self) -> bool:
-        """Tell aiohttp that no body is waited for."""
+        """Return whether the tunnel ended, as aiohttp asks its parsers."""
         return self._ended.done()
 
     def set_exception(self, _error: BaseException, _cause: BaseException | None = None) -> None:
@@ -130,12 +129,12 @@ class _Pipe:
         self.feed_eof()
 
     def stop(self) -> None:
-        """Wait for nobody any more."""
+        """Stop waiting for the sink."""
         if self._waiting is not None:
             self._waiting.cancel()
 
     async def _resume(self) -> None:
-        """Read on as soon as the other side has taken what there is."""
+        """Resume reading once the sink has drained."""
         try:
             await self._sink._drain_helper()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as aiohttp's own writers wait
         except ConnectionError:

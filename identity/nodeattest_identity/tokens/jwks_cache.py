@@ -1,10 +1,10 @@
-"""An issuer's keys, kept as long as they may be, and asked for again when they may not or when a key is unknown.
+"""A cache of an issuer's keys; they are fetched again when they are stale or when a key id is unknown.
 
-Promises: one fetch at a time, however many ask; at most one every ``PAUSE`` seconds, whatever tokens name (an unknown
-``kid`` is a stranger's word); keys are kept as long as the issuer lets them, within bounds; when it cannot be asked, or
-says what cannot be believed, the last good keys count for ``LAST_GOOD`` more, and who waits, waits for ``PATIENCE``
-only. What was fetched replaces what was there: a key that the issuer takes back is gone with the next fetch.
-Leaves to others: how keys are fetched and read (``relying``), what they prove (``jwt``).
+Promises: one fetch at a time, however many callers; at most one every ``min_interval`` seconds, whatever key ids tokens
+name. Keys are fresh as long as the issuer allows, within bounds. While the issuer is unreachable or its documents are
+refused, the last good keys count for ``max_stale`` seconds, and a caller with a known key waits for ``refresh_wait``
+only. A fetch replaces all keys: a key that the issuer revokes is gone with the next fetch.
+Leaves to others: how keys are fetched and parsed (``relying_party``), verification (``jwt``).
 Source: RFC 9111 §4.2 and §5.2.2.1; Kubernetes pkg/serviceaccount/jwt.go: a key is published a max-age before it signs.
 """
 
@@ -35,46 +35,46 @@ _REMEDY: Final = "see that the issuer's documents can be reached from here"
 
 @dataclass(frozen=True, slots=True)
 class FetchedKeys:
-    """What one fetch brought."""
+    """The result of a fetch."""
 
     keys: tuple[VerifyingKey, ...]
     max_age: float | None
-    """Seconds that the issuer lets them be kept; None where it does not say."""
+    """Seconds that they may be cached; None: not stated."""
 
 
 FetchKeys = Callable[[], Awaitable[FetchedKeys]]
-"""Asks the issuer; raises ``Denied`` or ``Unavailable``."""
+"""Fetches the keys; raises ``Denied`` or ``Unavailable``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheTimes:
-    """How long things last, in seconds."""
+    """Times of the cache, in seconds."""
 
-    shortest: float = 60.0
-    """Keys are kept so long at least, whatever the issuer says: it must not make us ask for each token."""
-    longest: float = 3600.0
-    """And so long at most: kube-apiserver's own max-age. A key that was taken back is gone after it."""
-    unsaid: float = 300.0
-    """Where the issuer does not say."""
-    pause: float = 10.0
-    """From one fetch to the next: how late a new key may be noticed."""
-    last_good: float = 24 * 3600.0
-    """How long keys count after the last fetch that went well."""
-    patience: float = 1.0
-    """How long a token whose key is known waits for a fetch that is overdue."""
+    min_age: float = 60.0
+    """Minimum freshness, whatever the issuer states: it must not cause a fetch for each token."""
+    max_age_limit: float = 3600.0
+    """Maximum freshness: kube-apiserver's own max-age. A revoked key is gone after it."""
+    default_age: float = 300.0
+    """Freshness if the issuer states none."""
+    min_interval: float = 10.0
+    """Between two fetches: how late a new key may be noticed."""
+    max_stale: float = 24 * 3600.0
+    """How long keys count after the last successful fetch."""
+    refresh_wait: float = 1.0
+    """How long a token with a known key waits for an overdue fetch."""
 
 
 class KeySource(Protocol):
-    """Whoever has keys for tokens."""
+    """A source of keys."""
 
     async def keys_for(self, kid: str) -> Sequence[VerifyingKey]:
-        """Return all keys, asked for again if ``kid`` is not among them; raises ``Denied`` or ``Unavailable``."""
+        """Return all keys, fetched again if ``kid`` is not among them; raises ``Denied`` or ``Unavailable``."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StaticKeys:
-    """Keys that stay as they are."""
+    """Keys that never change."""
 
     keys: tuple[VerifyingKey, ...]
 
@@ -85,7 +85,7 @@ class StaticKeys:
 
 
 class JWKSCache:
-    """Keys that are fetched."""
+    """Fetched keys of one issuer."""
 
     def __init__(self, fetch: FetchKeys, *, monotonic: Callable[[], float], times: CacheTimes | None = None) -> None:
         self._fetch = fetch
@@ -98,47 +98,47 @@ class JWKSCache:
 
     @property
     def last_error(self) -> Denied | Unavailable | None:
-        """Why the last fetch failed; None after one that went well."""
+        """Error of the last fetch; None after a successful one."""
         return self._last_error
 
     @property
     def has_keys(self) -> bool:
-        """Whether there are keys that count."""
-        return bool(self._counting())
+        """Whether there are valid keys."""
+        return bool(self._valid_keys())
 
     async def keys_for(self, kid: str) -> Sequence[VerifyingKey]:
-        """Return all keys, asked for again if they are old or ``kid`` is not among them.
+        """Return all keys, fetched again if they are stale or ``kid`` is not among them.
 
-        Raises ``Denied`` or ``Unavailable`` where there are none that count.
+        Raises ``Denied`` or ``Unavailable`` if there are no valid keys.
         """
-        keys = self._counting()
+        keys = self._valid_keys()
         known = any(key.kid == kid for key in keys)
         if not known or self._monotonic() >= self._fresh_until:
-            await self._refreshed(self._times.patience if known else None)
-        if keys := self._counting():
+            await self._refreshed(self._times.refresh_wait if known else None)
+        if keys := self._valid_keys():
             return keys
         if self._last_error is not None:
             raise self._last_error.with_traceback(None)
         raise Unavailable(Reason.ISSUER_UNAVAILABLE, "the issuer has not answered yet", remedy=_REMEDY)
 
     async def aclose(self) -> None:
-        """Give up a fetch that runs."""
+        """Cancel a running fetch."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait({self._fetching})
             self._fetching = None
 
-    def _counting(self) -> tuple[VerifyingKey, ...]:
+    def _valid_keys(self) -> tuple[VerifyingKey, ...]:
         return self._keys if self._monotonic() < self._good_until else ()
 
-    async def _refreshed(self, patience: float | None) -> None:
-        """Wait for the fetch that runs, or for a new one, if it is time for one."""
+    async def _refreshed(self, refresh_wait: float | None) -> None:
+        """Wait for the running fetch, or for a new one if it is due."""
         if self._fetching is None:
             if self._monotonic() < self._not_before:
                 return
             self._fetching = asyncio.create_task(self._once())
         fetching = self._fetching
-        await asyncio.wait({fetching}, timeout=patience)  # never cancels it: others wait for it too
+        await asyncio.wait({fetching}, timeout=refresh_wait)  # never cancels it: others wait for it too
         if fetching.done() and not fetching.cancelled():
             fetching.result()
 
@@ -150,20 +150,20 @@ class JWKSCache:
         else:
             self._take(fetched)
         finally:
-            self._not_before = self._monotonic() + self._times.pause
+            self._not_before = self._monotonic() + self._times.min_interval
             self._fetching = None
 
     def _take(self, fetched: FetchedKeys) -> None:
         times, now = self._times, self._monotonic()
-        age = times.unsaid if fetched.max_age is None else fetched.max_age
+        age = times.default_age if fetched.max_age is None else fetched.max_age
         self._keys = fetched.keys
-        self._fresh_until = now + min(max(age, times.shortest), times.longest)
-        self._good_until = now + times.last_good
+        self._fresh_until = now + min(max(age, times.min_age), times.max_age_limit)
+        self._good_until = now + times.max_stale
         self._last_error = None
 
 
 def read_key_files(paths: Iterable[Path]) -> tuple[VerifyingKey, ...]:
-    """Read files of keys, each a key set or PEM as kube-apiserver's; raises ``KeysError``, which names the file."""
+    """Read key files, each a key set or PEM as of kube-apiserver; raises ``KeysError``, which names the file."""
     found: dict[str, VerifyingKey] = {}
     for path in paths:
         for key in _of_file(path):
@@ -186,7 +186,7 @@ def _of_file(path: Path) -> tuple[VerifyingKey, ...]:
 
 
 def key_file_cache(paths: Sequence[Path], *, monotonic: Callable[[], float]) -> JWKSCache:
-    """Make a keyring of files that may be replaced, as in a mounted ConfigMap: they are looked at once a minute."""
+    """Make a cache of files that may be replaced, as in a mounted ConfigMap; they are read once a minute."""
 
     async def fetch() -> FetchedKeys:
         try:

@@ -1,9 +1,9 @@
-"""One bounded GET over HTTPS: how an issuer's documents come here.
+"""One bounded HTTPS GET of an issuer's document.
 
-Promises: https only, TLS 1.2 or newer, verified by the CAs of one file or by those that this machine trusts; no
-redirect, proxy, cookie, credential or setting from the environment; bounded time and bytes, and no unpacking. Whatever
-fails is ``Unavailable``; an answer that could not be believed, now or later, is ``Denied``. No other exception leaves.
-Leaves to others: what a document says. Source: RFC 9110 §15.4, RFC 9111 §5.2.2.1; OpenID Connect Discovery 1.0 §4.
+Promises: https only, TLS 1.2 or newer, verified by the CAs of one file or of this machine; no redirect, proxy, cookie,
+credential or setting from the environment; bounded time and bytes, no content encoding. A failure is ``Unavailable``; a
+response that can never be accepted is ``Denied``. No other exception is raised.
+Leaves to others: the document's content. Source: RFC 9110 §15.4, RFC 9111 §5.2.2.1; OpenID Connect Discovery 1.0 §4.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _PUBLISH: Final = "publish the documents where anybody can read them: 200, no re
 
 @dataclass(frozen=True, slots=True)
 class FetchedDocument:
-    """What came back."""
+    """A document and its freshness."""
 
     body: bytes = field(repr=False)
     max_age: float | None
-    """Seconds that it may be kept; None where nothing is said."""
+    """Seconds that it may be cached; None: not stated."""
 
 
 class HttpsFetcher:
-    """Gets documents."""
+    """Fetches documents."""
 
     def __init__(self, *, ca_file: Path | None = None, time_limit: float = TIME_LIMIT) -> None:
-        """``ca_file``: the only CAs that vouch for servers, read for each document; None: those of this machine."""
+        """``ca_file``: the only trusted CAs, read for each document; None: those of this machine."""
         self._ca_file = ca_file
         self._time_limit = time_limit
 
     async def get(self, url: str, *, accept: str, limit: int) -> FetchedDocument:
-        """Get a document of at most ``limit`` bytes; raises ``Denied`` or ``Unavailable``."""
+        """Fetch a document of at most ``limit`` bytes; raises ``Denied`` or ``Unavailable``."""
         if not url.startswith("https://"):
             raise _refused("an https URL", "another", "publish over https")
         try:
@@ -103,7 +103,7 @@ class HttpsFetcher:
 
 
 def max_age(caching: str, age: str = "") -> float | None:
-    """Tell how long an answer may be kept, by its ``Cache-Control`` less its ``Age``; None where nothing is said."""
+    """Return how long a response may be cached: ``Cache-Control`` less ``Age``; None: not stated."""
     if _NOT_KEPT.search(caching):
         return 0.0
     found = _DIRECTIVE.search(caching)

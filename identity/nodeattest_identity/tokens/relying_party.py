@@ -1,13 +1,13 @@
 """A strict relying party: verifies tokens of one issuer by the documents that it publishes.
 
     party = RelyingParty.at(Expected(issuer="https://…", audiences=frozenset({"vault"})))
-    claims = await party.verify(token)      # Denied: never; Unavailable: ask again
+    claims = await party.verify(token)      # Denied: never valid; Unavailable: retry
 
-Promises: the configuration at the issuer's own URL must name that issuer byte for byte, and an https key set; keys are
-read strictly and kept by ``keyring``'s rules; a token is believed by ``jwt``'s. No other address of a document or a
-token is ever asked. Leaves to others: who may do what.
-Source: OpenID Connect Discovery 1.0 §4.3, RFC 8414 §3.3 (the issuer of a document); RFC 7517 §5 (keys that are passed
-over).
+Promises: the configuration at the issuer's own URL must name that issuer byte for byte, and an https key set. Keys are
+parsed strictly and cached by ``jwks_cache``; tokens are verified by ``jwt``. No other URL of a document or a token is
+ever requested. Leaves to others: authorization.
+Source: OpenID Connect Discovery 1.0 §4.3, RFC 8414 §3.3 (the issuer of a document); RFC 7517 §5 (unknown keys are
+ignored).
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class RelyingParty:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> RelyingParty:
-        """Make one that asks the issuer itself; raises ``UrlError`` unless the issuer is an https URL."""
-        issuer, way = issuer_url(expected.issuer), https or HttpsFetcher()
-        return cls(expected, JWKSCache(lambda: discover(way, issuer), monotonic=monotonic), clock)
+        """Make one that fetches the documents itself; raises ``UrlError`` unless the issuer is an https URL."""
+        issuer, fetcher = issuer_url(expected.issuer), https or HttpsFetcher()
+        return cls(expected, JWKSCache(lambda: discover(fetcher, issuer), monotonic=monotonic), clock)
 
     async def verify(self, token: bytes | str) -> Claims:
-        """Prove a token; raises ``Denied``, or ``Unavailable`` while there are no keys."""
+        """Verify a token; raises ``Denied``, or ``Unavailable`` while there are no keys."""
         unverified = parse(token)
         return verify(unverified, await self.keys.keys_for(unverified.key_id), self.expected, self.clock())
 

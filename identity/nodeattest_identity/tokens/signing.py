@@ -1,4 +1,4 @@
-"""Tokens of our own: JWTs under a private RSA or P-256 key.
+"""Signs JWTs with a private RSA or P-256 key.
 
 Promises: the header is exactly ``alg``, ``kid`` and ``typ`` JWT, as Kubernetes demands of external signers; the claims
 are ``iss, sub, aud, iat, nbf, exp, jti`` and what is given besides. What is minted here, ``jwt`` verifies.

@@ -1,9 +1,9 @@
-"""What cluster-info must hold: the one decision of the bootstrap signer, pure.
+"""Decides the desired content of cluster-info. Pure.
 
-Promises: ``data.kubeconfig`` is signed as the exact string that it is; every key that begins as a signature's and is
-not one that is wanted goes; everything else stays as it came, known or not.
-Source: kubernetes pkg/controller/bootstrap/bootstrapsigner.go, which leaves stale signatures where the kubeconfig key
-is gone: here they go, since they sign nothing.
+Promises: ``data.kubeconfig`` is signed as the exact string that it is. Every other key with the signature prefix is
+removed. Everything else stays unchanged, known or not.
+Source: kubernetes pkg/controller/bootstrap/bootstrapsigner.go, which leaves stale signatures if the kubeconfig key is
+missing: here they are removed, since they sign nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The controller ``bootstrap-signer``: keeps the signatures of cluster-info equal to the tokens that sign.
+"""The reconciler of ``bootstrap-signer``: keeps the signatures of cluster-info equal to the tokens that sign.
 
-Promises: one write a change, and none while nothing changed; a token's signature goes at the moment when it expires,
-whether or not anybody deletes the token; a write that failed is made again, after reading cluster-info anew; somebody
-who undoes our writes is not answered faster than with growing patience. Leaves to others: what is signed
-(``signing``), deleting tokens (``cleaner``), whether it may run (leadership).
+Promises: one write per change, and none without; a token's signature is removed at its expiry, whether or not anybody
+deletes the token. A failed write is retried after cluster-info was read again. Against a writer that reverts our writes
+it backs off. Leaves to others: the desired signatures (``decide``), deletion of tokens (``token_cleaner``), leadership.
 Source: kubernetes pkg/controller/bootstrap/bootstrapsigner.go; it gives up on a failed write (kubernetes#109233).
 """
 
@@ -37,21 +36,21 @@ from nodeattest_kube.reflector import Reflector
 __all__ = ["BootstrapSigner", "RevertBackoff"]
 
 _KEY: Final = f"{NAMESPACE}/{NAME}"
-"""The one key of the queue: cluster-info is always looked at as a whole."""
+"""The one key of the queue: cluster-info is reconciled as a whole."""
 _SYNC_LIMIT: Final = 60.0
-_PATIENCE: Final = BackoffPolicy(initial=1.0, cap=60.0, jitter=0.1)
-"""Towards somebody who undoes our writes, such as another signer whose clock differs."""
-_FORGIVEN: Final = 3
-"""Undone writes that are made again at once: people edit cluster-info, too."""
-_FORGOTTEN: Final = 120.0
-"""Seconds without one after which undone writes are forgotten."""
+_REVERT_BACKOFF: Final = BackoffPolicy(initial=1.0, cap=60.0, jitter=0.1)
+"""Against a writer that reverts ours, such as another signer whose clock differs."""
+_FREE_REVERTS: Final = 3
+"""Reverted writes that are repeated at once: people edit cluster-info, too."""
+_REVERTS_RESET: Final = 120.0
+"""Seconds without a revert after which the count starts again."""
 
 
 class BootstrapSigner:
     """Signs the cluster-info of one cluster."""
 
     def __init__(self, client: ApiClient, tokens: Reflector, *, observer: Observer, deps: ControllerDeps) -> None:
-        """``tokens`` is followed by its owner, who calls ``token_changed``."""
+        """``tokens`` is run by its owner, who calls ``token_changed``."""
         self.info = cluster_info_informer(client, lambda _key, _found: self._enqueue())
         self._client = client
         self._tokens = tokens
@@ -61,17 +60,17 @@ class BootstrapSigner:
         self._signatures = SignatureCache()
         self._duty_cycle = DutyCycle(deps.clock)
         self._pending_since: float | None = None
-        """When the first change came that no write has answered, on the monotonic clock."""
+        """When the first change came that is not reconciled yet, on the monotonic clock."""
         self._written: tuple[tuple[str, str] | None, JsonObject] | None = None
         """The version in the cache when we wrote, and what we wrote: newer than the cache until that moves on."""
         self._revert_backoff = RevertBackoff(deps)
 
     def token_changed(self) -> None:
-        """Look again: a token came, changed or went."""
+        """Reconcile: a token was added, changed or deleted."""
         self._enqueue()
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Run until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.info.run())
@@ -81,7 +80,7 @@ class BootstrapSigner:
             self._queue.shut_down()
 
     async def _enqueue_once_synced(self) -> None:
-        """Look for the first time once both sides are known: no token known yet is not no token."""
+        """Reconcile for the first time once both informers are synced."""
         for reflector in (self._tokens, self.info):
             while not await reflector.wait_synced(_SYNC_LIMIT):
                 pass
@@ -92,7 +91,7 @@ class BootstrapSigner:
         self._queue.add(_KEY)
 
     def _mark_pending(self) -> float:
-        """Remember when it became known that there may be something to do."""
+        """Remember since when a change is pending."""
         if self._pending_since is None:
             self._pending_since = self._deps.clock()
         return self._pending_since
@@ -135,12 +134,12 @@ class BootstrapSigner:
         self._settle(key)
 
     def _settle(self, key: str) -> None:
-        """Nothing is left to be done."""
+        """Note that everything is reconciled."""
         self._queue.forget(key)
         self._pending_since = None
 
     async def _found(self, current: JsonObject | None) -> SigningTokens:
-        """Find who signs now, and have their signatures made."""
+        """Find the signing tokens, and prepare their signatures."""
         started = self._deps.clock()
         items: Iterable[JsonObject] = self._tokens.values()
         found = find_signing_tokens(items, self._deps.now())
@@ -150,7 +149,7 @@ class BootstrapSigner:
         return found
 
     async def _current(self, key: str) -> JsonObject | None:
-        """Return cluster-info: as it was watched or written, and read anew where a write failed."""
+        """Return cluster-info: as watched or written last, and read again after a failed write."""
         if self._queue.failures(key):
             return await self._client.get(PATH)
         if self._written is not None:
@@ -166,7 +165,7 @@ class BootstrapSigner:
 
 
 class RevertBackoff:
-    """Who undoes our writes, and how long to wait before the next."""
+    """Backoff against a writer that reverts our writes."""
 
     def __init__(self, deps: ControllerDeps) -> None:
         self._deps = deps
@@ -176,17 +175,17 @@ class RevertBackoff:
         self._newest = float("-inf")
 
     def wait(self, wanted: dict[str, object]) -> float:
-        """Say how many seconds to wait with a write; 0 to make it now."""
+        """Return the seconds to wait before a write."""
         now = self._deps.clock()
         if wanted != self._last:
             return 0.0
         return max(self._next - now, 0.0)
 
     def wrote(self, wanted: dict[str, object]) -> None:
-        """Note a write; the same again means that the last was undone."""
+        """Note a write; the same write again means that the last was reverted."""
         now = self._deps.clock()
-        again = wanted == self._last and now - self._newest < _FORGOTTEN
+        again = wanted == self._last and now - self._newest < _REVERTS_RESET
         self._last, self._newest = wanted, now
         self._count = self._count + 1 if again else 0
-        excess = self._count - _FORGIVEN
-        self._next = now + _PATIENCE.delay(excess, self._deps.random) if excess > 0 else now
+        excess = self._count - _FREE_REVERTS
+        self._next = now + _REVERT_BACKOFF.delay(excess, self._deps.random) if excess > 0 else now

@@ -1,8 +1,8 @@
-"""The signatures of one cluster, made so that a cluster with many of them delays no other.
+"""Caches signatures of cluster-info, so that a cluster with many tokens delays no other.
 
-Promises: a signature is made once for one text and token, and remembered while both are wanted; the event loop goes
-round after each mebibyte that was signed, so that thousands of tokens over a large text hold up nobody's lease or
-request; looking at them all takes a tenth of the time at most. Leaves to others: what is signed (``signing``).
+Promises: a signature is made once for each text and token. The event loop runs after each signed mebibyte, so that
+thousands of tokens over a large text delay no lease and no request. Checking all tokens takes at most a tenth of the
+time. Leaves to others: what is signed (``decide``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The controller ``token-cleaner``: deletes the Secrets of expired bootstrap tokens.
+"""The reconciler of ``token-cleaner``: deletes the Secrets of expired bootstrap tokens.
 
-Promises: nothing is deleted but the very version that was judged of a Secret whose type and name are a token's; a
-Secret that was made anew or changed meanwhile is judged anew. An expiration that nobody can read has passed. What the
-API server's own clock says is good for a while is not deleted, since ours may be wrong. A failed delete is made again.
-Leaves to others: whether a token has expired (``secret.expiry``), whether it may run.
+Promises: only the version that was checked is deleted, of a Secret whose type and name are a token's; a Secret that
+changed or was recreated meanwhile is checked again. An unreadable expiration counts as past. A token that is valid by
+the API server's clock is not deleted, because ours may be wrong. A failed delete is retried.
+Leaves to others: whether a token has expired (``secret.expiry``), leadership.
 Source: kubernetes pkg/controller/bootstrap/tokencleaner.go; it gives up on a failed delete, and deletes Secrets of the
 type under any name.
 """
@@ -25,14 +25,14 @@ __all__ = ["TokenCleaner"]
 _WORKERS: Final = 4
 """Deletes at the same time: hundreds of tokens may expire together."""
 _CLOCKS_DIFFER: Final = 30.0
-"""Seconds; ours may be wrong by so much. What is deleted does not come back, and one clock serves many clusters."""
+"""Seconds that our clock may be wrong. A deletion is final, and one clock serves many clusters."""
 
 
 class TokenCleaner:
-    """Cleans the tokens of one cluster."""
+    """Deletes expired tokens of one cluster."""
 
     def __init__(self, client: ApiClient, tokens: Reflector, *, observer: Observer, deps: ControllerDeps) -> None:
-        """``tokens`` is followed by its owner, who calls ``token_changed``."""
+        """``tokens`` is run by its owner, who calls ``token_changed``."""
         self._client = client
         self._tokens = tokens
         self._observer = observer
@@ -40,7 +40,7 @@ class TokenCleaner:
         self._queue = deps.queue()
 
     def token_changed(self, key: str, secret: JsonObject | None) -> None:
-        """Look at a token now, or when it will have expired."""
+        """Process a token now, or when it will have expired."""
         if secret is None or not _may_be_deleted(secret):
             return
         state, moment = expiry(secret, self._deps.now())
@@ -50,7 +50,7 @@ class TokenCleaner:
             self._process_at(key, moment)
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Run until cancelled."""
         try:
             await self._queue.run(self._process, _WORKERS)
         finally:
@@ -81,10 +81,10 @@ class TokenCleaner:
             self._observer.failed(TokenController.CLEANER, error, self._queue.retry(key))
             return
         self._queue.forget(key)
-        self._queue.add_after(key, RECHECK)  # by then the watch has told what became of it
+        self._queue.add_after(key, RECHECK)  # by then the watch has delivered the deletion
 
     def _early(self, moment: datetime) -> float:
-        """Say for how many seconds more it is good by the API server's clock."""
+        """Return for how many more seconds it is valid by the API server's clock."""
         theirs = self._client.server_time()
         return 0.0 if theirs is None else (moment - theirs).total_seconds()
 
@@ -96,12 +96,12 @@ class TokenCleaner:
         try:
             await self._client.delete(path, uid=uid, resource_version=version)
         except (NotFound, Conflict):
-            return  # somebody deleted it before, or it is no longer what was judged: the watch tells
+            return  # deleted or changed by somebody else: the watch delivers it
         self._observer.cleaned(name)
 
 
 def _may_be_deleted(secret: JsonObject) -> bool:
-    """Tell whether a Secret is a token that nobody deletes yet; one without a UID could be any."""
+    """Whether a Secret is a token that is not being deleted; without a UID it could be any."""
     return (
         is_token_secret(secret)
         and bool(dig_text(secret, "metadata", "uid"))

@@ -64,6 +64,7 @@ class ConfigMapStore:
         version: str | None,
     ) -> None:
         """Replace one key."""
+        del content_type, cache_control  # the ConfigMap has no headers
         data: JsonObject = {_key(path): body.decode()}
         for _ in range(_TRIES):
             found = await self._read()

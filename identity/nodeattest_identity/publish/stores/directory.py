@@ -68,6 +68,7 @@ class DirectoryStore:
         version: str | None,
     ) -> None:
         """Replace a file."""
+        del content_type, cache_control  # the web server sets the headers
         await asyncio.to_thread(self._write, path, body, version)
 
     async def aclose(self) -> None:
