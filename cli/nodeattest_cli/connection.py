@@ -47,7 +47,7 @@ class Connection:
         """Read where the cluster is and whom the kubeconfig trusts, without asking; raises ``UserError``."""
         if self._endpoint is None:  # read once: the file may be a pipe
             if not _is_readable(self._path):
-                raise UserError(f"no kubeconfig at {self._path}: say --kubeconfig, or set KUBECONFIG")
+                raise UserError(f"no kubeconfig at {self._path}: set --kubeconfig or KUBECONFIG")
             self._endpoint = self._user_errors(lambda: read_kubeconfig(self._path, context=self._context))
         return self._endpoint
 

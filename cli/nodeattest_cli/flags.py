@@ -1,4 +1,4 @@
-"""Flags of commands that serve, as click hands them over, by the types that they have."""
+"""Flags of commands that serve, as click passes them, by the types that they have."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _INTERRUPTED: Final = 130
 _COMMANDS: Final = {
     "addon-auth": (
         "nodeattest_cli.addon_auth.command:addon_auth",
-        "Tell add-ons who their callers are, without credentials.",
+        "Pass on to add-ons who calls, without credentials.",
     ),
     "cluster-info": (
         "nodeattest_cli.cluster_info.command:cluster_info",

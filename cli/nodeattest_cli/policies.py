@@ -1,4 +1,4 @@
-"""``nodeattest policy check``: a NodeAttestationPolicy judged without a cluster, by the rules that will judge it there.
+"""``nodeattest policy check``: check a NodeAttestationPolicy without a cluster, by the rules of the controller.
 
 Promises: whatever the controller would refuse is found here, all of it and not only the first: the schema of the
 shipped CRD, unknown fields with the nearest known one, the controller's own parser, and every installed provider's own
@@ -118,7 +118,7 @@ def _tell_cluster(cluster: JsonObject, policies: Sequence[JsonObject]) -> bool:
     try:
         admitted = ", ".join(sorted(policy_for(cluster, chosen).attestors)) or "nobody"
     except Denied:
-        return False  # told of the policy
+        return False  # reported for the policy
     click.echo(f"{name}: ruled by {names}, admits {admitted}")
     if security:
         click.echo(f"{name}: note: {_SECURITY}")
@@ -154,7 +154,7 @@ def problems(document: JsonObject) -> Iterator[str]:
 
 
 def _parsed(document: JsonObject) -> Iterator[str]:
-    """Let the controller's parsers speak; what they say of the schema's concerns was said already."""
+    """Yield the errors of the controller's parsers; those of the schema have been reported already."""
     try:
         parsed = parse_attestation_policy(document)
     except Denied as denied:
@@ -251,7 +251,7 @@ def _section_notes(spec: JsonObject, attestors: Sequence[str], parts: Sequence[s
 
 
 def _parts(document: JsonObject) -> tuple[str, ...]:
-    """List the parts of composite proofs; none where the section is invalid, which is told as a problem."""
+    """List the parts of composite proofs; none where the section is invalid, which is reported as a problem."""
     try:
         return parse_composite(parse_attestation_policy(document).settings(ProviderName("composite"))).parts
     except Denied:

@@ -62,7 +62,8 @@ def _sequence(node: yaml.SequenceNode, old: list[JsonValue], new: list[JsonValue
 def _node(value: JsonValue) -> yaml.Node:
     text = yaml.safe_dump(value, sort_keys=False, width=_WIDTH, allow_unicode=True)
     made = yaml.compose(text, Loader=yaml.SafeLoader)  # pyright: ignore[reportUnknownMemberType] - as above
-    assert made is not None  # noqa: S101 - what safe_dump writes is a document
+    if made is None:
+        raise ValueError("expected safe_dump to write a document, got none")
     _in_blocks(made)
     return made
 

@@ -155,11 +155,11 @@ def test_a_policy_is_proposed_from_a_management_cluster(tmp_path: Path, capsys: 
         assert learned(said)["values"] == {"0": sorted(("0" * 64, OLD, NEW)), "7": [OTHER]}
         assert said.count("# PCR 0: all zero: nothing was measured into it") == 1
         for words, problem in (
-            (["learn", *access], "either names or --all"),
-            (["learn", "a", "--all", *access], "either names or --all"),
+            (["learn", *access], "expected names of machines, or --all"),
+            (["learn", "a", "--all", *access], "expected names of machines, or --all"),
             (["learn", "z", *access], "no machine z is on record"),
             (["learn", "c", *access], "c has no register values"),
-            (["learn", "a", *access[:4]], "say --cluster"),
+            (["learn", "a", *access[:4]], "set --cluster"),
             (["learn", "--all", *access[:4], "--cluster", "none"], "no machine has quoted"),
             (["learn", "--all", *access[:4], "--cluster", "green"], "404"),
         ):

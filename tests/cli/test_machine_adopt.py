@@ -125,8 +125,8 @@ def test_where_the_policy_proves_nothing_or_names_several_it_is_said(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "name Machines, or say --all"),
-        (("veteran", "--all"), "name Machines, or say --all"),
+        ((), "expected names of Machines, or --all"),
+        (("veteran", "--all"), "expected names of Machines, or --all"),
         (("attested",), "no node attested is outside of the ledger"),
         (("--all", "--open", "--reason", "r"), "--open opens one Machine"),
         (("veteran", "stray", "--open", "--reason", "r"), "--open opens one Machine"),
@@ -246,6 +246,6 @@ def test_a_cluster_out_of_reach_is_told_beside_what_was_found(
     fleet.client.patch(path, {"data": {"value": base64.b64encode(b"x: [").decode()}})
     try:
         assert adopt(fleet, "--all") == 1
-        assert "fleet/blue is out of reach" in capsys.readouterr().err
+        assert "fleet/blue cannot be reached" in capsys.readouterr().err
     finally:
         fleet.client.patch(path, {"data": good["data"]})

@@ -85,7 +85,7 @@ def test_where_nobody_answers_the_way_to_do_without_is_told(
     ledger = fleet.machine("unattended")
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert reset(fleet, "unattended") == 2
-    assert "say --yes" in capsys.readouterr().err
+    assert "set --yes" in capsys.readouterr().err
     assert fleet.ledger(ledger) == ledger
 
 

@@ -158,7 +158,7 @@ def test_no_groups_are_none_for_a_token_that_authenticates_too(token: Tool) -> N
         (["--certificate-key", "x; reboot", "--print-join-command"], "64 hexadecimal digits"),
         (["--print-join-command", "-o", "json"], "no -o"),
         (["--print-join-command", "--provider", "tpm"], "--join-with kubelet-authenticator"),
-        (["--print-join-command", "--join-with", "kubelet-authenticator"], "say --provider"),
+        (["--print-join-command", "--join-with", "kubelet-authenticator"], "set --provider"),
         (["--join-with", "kubelet-authenticator"], "belongs to --print-join-command"),
         (["--join-with", "kubelet-authenticator", "--provider", "tpm"], "belongs to --print-join-command"),
         ([*AGENT, "a; reboot"], "expected a name"),
@@ -252,7 +252,7 @@ def test_a_configuration_without_tokens_makes_one(token: Tool, tmp_path: Path) -
         ("{usages: signing}", "a list of texts"),
         ("{usages: [1]}", "a list of texts"),
         ("{usages: [sign]}", "expected signing or authentication"),
-        ("{expires: 2030-01-01T00:00:00Z}", "say ttl instead"),
+        ("{expires: 2030-01-01T00:00:00Z}", "use ttl instead"),
         ("{tokens: x}", "expected description, expires, groups, token, ttl, usages, got tokens"),
     ],
 )

@@ -11,8 +11,11 @@ from nodeattest_cli.lazy import LazyGroup
 __all__ = ["addon_auth"]
 
 _COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "gateway": ("nodeattest_cli.addon_auth.gateway:gateway", "Forward users' requests to add-ons, and say who asks."),
-    "sidecar": ("nodeattest_cli.addon_auth.sidecar:sidecar", "Verify who calls the add-on beside it, and tell it."),
+    "gateway": ("nodeattest_cli.addon_auth.gateway:gateway", "Forward users' requests to add-ons, with who asks."),
+    "sidecar": (
+        "nodeattest_cli.addon_auth.sidecar:sidecar",
+        "Verify who calls the add-on beside it.",
+    ),
 }
 
 

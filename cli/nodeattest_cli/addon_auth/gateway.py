@@ -1,4 +1,4 @@
-"""``nodeattest addon-auth gateway``: the aggregated API server that tells add-ons who their callers are.
+"""``nodeattest addon-auth gateway``: the aggregated API server that passes on to add-ons who calls.
 
 Promises: a wrong setting is one line and exit code 2, before anything listens; SIGTERM and SIGINT end it in order with
 exit code 0. Everything else is ``nodeattest_identity.addon.gateway``.
@@ -89,7 +89,7 @@ def gateway(
     log_level: str,
     log_format: str,
 ) -> int:
-    """Forward users' requests to add-ons, with a token that says who asks.
+    """Forward users' requests to add-ons, with a token that names the caller.
 
     kube-apiserver sends requests for /apis/addonauth.nodeattest.x-k8s.io here, once the APIService of
     manifests/addon-gateway is applied.

@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 @click.option("--bind-address", default=":8443", show_default=True, help="host:port for those who call the add-on.")
 @click.option("--tls-cert-file", type=_FILE, help="Serving certificate; read again when it changes.")
 @click.option("--tls-private-key-file", type=_FILE, help="Its key.")
-@click.option("--plain-http", is_flag=True, help="Serve without TLS: whoever is between sees tokens of a minute.")
+@click.option("--plain-http", is_flag=True, help="Serve without TLS: the network between sees tokens of a minute.")
 @click.option("--issuer", metavar="URL", help="Who issues tokens, exactly as their claim `iss`.")
 @click.option("--ca-file", type=_FILE, help="The only CAs that vouch for the issuer's server  [this machine's]")
 @click.option(
@@ -70,7 +70,7 @@ _T = TypeVar("_T")
 @click.option("--allow-user", "users", multiple=True, help="Let this user through; without any, all who are known.")
 @click.option("--allow-group", "groups", multiple=True, help="Let this group through.")
 @click.option("--open-path", "open_paths", multiple=True, help="Let anybody ask for /path or /below/**, as nobody.")
-@click.option("--tell-groups", is_flag=True, help="Tell the add-on groups, one X-Authenticated-Groups each.")
+@click.option("--tell-groups", is_flag=True, help="Send the add-on the groups, one X-Authenticated-Groups each.")
 @click.option(
     "--deny-status", type=click.Choice(["401", "403"]), default="401", show_default=True, help="Of bad tokens."
 )
@@ -85,7 +85,7 @@ _T = TypeVar("_T")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged.")
 @click.option("--log-format", type=click.Choice(LOG_FORMATS), default="json", show_default=True, help="How.")
 def sidecar(*, log_level: str, log_format: str, **flags: object) -> int:
-    """Verify who calls an add-on, and tell the add-on by a header.
+    """Verify who calls an add-on, and pass that on by a header.
 
     Tokens are verified by --issuer and its keys, or by --token-review; the add-on gets X-Authenticated-User and no
     token. docs/addon-sidecar.md tells which requests are refused, and how.
@@ -170,7 +170,7 @@ def _upstream(flags: dict[str, object]) -> Address:
 
 
 def _keys(flags: dict[str, object]) -> JWKSCache:
-    """Make the keyring; files are read once here, so that a wrong one is told at the start."""
+    """Make the key cache; files are read once here, so that a wrong one is reported at the start."""
     files = cast("tuple[Path, ...]", flags["key_files"])
     issuer = flags_of.text(flags, "issuer") or ""
     try:

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_authenticator.state.storage import write_atomically
-from nodeattest_cli.denials import user_errors
 from nodeattest_cli.documents import read_objects
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import UserError, user_errors
 from nodeattest_cli.output import to_yaml
 from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_discovery.clusterinfo import parse_bundle
@@ -51,7 +50,7 @@ def read(path: Path, context: str | None) -> PersonalCluster:
     document = _document(path)
     chosen = context or text(document, "current-context")
     if not chosen:
-        raise UserError(f"{path}: expected current-context, got none: say --context")
+        raise UserError(f"{path}: expected current-context, got none: set --context")
     name = text(_one(document, "contexts", chosen, "context", path), "cluster")
     cluster = _one(document, "clusters", name, "cluster", path)
     # 2

@@ -1,4 +1,4 @@
-"""What makes cluster-info public: the ConfigMap, who may read it, and whether what stands there says the same.
+"""What makes cluster-info public: the ConfigMap, who may read it, and whether the present one means the same.
 
 Promises: the kubeconfig is kubeadm's, byte for byte; a bundle with anything but CA certificates in it, such as a
 private key, is refused and not published. Leaves to others: signatures (``signatures``, the bootstrap signer).
@@ -109,7 +109,7 @@ def role() -> JsonObject:
 
 
 def role_binding() -> JsonObject:
-    """Give that right to whoever does not authenticate; who does needs no discovery."""
+    """Give that right to unauthenticated users; others need no discovery."""
     reference: JsonObject = {"apiGroup": _RBAC, "kind": "Role", "name": ROLE}
     subject: JsonObject = {"apiGroup": _RBAC, "kind": "User", "name": ANONYMOUS}
     return _object(f"{_RBAC}/v1", "RoleBinding", ROLE, {"roleRef": reference, "subjects": [subject]})

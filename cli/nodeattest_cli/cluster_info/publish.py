@@ -99,7 +99,7 @@ def publish(
 
 
 def _token(word: str | None, file: str | None, ttl: str) -> TokenSecret | None:
-    """Make the token; none where the word is empty."""
+    """Make the token; none where the argument is empty."""
     given = read_text(word, file)
     if given == "":
         return None
@@ -110,13 +110,13 @@ def _token(word: str | None, file: str | None, ttl: str) -> TokenSecret | None:
 
 
 def _kubeconfig(connection: Connection, server: str | None, ca_files: Sequence[str]) -> str:
-    """Write what is published, of what was said and else of the kubeconfig."""
+    """Write what is published: the options' values, else the kubeconfig's."""
     endpoint = connection.endpoint()
     if server is None and endpoint.tls_server_name is not None:
-        raise UserError("the kubeconfig has a tls-server-name, which machines would not know: say --server")
+        raise UserError("the kubeconfig has a tls-server-name, which machines would not know: set --server")
     ca_pem = "\n".join(map(_file, ca_files)) if ca_files else endpoint.ca_pem
     if ca_pem is None:
-        raise UserError("the kubeconfig: expected certificate-authority-data to publish, got none; say --ca-file")
+        raise UserError("the kubeconfig: expected certificate-authority-data to publish, got none; set --ca-file")
     return kubeconfig_of(endpoint.server if server is None else server, ca_pem)
 
 

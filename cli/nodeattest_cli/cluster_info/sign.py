@@ -11,8 +11,7 @@ import click
 from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing_tokens
 from nodeattest_cli.cluster_info.update import retry_on_conflict
 from nodeattest_cli.connection import Connection, cluster_options, run
-from nodeattest_cli.denials import user_errors
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import UserError, user_errors
 from nodeattest_cli.output import to_yaml
 from nodeattest_cli.token.input import read_token
 from nodeattest_controller.model.objects import mapping, text
@@ -42,7 +41,7 @@ def sign(*, token_file: str | None, path: str | None, kubeconfig: str | None, co
     token = read_token(None, token_file)
     if path is not None:
         if token is None:
-            raise UserError("without a cluster: say which token signs, with --token-file")
+            raise UserError("without a cluster: set the token that signs by --token-file")
         click.echo(to_yaml(_signed(from_file(path), token)), nl=False)
         return
     ids = run(Connection(kubeconfig, context), lambda client: retry_on_conflict(lambda: _sign(client, token)))
@@ -57,7 +56,7 @@ async def _sign(client: ApiClient, token: BootstrapToken | None) -> list[str]:
     else:
         tokens = await signing_tokens(client)
         if tokens is None:
-            raise UserError("the tokens in kube-system cannot be read: say which one signs, with --token-file")
+            raise UserError("the tokens in kube-system cannot be read: set the one that signs by --token-file")
         _check(found)
         wanted = desired_cluster_info(found, tokens) or found
     if wanted != found:

@@ -1,7 +1,7 @@
 """Writing the ConfigMap cluster-info while others, such as a bootstrap signer, write it too.
 
-Promises: what another writer put there meanwhile is read and judged anew before it is replaced; one who writes again
-and again ends in the API server's refusal.
+Promises: what another writer wrote meanwhile is read and checked before it is replaced; after ``_ATTEMPTS``
+conflicts the API server's error is the result.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Publication:
         if self._found is not None and not self._replace and not self._is_there(self._found):
             raise UserError(
                 "cluster-info names another server or other CAs, or cannot be read: see nodeattest cluster-info show, "
-                "and say --replace if it is to be replaced"
+                "and set --replace if it is to be replaced"
             )
 
     async def write(self) -> None:
-        """Create or replace it, as it was when it was looked at; what says the same stays, with its signatures."""
+        """Create or replace it as it was read; one that means the same stays, with its signatures."""
         click.echo(self._intent())
         await retry_on_conflict(self._write, again=self.look)
 
@@ -72,7 +72,7 @@ class Publication:
 async def retry_on_conflict(
     write: Callable[[], Awaitable[T]], *, again: Callable[[], Awaitable[None]] | None = None
 ) -> T:
-    """Write, and once more each time that somebody else wrote first; ``again`` reads anew."""
+    """Write; after a conflict call ``again``, which reads the present state, and retry."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return await write()

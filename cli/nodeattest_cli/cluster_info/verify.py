@@ -12,8 +12,7 @@ import click
 
 from nodeattest_cli.cluster_info.sources import from_file
 from nodeattest_cli.cluster_info.view import subject_of
-from nodeattest_cli.denials import user_errors
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import UserError, user_errors
 from nodeattest_cli.token.input import read_token
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery import jws, pins
@@ -84,7 +83,7 @@ def _pins(hashes: Sequence[str], *, unsafe: bool) -> frozenset[CaPin] | None:
 
 
 def _environment(timeout: str, *, several: bool) -> Environment:
-    """Ask for so long; what one of several servers did wrong is told, what the only one did is the result."""
+    """Ask for so long; errors of one of several servers are reported, the only one's error is the result."""
     try:
         limit = parse_duration(timeout) / SECOND
     except ParseError as error:

@@ -38,7 +38,7 @@ __all__ = ["publish"]
 _WRONG, _NOT_YET = 1, 3
 _FILE: Final = click.Path(path_type=Path)
 _AGAIN: Final = 5.0
-"""Seconds between two looks at the public URL."""
+"""Seconds between two reads of the public URL."""
 _LONGEST_MAX_AGE: Final = 7 * 86_400
 
 
@@ -155,7 +155,7 @@ def _undropped(unknown: frozenset[str], state: IssuerState) -> bool:
 
 
 async def _read_back(published: Published, public: _Public) -> PublicCheck:
-    """Look at the public URL, again and again for as long as was said."""
+    """Read the public URL until it is as published, or the time is over."""
     try:
         reader = PublicReader(ca_file=public.ca_file)
     except OSError as error:

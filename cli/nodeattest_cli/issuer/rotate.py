@@ -85,7 +85,7 @@ _DO: Final[dict[StepName, tuple[str, ...]]] = {
     "--slack", default=f"{SLACK}s", show_default=True, help="Beyond max-age; a CDN that holds for longer needs more."
 )
 @click.option(
-    "--may", type=click.Choice(list(_GATES)), help="Only tell, by exit code 0 or 3, whether this step may come now."
+    "--may", type=click.Choice(list(_GATES)), help="Only report, by exit code 0 or 3, whether this step may come now."
 )
 @output_option("table", "json")
 def rotate(
@@ -156,7 +156,7 @@ async def _state(place: Place) -> IssuerState | None:
 
 
 def _may(plan: Timeline, name: StepName, *, signs_already: bool) -> int:
-    """Answer by exit code, and say why not."""
+    """Return the exit code, and print why not."""
     step = plan.step(name)
     if plan.problems:
         click.echo(f"nodeattest: {plan.problems[0]}", err=True)

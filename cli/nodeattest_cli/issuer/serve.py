@@ -53,7 +53,7 @@ _FILE: Final = click.Path(path_type=Path)
     metavar="URL",
     help="Whose documents are served; may be repeated for issuers whose tokens still live.",
 )
-@click.option("--service-account-jwks-uri", "jwks_uri", metavar="URL", help="Where the first issuer says its keys are.")
+@click.option("--service-account-jwks-uri", "jwks_uri", metavar="URL", help="The first issuer's jwks_uri.")
 @click.option(
     "--kubeconfig",
     type=_FILE,

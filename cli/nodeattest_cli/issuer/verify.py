@@ -29,6 +29,7 @@ from nodeattest_providers.errors import Denied, Unavailable
 
 __all__ = ["verify"]
 
+_STANDARD_INPUT: Final = "-"
 _REFUSED: Final = 1
 _UNKNOWN: Final = 3
 _FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -95,7 +96,7 @@ def _read(token: str | None, token_file: Path | None) -> bytes:
     if token_file is not None:
         with token_file.open("rb") as file:
             return file.read(2 * MAX_SIZE).strip()
-    if token == "-":
+    if token == _STANDARD_INPUT:
         return sys.stdin.buffer.read(2 * MAX_SIZE).strip()
     click.echo(_ON_COMMAND_LINE, err=True)
     return (token or "").encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""``nodeattest machines adopt``: nodes that are not in the ledger, what to run for each, and a door for one of them.
+"""``nodeattest machines adopt``: nodes that are not in the ledger, what to run for each, and opening one of them.
 
 Promises: listing changes nothing; ``--open`` opens one Machine at a time, after it was shown and agreed to, on record
 in its ledger and in an Event, and its token is good for this Machine alone. What a workload cluster says of a Node is
@@ -41,7 +41,7 @@ _WORD: Final = re.compile(rf"[!-~]{{1,{MAX_PROVIDER_ID}}}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opening:
-    """What ``--open`` was told."""
+    """The options of ``--open``."""
 
     reason: str
     lifetime: timedelta
@@ -58,7 +58,7 @@ class _Opening:
 @click.option("--ttl", default="15m", show_default=True, help="With --open: how long its token is good; at most 24h.")
 @click.option("--provider", help="With --open: how the machine proves itself, where the policy names several.")
 @click.option("--yes", is_flag=True, help="With --open: do not ask.")
-@click.option("--dry-run", is_flag=True, help="With --open: say what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="With --open: print what would be done, and do nothing.")
 @output_option("text", "json")
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
@@ -87,13 +87,13 @@ def adopt(
     any more: it joins by a token that is good for it alone.
     """
     if everything == bool(names):
-        raise UserError("name Machines, or say --all")
+        raise UserError("expected names of Machines, or --all")
     opening = _opening(names, reason, ttl, provider, yes=yes, dry_run=dry_run) if opens else None
     connection, now = Connection(kubeconfig, context), datetime.now(UTC)
     found = run(connection, lambda client: survey(client, namespace=namespace, cluster=cluster, now=now))
     chosen = found.unattested if everything else _chosen(found, names)
     for key, said in found.unreachable:
-        click.echo(f"nodeattest: {key} is out of reach: {said}", err=True)
+        click.echo(f"nodeattest: {key} cannot be reached: {said}", err=True)
     if opening is not None:
         [one] = chosen
         return _open(connection, one, opening, output, now)
@@ -122,7 +122,7 @@ def _chosen(found: Report, names: Sequence[str]) -> tuple[Unattested, ...]:
         if len(fits) > 1:
             listed = "; ".join(f"{one.cluster} {_word(one.node)}" for one in fits[:_SHOWN])
             raise UserError(
-                f"{name} is one of {len(fits)} nodes, say --cluster or name it by its provider ID: {listed}"
+                f"{name} is one of {len(fits)} nodes, set --cluster or name it by its provider ID: {listed}"
             )
         chosen += fits
     return tuple(chosen)
@@ -158,7 +158,7 @@ def _can_be_asked_for(one: Unattested) -> bool:
 
 
 def _word(text: str) -> str:
-    """Show a word that a workload cluster chose."""
+    """Show a text that a workload cluster chose."""
     return text if _WORD.fullmatch(text) else printable(text)
 
 

@@ -1,7 +1,7 @@
-"""The ledger objects of a management cluster, listed, or one of them found by what an operator calls its machine.
+"""The MachineAttestations of a management cluster: all, or the one of a machine by one of its names.
 
-Promises: a name that fits several machines is an error that lists them; a server that knows no ledger is told from one
-whose ledger is empty.
+Promises: a name that fits several machines is an error that lists them; a server without that resource is an
+error, one without such objects is not.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ async def open_machine(
     expires: datetime,
     choose: Callable[[str], str],
 ) -> tuple[str, RejoinToken]:
-    """Record, tell, and make the token; returns the trail in words, and the token. Raises ``UserError``."""
+    """Write record and Event, and make the token; returns a log of that, and the token. Raises ``UserError``."""
     by = await operator(client)
     written = await _record(client, one, by=by, reason=reason, now=now)
     told = await record_event(client, written, f"opened by {by.name}: {reason}", now, reason="AttestationOpened")
@@ -59,4 +59,4 @@ async def _record(client: ApiClient, one: Unattested, *, by: Operator, reason: s
             )
         return await client.replace(attestation_path(known), reset(known, by=by, reason=reason, now=now))
     except (AlreadyExists, Conflict):
-        raise UserError("somebody else wrote its ledger just now: look again") from None
+        raise UserError("its MachineAttestation changed meanwhile: check it and try again") from None

@@ -74,7 +74,7 @@ def ask_confirmation(question: str) -> bool:
     try:
         return click.confirm(question, default=False)
     except click.Abort:
-        raise UserError("nobody answered; where nobody can, say --yes") from None
+        raise UserError("no answer; without a terminal, set --yes") from None
 
 
 def cleared_by_reset(ledger: JsonObject) -> list[str]:
@@ -142,7 +142,7 @@ async def _write(client: ApiClient, found: JsonObject, *, by: Operator, reason: 
         except Conflict:
             current = await client.get(path)
             if _pins(current) != _pins(found):
-                raise UserError("the machine was bound anew meanwhile; look at it and reset again") from None
+                raise UserError("the machine was bound anew meanwhile; check it and reset again") from None
     raise UserError("the ledger is written all the time; try again")
 
 

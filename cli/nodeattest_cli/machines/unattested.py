@@ -1,7 +1,7 @@
 """Nodes that are not in the ledger, and what is to be done about each: facts from both clusters, then plain decisions.
 
-Promises: a Node counts as attested exactly as the controller ``hardening`` counts it; a cluster out of reach is told
-beside the others and hides none of them. Changes nothing. Leaves messages to ``adopt``.
+Promises: a Node counts as attested exactly as the controller ``hardening`` counts it; a cluster that cannot be reached
+is reported beside the others and hides none of them. Changes nothing. Leaves messages to ``adopt``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Unattested:
     member: MachineView | None
     has_ledger: bool
     providers: tuple[ProviderName, ...]
-    """Those that the policy names; empty where it cannot be told."""
+    """Those that the policy names; empty where that is not known."""
 
     @property
     def todo(self) -> Action:

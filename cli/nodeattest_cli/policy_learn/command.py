@@ -30,7 +30,7 @@ _GROUP: Final = "attestation.cluster.x-k8s.io"
 _VERSION: Final = "v1alpha1"
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 _WARNING: Final = "Learning trusts what these machines booted. Compare with values that you know before you apply this."
-_UNUSED: Final = "PCR {pcr}: all zero: nothing was measured into it, so that value tells nothing of what booted."
+_UNUSED: Final = "PCR {pcr}: all zero: nothing was measured into it, so that value shows nothing of what booted."
 _SHOWN: Final = 5
 """Names in one comment."""
 
@@ -57,7 +57,7 @@ def learn(
     allows already stay, so that a roll-out may have old and new machines at once.
     """
     if bool(machine) == everyone:
-        raise UserError("say which machines: either names or --all")
+        raise UserError("expected names of machines, or --all")
     connection = Connection(kubeconfig, context)
     ledgers = run(connection, lambda client: _list(client, "machineattestations", namespace))
     chosen = _chosen([from_attestation(one) for one in ledgers], machine, cluster)
@@ -84,7 +84,7 @@ def _chosen(known: Sequence[BootRecord], names: Sequence[str], cluster: str | No
         raise UserError("no machine has quoted its registers here")
     clusters = sorted({one.cluster for one in chosen})
     if len(clusters) > 1:
-        raise UserError(f"these machines are of the clusters {', '.join(clusters)}: say --cluster")
+        raise UserError(f"these machines are of the clusters {', '.join(clusters)}: set --cluster")
     return chosen
 
 

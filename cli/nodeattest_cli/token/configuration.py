@@ -48,7 +48,7 @@ def _specs(listed: list[JsonValue]) -> Iterator[TokenSpec]:
 
 def _spec(entry: JsonObject, where: str) -> TokenSpec:
     if entry.get("expires"):
-        raise UserError(f"{where}.expires: say ttl instead: a time in a file is past before it is noticed")
+        raise UserError(f"{where}.expires: use ttl instead: a time in a file is past before it is noticed")
     return TokenSpec(
         token=_token(entry, where),
         usages=_words(entry, "usages", where),

@@ -38,7 +38,7 @@ _OF_TOKENS: Final = {"token": "TOKEN"} | {
 @click.argument("token", required=False)
 @click.option("--token-file", metavar="FILE", help="Read the token from a file; - is standard input.")
 @click.option("--usages", multiple=True, help="signing, authentication or both, with commas or repeated (both).")
-@click.option("--groups", multiple=True, help=f"Extra groups of whoever authenticates with it ({DEFAULT_GROUP}).")
+@click.option("--groups", multiple=True, help=f"Extra groups of the user that authenticates with it ({DEFAULT_GROUP}).")
 @click.option("--ttl", default=DEFAULT_TTL, show_default=True, help="When it expires, such as 1h30m; 0 is never.")
 @click.option("--description", default="", help="What it is for.")
 @click.option("--config", metavar="FILE", help="Create the bootstrapTokens of a kubeadm InitConfiguration instead.")
@@ -141,7 +141,7 @@ def _shape(
 
 
 def _check_unmixed(context: click.Context) -> None:
-    """Let a file say all of it: what a flag said besides would count for one of its tokens, or for none."""
+    """Refuse flags beside a file: they would count for one of its tokens, or for none."""
     given = [
         flag for name, flag in _OF_TOKENS.items() if context.get_parameter_source(name) is not ParameterSource.DEFAULT
     ]
@@ -162,7 +162,7 @@ def _check_key(certificate_key: str | None, *, print_join_command: bool, joiner:
 def _check_provider(provider: str | None, *, joiner: Joiner) -> None:
     """See that the agent's command has its provider, and that nothing else has one."""
     if provider is None and joiner is Joiner.AGENT:
-        raise UserError(f"--join-with {joiner}: say --provider too: how the machines prove what they are, such as tpm")
+        raise UserError(f"--join-with {joiner}: set --provider too: how the machines prove what they are, such as tpm")
     if provider is not None and joiner is not Joiner.AGENT:
         raise UserError(f"--provider: belongs to --print-join-command --join-with {Joiner.AGENT}")
     if provider is not None:
@@ -170,7 +170,7 @@ def _check_provider(provider: str | None, *, joiner: Joiner) -> None:
 
 
 def _words(given: Sequence[str]) -> list[str] | None:
-    """Take lists apart, as cobra's string slices are; None where nothing was said, empty where "" was."""
+    """Take lists apart, as cobra's string slices are; None where nothing was given, empty where "" was."""
     if not given:
         return None
     return [word for one in given for word in one.split(",") if word]

@@ -11,8 +11,7 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, cluster_options, run
-from nodeattest_cli.denials import user_errors
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import UserError, user_errors
 from nodeattest_cli.token.factory import secret_path
 from nodeattest_cli.token.input import read_text
 from nodeattest_discovery.token import parse_id

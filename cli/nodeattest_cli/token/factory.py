@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from nodeattest_cli.denials import user_errors
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import UserError, user_errors
 from nodeattest_discovery.secret import (
     DEFAULT_GROUP,
     NAMESPACE,
@@ -43,14 +42,14 @@ _WARNING: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSpec:
-    """What was asked for; None is the default."""
+    """A token to make; None is the default."""
 
     token: BootstrapToken | None = None
     usages: Sequence[str] | None = None
     groups: Sequence[str] | None = None
     ttl: str = DEFAULT_TTL
     ttl_option: str = "--ttl"
-    """Where that was said."""
+    """The option that set it."""
     description: str = ""
 
 

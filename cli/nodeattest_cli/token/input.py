@@ -1,4 +1,4 @@
-"""A bootstrap token from whoever types the command: an argument, a file, standard input, or none.
+"""A bootstrap token of the command line: an argument, a file, standard input, or none.
 
 Promises: at most one source; one line end after the token is forgiven; ``UserError`` shows no character of it.
 """
@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from nodeattest_cli.denials import user_errors
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import UserError, user_errors
 from nodeattest_discovery.token import BootstrapToken, parse
 
 __all__ = ["parse_token", "read_text", "read_token"]

@@ -11,8 +11,7 @@ import re
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_cli.denials import user_errors
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import UserError, user_errors
 from nodeattest_discovery.clusterinfo import parse_bundle
 from nodeattest_discovery.pins import CaPin, pin_of
 from nodeattest_discovery.token import BootstrapToken

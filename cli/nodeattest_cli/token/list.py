@@ -36,7 +36,7 @@ def list_tokens(*, output: str, dry_run: bool, kubeconfig: str | None, context: 
 
 
 async def token_secrets(client: ApiClient) -> list[JsonObject]:
-    """Read every Secret that says it is a bootstrap token."""
+    """Read every Secret of the type of bootstrap tokens."""
     query = {"fieldSelector": f"type={SECRET_TYPE}"}
     found: list[JsonObject] = []
     async for page in client.pages(paths.core_path("secrets", namespace=NAMESPACE), query):
@@ -45,7 +45,7 @@ async def token_secrets(client: ApiClient) -> list[JsonObject]:
 
 
 def _readable(secrets: Sequence[JsonObject]) -> Iterator[TokenView]:
-    """Yield the tokens, and tell of the others."""
+    """Yield the tokens, and report the others."""
     for secret in secrets:
         for warning in warnings(secret):
             click.echo(f"nodeattest: {warning}", err=True)
