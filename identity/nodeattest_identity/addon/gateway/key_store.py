@@ -10,7 +10,6 @@ Source: Kubernetes API concepts, "Resource versions".
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -25,10 +24,9 @@ from nodeattest_identity.addon.gateway.keyset import (
     rotate,
 )
 from nodeattest_identity.tokens.signing import SigningKey
-from nodeattest_kube import paths
-from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Conflict, NotFound
-from nodeattest_kube.jsontypes import JsonObject, dig_text
-from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.secret_store import SecretContent, SecretStore, secret_bytes
 
 __all__ = ["SECRET_NAME", "KeyStore"]
 
@@ -39,7 +37,6 @@ _RESYNC: Final = 60.0
 _RETRY: Final = 2.0
 _STALE: Final = 600.0
 """Seconds; less than a key stays published after it was succeeded (``Schedule.behind``)."""
-_ATTEMPTS: Final = 5
 
 _log = logging.getLogger(__name__)
 
@@ -58,10 +55,7 @@ class KeyStore:
         clock: Callable[[], float],
     ) -> None:
         """``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
-        self._client = client
-        self._namespace = namespace
-        self._collection = paths.core_path("secrets", namespace=namespace)
-        self._path = paths.core_path("secrets", SECRET_NAME, namespace=namespace)
+        self._secret = SecretStore(client, namespace=namespace, name=SECRET_NAME)
         self._schedule = schedule
         self._make = make
         self._now = now
@@ -89,17 +83,18 @@ class KeyStore:
 
     async def refresh(self) -> None:
         """Read the Secret, and create or update it if due; raises ``ApiError`` and ``KeySetError``."""
-        for _ in range(_ATTEMPTS):
-            secret = await self._get()
-            keyset = KeySet() if secret is None else _keyset_of(secret)
-            wanted = rotate(keyset, self._now(), self._schedule, self._make)
-            if wanted is None:
-                self._keyset, self._last_read, self._last_message = keyset, self._clock(), ""
-                return
-            if await self._put(wanted, secret):
-                added = len({key.kid for key in wanted.published} - {key.kid for key in keyset.published})
-                _log.info("changed the signing keys: %d new, %d in all", added, len(wanted.keys))
-        raise KeySetError("expected to change the keys within some attempts, but others changed them each time")
+        secret = await self._secret.update(self._next_content)
+        self._keyset, self._last_read, self._last_message = _keyset_of(secret), self._clock(), ""
+
+    def _next_content(self, secret: JsonObject | None) -> SecretContent | None:
+        """Return the Secret's content as it must be now; None if it needs no change."""
+        keyset = KeySet() if secret is None else _keyset_of(secret)
+        wanted = rotate(keyset, self._now(), self._schedule, self._make)
+        if wanted is None:
+            return None
+        added = len({key.kid for key in wanted.published} - {key.kid for key in keyset.published})
+        _log.info("changing the signing keys: %d new, %d in all", added, len(wanted.keys))
+        return SecretContent({_DATA: encode_keyset(wanted)})
 
     async def run(self) -> None:
         """Keep the keys fresh until cancelled."""
@@ -114,39 +109,16 @@ class KeyStore:
 
     def _log_once(self, error: ApiError | KeySetError) -> None:
         """Log an error once."""
-        message = f"Secret {self._namespace}/{SECRET_NAME}: {error}"
+        message = f"Secret {self._secret.name}: {error}"
         if isinstance(error, KeySetError):
             message += "; delete it, and the gateway makes another: tokens of the last minute are lost"
         if message != self._last_message:
             _log.warning("cannot read or change the signing keys: %s", message)
         self._last_message = message
 
-    async def _get(self) -> JsonObject | None:
-        try:
-            return await self._client.get(self._path)
-        except NotFound:
-            return None
 
-    async def _put(self, keyset: KeySet, old: JsonObject | None) -> bool:
-        """Write the keys; False if another replica wrote meanwhile."""
-        metadata: JsonObject = {"name": SECRET_NAME, "namespace": self._namespace}
-        data: JsonObject = {_DATA: base64.b64encode(encode_keyset(keyset)).decode()}
-        body: JsonObject = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": data}
-        try:
-            if old is None:
-                await self._client.create(self._collection, body)
-            else:
-                metadata["resourceVersion"] = dig_text(old, "metadata", "resourceVersion")
-                await self._client.replace(self._path, body)
-        except (AlreadyExists, Conflict, NotFound):
-            return False
-        return True
-
-
-def _keyset_of(secret: JsonObject) -> KeySet:
-    try:
-        return parse_keyset(decode_base64(dig_text(secret, "data", _DATA)))
-    except ValueError as error:
-        if isinstance(error, KeySetError):
-            raise
-        raise KeySetError(f"expected keys in {_DATA}, got something else") from None
+def _keyset_of(secret: JsonObject | None) -> KeySet:
+    data = secret_bytes(secret, _DATA)
+    if data is None:
+        raise KeySetError(f"expected keys in {_DATA}, got something else")
+    return parse_keyset(data)
