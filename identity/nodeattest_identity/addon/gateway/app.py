@@ -102,21 +102,26 @@ async def run(
         )
         await server.start()
         stack.push_async_callback(server.stop)
-        health = None
-        if settings.health is not None:
-            health = HealthServer(
-                settings.health,
-                {"front-proxy": trust.unready_reason, "signing-keys": key_store.unready_reason},
-                metrics,
-            )
-            await health.start()
-            stack.push_async_callback(health.stop)
-        ports = Ports(gateway=server.port, health=None if health is None else health.port)
+        health = await _start_health(stack, settings, metrics, trust, key_store)
+        ports = Ports(gateway=server.port, health=health)
         _log.info("serving the gateway on port %d, health on %s", ports.gateway, ports.health or "none")
         started(ports)
         async with asyncio.TaskGroup() as group:
             group.create_task(trust.run())
             group.create_task(key_store.run())
+
+
+async def _start_health(
+    stack: AsyncExitStack, settings: GatewaySettings, metrics: Metrics, trust: FrontProxyWatcher, key_store: KeyStore
+) -> int | None:
+    """Start the health server if it is enabled; returns its port."""
+    if settings.health is None:
+        return None
+    reasons = {"front-proxy": trust.unready_reason, "signing-keys": key_store.unready_reason}
+    health = HealthServer(settings.health, reasons, metrics)
+    await health.start()
+    stack.push_async_callback(health.stop)
+    return health.port
 
 
 def _backend_tls(settings: GatewaySettings) -> ssl.SSLContext:
