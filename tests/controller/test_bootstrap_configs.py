@@ -147,29 +147,29 @@ async def test_a_machine_of_a_pool_asks_with_the_token_of_the_pool_that_lists_it
         configs = KubeadmConfigReader(client, clock=lambda: 0.0)
         for binding in (REQUIRED, TokenBinding.PREFERRED):  # the pool does not list it yet
             with pytest.raises(Unavailable) as waits:
-                await check_token_binding(mine, inventory.configured_by(cluster, machine), binding, configs.tokens_of)
+                await check_token_binding(mine, inventory.bootstrap_owner(cluster, machine), binding, configs.tokens_of)
             assert waits.value.reason is Reason.BOOTSTRAP_CONFIG_UNREADABLE
         inventory.put_pool("default/pool", listing)
-        await check_token_binding(mine, inventory.configured_by(cluster, machine), REQUIRED, configs.tokens_of)
+        await check_token_binding(mine, inventory.bootstrap_owner(cluster, machine), REQUIRED, configs.tokens_of)
         other = make_request(username="system:bootstrap:fedcba")
         with pytest.raises(Denied) as denied:
-            await check_token_binding(other, inventory.configured_by(cluster, machine), REQUIRED, configs.tokens_of)
+            await check_token_binding(other, inventory.bootstrap_owner(cluster, machine), REQUIRED, configs.tokens_of)
         assert denied.value.reason is Reason.TOKEN_NOT_THIS_MACHINES
         inventory.put_pool("default/twin", listing)  # two pools that list it: whose it is nobody knows
         with pytest.raises(Unavailable):
-            await check_token_binding(other, inventory.configured_by(cluster, machine), REQUIRED, configs.tokens_of)
+            await check_token_binding(other, inventory.bootstrap_owner(cluster, machine), REQUIRED, configs.tokens_of)
 
 
 def test_only_a_machine_without_a_configuration_of_its_own_has_its_pools() -> None:
     inventory, cluster = Inventory(), cluster_key("default", "c")
     inventory.put_pool("default/pool", pool_of(member_of("pooled")))
     own = member_of("own")
-    assert inventory.configured_by(cluster, own) is own
+    assert inventory.bootstrap_owner(cluster, own) is own
     [machine] = views_of_machine(pools_machine())
-    assert inventory.configured_by(cluster, machine).kind == "MachinePool"
-    assert inventory.configured_by(cluster_key("default", "other"), machine) is machine
+    assert inventory.bootstrap_owner(cluster, machine).kind == "MachinePool"
+    assert inventory.bootstrap_owner(cluster_key("default", "other"), machine) is machine
     record = replace(machine, kind="MachineRecord")
-    assert inventory.configured_by(cluster, record) is record
+    assert inventory.bootstrap_owner(cluster, record) is record
 
 
 async def test_a_pass_without_a_named_token_is_not_remembered(plane: ControlPlane) -> None:

@@ -89,7 +89,7 @@ def test_the_inventory_forgets_what_changed_or_went() -> None:
     assert len(inventory.members(CLUSTER, "x://2")) == 1
     inventory.put_machine("fleet/a", None)
     assert inventory.members(CLUSTER, "x://2") == []
-    assert inventory.claimants(CLUSTER, "a") == []
+    assert inventory.members_by_node_name(CLUSTER, "a") == []
 
 
 def test_the_inventory_knows_who_claims_a_name() -> None:
@@ -99,8 +99,8 @@ def test_the_inventory_knows_who_claims_a_name() -> None:
         "fleet/b",
         machine("b", provider_id="x://2", status={"addresses": [{"type": "Hostname", "address": "a"}]}),
     )
-    assert {m.name for m in inventory.claimants(CLUSTER, "a")} == {"a", "b"}
-    assert inventory.claimants(CLUSTER, "b") == []
+    assert {m.name for m in inventory.members_by_node_name(CLUSTER, "a")} == {"a", "b"}
+    assert inventory.members_by_node_name(CLUSTER, "b") == []
 
 
 def test_a_pool_counts_once_where_its_machines_are_listed_too() -> None:

@@ -302,17 +302,19 @@ def test_the_inventory_finds_another_machine_in_any_spelling(listed: tuple[str, 
     inventory = Inventory()
     inventory.put_machine("other", machine("other", listed))
     cluster = cluster_key("fleet", "c")
-    assert [one.name for one in inventory.rivals(cluster, normalize_host(asked), "x://mine")] == ["other"]
-    assert inventory.rivals(cluster, normalize_host(asked), "x://other") == []
-    assert inventory.rivals(cluster_key("fleet", "d"), normalize_host(asked), "x://mine") == []
+    assert [one.name for one in inventory.conflicting_members(cluster, normalize_host(asked), "x://mine")] == ["other"]
+    assert inventory.conflicting_members(cluster, normalize_host(asked), "x://other") == []
+    assert inventory.conflicting_members(cluster_key("fleet", "d"), normalize_host(asked), "x://mine") == []
     inventory.put_machine("other", None)
-    assert inventory.rivals(cluster, normalize_host(asked), "x://mine") == []
+    assert inventory.conflicting_members(cluster, normalize_host(asked), "x://mine") == []
 
 
 def test_the_inventory_finds_a_machine_by_the_name_of_its_node() -> None:
     inventory = Inventory()
     inventory.put_machine("other", machine("other", node="node-9"))
-    assert [one.name for one in inventory.rivals(cluster_key("fleet", "c"), "node-9", "x://mine")] == ["other"]
+    assert [one.name for one in inventory.conflicting_members(cluster_key("fleet", "c"), "node-9", "x://mine")] == [
+        "other"
+    ]
 
 
 # Not there yet

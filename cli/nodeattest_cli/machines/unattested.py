@@ -120,7 +120,7 @@ def _unattested(
     node: JsonObject, key: ClusterKey, inventory: Inventory, providers: Sequence[ProviderName]
 ) -> Unattested:
     name, provider_id = text(node, "metadata", "name"), text(node, "spec", "providerID")
-    members = inventory.members(key, provider_id) if provider_id else inventory.claimants(key, name)
+    members = inventory.members(key, provider_id) if provider_id else inventory.members_by_node_name(key, name)
     if not provider_id:
         uid = text(node, "metadata", "uid")
         members = [member for member in members if member.node_ref_uid == uid]

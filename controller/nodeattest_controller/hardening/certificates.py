@@ -220,7 +220,7 @@ class CertificateLog:
 
 def is_covered(issued: IssuedInTree, cluster: ClusterKey, inventory: Inventory) -> bool:
     """Tell whether an attestation accounts for a certificate, or a node without one renewed its own."""
-    holders = inventory.holders(cluster, NodeName(issued.node_name))
+    holders = inventory.ledgers_by_node_name(cluster, NodeName(issued.node_name))
     if any(ledger.entry_for(issued.spki, purpose) is not None for ledger in holders for purpose in Purpose):
         return True
     return not holders and issued.renews_itself

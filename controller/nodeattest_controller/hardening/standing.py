@@ -64,7 +64,7 @@ def is_attested(node: JsonObject, cluster: ClusterKey, inventory: Inventory, now
     Machine's nodeRef.
     """
     name, provider_id = text(node, "metadata", "name"), text(node, "spec", "providerID")
-    holders = inventory.holders(cluster, NodeName(name))
+    holders = inventory.ledgers_by_node_name(cluster, NodeName(name))
     if len(holders) != 1 or holders[0].live(now) is None:  # 1
         return False
     [ledger] = holders

@@ -1,6 +1,6 @@
-"""What became of a request, for those who tell of it or act on it: conditions of Machines, a policy's onFailure.
+"""The outcome of a request, for controllers that act on it: conditions of Machines, a policy's onFailure.
 
-Values only, and the seam that ``requests`` tells them through; telling must neither block nor raise.
+Values only, and the interface of observers, whose methods must neither block nor raise.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class CSRDenied:
 
 
 class CSRObserver(Protocol):
-    """Hears of verdicts; both methods return at once."""
+    """Observes outcomes; both methods return at once."""
 
     def granted(self, verdict: CSRIssued) -> None:
-        """Hear of a certificate."""
+        """Take in a certificate."""
         ...
 
     def refused(self, verdict: CSRDenied) -> None:
-        """Hear of a denial."""
+        """Take in a denial."""
         ...

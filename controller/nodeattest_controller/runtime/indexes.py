@@ -90,7 +90,7 @@ class Inventory:
             return [member for member in found if not member.is_pool_instance]
         return found
 
-    def configured_by(self, cluster: ClusterKey, member: MachineView) -> MachineView:
+    def bootstrap_owner(self, cluster: ClusterKey, member: MachineView) -> MachineView:
         """Return who has a machine's bootstrap configuration: itself, or the one pool that lists a Machine without."""
         if member.kind != "Machine" or member.bootstrap is not None:
             return member
@@ -112,18 +112,18 @@ class Inventory:
         """Return every ledger of a cluster."""
         return self._ledgers.find((cluster, "all"))
 
-    def claimants(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
+    def members_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
         """Return the members of a cluster whose own name sources give this name."""
         return self._members.find((cluster, "name", node_name))
 
     def members_of_node(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
         """Return the members of a cluster that claim a node's name or are bound to it, each once."""
-        found = self.claimants(cluster, node_name)
-        for holder in self.holders(cluster, node_name):
+        found = self.members_by_node_name(cluster, node_name)
+        for holder in self.ledgers_by_node_name(cluster, node_name):
             found += self.members(cluster, holder.provider_id)
         return list({member.provider_id: member for member in found}.values())
 
-    def rivals(self, cluster: ClusterKey, place: str, provider_id: str) -> list[MachineView]:
+    def conflicting_members(self, cluster: ClusterKey, place: str, provider_id: str) -> list[MachineView]:
         """Return the other members of a cluster that list a name or address, claim it, or are bound to it."""
         found = self._members.find((cluster, "place", place)) + self.members_of_node(cluster, place)
         return [member for member in found if member.provider_id != provider_id]
@@ -132,7 +132,7 @@ class Inventory:
         """Return the ledger of one machine."""
         return next(iter(self._ledgers.find((cluster, "id", provider_id))), None)
 
-    def holders(self, cluster: ClusterKey, node_name: str) -> list[Attestation]:
+    def ledgers_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[Attestation]:
         """Return the ledgers of a cluster that bound this node name."""
         return self._ledgers.find((cluster, "name", node_name))
 

@@ -1,8 +1,8 @@
-"""Where clusters and their machines come from: Cluster API's objects, and records that operators write.
+"""Sources of clusters and machines: Cluster API's objects, and records that operators write.
 
-Promises: nothing is judged before every source that was asked for has been read whole, because a machine that one of
-them does not know another may claim. Which sources there are is a setting, never guessed: a second way in is opened by
-a decision. Leaves to others: what a member may do (``core.review``).
+Promises: no request is decided before every configured source has been read whole, because a machine that one of them
+does not know another may claim. Which sources there are is a setting, never guessed.
+Leaves to others: what a machine may do (``model.identity_rules``).
 Source: docs/adr/0028.
 """
 
@@ -86,7 +86,7 @@ def node_key(node_name: str) -> str:
 
 
 class BaseSource:
-    """What both sources do with a change: the inventory first, then whoever waits for it."""
+    """What both sources do with a change: update the index, then notify."""
 
     def __init__(self, inventory: Inventory, *, namespace: str | None, on_change: Changed) -> None:
         self._inventory = inventory

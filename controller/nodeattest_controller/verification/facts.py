@@ -225,8 +225,8 @@ class RequestFacts(ABC):
         """Return what else has the node's name, or claims it."""
         inventory, key = self.source.inventory, self.source.key
         return NameContext(
-            claimants=inventory.claimants(key, self.node_name),
-            holders=inventory.holders(key, self.node_name),
+            claimants=inventory.members_by_node_name(key, self.node_name),
+            holders=inventory.ledgers_by_node_name(key, self.node_name),
             is_alive=lambda other: bool(inventory.members(key, other.provider_id)),
         )
 

@@ -33,7 +33,7 @@ async def _unclaimed(facts: RequestFacts, machine: MachineView) -> None:
     inventory, key = facts.source.inventory, facts.source.key
 
     def conflicting(host: str) -> Sequence[MachineView]:
-        return inventory.rivals(key, host, machine.provider_id)
+        return inventory.conflicting_members(key, host, machine.provider_id)
 
     network, rivals = for_machine(machine, network_of(await facts.cluster()), conflicting)
     check_sans_unclaimed(facts.names, network=network, rivals=rivals)

@@ -218,7 +218,7 @@ async def _not_answered(facts: CSRFacts) -> None:
 
 
 async def _own_token(facts: CSRFacts) -> None:
-    configured = facts.source.inventory.configured_by(facts.source.key, await facts.machine())
+    configured = facts.source.inventory.bootstrap_owner(facts.source.key, await facts.machine())
     binding = (await facts.policy()).token_binding
     await check_token_binding(facts.request, configured, binding, facts.source.named_tokens)
 

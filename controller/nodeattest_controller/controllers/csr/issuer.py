@@ -122,7 +122,7 @@ class Issuer:
         Names and fingerprints were compared before the verification; here nothing can come in between.
         """
         inventory, owner = self._management.inventory, proven.member.provider_id
-        later = inventory.holders(cluster, proven.request.csr.node_name)
+        later = inventory.ledgers_by_node_name(cluster, proven.request.csr.node_name)
         for kind, value in proven.attested.fingerprints.items():
             later = later + inventory.fingerprint_holders(cluster, kind, value)
         if any(other.provider_id != owner for other in later):

@@ -1,7 +1,7 @@
 """What a policy's status says: whether it lets anybody in, which Clusters it rules, and which it shares. Pure.
 
-Promises: the same objects give the same status, whichever replica looks; what says so already is not written again.
-Leaves to others: reading policies (``core.policy``, ``checked``), writing (``keeper``).
+Promises: the same objects give the same status in every replica; an equal status is not written again.
+Leaves to others: reading policies (``model.policy``, ``validate``), writing (``reconciler``).
 """
 
 from __future__ import annotations
