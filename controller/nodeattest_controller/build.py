@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from nodeattest_controller.controllers.auto_approval.controller import AutoApprovalController
+from nodeattest_controller.controllers.auto_approval.status import StatusReporter
 from nodeattest_controller.controllers.bootstrap_signer.controller import TokenPairController, enabled_controllers
 from nodeattest_controller.controllers.bootstrap_token.controller import BootstrapTokenController
 from nodeattest_controller.controllers.csr.controller import CSRController
@@ -27,8 +29,6 @@ from nodeattest_controller.controllers.node_attested.controller import NodeAttes
 from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
 from nodeattest_controller.controllers.signer_names.reconciler import SignerNamesReconciler
-from nodeattest_controller.hardening.duty import HardeningDuty
-from nodeattest_controller.hardening.report import Report
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.changes import ChangeBus
@@ -145,9 +145,9 @@ def _controllers(
     """Build the controllers of each cluster, and those that run once."""
     settings, events, metrics = shared.settings, shared.events, shared.metrics
     management, guard = shared.management, shared.guard
-    auto_approval = HardeningDuty(
+    auto_approval = AutoApprovalController(
         management,
-        Report(management, events=events, metrics=metrics, now=_now),
+        StatusReporter(management, events=events, metrics=metrics, now=_now),
         ownership=shared.ownership,
         enabled=settings.enabled("hardening"),
         now=_now,

@@ -246,8 +246,8 @@ class Metrics:
         """Record how long cluster-info lacked a signature or had one too many."""
         self._signing.observe(max(0.0, seconds))
 
-    def side_doors(self, key: str, *, closed: bool) -> None:
-        """Show whether a cluster's side doors are closed; forgotten with the cluster."""
+    def auto_approval_closed(self, key: str, *, closed: bool) -> None:
+        """Show whether automatic approval is closed in a cluster; forgotten with the cluster."""
         self._door_clusters.add(key)
         self._in_tree_certificates.labels(key)
         self._side_doors.labels(key).set(closed)
@@ -258,7 +258,7 @@ class Metrics:
         self._door_clusters.add(key)
         self._in_tree_certificates.labels(key).inc()
 
-    def side_door_removed(self, binding: str) -> None:
+    def auto_approval_binding_removed(self, binding: str) -> None:
         """Count a deleted binding; there are two names."""
         self._doors_removed.labels(binding if binding.startswith("kubeadm:") else _OTHER).inc()
 

@@ -11,9 +11,9 @@ import yaml
 from nodeattest_cli.discovery import serve
 from nodeattest_controller import configfile, manifests
 from nodeattest_controller.configfile import KIND
+from nodeattest_controller.controllers.auto_approval import approval_block, permissions
 from nodeattest_controller.controllers.bootstrap_config import cert_rotator
 from nodeattest_controller.controllers.bootstrap_config import handler as admission
-from nodeattest_controller.hardening import approval_block, doors
 from nodeattest_controller.main import run
 from nodeattest_controller.model import attestation, policy
 from nodeattest_controller.model.objects import items, mapping, strings, text
@@ -262,8 +262,8 @@ def test_hardening_may_write_what_is_named_only_and_reads_no_secret() -> None:
     }
     of_policy = {approval_block.POLICY_NAME}
     assert writing == {
-        ("clusterrolebindings", "delete"): {doors.KUBEADM_BOOTSTRAP, doors.KUBEADM_ROTATION},
-        ("clusterroles", "patch"): {doors.NODE_CLIENT_ROLE},
+        ("clusterrolebindings", "delete"): {permissions.KUBEADM_BOOTSTRAP, permissions.KUBEADM_ROTATION},
+        ("clusterroles", "patch"): {permissions.NODE_CLIENT_ROLE},
         **{
             (f"validatingadmissionpolic{ending}", verb): of_policy
             for ending in ("ies", "ybindings")

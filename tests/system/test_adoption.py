@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from side_doors import (
+from auto_approval_kit import (
     BOOTSTRAP,
     ROTATION,
     asks_in_tree,
@@ -22,6 +20,8 @@ from side_doors import (
     nudge,
     register_node,
 )
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from world import BIN, CSRS, NAMESPACE, Agent, World, built_world, eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at, text_at

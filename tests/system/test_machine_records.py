@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
+from auto_approval_kit import register_node
 from filing_requests import Wanted, ends, ends_at_last, file_request
 from recorded_world import RECORDS, RecordedWorld
-from side_doors import register_node
 from world import NAMESPACE, OWN, Controller, built_world, eventually
 
 from nodeattest_controller.model.bound_tokens import bound_group

@@ -14,7 +14,7 @@ from typing import Final
 
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machines.rejoin import workload_client
-from nodeattest_controller.hardening.standing import is_attested
+from nodeattest_controller.controllers.auto_approval.node_coverage import is_attested
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import condition, items, key_of, text
 from nodeattest_controller.model.policy import policy_for

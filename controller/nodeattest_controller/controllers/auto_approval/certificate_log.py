@@ -25,9 +25,9 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
-from nodeattest_controller.hardening.approval_block import IN_TREE_SIGNER
-from nodeattest_controller.hardening.doors import CSR_GROUP, CSR_RESOURCE
-from nodeattest_controller.hardening.rbac_watch import trouble_of
+from nodeattest_controller.controllers.auto_approval.approval_block import IN_TREE_SIGNER
+from nodeattest_controller.controllers.auto_approval.permissions import CSR_GROUP, CSR_RESOURCE
+from nodeattest_controller.controllers.auto_approval.rbac_watch import trouble_of
 from nodeattest_controller.model.objects import condition, flag, items, moment, rfc3339, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import paths

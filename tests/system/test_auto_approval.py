@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from side_doors import (
+from auto_approval_kit import (
     BINDINGS,
     BOOTSTRAP,
     CLUSTERS,
@@ -148,7 +148,7 @@ def test_audit_says_what_it_would_do_and_does_nothing(town: World) -> None:
         town.set_policy(authorizedAttestors=["insecure"], enforcement="Enforce")
         reason_is(town, "ClosedForBootstrap")
         assert BOOTSTRAP not in binding_names(town)
-        assert controller.said("removed a side door")
+        assert controller.said("deleted an auto-approving binding")
 
 
 @pytest.mark.usefixtures("doors")

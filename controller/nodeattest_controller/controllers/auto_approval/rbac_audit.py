@@ -1,4 +1,4 @@
-"""A look at one workload cluster: who RBAC lets pass, who the API server lets pass, and which Nodes are attested.
+"""Audits one workload cluster: what RBAC grants, what the API server allows, and which Nodes are attested.
 
 Promises: lists are read in pages and only what matters is kept of them; a list that breaks off is an error, never a
 shorter list. Some ten requests a look. What tokens there are is read where that is allowed, and is not needed: RBAC can
@@ -13,22 +13,22 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.hardening.decide import Facts, Passes
-from nodeattest_controller.hardening.doors import (
+from nodeattest_controller.controllers.auto_approval.decide import AllowedPairs, AuditFacts
+from nodeattest_controller.controllers.auto_approval.node_coverage import NodeCoverage, is_attested
+from nodeattest_controller.controllers.auto_approval.permissions import (
     BOOTSTRAP_GROUP,
     BOOTSTRAP_USER_PREFIX,
     CSR_GROUP,
     CSR_RESOURCE,
     KUBEADM_TOKEN_GROUP,
     RBAC_GROUP,
-    Door,
-    Grant,
-    Who,
+    Permission,
+    RoleGrant,
+    SubjectKind,
     bootstrap_groups_of,
     grant_of,
-    nominal_doors,
+    nominal_permissions,
 )
-from nodeattest_controller.hardening.standing import Census, is_attested
 from nodeattest_controller.model.objects import flag, items, moment, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.list_limit import MOST, ListLimit
@@ -38,7 +38,7 @@ from nodeattest_kube.client import ApiClient, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP
 
-__all__ = ["Survey"]
+__all__ = ["RBACAudit"]
 
 _REVIEWS: Final = paths.collection_path("authorization.k8s.io", "v1", "subjectaccessreviews")
 _ROLES: Final = paths.collection_path(RBAC_GROUP, "v1", "clusterroles")
@@ -58,8 +58,8 @@ MAX_GRANTS: Final = 200
 """Bindings kept; a cluster with more of them is open however many more there are."""
 
 
-class Survey:
-    """Looks at one cluster, as often as it is asked to."""
+class RBACAudit:
+    """Audits one cluster."""
 
     def __init__(
         self,
@@ -79,16 +79,16 @@ class Survey:
         self._clock = clock
         self._most = most
         self._may_read_tokens = True
-        self._counted: tuple[float, Census] | None = None
+        self._counted: tuple[float, NodeCoverage] | None = None
 
-    async def look(self, *, enforce: bool) -> Facts:
+    async def look(self, *, enforce: bool) -> AuditFacts:
         """Gather the facts; raises ApiError."""
         grants, groups, born = await self._grants()
         groups |= await self._groups_of_tokens()
-        passes = await self._passes(groups)
-        renewing = any(Who.NODES in grant.to for grant in grants)
-        census = await self._count(anew=renewing)
-        return Facts(grants=grants, passes=passes, census=census, enforce=enforce, born=born)
+        allowed = await self._allowed_pairs(groups)
+        renewing = any(SubjectKind.NODES in grant.to for grant in grants)
+        coverage = await self._count(anew=renewing)
+        return AuditFacts(grants=grants, allowed=allowed, coverage=coverage, enforce=enforce, born=born)
 
     async def has_cluster_info(self) -> bool:
         """Tell whether kubeadm has come to the end of its phase ``bootstrap-token``; raises ApiError.
@@ -101,35 +101,35 @@ class Survey:
             return False
         return True
 
-    async def remove(self, grant: Grant) -> None:
+    async def remove(self, grant: RoleGrant) -> None:
         """Delete exactly the binding that was judged; raises Conflict where it changed, NotFound where it is gone."""
         path = paths.object_path(*_BINDINGS, grant.name)
         await self._client.delete(path, uid=grant.uid, resource_version=grant.resource_version)
 
-    async def _grants(self) -> tuple[tuple[Grant, ...], set[str], datetime | None]:
+    async def _grants(self) -> tuple[tuple[RoleGrant, ...], set[str], datetime | None]:
         """Resolve every ClusterRoleBinding; also returns the groups of bootstrap tokens that any of them names.
 
         And the time of the oldest ClusterRole: the API server makes some when it first starts.
         """
-        doors_of: dict[str, frozenset[Door]] = {}
+        permissions_of: dict[str, frozenset[Permission]] = {}
         born: datetime | None = None
         kept = ListLimit("ClusterRoles", self._most)
         async for role in self._items(_ROLES):
-            doors, name = nominal_doors(role), text(role, "metadata", "name")
+            permissions, name = nominal_permissions(role), text(role, "metadata", "name")
             created = moment(text(role, "metadata", "creationTimestamp"))
             born = created if born is None or (created is not None and created < born) else born
-            if doors:
+            if permissions:
                 kept.take(name)
-                doors_of[name] = doors
+                permissions_of[name] = permissions
         kept = ListLimit("ClusterRoleBindings", self._most)
-        grants: list[Grant] = []
+        grants: list[RoleGrant] = []
         groups: set[str] = set()
         async for binding in self._items(paths.collection_path(*_BINDINGS)):
             for group in bootstrap_groups_of(binding) - groups:
                 kept.take(group)
                 groups.add(group)
-            grant = grant_of(binding, doors_of)
-            if grant is not None and (len(grants) < MAX_GRANTS or grant.is_kubeadms):
+            grant = grant_of(binding, permissions_of)
+            if grant is not None and (len(grants) < MAX_GRANTS or grant.is_kubeadm_default):
                 kept.take(grant.name, grant.role, grant.uid, grant.resource_version)
                 grants.append(grant)
         return tuple(grants), groups, born
@@ -149,22 +149,27 @@ class Survey:
             self._may_read_tokens = False
         return groups
 
-    async def _passes(self, groups: Collection[str]) -> Passes:
+    async def _allowed_pairs(self, groups: Collection[str]) -> AllowedPairs:
         """Ask the API server: as kubeadm's tokens, as one with every group that a token may have, and as a node."""
         known = [BOOTSTRAP_GROUP, KUBEADM_TOKEN_GROUP, _AUTHENTICATED]
         every = [*dict.fromkeys([*known, *sorted(groups)])][:MAX_GROUPS]
-        asking = [(Who.BOOTSTRAPPERS, _TOKEN_USER, known)]
-        asking += [(Who.BOOTSTRAPPERS, _TOKEN_USER, every)] if len(every) > len(known) else []
-        asking += [(Who.NODES, _NODE_USER, [NODES_GROUP, _AUTHENTICATED])]
-        found: set[tuple[Who, Door]] = set()
-        for who, user, named in asking:
-            for door in Door:
-                if await self._is_allowed(user, named, door):
-                    found.add((who, door))
+        asking = [(SubjectKind.BOOTSTRAPPERS, _TOKEN_USER, known)]
+        asking += [(SubjectKind.BOOTSTRAPPERS, _TOKEN_USER, every)] if len(every) > len(known) else []
+        asking += [(SubjectKind.NODES, _NODE_USER, [NODES_GROUP, _AUTHENTICATED])]
+        found: set[tuple[SubjectKind, Permission]] = set()
+        for subject, user, named in asking:
+            for permission in Permission:
+                if await self._is_allowed(user, named, permission):
+                    found.add((subject, permission))
         return frozenset(found)
 
-    async def _is_allowed(self, user: str, groups: Collection[str], door: Door) -> bool:
-        asked: JsonObject = {"verb": "create", "group": CSR_GROUP, "resource": CSR_RESOURCE, "subresource": str(door)}
+    async def _is_allowed(self, user: str, groups: Collection[str], permission: Permission) -> bool:
+        asked: JsonObject = {
+            "verb": "create",
+            "group": CSR_GROUP,
+            "resource": CSR_RESOURCE,
+            "subresource": str(permission),
+        }
         named: list[JsonValue] = [*groups]
         body: JsonObject = {
             "apiVersion": "authorization.k8s.io/v1",
@@ -173,18 +178,18 @@ class Survey:
         }
         return flag(await self._client.create(_REVIEWS, body), "status", "allowed")
 
-    async def _count(self, *, anew: bool) -> Census:
+    async def _count(self, *, anew: bool) -> NodeCoverage:
         """Count the Nodes; where nothing depends on it, an older count will do, for a list of Nodes is large."""
         if not anew and self._counted is not None and self._clock() - self._counted[0] < COUNT_PERIOD:
             return self._counted[1]
-        census, now, limit = Census(), self._now(), ListLimit("Nodes", self._most)
+        coverage, now, limit = NodeCoverage(), self._now(), ListLimit("Nodes", self._most)
         async for node in self._items(paths.core_path("nodes")):
             name = text(node, "metadata", "name")
             attested = is_attested(node, self._key, self._inventory, now)
             limit.take(name)
-            census.count(name, attested=attested, created=moment(text(node, "metadata", "creationTimestamp")))
-        self._counted = (self._clock(), census)
-        return census
+            coverage.count(name, attested=attested, created=moment(text(node, "metadata", "creationTimestamp")))
+        self._counted = (self._clock(), coverage)
+        return coverage
 
     async def _items(self, path: str, query: Mapping[str, str] = _NO_QUERY) -> AsyncGenerator[JsonObject]:
         async for page in self._client.pages(path, query):

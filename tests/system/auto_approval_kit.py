@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from world import CLUSTER, CSRS, NAMESPACE, World
 
-from nodeattest_controller.hardening.approval_block import POLICY_NAME
-from nodeattest_controller.hardening.doors import NODE_CLIENT_ROLE
+from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
+from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.kubernetes_binaries import kubeadm

@@ -1,4 +1,4 @@
-"""Which Nodes of a workload cluster would live on without the in-tree signer: those that the ledger knows. Pure.
+"""Counts the Nodes of a workload cluster that need no in-tree signer, because they are in the ledger. Pure.
 
 A Node counts when exactly its machine joined attested and has a client certificate that is still valid. Nothing that
 the node itself may write (labels, annotations, its status) takes it out of the count. Errs on the side of "not": what
@@ -17,14 +17,14 @@ from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import NodeName
 
-__all__ = ["NAMED", "Census", "is_attested"]
+__all__ = ["NAMED", "NodeCoverage", "is_attested"]
 
 NAMED: Final = 10
 """Nodes that a message names."""
 
 
 @dataclass(slots=True)
-class Census:
+class NodeCoverage:
     """The Nodes of one cluster, counted."""
 
     nodes: int = 0

@@ -1,9 +1,9 @@
-"""The controller ``hardening`` at work in each opted-in cluster: one reconciler, and the watches that wake it.
+"""The controller ``hardening``: for each connected cluster a reconciler, and the watches that trigger it.
 
-Promises: the block stands in the way from the first second in which the cluster's API server answers, before its
-control plane counts as initialized; a permission or a certificate that appears is looked at within seconds, and
-otherwise everything is looked at after some minutes. When no policy selects the cluster any more, the block goes.
-Leaves to others: connections (``fleet``), what is done and said (``reconciler``).
+Promises: the block is installed within a second after the API server of a new cluster answers, before its control plane
+counts as initialized; a new permission or certificate triggers an audit within seconds, and otherwise one follows each
+resync period. When no policy selects the cluster any more, the block is removed.
+Leaves to others: connections (``runtime.cluster_manager``), what is done and reported (``reconciler``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from datetime import datetime
 from typing import Final
 from weakref import WeakValueDictionary
 
-from nodeattest_controller.hardening.reconciler import HardeningReconciler
-from nodeattest_controller.hardening.report import Report
+from nodeattest_controller.controllers.auto_approval.reconciler import AutoApprovalReconciler
+from nodeattest_controller.controllers.auto_approval.status import StatusReporter
 from nodeattest_controller.logs import fields
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.guard import Ownership
@@ -27,29 +27,29 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 
-__all__ = ["ClusterHardening", "HardeningDuty"]
+__all__ = ["AutoApprovalController", "AutoApprovalRunner"]
 
 _LOG: Final = logging.getLogger(__name__)
 _PACE: Final = ResyncConfig(period=300.0)
-"""What no watch shows: other authorizers, and what a watch missed."""
+"""The resync finds what no watch shows: other authorizers, and missed events."""
 _FIRST_CONTACT: Final = 1.0
 """Seconds between two attempts while the control plane is not initialized: kubeadm makes its bindings some seconds
 after the API server answers (cmd/kubeadm/app/cmd/init.go, the order of its phases)."""
 _FIRST_CONTACT_LIMIT: Final = 5.0
 """Seconds that one such attempt may take."""
 _REMOVAL_LIMIT: Final = 5.0
-"""Seconds for taking the block away when a cluster is left."""
+"""Seconds for removing the block when a cluster is disconnected."""
 
 
-class HardeningDuty:
-    """Makes what works in each cluster, and lets it hear of certificates."""
+class AutoApprovalController:
+    """Makes the runner of each cluster, and notifies it of issued certificates."""
 
     name = "hardening"
 
     def __init__(
         self,
         management: ManagementCache,
-        report: Report,
+        report: StatusReporter,
         *,
         ownership: Ownership,
         enabled: bool,
@@ -66,17 +66,17 @@ class HardeningDuty:
         self._pace = pace
         self._clock = clock
         self._chance = chance
-        self._works: WeakValueDictionary[ClusterKey, ClusterHardening] = WeakValueDictionary()
+        self._runners: WeakValueDictionary[ClusterKey, AutoApprovalRunner] = WeakValueDictionary()
 
-    def for_cluster(self, key: ClusterKey, client: ApiClient) -> ClusterHardening | None:
-        """Make the work of one connection; None where the controller does not run."""
+    def for_cluster(self, key: ClusterKey, client: ApiClient) -> AutoApprovalRunner | None:
+        """Make the runner of one connection; None where the controller is disabled."""
         if not self._enabled:
             return None
 
         def hurry() -> None:
             work.hurry()
 
-        reconciler = HardeningReconciler(
+        reconciler = AutoApprovalReconciler(
             key,
             client,
             self._management,
@@ -86,65 +86,65 @@ class HardeningDuty:
             clock=self._clock,
             hurry=hurry,
         )
-        work = ClusterHardening(
+        work = AutoApprovalRunner(
             reconciler, PeriodicReconciler(reconciler, self._pace, clock=self._clock, random=self._chance)
         )
-        self._works[key] = work
+        self._runners[key] = work
         return work
 
     def granted(self, verdict: CSRIssued) -> None:
-        """Look again: this may have been the last Node that was not in the ledger."""
-        work = self._works.get(verdict.cluster)
+        """Trigger an audit: this may have been the last Node that was not in the ledger."""
+        work = self._runners.get(verdict.cluster)
         if work is not None:
             work.changed(None)
 
     def refused(self, verdict: CSRDenied) -> None:
-        """Take no notice: a refusal opens and closes nothing."""
+        """Do nothing: a denial changes no permission."""
 
 
-class ClusterHardening:
+class AutoApprovalRunner:
     """What runs in one cluster (``ClusterRunner``)."""
 
-    def __init__(self, reconciler: HardeningReconciler, looks: PeriodicReconciler) -> None:
+    def __init__(self, reconciler: AutoApprovalReconciler, audits: PeriodicReconciler) -> None:
         self._reconciler = reconciler
-        self._looks = looks
+        self._audits = audits
 
     @property
     def synced(self) -> bool:
-        """Tell nothing of how requests are served."""
+        """True: this says nothing of how requests are served."""
         return True
 
     @property
     def last_error(self) -> ApiError | None:
-        """None: what fails is told by the condition."""
+        """None: failures are reported by the condition."""
         return None
 
     def changed(self, keys: frozenset[str] | None) -> None:
-        """Look again soon."""
-        self._looks.changed(keys)
+        """Trigger an audit soon."""
+        self._audits.changed(keys)
 
     def hurry(self) -> None:
-        """Look again at once."""
-        self._looks.hurry()
+        """Trigger an audit at once."""
+        self._audits.hurry()
 
     async def run(self) -> None:
-        """Serve until cancelled; takes the block away where no policy selects the cluster any more."""
+        """Serve until cancelled; removes the block where no policy selects the cluster any more."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._install_at_first_contact())
-                tasks.create_task(self._looks.run())
+                tasks.create_task(self._audits.run())
                 for watch in self._reconciler.watches():
                     tasks.create_task(watch)
         finally:
             await self._leave()
 
     async def _install_at_first_contact(self) -> None:
-        """Try every second until the API server of a new cluster answers; afterwards each look sees to the block."""
-        while self._reconciler.is_unborn():
+        """Retry every second until the API server of a new cluster answers; later each audit verifies it."""
+        while self._reconciler.is_uninitialized():
             try:
                 async with asyncio.timeout(_FIRST_CONTACT_LIMIT):
                     if await self._reconciler.install_block():
-                        self._looks.hurry()
+                        self._audits.hurry()
                         return
             except (ApiError, TimeoutError):
                 pass  # the machine is booting
@@ -158,6 +158,6 @@ class ClusterHardening:
                 await self._reconciler.remove_block()
         except (ApiError, TimeoutError) as error:
             _LOG.warning(
-                "cannot take the block of in-tree approvals away; see docs/in-tree-certificates.md",
+                "cannot remove the block of in-tree approvals; see docs/in-tree-certificates.md",
                 extra=fields(cluster=self._reconciler.key, error=str(error)),
             )

@@ -6,22 +6,22 @@ from collections.abc import Set as AbstractSet
 
 import pytest
 
-from nodeattest_controller.hardening.doors import (
+from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_BOOTSTRAP,
     KUBEADM_ROTATION,
-    Door,
-    Who,
+    Permission,
+    SubjectKind,
     bootstrap_groups_of,
-    doors_of_role,
     grant_of,
+    permissions_of_role,
 )
 from nodeattest_kube.jsontypes import JsonObject
 
 ROLE = "system:certificates.k8s.io:certificatesigningrequests:"
-NODE, SELF = Door.NODE_CLIENT, Door.SELF_NODE_CLIENT
-BOTH = frozenset(Door)
-NO_DOORS: frozenset[Door] = frozenset()
-NO_ONE: frozenset[Who] = frozenset()
+NODE, SELF = Permission.NODE_CLIENT, Permission.SELF_NODE_CLIENT
+BOTH = frozenset(Permission)
+NO_DOORS: frozenset[Permission] = frozenset()
+NO_ONE: frozenset[SubjectKind] = frozenset()
 CSRS = "certificatesigningrequests"
 
 
@@ -45,7 +45,7 @@ def binding(name: str, role: str, *subjects: tuple[str, str], kind: str = "Clust
 
 
 @pytest.mark.parametrize(
-    ("given", "doors"),
+    ("given", "permissions"),
     [
         (rule(), {NODE}),
         (rule(resources=f"{CSRS}/selfnodeclient"), {SELF}),
@@ -65,28 +65,28 @@ def binding(name: str, role: str, *subjects: tuple[str, str], kind: str = "Clust
         ({"verbs": "create", "apiGroups": None, "resources": 3}, NO_DOORS),
     ],
 )
-def test_a_rule_lets_pass_what_the_api_server_says(given: JsonObject, doors: AbstractSet[Door]) -> None:
-    assert doors_of_role({"rules": [given]}) == doors
+def test_a_rule_lets_pass_what_the_api_server_says(given: JsonObject, permissions: AbstractSet[Permission]) -> None:
+    assert permissions_of_role({"rules": [given]}) == permissions
 
 
 def test_a_role_lets_pass_what_any_of_its_rules_does() -> None:
-    assert doors_of_role({"rules": [rule(), rule(resources="*/selfnodeclient")]}) == BOTH
-    assert doors_of_role({}) == frozenset()
-    assert doors_of_role({"rules": "none"}) == frozenset()
+    assert permissions_of_role({"rules": [rule(), rule(resources="*/selfnodeclient")]}) == BOTH
+    assert permissions_of_role({}) == frozenset()
+    assert permissions_of_role({"rules": "none"}) == frozenset()
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "to"),
     [
-        ("Group", "system:bootstrappers", {Who.BOOTSTRAPPERS}),
-        ("Group", "system:bootstrappers:kubeadm:default-node-token", {Who.BOOTSTRAPPERS}),
-        ("Group", "system:bootstrappers:mine", {Who.BOOTSTRAPPERS}),
-        ("User", "system:bootstrap:abcdef", {Who.BOOTSTRAPPERS}),
-        ("Group", "system:nodes", {Who.NODES}),
-        ("User", "system:node:one", {Who.NODES}),
-        ("Group", "system:authenticated", set(Who)),
-        ("Group", "system:unauthenticated", set(Who)),
-        ("User", "system:anonymous", set(Who)),
+        ("Group", "system:bootstrappers", {SubjectKind.BOOTSTRAPPERS}),
+        ("Group", "system:bootstrappers:kubeadm:default-node-token", {SubjectKind.BOOTSTRAPPERS}),
+        ("Group", "system:bootstrappers:mine", {SubjectKind.BOOTSTRAPPERS}),
+        ("User", "system:bootstrap:abcdef", {SubjectKind.BOOTSTRAPPERS}),
+        ("Group", "system:nodes", {SubjectKind.NODES}),
+        ("User", "system:node:one", {SubjectKind.NODES}),
+        ("Group", "system:authenticated", set(SubjectKind)),
+        ("Group", "system:unauthenticated", set(SubjectKind)),
+        ("User", "system:anonymous", set(SubjectKind)),
         ("Group", "system:masters", NO_ONE),
         ("Group", "system:bootstrap:abcdef", NO_ONE),
         ("User", "system:bootstrappers", NO_ONE),
@@ -95,7 +95,9 @@ def test_a_role_lets_pass_what_any_of_its_rules_does() -> None:
         ("Group", "system:bootstrappersX", NO_ONE),
     ],
 )
-def test_a_subject_is_a_token_a_node_both_or_none_of_our_business(kind: str, name: str, to: AbstractSet[Who]) -> None:
+def test_a_subject_is_a_token_a_node_both_or_none_of_our_business(
+    kind: str, name: str, to: AbstractSet[SubjectKind]
+) -> None:
     found = grant_of(binding("b", "r", (kind, name)), {"r": frozenset({NODE})})
     assert (found.to if found else frozenset()) == to
 
@@ -121,10 +123,10 @@ def test_a_subject_is_a_token_a_node_both_or_none_of_our_business(kind: str, nam
     ],
 )
 def test_only_what_kubeadm_makes_under_its_name_is_kubeadms(made: JsonObject, kubeadms: bool) -> None:
-    doors = {ROLE + "nodeclient": frozenset({NODE}), ROLE + "selfnodeclient": frozenset({SELF}), "mine": BOTH}
-    found = grant_of(made, doors)
+    permissions = {ROLE + "nodeclient": frozenset({NODE}), ROLE + "selfnodeclient": frozenset({SELF}), "mine": BOTH}
+    found = grant_of(made, permissions)
     assert found is not None
-    assert found.is_kubeadms is kubeadms
+    assert found.is_kubeadm_default is kubeadms
     assert (found.uid, found.resource_version) == ("u-1", "7")
 
 

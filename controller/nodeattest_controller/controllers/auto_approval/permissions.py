@@ -1,10 +1,10 @@
-"""Who gets the in-tree signer's approval without being asked: RBAC's answer, binding by binding. Pure.
+"""Which ClusterRoleBindings grant the in-tree signer's automatic approval, and to whom. Pure.
 
-The in-tree approver asks, for whoever filed a request, whether he may ``create`` the subresource ``nodeclient`` (a
+The in-tree approver checks whether the requester of a CSR may ``create`` the subresource ``nodeclient`` (a
 certificate for any node) or ``selfnodeclient`` (for himself) of certificatesigningrequests, in no namespace: hence
 RoleBindings never grant it, and rules that name objects neither, but for the empty name. What aggregates other roles
 holds their rules itself.
-Leaves to others: whether another authorizer grants it (a SubjectAccessReview tells).
+Leaves to others: whether another authorizer grants it (a SubjectAccessReview shows this).
 Sources: kubernetes pkg/controller/certificates/approver/sarapprove.go; plugin/pkg/auth/authorizer/rbac/rbac.go
 (VisitRulesFor, RuleAllows) and pkg/apis/rbac/v1/evaluation_helpers.go; cmd/kubeadm/app/phases/bootstraptoken/node/
 tlsbootstrap.go; staging k8s.io/cluster-bootstrap/token/api (BootstrapGroupPattern).
@@ -32,14 +32,14 @@ __all__ = [
     "KUBEADM_TOKEN_GROUP",
     "NODE_CLIENT_ROLE",
     "RBAC_GROUP",
-    "Door",
-    "Grant",
-    "Who",
+    "Permission",
+    "RoleGrant",
+    "SubjectKind",
+    "binds_joiners_or_nodes",
     "bootstrap_groups_of",
-    "concerns_us",
-    "doors_of_role",
     "grant_of",
-    "nominal_doors",
+    "nominal_permissions",
+    "permissions_of_role",
 ]
 
 RBAC_GROUP: Final = "rbac.authorization.k8s.io"
@@ -55,87 +55,91 @@ _EVERYBODY: Final = frozenset({"system:authenticated", "system:unauthenticated"}
 _ANONYMOUS: Final = "system:anonymous"
 
 
-class Door(StrEnum):
-    """What the in-tree approver asks for."""
+class Permission(StrEnum):
+    """The permissions that the in-tree approver checks, by subresource."""
 
     NODE_CLIENT = "nodeclient"
     """A certificate for any node's name."""
     SELF_NODE_CLIENT = "selfnodeclient"
-    """A further certificate for the node that asks."""
+    """A further certificate for the requesting node."""
 
 
-class Who(StrEnum):
-    """Who must not pass."""
+class SubjectKind(StrEnum):
+    """Kinds of subjects that must not have a permission."""
 
     BOOTSTRAPPERS = "bootstrap tokens"
     NODES = "nodes"
 
 
 _KUBEADM: Final = {
-    KUBEADM_BOOTSTRAP: (Door.NODE_CLIENT, Who.BOOTSTRAPPERS),
-    KUBEADM_ROTATION: (Door.SELF_NODE_CLIENT, Who.NODES),
+    KUBEADM_BOOTSTRAP: (Permission.NODE_CLIENT, SubjectKind.BOOTSTRAPPERS),
+    KUBEADM_ROTATION: (Permission.SELF_NODE_CLIENT, SubjectKind.NODES),
 }
 _KUBEADM_ROLE: Final = "system:certificates.k8s.io:certificatesigningrequests:"
-NODE_CLIENT_ROLE: Final = f"{_KUBEADM_ROLE}{Door.NODE_CLIENT}"
+NODE_CLIENT_ROLE: Final = f"{_KUBEADM_ROLE}{Permission.NODE_CLIENT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """One ClusterRoleBinding by which somebody passes."""
+class RoleGrant:
+    """One ClusterRoleBinding that grants a permission."""
 
     name: str
     uid: str
     resource_version: str
     role: str
-    doors: frozenset[Door]
-    to: frozenset[Who]
-    is_kubeadms: bool
-    """Whether it is what kubeadm makes under this name: that role, for those alone."""
+    permissions: frozenset[Permission]
+    to: frozenset[SubjectKind]
+    is_kubeadm_default: bool
+    """Whether it is what kubeadm creates under this name: that role, for those subjects only."""
     created: datetime | None = None
 
     def __str__(self) -> str:
-        """Say what it grants to whom."""
-        doors, to = (" and ".join(sorted(words)) for words in (self.doors, self.to))
-        return f"{self.name} ({self.role}: {doors} to {to})"
+        """Describe what it grants to whom."""
+        permissions, to = (" and ".join(sorted(words)) for words in (self.permissions, self.to))
+        return f"{self.name} ({self.role}: {permissions} to {to})"
 
 
-def doors_of_role(role: JsonObject) -> frozenset[Door]:
-    """Tell what a ClusterRole lets pass."""
+def permissions_of_role(role: JsonObject) -> frozenset[Permission]:
+    """Return the permissions that a ClusterRole grants."""
     rules = items(role, "rules")
-    return frozenset(door for door in Door if any(_covers(rule, door) for rule in rules))
+    return frozenset(permission for permission in Permission if any(_covers(rule, permission) for rule in rules))
 
 
-def nominal_doors(role: JsonObject) -> frozenset[Door]:
-    """Tell what a ClusterRole lets pass, or will again: the API server restores its own roles when it starts."""
+def nominal_permissions(role: JsonObject) -> frozenset[Permission]:
+    """As ``permissions_of_role``; of a default role also what the API server restores when it starts."""
     name = text(role, "metadata", "name")
-    return doors_of_role(role) | {door for door in Door if name == f"{_KUBEADM_ROLE}{door}"}
+    return permissions_of_role(role) | {
+        permission for permission in Permission if name == f"{_KUBEADM_ROLE}{permission}"
+    }
 
 
-def concerns_us(binding: JsonObject) -> bool:
-    """Tell whether a binding names bootstrap tokens, nodes or everybody."""
-    return any(_who(subject) for subject in items(binding, "subjects"))
+def binds_joiners_or_nodes(binding: JsonObject) -> bool:
+    """Return whether a binding names bootstrap tokens, nodes or everybody."""
+    return any(_subject_kinds(subject) for subject in items(binding, "subjects"))
 
 
-def grant_of(binding: JsonObject, doors_of: dict[str, frozenset[Door]]) -> Grant | None:
-    """Read a ClusterRoleBinding, given what each ClusterRole lets pass; None for one that lets none of them pass."""
+def grant_of(binding: JsonObject, permissions_of: dict[str, frozenset[Permission]]) -> RoleGrant | None:
+    """Read a ClusterRoleBinding, given what each ClusterRole grants; None for one that grants nothing relevant."""
     reference, name = mapping(binding, "roleRef"), text(binding, "metadata", "name")
     role = text(reference, "name") if text(reference, "kind") == "ClusterRole" else ""
-    doors = doors_of.get(role, frozenset[Door]())
-    found = [_who(subject) for subject in items(binding, "subjects")]
-    to = frozenset[Who]().union(*found)
-    if not doors or not to:
+    permissions = permissions_of.get(role, frozenset[Permission]())
+    found = [_subject_kinds(subject) for subject in items(binding, "subjects")]
+    to = frozenset[SubjectKind]().union(*found)
+    if not permissions or not to:
         return None
     kubeadms = _KUBEADM.get(name)
-    is_kubeadms = kubeadms is not None and role == f"{_KUBEADM_ROLE}{kubeadms[0]}"
-    return Grant(
+    is_kubeadm_default = kubeadms is not None and role == f"{_KUBEADM_ROLE}{kubeadms[0]}"
+    return RoleGrant(
         name=name,
         uid=text(binding, "metadata", "uid"),
         resource_version=text(binding, "metadata", "resourceVersion"),
         role=role,
-        doors=doors,
+        permissions=permissions,
         to=to,
         created=moment(text(binding, "metadata", "creationTimestamp")),
-        is_kubeadms=is_kubeadms and kubeadms is not None and all(who == frozenset({kubeadms[1]}) for who in found),
+        is_kubeadm_default=is_kubeadm_default
+        and kubeadms is not None
+        and all(subject == frozenset({kubeadms[1]}) for subject in found),
     )
 
 
@@ -145,9 +149,9 @@ def bootstrap_groups_of(binding: JsonObject) -> frozenset[str]:
     return frozenset(group for group in groups if group.startswith(BOOTSTRAP_GROUP_PREFIX))
 
 
-def _covers(rule: JsonObject, door: Door) -> bool:
+def _covers(rule: JsonObject, permission: Permission) -> bool:
     """Evaluate one PolicyRule; ``certificatesigningrequests/*`` means nothing to RBAC, ``*/nodeclient`` does."""
-    resources = {"*", f"{CSR_RESOURCE}/{door}", f"*/{door}"}
+    resources = {"*", f"{CSR_RESOURCE}/{permission}", f"*/{permission}"}
     names = strings(rule, "resourceNames")
     return (
         not {"*", "create"}.isdisjoint(strings(rule, "verbs"))
@@ -157,15 +161,15 @@ def _covers(rule: JsonObject, door: Door) -> bool:
     )
 
 
-def _who(subject: JsonObject) -> frozenset[Who]:
+def _subject_kinds(subject: JsonObject) -> frozenset[SubjectKind]:
     """Tell who of ours a subject is; a name in no such group cannot be a token's or a node's."""
     kind, name = text(subject, "kind"), text(subject, "name")
     if (kind == "Group" and name in _EVERYBODY) or (kind == "User" and name == _ANONYMOUS):
-        return frozenset(Who)
+        return frozenset(SubjectKind)
     if kind == "Group":
         is_bootstrap = name == BOOTSTRAP_GROUP or name.startswith(BOOTSTRAP_GROUP_PREFIX)
         is_node = name == NODES_GROUP
     else:
         is_bootstrap = kind == "User" and name.startswith(BOOTSTRAP_USER_PREFIX)
         is_node = kind == "User" and name.startswith(NODE_USER_PREFIX)
-    return frozenset({Who.BOOTSTRAPPERS} if is_bootstrap else {Who.NODES} if is_node else ())
+    return frozenset({SubjectKind.BOOTSTRAPPERS} if is_bootstrap else {SubjectKind.NODES} if is_node else ())

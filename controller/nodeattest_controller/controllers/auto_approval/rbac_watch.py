@@ -1,7 +1,7 @@
 """Watches ClusterRoles and ClusterRoleBindings of a workload cluster, so that a new permission is seen within seconds.
 
 Promises: of each object is kept only whether it matters; a change that does calls ``on_grant`` at once.
-Leaves to others: what is granted to whom, which is read anew (``survey``).
+Leaves to others: what is granted to whom, which is read anew (``rbac_audit``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from nodeattest_controller.hardening.doors import RBAC_GROUP, concerns_us, doors_of_role
+from nodeattest_controller.controllers.auto_approval.permissions import (
+    RBAC_GROUP,
+    binds_joiners_or_nodes,
+    permissions_of_role,
+)
 from nodeattest_controller.model.objects import flag, mapping, text
 from nodeattest_controller.runtime.list_limit import MOST
 from nodeattest_kube import paths
@@ -68,11 +72,11 @@ def trouble_of(reflector: Reflector) -> str:
 
 
 def _role(role: JsonObject) -> JsonObject:
-    return _kept(role, matters=bool(doors_of_role(role)))
+    return _kept(role, matters=bool(permissions_of_role(role)))
 
 
 def _binding(binding: JsonObject) -> JsonObject:
-    return _kept(binding, matters=concerns_us(binding))
+    return _kept(binding, matters=binds_joiners_or_nodes(binding))
 
 
 def _kept(found: JsonObject, *, matters: bool) -> JsonObject:

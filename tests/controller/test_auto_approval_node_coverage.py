@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nodeattest_controller.hardening.standing import Census, is_attested
+from nodeattest_controller.controllers.auto_approval.node_coverage import NodeCoverage, is_attested
 from nodeattest_controller.model.objects import rfc3339
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -117,9 +117,9 @@ def test_nothing_that_a_node_says_of_itself_takes_it_out_of_the_count() -> None:
 
 
 def test_no_node_at_all_is_no_proof() -> None:
-    assert not Census().is_complete
-    census = Census()
-    census.count("a", attested=True)
-    assert census.is_complete
-    census.count("b", attested=False)
-    assert not census.is_complete
+    assert not NodeCoverage().is_complete
+    coverage = NodeCoverage()
+    coverage.count("a", attested=True)
+    assert coverage.is_complete
+    coverage.count("b", attested=False)
+    assert not coverage.is_complete

@@ -7,8 +7,17 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
 import pytest
+from auto_approval_kit import (
+    BINDINGS,
+    BOOTSTRAP,
+    ROTATION,
+    binding_names,
+    condition,
+    forget_bindings,
+    grant,
+    make_bindings,
+)
 from gate import Call, Gate
-from side_doors import BINDINGS, BOOTSTRAP, ROTATION, binding_names, condition, forget_bindings, grant, make_bindings
 from world import Controller, World, built_world, eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at

@@ -1,9 +1,10 @@
-"""One cluster's automatic approval, reconciled: block, look, remove, look again, write the condition.
+"""Reconciles automatic approval in one cluster: install the block, audit, delete bindings, audit again, report.
 
-Promises: nothing is removed before the control plane came up, nor while the cluster is paused or on its way out; what
-is seen open is removed first and then said, even when it is closed a second later; what cannot be said is Unknown.
-A kill at any instant costs nothing: each step begins with a look.
-Leaves to others: facts (``survey``, ``certificates``), what to do (``decide``), writing (``report``), when (``duty``).
+Promises: no binding is deleted before the control plane is initialized, nor while the cluster is paused or being
+deleted; what is open is closed first and then reported, even when it is closed a second later; what cannot be verified
+is Unknown. Each step begins with an audit, so that the process may end at any time.
+Leaves to others: facts (``rbac_audit``, ``certificate_log``), decisions (``decide``), reports (``status``), timing
+(``controller``).
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.hardening.approval_block import ApprovalBlock
-from nodeattest_controller.hardening.certificates import CertificateLog
-from nodeattest_controller.hardening.decide import (
+from nodeattest_controller.controllers.auto_approval.approval_block import ApprovalBlock
+from nodeattest_controller.controllers.auto_approval.certificate_log import CertificateLog
+from nodeattest_controller.controllers.auto_approval.decide import (
     BESIDES,
     CLOSED_REASONS,
     CONDITION,
     REVIEWED,
-    Facts,
+    ApprovalReason,
+    AuditFacts,
     Finding,
     Unverified,
-    Why,
     block_not_verified,
     decide,
     is_initialized,
@@ -36,10 +37,10 @@ from nodeattest_controller.hardening.decide import (
     waiting_for_cluster_info,
     with_certificates,
 )
-from nodeattest_controller.hardening.doors import Grant, Who
-from nodeattest_controller.hardening.rbac_watch import RBACWatch
-from nodeattest_controller.hardening.report import MANAGEMENT_REMEDY, REMEDY, Report
-from nodeattest_controller.hardening.survey import Survey
+from nodeattest_controller.controllers.auto_approval.permissions import RoleGrant, SubjectKind
+from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
+from nodeattest_controller.controllers.auto_approval.rbac_watch import RBACWatch
+from nodeattest_controller.controllers.auto_approval.status import MANAGEMENT_REMEDY, REMEDY, StatusReporter
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.objects import condition, items, mapping, moment, text, text_map
 from nodeattest_controller.model.policy import selects
@@ -50,34 +51,34 @@ from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, Not
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["HardeningReconciler"]
+__all__ = ["AutoApprovalReconciler"]
 
 _LOG: Final = logging.getLogger(__name__)
-_LOOKS: Final = 4
-"""Times to look in one run: after each of two removals, and twice for an API server that lags behind."""
+_ATTEMPTS: Final = 4
+"""Audits in one run: one after each of two deletions, and two for an API server whose caches lag."""
 _RECHECK: Final = 10.0
-"""Seconds until the next look while something is waited for that no watch shows."""
-_TELLS_AFTER: Final = 3
-"""Failures in a row after which the condition says that nobody knows; a short outage is no news."""
+"""Seconds until the next audit while something is awaited that no watch shows."""
+_REPORT_AFTER: Final = 3
+"""Failures in a row after which the condition becomes Unknown; a short outage does not change it."""
 _SETTLE: Final = 1.0
-"""Seconds after a removal: API servers authorize from caches."""
+"""Seconds to wait after a deletion: API servers authorize from caches."""
 _EARLIER: Final = 600
-"""Characters kept of what an earlier controller said of certificates."""
+"""Characters kept of what an earlier process reported of certificates."""
 
 
 class _ConditionNotWritten(ApiError):
-    """The condition could not be written; that is logged already."""
+    """The condition could not be written; this is logged already."""
 
 
-class HardeningReconciler:
-    """One cluster's automatic approval (``looks.Looker``)."""
+class AutoApprovalReconciler:
+    """Automatic approval in one cluster (``periodic.PeriodicTask``)."""
 
     def __init__(
         self,
         key: ClusterKey,
         client: ApiClient,
         management: ManagementCache,
-        report: Report,
+        report: StatusReporter,
         *,
         ownership: Ownership,
         now: Callable[[], datetime],
@@ -90,14 +91,14 @@ class HardeningReconciler:
         self._ownership = ownership
         self._now = now
         self._hurry = hurry
-        self._survey = Survey(key, client, management.inventory, now=now, clock=clock)
+        self._rbac_audit = RBACAudit(key, client, management.inventory, now=now, clock=clock)
         self._block = ApprovalBlock(client)
         self._rbac = RBACWatch(client, on_grant=self._on_grant)
         self._certificates = CertificateLog(key, client, management.inventory, now=now, clock=clock, wake=hurry)
         self._open_seen = False
-        """Whether a watch has shown a permission that no look has judged yet."""
+        """Whether a watch has shown a permission that no audit has covered yet."""
         self._was_closed: bool | None = None
-        """Whether what was said last is that no bootstrap token gets in; None until the condition was read once."""
+        """Whether the last condition states that bootstrap tokens have no permission; None until it was read once."""
         self._enforced_from: datetime | None = None
         """When the policy was first seen to say ``Enforce`` after ``Audit``, under which others may approve."""
         self._was_audit = False
@@ -105,18 +106,18 @@ class HardeningReconciler:
         """When each Node was created, as far as they were counted."""
 
     def watches(self) -> list[Coroutine[object, object, None]]:
-        """Return what runs beside the looks."""
+        """Return the watches, to be run beside the periodic audits."""
         return [self._rbac.run(), self._certificates.run()]
 
     # The block
 
-    def is_unborn(self) -> bool:
-        """Tell whether the control plane has not come up yet."""
+    def is_uninitialized(self) -> bool:
+        """Return whether the control plane has not come up yet."""
         cluster = self._management.cluster(self.key)
         return cluster is not None and not is_initialized(cluster)
 
     def is_left(self) -> bool:
-        """Tell whether no policy selects the cluster any more, which is ours to serve and not on its way out."""
+        """Return whether no policy selects the cluster any more, which this replica owns and nobody deletes."""
         cluster = self._cluster()
         return cluster is not None and not self._management.opts_in(cluster)
 
@@ -128,39 +129,44 @@ class HardeningReconciler:
         return True
 
     async def remove_block(self) -> None:
-        """Take it away; raises ApiError."""
+        """Remove it; raises ApiError."""
         await self._block.remove()
 
-    # Looks
+    # Audits
 
     async def reconcile(self) -> float | None:
-        """Look, act, tell; a change, a watch or the usual time brings the next look."""
-        self._recall()
-        self._review()
+        """Reconcile; a change, a watch event or the resync period starts the next run."""
+        self._restore_state()
+        self._review_certificates()
         cluster = self._cluster()
-        finding = None if cluster is None else await self._found(cluster)
+        finding = None if cluster is None else await self._reconcile(cluster)
         if finding is not None:
-            await self._tell(finding)
-        waits = finding is not None and finding.reason in {Why.WAITING_FOR_CLUSTER_INFO, Why.BLOCK_NOT_VERIFIED}
+            await self._write_condition(finding)
+        waits = finding is not None and finding.reason in {
+            ApprovalReason.WAITING_FOR_CLUSTER_INFO,
+            ApprovalReason.BLOCK_NOT_VERIFIED,
+        }
         return _RECHECK if waits else None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Tell of a failure: a missing right at once, and at once where a watch has shown a permission."""
+        """Report a failure: a missing right at once, and at once where a watch has shown a permission."""
         if isinstance(error, _ConditionNotWritten):
             return
         cluster = self._cluster()
         level = logging.WARNING if cluster is not None and is_initialized(cluster) else logging.DEBUG
-        _LOG.log(level, "cannot look after side doors", extra=fields(cluster=self.key, error=str(error), delay=delay))
-        self._review()
+        _LOG.log(
+            level, "cannot audit automatic approval", extra=fields(cluster=self.key, error=str(error), delay=delay)
+        )
+        self._review_certificates()
         if cluster is None:
             return
         with suppress(_ConditionNotWritten):
             if isinstance(error, Forbidden):
-                await self._tell(unverified(f"{error}; {REMEDY}"))
+                await self._write_condition(unverified(f"{error}; {REMEDY}"))
             elif not is_initialized(cluster):
-                await self._tell(not_initialized())
-            elif failures >= _TELLS_AFTER or self._open_seen:
-                await self._tell(unverified(f"the cluster does not answer: {error}"))
+                await self._write_condition(not_initialized())
+            elif failures >= _REPORT_AFTER or self._open_seen:
+                await self._write_condition(unverified(f"the cluster does not answer: {error}"))
 
     def _on_grant(self) -> None:
         self._open_seen = True
@@ -173,7 +179,7 @@ class HardeningReconciler:
             return None
         return None if "deletionTimestamp" in mapping(cluster, "metadata") else cluster
 
-    async def _found(self, cluster: JsonObject) -> Finding | None:
+    async def _reconcile(self, cluster: JsonObject) -> Finding | None:
         enforce = self._enforces()
         if enforce is None:
             return None
@@ -181,11 +187,11 @@ class HardeningReconciler:
             return enforce
         refused = await self._reconcile_block(enforce=enforce)
         if is_initialized(cluster):
-            return await self._audited(refused)
+            return await self._close(refused)
         return unverified(f"{refused}; {REMEDY}") if refused is not None else not_initialized()
 
     async def _reconcile_block(self, *, enforce: bool) -> ApiError | None:
-        """Install or remove the block; what the server refuses keeps nothing open from being closed."""
+        """Install or remove the block; an error of the server does not prevent the deletion of bindings."""
         try:
             await (self._block.install() if enforce else self._block.remove())
         except Unreachable:
@@ -194,13 +200,13 @@ class HardeningReconciler:
             return error
         return None
 
-    async def _audited(self, refused: ApiError | None) -> Finding | None:
-        """Look, remove, and look again, so that nothing is said that was not seen.
+    async def _close(self, refused: ApiError | None) -> Finding | None:
+        """Audit, delete, and audit again, so that only what was verified is reported.
 
-        ``refused`` is what the server said to the block.
+        ``refused`` is the server's error for the block.
         """
         finding: Finding | None = None
-        for look in range(_LOOKS):
+        for look in range(_ATTEMPTS):
             if look:
                 await asyncio.sleep(_SETTLE)
             enforce = self._enforces()
@@ -214,77 +220,77 @@ class HardeningReconciler:
             finding = decision.finding
             if decision.remove and self._cluster() is not None and self._enforces() is True:
                 await self._remove(decision.remove, finding)
-            elif finding.reason is not Why.FOREIGN_AUTHORIZER:
-                break  # of an authorizer it is told only when it says so again: its cache may lag behind
-        self._review()
+            elif finding.reason is not ApprovalReason.FOREIGN_AUTHORIZER:
+                break  # a foreign authorizer is reported only if a second audit shows it: caches may lag
+        self._review_certificates()
         return finding
 
-    async def _facts(self, refused: ApiError | None, *, enforce: bool) -> tuple[Facts, Unverified | None]:
-        """Look; also returns what keeps the cluster from being called closed, though nothing is open."""
+    async def _facts(self, refused: ApiError | None, *, enforce: bool) -> tuple[AuditFacts, Unverified | None]:
+        """Audit; also returns why the cluster cannot be called closed, though nothing is open."""
         has_cluster_info = False
         if enforce and refused is None:
-            try:  # before the look, which is a full one only after it
-                has_cluster_info = await self._survey.has_cluster_info()
+            try:  # before the audit, which is complete only after it
+                has_cluster_info = await self._rbac_audit.has_cluster_info()
             except Forbidden as error:
                 refused = error
-        facts = await self._survey.look(enforce=enforce)
-        self._nodes = facts.census.created
+        facts = await self._rbac_audit.look(enforce=enforce)
+        self._nodes = facts.coverage.created
         if not enforce:
             return facts, None
         if refused is None and not has_cluster_info:
             return facts, waiting_for_cluster_info()
         try:
-            return facts, await self._doubt(facts) if refused is None else _cannot_verify(refused)
+            return facts, await self._unverified(facts) if refused is None else _cannot_verify(refused)
         except Forbidden as error:
             return facts, _cannot_verify(error)
 
-    async def _doubt(self, facts: Facts) -> Unverified | None:
+    async def _unverified(self, facts: AuditFacts) -> Unverified | None:
         for what, trouble in (
             ("ClusterRoles and ClusterRoleBindings", self._rbac.trouble()),
             ("requests for the in-tree signer", self._certificates.trouble()),
         ):
             if trouble:
-                return Unverified(Why.CANNOT_VERIFY, f"{what} are not being watched: {trouble}; {REMEDY}")
+                return Unverified(ApprovalReason.CANNOT_VERIFY, f"{what} are not being watched: {trouble}; {REMEDY}")
         if not await self._block.in_force():
             return block_not_verified()
         since, observed = self._since(), self._certificates.observed_from()
         since = max(since, facts.born) if facts.born is not None else since
-        opened = [grant.created for grant in facts.grants if Who.BOOTSTRAPPERS in grant.to]
+        opened = [grant.created for grant in facts.grants if SubjectKind.BOOTSTRAPPERS in grant.to]
         if observed is None or any(created is None or created < observed for created in opened):
             self._was_closed = False
         if not self._was_closed and (observed is None or since < observed):
             return record_incomplete(since)
         return None
 
-    async def _remove(self, grants: tuple[Grant, ...], finding: Finding) -> None:
-        """Delete bindings; whatever comes of it, "closed" is taken back."""
+    async def _remove(self, grants: tuple[RoleGrant, ...], finding: Finding) -> None:
+        """Delete bindings; whatever the result, the condition is not left True."""
         try:
             for grant in grants:
-                with suppress(NotFound, Conflict):  # somebody was faster: the next look sees what there is now
-                    await self._survey.remove(grant)
+                with suppress(NotFound, Conflict):  # changed meanwhile: the next audit sees the present state
+                    await self._rbac_audit.remove(grant)
                     self._report.removed(self.key, grant)
         finally:
             if finding.reason not in CLOSED_REASONS and self._said_closed():
-                await self._tell(finding)
+                await self._write_condition(finding)
 
     # Certificates
 
-    def _recall(self) -> None:
-        """Read once what an earlier controller said: its finding outlives the requests that it was found by."""
+    def _restore_state(self) -> None:
+        """Read the condition once: what an earlier process reported outlives the requests that showed it."""
         cluster = self._management.cluster(self.key)
         if self._was_closed is not None or cluster is None:
             return
-        told = self._told(cluster)
+        told = self._condition(cluster)
         reason, message = text(told, "reason"), text(told, "message")
         self._was_closed = reason in CLOSED_REASONS
-        self._was_audit = reason == Why.AUDIT
-        if reason == Why.CERTIFICATES_ISSUED:
+        self._was_audit = reason == ApprovalReason.AUDIT
+        if reason == ApprovalReason.CERTIFICATES_ISSUED:
             found = self._certificates.found
             found.earlier = message.partition(BESIDES)[0][:_EARLIER]
             found.earlier_told = moment(text(told, "lastTransitionTime")) or self._now()
 
-    def _review(self) -> None:
-        """Take account of what the in-tree signer issued since the last look."""
+    def _review_certificates(self) -> None:
+        """Process what the in-tree signer issued since the last audit."""
         cluster = self._management.cluster(self.key)
         enforce = self._enforces()
         if enforce is False or (enforce is True and self._was_audit):
@@ -308,19 +314,19 @@ class HardeningReconciler:
         return max(known, default=self._now())
 
     def _reviewed(self, cluster: JsonObject) -> datetime | None:
-        """Return the time of the operator's word; one in the future would hide what is yet to come."""
+        """Return the time that the operator confirmed; one in the future would hide later certificates."""
         found = moment(text_map(cluster, "metadata", "annotations").get(REVIEWED, ""))
         return found if found is not None and found <= self._now() else None
 
-    # What is said
+    # The condition
 
-    def _told(self, cluster: JsonObject) -> JsonObject:
+    def _condition(self, cluster: JsonObject) -> JsonObject:
         found = condition(items(cluster, "status", "conditions"), CONDITION)
         return dict(found) if found is not None else {}
 
     def _said_closed(self) -> bool:
         cluster = self._management.cluster(self.key)
-        return cluster is not None and text(self._told(cluster), "status") == "True"
+        return cluster is not None and text(self._condition(cluster), "status") == "True"
 
     def _enforces(self) -> bool | Finding | None:
         """Read the policy; None where there is none any more."""
@@ -334,7 +340,7 @@ class HardeningReconciler:
         except Denied as denied:
             return unverified(f"the policy cannot be used, so nothing is changed: {denied}")
 
-    async def _tell(self, finding: Finding) -> None:
+    async def _write_condition(self, finding: Finding) -> None:
         """Write the condition; raises ``_ConditionNotWritten``."""
         if finding.reason in CLOSED_REASONS:
             self._was_closed = True
@@ -353,4 +359,4 @@ class HardeningReconciler:
 
 
 def _cannot_verify(error: ApiError) -> Unverified:
-    return Unverified(Why.CANNOT_VERIFY, f"{error}; {REMEDY}")
+    return Unverified(ApprovalReason.CANNOT_VERIFY, f"{error}; {REMEDY}")

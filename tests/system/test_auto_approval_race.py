@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from gate import Call, Gate
-from side_doors import (
+from auto_approval_kit import (
     BOOTSTRAP,
     CLUSTERS,
     CONFIGURATION,
@@ -32,6 +31,7 @@ from side_doors import (
     make_bindings,
     register_node,
 )
+from gate import Call, Gate
 from world import CSRS, NAMESPACE, World, built_world, eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeattest_controller.hardening.decide import Facts, Why, decide
-from nodeattest_controller.hardening.doors import Door, Who
-from nodeattest_controller.hardening.survey import Survey
+from nodeattest_controller.controllers.auto_approval.decide import ApprovalReason, AuditFacts, decide
+from nodeattest_controller.controllers.auto_approval.permissions import Permission, SubjectKind
+from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.list_limit import ListLimit
 from nodeattest_kube.client import ApiClient, TooLarge
@@ -27,9 +27,9 @@ SECRETS = "/api/v1/namespaces/kube-system/secrets"
 GROUP = "system:bootstrappers:tests"
 
 
-async def look(plane: ControlPlane, kubeconfig: Path | None = None) -> Facts:
+async def look(plane: ControlPlane, kubeconfig: Path | None = None) -> AuditFacts:
     async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client:
-        survey = Survey(
+        survey = RBACAudit(
             cluster_key("fleet", "c"), client, Inventory(), now=lambda: datetime.now(UTC), clock=lambda: 0.0
         )
         return await survey.look(enforce=True)
@@ -63,15 +63,15 @@ async def test_a_group_that_only_a_binding_names_is_asked_for(control_plane: Con
     made.append(bind(control_plane, "tests:door", role, GROUP))
     facts = await look(control_plane)
     [grant] = [one for one in facts.grants if one.name == "tests:door"]
-    assert (grant.doors, grant.to) == ({Door.NODE_CLIENT}, {Who.BOOTSTRAPPERS})
-    assert (Who.BOOTSTRAPPERS, Door.NODE_CLIENT) in facts.passes
-    assert (Who.NODES, Door.NODE_CLIENT) not in facts.passes
+    assert (grant.permissions, grant.to) == ({Permission.NODE_CLIENT}, {SubjectKind.BOOTSTRAPPERS})
+    assert (SubjectKind.BOOTSTRAPPERS, Permission.NODE_CLIENT) in facts.allowed
+    assert (SubjectKind.NODES, Permission.NODE_CLIENT) not in facts.allowed
 
 
 async def test_a_list_that_does_not_end_is_an_error_and_not_the_controllers_end(control_plane: ControlPlane) -> None:
     async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
         key, clock = cluster_key("fleet", "c"), lambda: 0.0
-        survey = Survey(key, client, Inventory(), now=lambda: datetime.now(UTC), clock=clock, most=1)
+        survey = RBACAudit(key, client, Inventory(), now=lambda: datetime.now(UTC), clock=clock, most=1)
         with pytest.raises(TooLarge, match="ClusterRoles does not end"):
             await survey.look(enforce=True)
 
@@ -110,7 +110,7 @@ async def test_what_may_not_read_tokens_does_without(control_plane: ControlPlane
     made.append(f"{SECRETS}/bootstrap-token-tstsrv")
     poor = await look(control_plane, control_plane.client_kubeconfig(user, [f"{user}s"]))
     rich = await look(control_plane)
-    assert poor.passes == rich.passes
+    assert poor.allowed == rich.allowed
     refused = [one for one in control_plane.requests() if one.user == user and one.code == 403]
     assert [one.resource for one in refused] == ["secrets"]
 
@@ -138,8 +138,8 @@ async def test_another_authorizer_than_rbac_is_found_by_asking(assets: Path, tmp
     with start_real(tmp_path / "open", assets, name="open", flags=flags) as plane:
         facts = await look(plane)
     assert not facts.grants
-    assert facts.passes == {(Who.BOOTSTRAPPERS, door) for door in Door}
+    assert facts.allowed == {(SubjectKind.BOOTSTRAPPERS, permission) for permission in Permission}
     decision = decide(facts)
     assert not decision.remove
-    assert decision.finding.reason is Why.FOREIGN_AUTHORIZER
+    assert decision.finding.reason is ApprovalReason.FOREIGN_AUTHORIZER
     assert "--authorization-mode" in decision.finding.message

@@ -1,7 +1,7 @@
-"""What operators hear of side doors: a condition on the Cluster, an Event when it changes, a metric, the log.
+"""Reports automatic approval: a condition on the Cluster, an Event when it changes, metrics and logs.
 
-Promises: the same finding is written once; a finding that cannot be written is an ApiError, and is told again by the
-next look. Leaves the words of a finding to ``decide``.
+Promises: an unchanged condition is not written again; one that cannot be written raises ApiError and is written by the
+next run. Leaves to others: the content (``decide``).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.hardening.certificates import IssuedInTree
-from nodeattest_controller.hardening.decide import CONDITION, RUNBOOK, Finding, Why
-from nodeattest_controller.hardening.doors import Grant
+from nodeattest_controller.controllers.auto_approval.certificate_log import IssuedInTree
+from nodeattest_controller.controllers.auto_approval.decide import CONDITION, RUNBOOK, ApprovalReason, Finding
+from nodeattest_controller.controllers.auto_approval.permissions import RoleGrant
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD
@@ -26,22 +26,24 @@ from nodeattest_kube import paths
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["ISSUED", "MANAGEMENT_REMEDY", "REMEDY", "REMOVED", "Report"]
+__all__ = ["ISSUED", "MANAGEMENT_REMEDY", "REMEDY", "REMOVED", "StatusReporter"]
 
 _LOG: Final = logging.getLogger(__name__)
 REMEDY: Final = (
-    "apply manifests/workload-hardening in the workload cluster, or take hardening from --controllers and see to the "
-    "side doors yourself"
+    "apply manifests/workload-hardening in the workload cluster, or disable hardening with --controllers and close "
+    "automatic approval yourself"
 )
 MANAGEMENT_REMEDY: Final = "apply manifests/rbac in the management cluster"
 REMOVED: Final = "SideDoorRemoved"
 ISSUED: Final = "InTreeCertificateIssued"
-_QUIET: Final = frozenset({Why.CLOSED, Why.NOT_INITIALIZED, Why.WAITING_FOR_CLUSTER_INFO})
-"""Findings that are no warning."""
+_QUIET: Final = frozenset(
+    {ApprovalReason.CLOSED, ApprovalReason.NOT_INITIALIZED, ApprovalReason.WAITING_FOR_CLUSTER_INFO}
+)
+"""Reasons that are no warning."""
 
 
-class Report:
-    """Tells of all clusters."""
+class StatusReporter:
+    """Reports on all clusters."""
 
     def __init__(
         self, management: ManagementCache, *, events: EventRecorder, metrics: Metrics, now: Callable[[], datetime]
@@ -56,9 +58,9 @@ class Report:
         cluster = self._management.cluster(key)
         if cluster is None:
             return
-        self._metrics.side_doors(key, closed=finding.status is ConditionStatus.TRUE)
+        self._metrics.auto_approval_closed(key, closed=finding.status is ConditionStatus.TRUE)
         before = condition(items(cluster, "status", "conditions"), CONDITION)
-        severity = Severity.INFO if finding.reason is Why.AUDIT else Severity.WARNING
+        severity = Severity.INFO if finding.reason is ApprovalReason.AUDIT else Severity.WARNING
         made = Condition(CONDITION, finding.status, finding.reason, finding.message, severity)
         written = await set_condition(self._management.client, _path(cluster), cluster, made, self._now)
         if not written or (before is not None and before.get("reason") == finding.reason):
@@ -66,19 +68,19 @@ class Report:
         kind = "Normal" if finding.reason in _QUIET else "Warning"
         said = f"{CONDITION} is {finding.status}: {finding.message}"
         self._events.record(cluster_ref(cluster), kind, f"SideDoors{finding.reason}", said)
-        _LOG.info("side doors", extra=fields(cluster=key, reason=finding.reason, message_=finding.message))
+        _LOG.info("automatic approval", extra=fields(cluster=key, reason=finding.reason, message_=finding.message))
 
-    def removed(self, key: ClusterKey, grant: Grant) -> None:
+    def removed(self, key: ClusterKey, grant: RoleGrant) -> None:
         """Tell of a binding that was deleted."""
-        self._metrics.side_door_removed(grant.name)
-        _LOG.info("removed a side door", extra=fields(cluster=key, binding=grant.name, role=grant.role))
+        self._metrics.auto_approval_binding_removed(grant.name)
+        _LOG.info("deleted an auto-approving binding", extra=fields(cluster=key, binding=grant.name, role=grant.role))
         cluster = self._management.cluster(key)
         if cluster is not None:
             said = f"deleted ClusterRoleBinding {grant} in the workload cluster"
             self._events.record(cluster_ref(cluster), "Normal", REMOVED, said)
 
     def issued(self, key: ClusterKey, issued: IssuedInTree) -> None:
-        """Tell of a certificate that no attestation covers; when it is issued, the Event has its serial and end."""
+        """Report a certificate that no attestation covers, with its serial and end."""
         if issued.serial:
             self._metrics.in_tree_certificate(key)
         said = f"the in-tree signer's approval was given without attestation: {issued}; see {RUNBOOK}"

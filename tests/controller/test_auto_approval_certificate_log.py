@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from nodeattest_controller.hardening.approval_block import IN_TREE_SIGNER
-from nodeattest_controller.hardening.certificates import (
+from nodeattest_controller.controllers.auto_approval.approval_block import IN_TREE_SIGNER
+from nodeattest_controller.controllers.auto_approval.certificate_log import (
     MAX_GAP,
     NAMED,
     CertificateLog,

@@ -4,9 +4,9 @@ Two ways, by what the API server has (ADR 34):
 1. Kubernetes 1.30 and later: a ValidatingAdmissionPolicy of a fixed name refuses to create such a request at all.
 2. Before: the ClusterRole that kubeadm binds is emptied, and annotated so that the API server leaves it so.
 Each is verified after it was installed: ``in_force`` makes a dry run against the first, and reads the second.
-Leaves to others: when to install and to remove, and what is granted by other roles (``survey``).
+Leaves to others: when to install and to remove, and what is granted by other roles (``rbac_audit``).
 Sources: kubernetes staging/src/k8s.io/api/admissionregistration/v1/types.go and apiserver/pkg/admission/plugin/policy/
-validating/dispatcher.go (the words of a refusal); rbac/v1/types.go (AutoUpdateAnnotationKey) and
+validating/dispatcher.go (the text of a refusal); rbac/v1/types.go (AutoUpdateAnnotationKey) and
 plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go (the ClusterRole's rule).
 """
 
@@ -21,8 +21,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from nodeattest_controller.hardening.doors import BOOTSTRAP_GROUP, CSR_GROUP, CSR_RESOURCE, NODE_CLIENT_ROLE, RBAC_GROUP
-from nodeattest_controller.hardening.doors import doors_of_role as permissions_of_role
+from nodeattest_controller.controllers.auto_approval.permissions import (
+    BOOTSTRAP_GROUP,
+    CSR_GROUP,
+    CSR_RESOURCE,
+    NODE_CLIENT_ROLE,
+    RBAC_GROUP,
+    permissions_of_role,
+)
 from nodeattest_controller.model.objects import items, mapping, text, text_map
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, Forbidden, Invalid, NotFound
@@ -62,7 +68,7 @@ class ApprovalBlock:
         """Our objects' specs as the API server completed them, by resource."""
 
     async def install(self) -> None:
-        """Bring the block about, or restore it; raises ApiError."""
+        """Create the block, or correct it; raises ApiError."""
         if await self._serves_admission_policies():
             await self._apply(_POLICIES, _policy())
             await self._apply(_BINDINGS, _binding())
@@ -83,7 +89,7 @@ class ApprovalBlock:
         return False
 
     async def remove(self) -> None:
-        """Take the block away, where there is one; raises ApiError.
+        """Remove the block, where there is one; raises ApiError.
 
         The role's rule comes back at once where our account may write it, and else when an API server starts next.
         """
@@ -107,7 +113,7 @@ class ApprovalBlock:
         return any(text(resource, "name") == _POLICIES for resource in items(served, "resources"))
 
     async def _apply(self, resource: str, wanted: JsonObject) -> None:
-        """Create the object of our name, or put it right where its spec is another."""
+        """Create the object of this name, or replace it where its spec differs."""
         path = paths.object_path(*_ADMISSION, resource, POLICY_NAME)
         try:
             found = await self._client.get(path)

@@ -13,14 +13,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from nodeattest_controller.hardening.approval_block import (
+from nodeattest_controller.controllers.auto_approval.approval_block import (
     CHECK_NAME,
     EXPRESSION,
     IN_TREE_SIGNER,
     POLICY_NAME,
     ApprovalBlock,
 )
-from nodeattest_controller.hardening.doors import NODE_CLIENT_ROLE, doors_of_role, nominal_doors
+from nodeattest_controller.controllers.auto_approval.permissions import (
+    NODE_CLIENT_ROLE,
+    nominal_permissions,
+    permissions_of_role,
+)
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
@@ -98,7 +102,7 @@ async def test_it_is_in_force_once_installed_and_gone_once_removed(
     await block.remove()
     assert not await block.in_force()
     await block.remove()
-    assert doors_of_role(control_plane.client().get(ROLE))
+    assert permissions_of_role(control_plane.client().get(ROLE))
 
 
 @pytest.mark.parametrize("signer", [IN_TREE_SIGNER, "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm"])
@@ -148,8 +152,8 @@ async def test_before_kubernetes_1_30_the_role_is_emptied_and_stays_so(
         pytest.skip("this API server has ValidatingAdmissionPolicy")
     await block.install()
     role = control_plane.client().get(ROLE)
-    assert not doors_of_role(role)
-    assert nominal_doors(role)  # a binding to it is a finding all the same
+    assert not permissions_of_role(role)
+    assert nominal_permissions(role)  # a binding to it is a finding all the same
     assert text_at(role, "metadata", "annotations", "rbac.authorization.kubernetes.io/autoupdate") == "false"
 
 
@@ -160,4 +164,4 @@ def test_the_expression_names_the_signer_and_the_group() -> None:
 
 def test_a_role_of_another_name_is_what_its_rules_say() -> None:
     role: JsonObject = {"metadata": {"name": "another"}, "rules": []}
-    assert not nominal_doors(role)
+    assert not nominal_permissions(role)

@@ -1,0 +1,291 @@
+"""Decides which bindings are deleted and what the condition ``SideDoorsClosed`` says. Pure: facts in, decision out.
+
+Promises: only the two bindings that kubeadm creates, as it creates them, are ever deleted: first that for bootstrap,
+then that for rotation when no bootstrap token has a permission any more and every Node is attested; under ``Audit``
+none.
+"Closed" requires that RBAC grants nothing, that the API server allows nobody, and that everything was verified.
+A certificate that was issued without attestation takes precedence over every other result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from nodeattest_controller.controllers.auto_approval.node_coverage import NodeCoverage
+from nodeattest_controller.controllers.auto_approval.permissions import (
+    KUBEADM_BOOTSTRAP,
+    KUBEADM_ROTATION,
+    Permission,
+    RoleGrant,
+    SubjectKind,
+)
+from nodeattest_controller.model.machine_record import CLUSTER_RECORD
+from nodeattest_controller.model.objects import condition, flag, items, mapping, rfc3339, text
+from nodeattest_controller.runtime.conditions import ConditionStatus
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = [
+    "BESIDES",
+    "CLOSED_REASONS",
+    "CONDITION",
+    "REVIEWED",
+    "RUNBOOK",
+    "AllowedPairs",
+    "ApprovalReason",
+    "AuditFacts",
+    "Decision",
+    "Finding",
+    "Unverified",
+    "block_not_verified",
+    "decide",
+    "is_initialized",
+    "not_initialized",
+    "record_incomplete",
+    "unverified",
+    "waiting_for_cluster_info",
+    "with_certificates",
+]
+
+CONDITION: Final = "SideDoorsClosed"
+REVIEWED: Final = "attestation.cluster.x-k8s.io/in-tree-certificates-reviewed"
+"""Annotation of the Cluster: an operator confirms that certificates issued before this time were handled."""
+RUNBOOK: Final = "docs/in-tree-certificates.md"
+BESIDES: Final = "; besides: "
+"""Separates the certificates from the rest of a message."""
+_NAMED: Final = 10
+"""Bindings that a message names."""
+
+AllowedPairs = frozenset[tuple[SubjectKind, Permission]]
+"""Who has which permission according to the API server."""
+
+
+class ApprovalReason(StrEnum):
+    """The condition's reason."""
+
+    CLOSED = "Closed"
+    OPEN = "Open"
+    """kubeadm's binding for bootstrap tokens exists."""
+    CLOSED_FOR_BOOTSTRAP = "ClosedForBootstrap"
+    """No bootstrap token has a permission; nodes that joined before may still renew."""
+    FOREIGN_BINDING = "ForeignBinding"
+    FOREIGN_AUTHORIZER = "ForeignAuthorizer"
+    """Somebody has a permission that no binding grants."""
+    AUDIT = "Audit"
+    CANNOT_VERIFY = "CannotVerify"
+    NOT_INITIALIZED = "NotInitialized"
+    WAITING_FOR_CLUSTER_INFO = "WaitingForClusterInfo"
+    """kubeadm has not created all its bindings yet."""
+    BLOCK_NOT_VERIFIED = "BlockNotVerified"
+    """The API server does not yet refuse what ``approval_block`` blocks."""
+    RECORD_INCOMPLETE = "RecordIncomplete"
+    """Certificates may have been issued that are not recorded."""
+    CERTIFICATES_ISSUED = "CertificatesIssued"
+    """The in-tree signer's approval was used, for what no attestation covers."""
+
+
+CLOSED_REASONS: Final = frozenset({ApprovalReason.CLOSED, ApprovalReason.CLOSED_FOR_BOOTSTRAP})
+"""Reasons that state that no bootstrap token has a permission."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFacts:
+    """What was found in the workload cluster."""
+
+    grants: tuple[RoleGrant, ...]
+    allowed: AllowedPairs
+    coverage: NodeCoverage
+    enforce: bool
+    """False: the policy says ``Audit``."""
+    born: datetime | None = None
+    """When the cluster's API server first started."""
+    unverified: Unverified | None = None
+    """Why the cluster cannot be called closed though nothing is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """Why it cannot be verified that automatic approval is, and was, closed."""
+
+    reason: ApprovalReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Status, reason and message of the condition."""
+
+    status: ConditionStatus
+    reason: ApprovalReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Bindings to delete, and the condition."""
+
+    remove: tuple[RoleGrant, ...]
+    finding: Finding
+
+
+def decide(facts: AuditFacts) -> Decision:
+    """Decide; after a deletion the caller audits again before it reports anything as closed."""
+    wanted = _removable(facts)
+    if not facts.enforce and (facts.grants or facts.allowed):
+        return Decision((), _audit(facts, wanted))
+    foreign = [grant for grant in facts.grants if not grant.is_kubeadm_default]
+    unexplained = _unexplained(facts)
+    if foreign:
+        finding = Finding(ConditionStatus.FALSE, ApprovalReason.FOREIGN_BINDING, _foreign(foreign, facts.coverage))
+    elif any(SubjectKind.BOOTSTRAPPERS in grant.to for grant in facts.grants):
+        finding = Finding(
+            ConditionStatus.FALSE,
+            ApprovalReason.OPEN,
+            f"bootstrap tokens get the in-tree signer's approval by {_listed(wanted)}",
+        )
+    elif unexplained:
+        finding = Finding(ConditionStatus.FALSE, ApprovalReason.FOREIGN_AUTHORIZER, _authorizer(unexplained))
+    elif facts.grants:
+        finding = Finding(ConditionStatus.FALSE, ApprovalReason.CLOSED_FOR_BOOTSTRAP, _rotation(facts.coverage))
+    else:
+        finding = Finding(ConditionStatus.TRUE, ApprovalReason.CLOSED, _closed(facts.coverage))
+    if facts.enforce and facts.unverified is not None and finding.reason in CLOSED_REASONS:
+        finding = Finding(ConditionStatus.UNKNOWN, facts.unverified.reason, facts.unverified.message)
+    return Decision(wanted, finding)
+
+
+def with_certificates(finding: Finding, certificates: str) -> Finding:
+    """Give certificates without attestation precedence over every other result."""
+    if not certificates:
+        return finding
+    return Finding(
+        ConditionStatus.FALSE, ApprovalReason.CERTIFICATES_ISSUED, f"{certificates}{BESIDES}{finding.message}"
+    )
+
+
+def waiting_for_cluster_info() -> Unverified:
+    """Return the reason to wait: kubeadm creates cluster-info after its bindings.
+
+    Source: kubernetes cmd/kubeadm/app/cmd/phases/init/bootstraptoken.go (runBootstrapToken).
+    """
+    return Unverified(
+        ApprovalReason.WAITING_FOR_CLUSTER_INFO,
+        "ConfigMap kube-public/cluster-info does not exist yet: kubeadm creates it after the bindings that grant the "
+        "in-tree signer's automatic approval, so they may still appear",
+    )
+
+
+def block_not_verified() -> Unverified:
+    """Return the reason that the API server did not refuse the dry run."""
+    return Unverified(
+        ApprovalReason.BLOCK_NOT_VERIFIED,
+        "the API server does not refuse requests of bootstrap tokens for the in-tree signer yet: if this lasts, see "
+        "whether the admission plugin ValidatingAdmissionPolicy is enabled there",
+    )
+
+
+def record_incomplete(since: datetime) -> Unverified:
+    """Return the reason that certificates may have been issued unrecorded, with the remedy."""
+    return Unverified(
+        ApprovalReason.RECORD_INCOMPLETE,
+        f"certificates that the in-tree signer issued after {rfc3339(since)} are not all on record, because the "
+        "requests were not watched for more than the hour that they are kept: compare the Nodes with the Machines "
+        f"({RUNBOOK}), then annotate the Cluster with {REVIEWED}=<time>",
+    )
+
+
+def is_initialized(cluster: JsonObject) -> bool:
+    """Return whether the control plane has come up once.
+
+    Source: cluster-api api/core/v1beta2/cluster_types.go (status.initialization.controlPlaneInitialized, condition
+    ControlPlaneInitialized) and api/core/v1beta1/cluster_types.go (status.controlPlaneReady, the same condition).
+    A ClusterRecord is written for a cluster that exists; where it does not answer yet, the audit fails.
+    """
+    if text(cluster, "kind") == CLUSTER_RECORD:
+        return True
+    status = mapping(cluster, "status")
+    if flag(status, "initialization", "controlPlaneInitialized") or flag(status, "controlPlaneReady"):
+        return True
+    known = items(status, "conditions") + items(status, "v1beta2", "conditions")
+    found = condition(known, "ControlPlaneInitialized")
+    return found is not None and found.get("status") == "True"
+
+
+def not_initialized() -> Finding:
+    """Return the result for a control plane that is not initialized."""
+    return Finding(ConditionStatus.UNKNOWN, ApprovalReason.NOT_INITIALIZED, "the control plane is not initialized yet")
+
+
+def unverified(what: str) -> Finding:
+    """Return the result for a cluster that could not be audited."""
+    return Finding(ConditionStatus.UNKNOWN, ApprovalReason.CANNOT_VERIFY, what)
+
+
+def _removable(facts: AuditFacts) -> tuple[RoleGrant, ...]:
+    kubeadms = {grant.name: grant for grant in facts.grants if grant.is_kubeadm_default}
+    bootstrap, rotation = kubeadms.get(KUBEADM_BOOTSTRAP), kubeadms.get(KUBEADM_ROTATION)
+    if bootstrap is not None:
+        return (bootstrap,)
+    let_in = any(SubjectKind.BOOTSTRAPPERS in grant.to for grant in facts.grants)
+    let_in = let_in or any(subject is SubjectKind.BOOTSTRAPPERS for subject, _door in facts.allowed)
+    if rotation is None or let_in or not facts.coverage.is_complete:
+        return ()
+    return (rotation,)
+
+
+def _unexplained(facts: AuditFacts) -> list[tuple[SubjectKind, Permission]]:
+    explained = {
+        (subject, permission) for grant in facts.grants for subject in grant.to for permission in grant.permissions
+    }
+    return sorted(facts.allowed - explained)
+
+
+def _audit(facts: AuditFacts, wanted: tuple[RoleGrant, ...]) -> Finding:
+    """Describe what Enforce would do."""
+    would = (
+        f"Enforce would delete ClusterRoleBinding {wanted[0].name}" if wanted else "Enforce would delete nothing now"
+    )
+    open_by = _listed(facts.grants) if facts.grants else _authorizer(_unexplained(facts))
+    counted = "" if facts.coverage.is_complete else f"; {facts.coverage}"
+    return Finding(
+        ConditionStatus.FALSE, ApprovalReason.AUDIT, f"the policy says Audit; {would}; open by {open_by}{counted}"
+    )
+
+
+def _foreign(foreign: list[RoleGrant], coverage: NodeCoverage) -> str:
+    names = " ".join(grant.name for grant in foreign[:_NAMED])
+    remedy = (
+        f"not made by kubeadm, so never deleted here: see who needs it, then kubectl delete clusterrolebinding {names}"
+    )
+    if any(SubjectKind.NODES in grant.to for grant in foreign) and not coverage.is_complete:
+        remedy += f"; before that, adopt what renews by it (nodeattest machines adopt): {coverage}"
+    return f"the in-tree signer approves automatically by {_listed(tuple(foreign))}; {remedy}"
+
+
+def _authorizer(allowed: list[tuple[SubjectKind, Permission]]) -> str:
+    pairs = ", ".join(f"{subject}: create {permission}" for subject, permission in allowed)
+    return (
+        f"the API server lets the in-tree signer approve automatically ({pairs}), and no ClusterRoleBinding grants it: "
+        "check its --authorization-mode, its authorization webhook and its ABAC policy"
+    )
+
+
+def _rotation(coverage: NodeCoverage) -> str:
+    return (
+        f"no bootstrap token gets the in-tree signer's approval; nodes may still renew by {KUBEADM_ROTATION}, which "
+        f"goes when every Node is in the ledger: {coverage}; see nodeattest machines adopt"
+    )
+
+
+def _closed(coverage: NodeCoverage) -> str:
+    said = "neither bootstrap tokens nor nodes get the in-tree signer's approval"
+    if coverage.unattested:
+        said += f"; {coverage}: they end with their certificates unless adopted (nodeattest machines adopt)"
+    return said
+
+
+def _listed(grants: tuple[RoleGrant, ...]) -> str:
+    more = f" and {len(grants) - _NAMED} more" if len(grants) > _NAMED else ""
+    return ", ".join(str(grant) for grant in grants[:_NAMED]) + more

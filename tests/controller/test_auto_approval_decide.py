@@ -1,0 +1,173 @@
+"""What is removed and what is said: nothing but kubeadm's own, in order, and "closed" only where nobody passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nodeattest_controller.controllers.auto_approval.decide import (
+    BESIDES,
+    AllowedPairs,
+    ApprovalReason,
+    AuditFacts,
+    Unverified,
+    block_not_verified,
+    decide,
+    is_initialized,
+    waiting_for_cluster_info,
+    with_certificates,
+)
+from nodeattest_controller.controllers.auto_approval.node_coverage import NAMED, NodeCoverage
+from nodeattest_controller.controllers.auto_approval.permissions import (
+    KUBEADM_BOOTSTRAP,
+    KUBEADM_ROTATION,
+    Permission,
+    RoleGrant,
+    SubjectKind,
+)
+from nodeattest_controller.runtime.conditions import ConditionStatus
+from nodeattest_kube.jsontypes import JsonObject
+
+TOKENS, NODES = SubjectKind.BOOTSTRAPPERS, SubjectKind.NODES
+NODE, SELF = Permission.NODE_CLIENT, Permission.SELF_NODE_CLIENT
+
+
+def grant(name: str, subject: SubjectKind, permission: Permission, *, kubeadms: bool = True) -> RoleGrant:
+    return RoleGrant(
+        name=name,
+        uid="u",
+        resource_version="1",
+        role="r",
+        permissions=frozenset({permission}),
+        to=frozenset({subject}),
+        is_kubeadm_default=kubeadms,
+    )
+
+
+BOOTSTRAP = grant(KUBEADM_BOOTSTRAP, TOKENS, NODE)
+ROTATION = grant(KUBEADM_ROTATION, NODES, SELF)
+FOREIGN = grant("foreign", TOKENS, NODE, kubeadms=False)
+FOREIGN_ROTATION = grant("kubespray:system:nodes", NODES, SELF, kubeadms=False)
+ALL = NodeCoverage(nodes=3)
+LATE = NodeCoverage(nodes=3, unattested=1, names=("old-1",))
+NOBODY: AllowedPairs = frozenset()
+
+
+def facts(
+    *grants: RoleGrant, allowed: AllowedPairs | None = None, coverage: NodeCoverage = ALL, enforce: bool = True
+) -> AuditFacts:
+    seen = frozenset((who, permission) for one in grants for who in one.to for permission in one.permissions)
+    return AuditFacts(grants=grants, allowed=seen if allowed is None else allowed, coverage=coverage, enforce=enforce)
+
+
+@pytest.mark.parametrize(
+    ("given", "removes", "status", "reason"),
+    [
+        (facts(), (), ConditionStatus.TRUE, ApprovalReason.CLOSED),
+        (facts(BOOTSTRAP, ROTATION), (BOOTSTRAP,), ConditionStatus.FALSE, ApprovalReason.OPEN),
+        (facts(BOOTSTRAP, coverage=LATE), (BOOTSTRAP,), ConditionStatus.FALSE, ApprovalReason.OPEN),
+        (facts(ROTATION), (ROTATION,), ConditionStatus.FALSE, ApprovalReason.CLOSED_FOR_BOOTSTRAP),
+        (facts(ROTATION, coverage=LATE), (), ConditionStatus.FALSE, ApprovalReason.CLOSED_FOR_BOOTSTRAP),
+        (facts(ROTATION, coverage=NodeCoverage()), (), ConditionStatus.FALSE, ApprovalReason.CLOSED_FOR_BOOTSTRAP),
+        (facts(FOREIGN), (), ConditionStatus.FALSE, ApprovalReason.FOREIGN_BINDING),
+        (facts(FOREIGN, BOOTSTRAP), (BOOTSTRAP,), ConditionStatus.FALSE, ApprovalReason.FOREIGN_BINDING),
+        (facts(FOREIGN, ROTATION), (), ConditionStatus.FALSE, ApprovalReason.FOREIGN_BINDING),
+        (facts(FOREIGN, allowed=NOBODY), (), ConditionStatus.FALSE, ApprovalReason.FOREIGN_BINDING),
+        (facts(FOREIGN_ROTATION, ROTATION), (ROTATION,), ConditionStatus.FALSE, ApprovalReason.FOREIGN_BINDING),
+        (facts(allowed=frozenset({(TOKENS, NODE)})), (), ConditionStatus.FALSE, ApprovalReason.FOREIGN_AUTHORIZER),
+        (
+            facts(ROTATION, allowed=frozenset({(TOKENS, NODE), (NODES, SELF)})),
+            (),
+            ConditionStatus.FALSE,
+            ApprovalReason.FOREIGN_AUTHORIZER,
+        ),
+        (facts(BOOTSTRAP, enforce=False), (), ConditionStatus.FALSE, ApprovalReason.AUDIT),
+        (facts(ROTATION, enforce=False), (), ConditionStatus.FALSE, ApprovalReason.AUDIT),
+        (facts(FOREIGN, enforce=False), (), ConditionStatus.FALSE, ApprovalReason.AUDIT),
+        (facts(allowed=frozenset({(NODES, NODE)}), enforce=False), (), ConditionStatus.FALSE, ApprovalReason.AUDIT),
+        (facts(enforce=False), (), ConditionStatus.TRUE, ApprovalReason.CLOSED),
+        (facts(coverage=LATE), (), ConditionStatus.TRUE, ApprovalReason.CLOSED),
+    ],
+)
+def test_each_finding_has_its_act_and_its_words(
+    given: AuditFacts, removes: tuple[RoleGrant, ...], status: ConditionStatus, reason: ApprovalReason
+) -> None:
+    decision = decide(given)
+    assert decision.remove == removes
+    assert (decision.finding.status, decision.finding.reason) == (status, reason)
+    assert decision.finding.message
+
+
+@pytest.mark.parametrize(
+    "doubt", [waiting_for_cluster_info(), block_not_verified(), Unverified(ApprovalReason.CANNOT_VERIFY, "?")]
+)
+@pytest.mark.parametrize("given", [facts(), facts(ROTATION, coverage=LATE), facts(coverage=LATE)])
+def test_nothing_is_called_closed_while_there_is_doubt(given: AuditFacts, doubt: Unverified) -> None:
+    finding = decide(replace(given, unverified=doubt)).finding
+    assert (finding.status, finding.reason, finding.message) == (ConditionStatus.UNKNOWN, doubt.reason, doubt.message)
+
+
+@pytest.mark.parametrize(
+    "given", [facts(BOOTSTRAP, ROTATION), facts(FOREIGN), facts(allowed=frozenset({(TOKENS, NODE)}))]
+)
+def test_doubt_keeps_nothing_from_being_removed_and_hides_nothing_that_is_open(given: AuditFacts) -> None:
+    assert decide(replace(given, unverified=waiting_for_cluster_info())) == decide(given)
+
+
+@pytest.mark.parametrize("given", [facts(), facts(BOOTSTRAP), facts(FOREIGN)])
+def test_a_certificate_that_was_issued_outweighs_everything_and_hides_nothing(given: AuditFacts) -> None:
+    finding = decide(given).finding
+    assert with_certificates(finding, "") == finding
+    found = with_certificates(finding, "two certificates")
+    assert (found.status, found.reason) == (ConditionStatus.FALSE, ApprovalReason.CERTIFICATES_ISSUED)
+    assert found.message == f"two certificates{BESIDES}{finding.message}"
+
+
+def test_nothing_foreign_is_ever_removed_whatever_else_is_found() -> None:
+    everything = facts(BOOTSTRAP, ROTATION, FOREIGN, FOREIGN_ROTATION, replace(FOREIGN, name=KUBEADM_BOOTSTRAP))
+    for given in (everything, replace(everything, grants=everything.grants[::-1])):
+        assert all(one.is_kubeadm_default for one in decide(given).remove)
+
+
+def test_the_message_names_bindings_nodes_and_the_remedy() -> None:
+    said = decide(facts(FOREIGN, FOREIGN_ROTATION, coverage=LATE)).finding.message
+    assert "kubectl delete clusterrolebinding foreign kubespray:system:nodes" in said
+    assert "1 of 3 Nodes are not in the ledger: old-1" in said
+    assert "nodeattest machines adopt" in said
+    audit = decide(facts(BOOTSTRAP, coverage=LATE, enforce=False)).finding.message
+    assert f"would delete ClusterRoleBinding {KUBEADM_BOOTSTRAP}" in audit
+    assert "old-1" in audit
+
+
+def test_a_message_names_some_nodes_and_counts_the_rest() -> None:
+    coverage = NodeCoverage()
+    for number in range(5000):
+        coverage.count(f"n-{number}", attested=False)
+    assert len(coverage.names) == NAMED
+    assert f"n-{NAMED - 1} and {5000 - NAMED} more" in str(coverage)
+    many = [grant(f"b-{number:03}", TOKENS, NODE, kubeadms=False) for number in range(300)]
+    assert len(decide(facts(*many)).finding.message) < 2000
+
+
+@pytest.mark.parametrize(
+    ("status", "initialized"),
+    [
+        ({"initialization": {"controlPlaneInitialized": True}}, True),
+        ({"initialization": {"controlPlaneInitialized": False}}, False),
+        ({"controlPlaneReady": True}, True),
+        ({"controlPlaneReady": "true"}, False),
+        ({"conditions": [{"type": "ControlPlaneInitialized", "status": "True"}]}, True),
+        ({"conditions": [{"type": "ControlPlaneInitialized", "status": "Unknown"}]}, False),
+        ({"v1beta2": {"conditions": [{"type": "ControlPlaneInitialized", "status": "True"}]}}, True),
+        ({"conditions": [{"type": "Ready", "status": "True"}]}, False),
+        ({}, False),
+    ],
+)
+def test_a_control_plane_has_come_up_in_either_contract(status: JsonObject, initialized: bool) -> None:
+    assert is_initialized({"status": status}) is initialized
+
+
+def test_a_cluster_that_an_operator_wrote_down_is_there() -> None:
+    assert is_initialized({"kind": "ClusterRecord", "status": {}})
+    assert not is_initialized({"kind": "Cluster", "status": {}})
