@@ -12,12 +12,13 @@ JOBS ?= $(shell echo $$(( 2 * $$(nproc 2>/dev/null || echo 2) )))
 # Tests and demo start hundreds of processes, which would compile all they import each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test oracles check conformance bench fuzz wheels lock clean
+.PHONY: help venv demo test oracles check stats conformance bench fuzz wheels lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and impostors be refused"
 	@echo "make test         run the tests, in JOBS processes"
 	@echo "make oracles      programs of others (npm packages, Chromium) that some tests compare with; they are skipped without"
-	@echo "make check        lint, types, layers"
+	@echo "make check        lint, types, layers, names, limits"
+	@echo "make stats        figures of the tree, and names with several meanings"
 	@echo "make conformance  the system tests against a real kube-apiserver (KUBEBUILDER_ASSETS)"
 	@echo "make bench        measurements"
 	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS), half an hour in all"
@@ -54,6 +55,12 @@ check: venv
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright --warnings
 	@$(BIN)/lint-imports
+	@$(BIN)/python tools/check_names.py --check
+	@$(BIN)/python tools/stats.py --check
+
+stats: venv
+	@$(BIN)/python tools/stats.py
+	@$(BIN)/python tools/check_names.py
 
 conformance: venv
 	@test -n "$(KUBEBUILDER_ASSETS)" || { echo "set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kubectl" >&2; exit 2; }

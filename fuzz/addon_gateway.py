@@ -45,13 +45,13 @@ def _headers(data: bytes) -> bool:
     try:
         who = identify(_TRUST, name or None, headers)
     except StatusError as refused:
-        require(refused.status.value == 401, "not known is 401")  # noqa: PLR2004 - HTTP's number
+        require(refused.status.value == 401, "not known is 401")
         return False
     require(name == NAME, "only the front proxy is believed")
     require([value for key, value in headers if key.lower() == "x-remote-user"] == [who.user], "one user, verbatim")
     require(bool(who.user), "somebody")
     told = json.dumps([who.user, who.uid, who.groups, who.extra], ensure_ascii=False).encode()
-    require(not any(byte < 0x20 for byte in told), "no control character")  # noqa: PLR2004 - C0
+    require(not any(byte < 0x20 for byte in told), "no control character")
     return True
 
 

@@ -58,7 +58,7 @@ def main() -> None:
     def mutate(data: bytes, size: int, seed: int) -> bytes:
         mutator = target.mutator
         plain = atheris.Mutate
-        return mutator(data, size, Random(seed), plain) if mutator else plain(data, size)  # noqa: S311 - no secret is drawn
+        return mutator(data, size, Random(seed), plain) if mutator else plain(data, size)
 
     atheris.Setup([sys.argv[0], f"-max_len={target.max_len}", *arguments], one_input, custom_mutator=mutate)
     atheris.Fuzz()

@@ -51,7 +51,7 @@ def _request(data: bytes) -> bool:
     try:
         parsed = csr_request.parse_request(csr)
     except Denied as denied:
-        require(len(denied.remedy) <= 512, "a remedy that fits a condition")  # noqa: PLR2004 - a few lines
+        require(len(denied.remedy) <= 512, "a remedy that fits a condition")
         return False
     require(stored is not None and stored.provider == parsed.evidence.provider, "peek and parse agree on the provider")
     require(parsed.username.startswith(("system:bootstrap:", "system:node:")), "only tokens and nodes ask")
@@ -62,7 +62,7 @@ def _kubelets_request(csr: JsonObject) -> bool:
     try:
         parsed = kubelet_csr.parse_kubelet_request(csr)
     except Denied as denied:
-        require(len(denied.remedy) <= 512, "a remedy that fits a condition")  # noqa: PLR2004 - a few lines
+        require(len(denied.remedy) <= 512, "a remedy that fits a condition")
         return False
     require(parsed.node_name == kubelet_csr.requesting_node(csr), "a node asks for itself")
     return True
@@ -155,7 +155,7 @@ def _kubeadm_config(data: bytes) -> bool:
         named = token_binding.named_tokens(found)
     except Unavailable:
         return False
-    require(all(len(token_id) == 6 for token_id in named.ids), "ids of tokens")  # noqa: PLR2004 - their length
+    require(all(len(token_id) == 6 for token_id in named.ids), "ids of tokens")
     return bool(named.ids)
 
 

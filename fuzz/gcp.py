@@ -65,7 +65,7 @@ def _identity(data: bytes) -> bool:
         keys = parse_identity(data)
     except Denied as denied:
         return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
-    require(all(key.startswith("sha256:") for key in keys) and len(keys) <= 2, "a fingerprint a key")  # noqa: PLR2004 - RSA and P-256
+    require(all(key.startswith("sha256:") for key in keys) and len(keys) <= 2, "a fingerprint a key")
     return bool(keys)
 
 

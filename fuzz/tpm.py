@@ -57,7 +57,7 @@ def _public(data: bytes) -> bool:
         area = parse_public(data, what="key", reason=Reason.ATTESTATION_KEY_NOT_ALLOWED)
     except Denied:
         return False
-    require(area.raw == data and len(area.name) > 2 and area.fingerprint.startswith("sha256:"), "Name and fingerprint")  # noqa: PLR2004 - the algorithm's bytes
+    require(area.raw == data and len(area.name) > 2 and area.fingerprint.startswith("sha256:"), "Name and fingerprint")
     require(len(qualified_name(area)) == len(area.name), "a Qualified Name is as long as a Name")
     try:
         check_attestation_key(Checks(), area, endorsement_key())

@@ -134,7 +134,7 @@ class Dashboard(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names them
+    def log_message(self, format: str, *args: object) -> None:
         """Log no request: the sidecar does, without query values."""
 
 

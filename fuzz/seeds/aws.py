@@ -50,7 +50,7 @@ def _certificate() -> str:
 
 def _streamed(der: bytes) -> bytes:
     """Give the outermost element an indefinite length."""
-    header = 2 if der[1] < 0x80 else 2 + der[1] - 0x80  # noqa: PLR2004 - X.690 §8.1.3.5
+    header = 2 if der[1] < 0x80 else 2 + der[1] - 0x80
     return b"\x30\x80" + der[header:] + b"\0\0"
 
 

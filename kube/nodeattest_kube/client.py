@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlencode
@@ -73,7 +74,7 @@ _WATCH_SECONDS: Final = (240, 480)
 """How long a watch is asked to last, drawn anew each time so that a fleet's watches do not end together."""
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 _NO_HEADERS: Final[Mapping[str, str]] = {}
-_LIST_PATIENCE: Final = 6.0
+_LIST_RETRY_SECONDS: Final = 6.0
 """How many request time limits one page of a list may take; silence within it is limited as everywhere."""
 
 
@@ -104,12 +105,12 @@ class ApiClient:
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
         self._timeouts = ClientTimeout(total=request_timeout)
         self._list_timeouts = ClientTimeout(
-            total=request_timeout * _LIST_PATIENCE, sock_connect=request_timeout, sock_read=request_timeout
+            total=request_timeout * _LIST_RETRY_SECONDS, sock_connect=request_timeout, sock_read=request_timeout
         )
         self._watch_timeouts = ClientTimeout(total=None, sock_connect=request_timeout, sock_read=watch_silence)
         self._randint = randint
         self._clock = clock
-        self._told: tuple[datetime, float] | None = None
+        self._server_time: tuple[datetime, float] | None = None
         """The server's time, and when it was told, on ``clock``."""
 
     @classmethod
@@ -146,9 +147,9 @@ class ApiClient:
 
         Whoever answers in its place may lie, to the harm of that cluster only.
         """
-        if self._told is None:
+        if self._server_time is None:
             return None
-        moment, at = self._told
+        moment, at = self._server_time
         try:
             return moment + timedelta(seconds=self._clock() - at)
         except OverflowError:  # somebody's last second of the year 9999
@@ -345,12 +346,12 @@ class ApiClient:
         """Remember the server's time (RFC 9110 §6.6.1)."""
         with suppress(ValueError, OverflowError):
             moment = parsedate_to_datetime(date)
-            self._told = moment.replace(tzinfo=moment.tzinfo or UTC), self._clock()
+            self._server_time = moment.replace(tzinfo=moment.tzinfo or UTC), self._clock()
 
     async def _check(self, answer: Answer, where: str) -> None:
         """Raise the refusal where the server did not grant the request."""
-        if not 200 <= answer.status < 300:  # noqa: PLR2004 - HTTP's success class
-            if answer.status == 401:  # noqa: PLR2004 - HTTP's number
+        if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
+            if answer.status == HTTPStatus.UNAUTHORIZED:
                 self._token.refused()
             raise await _refusal(answer, where)
 

@@ -6,6 +6,7 @@ Source: apimachinery ``metav1.Status`` and its ``StatusReason`` constants (pkg/a
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Final
 
 from nodeattest_kube.jsontypes import JsonObject, dig, dig_text
@@ -122,7 +123,8 @@ _BY_STATUS: Final[dict[int, type[ApiError]]] = {
 def error_from_status(status: int, answer: JsonObject, *, fallback: str, retry_after: str = "") -> ApiError:
     """Turn a ``Status`` object (or ``{}``) into the exception; ``retry_after`` is the header's value."""
     reason = dig_text(answer, "reason") or fallback
-    kind = AlreadyExists if status == 409 and reason == "AlreadyExists" else _BY_STATUS.get(status, ApiError)  # noqa: PLR2004 - HTTP's number
+    exists = status == HTTPStatus.CONFLICT and reason == "AlreadyExists"
+    kind = AlreadyExists if exists else _BY_STATUS.get(status, ApiError)
     delay = _seconds(retry_after)
     if delay is None:
         delay = _seconds(dig(answer, "details", "retryAfterSeconds"))

@@ -84,15 +84,15 @@ class ShardView:
         known = self._since.get(name)
         if known is None or known[0] != version:
             known = self._since[name] = (version, now)
-        told = member.duration if member is not None else None
-        return known[1] + (self._duration if told is None else told) - now
+        duration = member.duration if member is not None else None
+        return known[1] + (self._duration if duration is None else duration) - now
 
     def _leases(self) -> dict[str, JsonObject]:
         """Overlay our own writes until the watch has caught up."""
         leases = {dig_text(lease, "metadata", "name"): lease for lease in self._view.values()}
         for name, (overtaken, answer) in list(self._written.items()):
-            told = leases.get(name)
-            if (version_of(told) if told is not None else None) not in overtaken:
+            watched = leases.get(name)
+            if (version_of(watched) if watched is not None else None) not in overtaken:
                 del self._written[name]
             elif answer is None:
                 leases.pop(name, None)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from http import HTTPStatus
+from typing import Final
 
 from nodeattest_kube.errors import Malformed, TooLarge, error_from_status
 from nodeattest_kube.jsontypes import JsonObject, TooManyValues, dig, dig_text, parse_json
@@ -16,6 +18,8 @@ from nodeattest_kube.line_buffer import LineBuffer
 from nodeattest_kube.paging import OBJECT
 
 __all__ = ["WatchEvent", "WatchType", "parse_event", "split_events"]
+
+_ABOVE_STATUS_CODES: Final = 600
 
 
 class WatchType(StrEnum):
@@ -60,6 +64,6 @@ def parse_event(line: bytes, path: str, skipped: Callable[[], None] | None) -> W
         raise Malformed(200, "MalformedAnswer", f"GET {path}: no watch event: {error}") from None
     status = subject if isinstance(subject, dict) else {}
     code = dig(status, "code")
-    if not isinstance(code, int) or not 400 <= code < 600:  # noqa: PLR2004 - HTTP's error classes
+    if not isinstance(code, int) or not HTTPStatus.BAD_REQUEST <= code < _ABOVE_STATUS_CODES:
         code = 500
     raise error_from_status(code, status, fallback="WatchError")

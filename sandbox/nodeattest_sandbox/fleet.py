@@ -240,7 +240,7 @@ def _machine_status(
         "lastTransitionTime": "2026-01-01T00:00:00Z",
         **({} if contract == "v1beta1" else {"reason": "Ready" if ready else "NotReady", "message": ""}),
     }
-    told: list[JsonValue] = [{"type": kind, "address": address} for kind, address in addresses]
+    reported: list[JsonValue] = [{"type": kind, "address": address} for kind, address in addresses]
     done: JsonMap = (
         {"bootstrapReady": ready, "infrastructureReady": True}
         if contract == "v1beta1"
@@ -248,7 +248,7 @@ def _machine_status(
     )
     return {
         "phase": "Provisioned",
-        "addresses": told,
+        "addresses": reported,
         "conditions": [condition],
         **done,
         **({"nodeRef": node} if node else {}),

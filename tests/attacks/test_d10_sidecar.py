@@ -173,7 +173,7 @@ async def test_an_answer_that_is_no_plain_yes_is_a_no(row: Row, status: JsonObje
 async def came(seen: Seen, requests: int) -> None:
     """Wait until so many requests reached the add-on."""
     async with asyncio.timeout(20):
-        while seen.requests < requests:  # noqa: ASYNC110 - the add-on keeps bytes and tells nobody
+        while seen.requests < requests:
             await asyncio.sleep(0.01)
 
 

@@ -147,7 +147,7 @@ CASES: Final[Mapping[str, Attempt]] = {
     "D8-79": kubelet(address=VICTIMS),
     "D8-80": kubelet(address=ENDPOINT, listed=True),
     "D8-81": kubelet(address="127.0.0.1", listed=True),
-    "D8-82": kubelet(address="0.0.0.0", listed=True),  # noqa: S104 - the attack
+    "D8-82": kubelet(address="0.0.0.0", listed=True),
     "D8-83": kubelet(address="169.254.169.254", listed=True),
     "D8-84": kubelet(address="fd00:ec2::254", listed=True),
     "D8-85": kubelet(address="10.97.0.1", listed=True),

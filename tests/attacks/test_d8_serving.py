@@ -133,7 +133,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D8-11": listed_by_a_bad_guest("api.example.com"),
     "D8-12": listed_by_a_bad_guest("10.0.0.100"),
     "D8-13": listed_by_a_bad_guest("127.0.0.1"),
-    "D8-14": listed_by_a_bad_guest("0.0.0.0"),  # noqa: S104 - the attack
+    "D8-14": listed_by_a_bad_guest("0.0.0.0"),
     "D8-15": listed_by_a_bad_guest("169.254.169.254"),
     "D8-16": listed_by_a_bad_guest("fd00:ec2::254"),
     "D8-17": listed_by_a_bad_guest("224.0.0.1"),

@@ -180,7 +180,7 @@ class FakeApi:
         assert found is not None
         return decode(base64.b64decode(spec["request"]), purpose=found[1])
 
-    def sign(self, name: str, *, by: Authority | None = None, **changes: Any) -> None:  # noqa: ANN401 - Authority.client's
+    def sign(self, name: str, *, by: Authority | None = None, **changes: Any) -> None:
         csr, _ = self.envelope(name)
         key = x509.load_der_x509_csr(csr.der).public_key()
         if csr.dns_names or csr.ip_addresses:
@@ -279,7 +279,7 @@ class _Server(ThreadingHTTPServer):
         self._context = context
         self._open: set[socket.socket] = set()
 
-    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in socketserver
+    def finish_request(self, request: Any, client_address: Any) -> None:
         self._open.add(request)
         try:
             secure = self._context.wrap_socket(request, server_side=True)
@@ -306,7 +306,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _api(self) -> FakeApi:
         return cast("_Server", self.server).api
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 - as in http.server
+    def log_message(self, format: str, *args: Any) -> None:
         pass
 
     def date_time_string(self, timestamp: float | None = None) -> str:

@@ -25,7 +25,7 @@ KEY_PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 WANTED = ExpectedCertificate(node_name=NodeName("node-0"), ca_pem=OURS.pem)
 
 
-def leaf(*, by: Authority = OURS, node: str = "node-0", **changes: Any) -> bytes:  # noqa: ANN401 - Authority.client's
+def leaf(*, by: Authority = OURS, node: str = "node-0", **changes: Any) -> bytes:
     return by.client(changes.pop("key", KEY.public_key()), node, **changes)
 
 

@@ -22,12 +22,12 @@ HASH = "sha256:" + "ab" * 32
 OTHER = "zyxwvu.0123456789abcdef"
 
 
-def by_token(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - any field of kubeadm's
+def by_token(**changes: Any) -> dict[str, Any]:
     named = {"apiServerEndpoint": "10.0.0.1:6443", "token": TOKEN, "caCertHashes": [HASH]} | changes
     return {"bootstrapToken": {name: value for name, value in named.items() if value is not None}}
 
 
-def configuration(version: str = "v1beta3", **changes: Any) -> dict[str, Any]:  # noqa: ANN401 - the same
+def configuration(version: str = "v1beta3", **changes: Any) -> dict[str, Any]:
     return {
         "apiVersion": f"kubeadm.k8s.io/{version}",
         "kind": "JoinConfiguration",
@@ -40,7 +40,7 @@ def read(document: object, limit: int = 300) -> Joining | None:
     return parse(yaml.safe_dump(document).encode(), limit=limit)
 
 
-def joining(**changes: Any) -> Joining:  # noqa: ANN401 - the same
+def joining(**changes: Any) -> Joining:
     found = read(configuration(**changes))
     assert found is not None
     return found
@@ -181,7 +181,7 @@ def joiner(tmp_path: Path, api: FakeApi) -> Discoverer:
     return joiner
 
 
-def discovered(api: FakeApi, **changes: Any) -> dict[str, Any]:  # noqa: ANN401 - any field of kubeadm's
+def discovered(api: FakeApi, **changes: Any) -> dict[str, Any]:
     server = api.url.removeprefix("https://")
     return configuration(discovery=by_token(apiServerEndpoint=server, caCertHashes=[pin(api.authority)]), **changes)
 

@@ -156,7 +156,7 @@ def test_what_is_no_kubelet_configuration_that_all_read_alike_is_refused(text: s
 
 
 @pytest.mark.parametrize("document", [{}, {"data": None}, {"data": {"kubelet": 1}}, {"data": {"kubeadm": TEXT}}])
-def test_a_config_map_without_it_is_refused(document: Any) -> None:  # noqa: ANN401 - whatever a server sends
+def test_a_config_map_without_it_is_refused(document: Any) -> None:
     with pytest.raises(AgentError, match="key kubelet with text in it"):
         kubelet_config.parse(document)
 

@@ -70,7 +70,7 @@ def asked(machine: Machine) -> list[dict[str, Any]]:
     return [item for item in machine.api.objects.values() if item["spec"]["signerName"] == SIGNER]
 
 
-def sign_serving(**changes: Any) -> Callable[[FakeApi, str], None]:  # noqa: ANN401 - those of Authority.client
+def sign_serving(**changes: Any) -> Callable[[FakeApi, str], None]:
     """Spoil the certificate of the serving request."""
 
     def decide(api: FakeApi, name: str) -> None:
@@ -472,7 +472,7 @@ def test_status_says_nothing_of_serving_where_nobody_asked_for_it(machine: Machi
     assert status(machine) is None
 
 
-def status(machine: Machine) -> Any:  # noqa: ANN401 - a part of a document
+def status(machine: Machine) -> Any:
     return json.loads(machine.run("status", "--json").stdout)["serving"]
 
 

@@ -78,5 +78,5 @@ async def cached(
 async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
     """Let others run until something holds."""
     async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110 - what is waited for is a state of the parts, which signal nobody
+        while not holds():
             await asyncio.sleep(0.005)

@@ -144,7 +144,7 @@ class Scene:
     async def sees(self, holds: Callable[[], bool]) -> None:
         """Wait for the caches."""
         async with asyncio.timeout(10):
-            while not holds():  # noqa: ASYNC110 - the caches tell nobody
+            while not holds():
                 await asyncio.sleep(0.02)
 
     def owned(self) -> list[JsonMap]:

@@ -215,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(bytes([byte]))
             self.wfile.flush()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+    def log_message(self, format: str, *args: object) -> None:
         """Keep still."""
 
 

@@ -39,7 +39,7 @@ def test_seeds_are_small() -> None:
 
 def _mutated(target: Target, data: bytes, number: int) -> bytes:
     """Mutate as the fuzzer's child does, with one flipped bit in place of libFuzzer's own mutation."""
-    random = Random(number)  # noqa: S311 - no secret is drawn
+    random = Random(number)
 
     def flip(data: bytes, size: int) -> bytes:
         changed = bytearray(data or b"x")

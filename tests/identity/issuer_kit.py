@@ -71,7 +71,7 @@ async def ask(port: int, request: bytes, tls: ssl.SSLContext | None = None) -> A
 async def ask_until(condition: Callable[[Answer], bool], port: int, request: bytes) -> Answer:
     """Ask until the answer is as wanted."""
     async with asyncio.timeout(LIMIT):
-        while not condition(answer := await ask(port, request)):  # noqa: ASYNC110 - as below
+        while not condition(answer := await ask(port, request)):
             await asyncio.sleep(0.01)
     return answer
 
@@ -103,7 +103,7 @@ async def running(settings: ServeSettings, connect: Callable[[], ApiClient] = no
 async def eventually(condition: Callable[[], object]) -> None:
     """Wait until something is so."""
     async with asyncio.timeout(LIMIT):
-        while not condition():  # noqa: ASYNC110 - what is waited for is another's, and tells nobody
+        while not condition():
             await asyncio.sleep(0.01)
 
 

@@ -159,7 +159,7 @@ def request(target: str = "/", *lines: str, method: str = "GET", host: str = "ad
 async def until(met: Callable[[], bool]) -> None:
     """Wait for something that happens elsewhere."""
     async with asyncio.timeout(_LIMIT):
-        while not met():  # noqa: ASYNC110 - what is waited for is no event of ours
+        while not met():
             await asyncio.sleep(0.005)
 
 

@@ -38,7 +38,7 @@ def moto() -> Generator[str]:
         server.stop()
 
 
-def bucket_client(url: str) -> Any:  # noqa: ANN401 - botocore makes its classes at run time
+def bucket_client(url: str) -> Any:
     session = cast("Any", botocore.session.Session())
     return session.create_client(
         "s3",

@@ -86,7 +86,7 @@ def test_a_service_that_names_another_host_leads_nowhere() -> None:
         address("fe80::1"),
         address("::ffff:169.254.169.254"),
         address("224.0.0.1"),
-        address("0.0.0.0"),  # noqa: S104 - an address that is refused
+        address("0.0.0.0"),
         address("::"),
         address("255.255.255.255"),
         address("fd00:ec2::254"),

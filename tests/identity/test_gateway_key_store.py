@@ -128,7 +128,7 @@ async def test_a_secret_that_cannot_be_read_is_reported_and_never_replaced(
         assert fresh.signer(world.now) is None
         with caplog.at_level(logging.WARNING):
             running = asyncio.create_task(fresh.run())
-            while "delete it" not in (fresh.unready_reason() or ""):  # noqa: ASYNC110 - nobody tells of a failed look
+            while "delete it" not in (fresh.unready_reason() or ""):
                 await asyncio.sleep(0.01)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

@@ -174,7 +174,7 @@ async def test_a_user_may_have_so_many_requests_at_once(tmp_path: Path) -> None:
             assert (await get(client, site, f"{DASHBOARD}/", {"X-Remote-User": "jim"}))[0] == 200
             site.add_on.go_on.set()
             assert await open_answer.content.read() == b"second\n"
-        while (await get(client, site, f"{DASHBOARD}/"))[0] == 429:  # noqa: ASYNC110 - its end is noted a moment later
+        while (await get(client, site, f"{DASHBOARD}/"))[0] == 429:
             await asyncio.sleep(0.01)
 
 

@@ -326,7 +326,7 @@ async def test_an_answer_that_breaks_off_is_not_passed_for_whole() -> None:
 
 
 class _Quiet(WSGIRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the standard library's name
+    def log_message(self, format: str, *args: object) -> None:
         del format, args
 
 

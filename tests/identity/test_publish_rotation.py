@@ -140,7 +140,7 @@ def clients(tmp_path: Path) -> Iterator[list[jwt.PyJWKClient]]:
     from threading import Thread
 
     class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))

@@ -55,7 +55,7 @@ def maps(name: str | None = None) -> str:
 
 async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - its state lies on a server
+        while not condition():
             await asyncio.sleep(0.02)
 
 

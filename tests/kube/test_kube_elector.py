@@ -203,7 +203,7 @@ def test_the_deadline_counts_from_the_beginning_of_the_last_renewal() -> None:
         task = candidate.start()
         await asyncio.sleep(1)
         leases.answer_delay = 4.0
-        while leases.version < 2:  # noqa: ASYNC110 - its state lies on a server
+        while leases.version < 2:
             await asyncio.sleep(0.01)
         stored = now()  # The server may count the lease's life from here on; we must not count from the answer.
         await asyncio.sleep(4.1)
@@ -317,7 +317,7 @@ def test_a_stop_amid_a_renewal_releases_all_the_same() -> None:
         task = candidate.start()
         await asyncio.sleep(1)
         leases.answer_delay = 0.5
-        while leases.version == 1:  # noqa: ASYNC110 - its state lies on a server
+        while leases.version == 1:
             await asyncio.sleep(0.1)
         leases.answer_delay = 0.0
         await stop(task)
@@ -441,7 +441,7 @@ def test_a_group_leads_together_and_none_of_it_releases() -> None:
         assert not other.elector.is_leader
         await stop(second)
         ended = now()
-        while not other.elector.is_leader:  # noqa: ASYNC110 - its state lies on a server
+        while not other.elector.is_leader:
             await asyncio.sleep(0.1)
         assert 12 <= now() - ended <= 15 + 2 * 2.2
         await stop(outside)
@@ -519,13 +519,13 @@ async def test_two_candidates_over_real_http(server: Server) -> None:
     ):
         first, second = elector(client_one, "one"), elector(client_two, "two")
         one = asyncio.create_task(first.run(lead))
-        while not first.is_leader:  # noqa: ASYNC110 - its state lies on a server
+        while not first.is_leader:
             await asyncio.sleep(0.01)
         two = asyncio.create_task(second.run(lead))
         await asyncio.sleep(0.3)
         assert not second.is_leader
         await stop(one)
-        while not second.is_leader:  # noqa: ASYNC110 - its state lies on a server
+        while not second.is_leader:
             await asyncio.sleep(0.01)
         await stop(two)
     assert [holder for _at, holder in leases.history] == ["one", "", "two", ""]

@@ -160,7 +160,7 @@ async def test_requesters_and_clusters_whose_work_hangs_delay_no_other() -> None
         for number in range(10):
             queue.add(("a", "well", number))
         async with asyncio.timeout(5):
-            while len(done) < 10:  # noqa: ASYNC110 - what the workers do is seen from outside only
+            while len(done) < 10:
                 await asyncio.sleep(0.01)
     finally:
         running.cancel()

@@ -269,7 +269,7 @@ class Follower:
         server.script, self.waits = list(script), waits
         running = asyncio.create_task(self.reflector.run())
         async with asyncio.timeout(10):
-            while self.waits > 0:  # noqa: ASYNC110 - its end lies in the reflector
+            while self.waits > 0:
                 await asyncio.sleep(0.002)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -57,7 +57,7 @@ class Rig:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110 - any condition, also of the server
+            while not condition():
                 await asyncio.sleep(0.002)
 
     def lasting(self, seconds: float) -> Callable[[web.Request], Awaitable[None]]:

@@ -235,7 +235,7 @@ def test_requests_do_not_grow_with_the_shards() -> None:
             wanted = clusters(count)
             replicas = members(server, 3, wanted)
             tasks = [asyncio.create_task(replica.live()) for replica in replicas]
-            await until(lambda: complete(replicas, wanted), replicas, seconds=30)  # noqa: B023 - used within the round
+            await until(lambda: complete(replicas, wanted), replicas, seconds=30)
             await asyncio.sleep(10)
             server.calls.clear()
             await asyncio.sleep(100)

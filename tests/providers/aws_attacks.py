@@ -38,7 +38,7 @@ class Stage:
 
     async def _judge(self, request: NodeRequest, node: Node, policy: dict[str, JsonValue]) -> AttestedNode:
         settings = {**self.cloud.settings, "trustBundle": str(self.bundle)}
-        signer = AwsSigner(platform=Platform(settings=settings), random=random.Random(0).random)  # noqa: S311 - a delay
+        signer = AwsSigner(platform=Platform(settings=settings), random=random.Random(0).random)
         try:
             return await signer.verify_client_attestation_data(request, facts_of(node, policy))
         finally:

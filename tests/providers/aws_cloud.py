@@ -76,7 +76,7 @@ class Cloud:
         """``platforms.aws`` for it."""
         return {"endpoints": {"sts": self.url, "ec2": self.url}, "caBundle": str(self.ca)}
 
-    def ec2(self, region: str = REGION) -> Any:  # noqa: ANN401 - boto3 makes its classes at run time
+    def ec2(self, region: str = REGION) -> Any:
         """A client of an operator, who starts and stops instances."""
         if region not in self._operators:
             self._operators[region] = cast("Any", boto3).client(

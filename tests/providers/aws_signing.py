@@ -51,7 +51,7 @@ def sign(
     )
 
 
-def _inject(made: Any, session: RoleSession, at: datetime, service: str, region: str) -> None:  # noqa: ANN401 - untyped library
+def _inject(made: Any, session: RoleSession, at: datetime, service: str, region: str) -> None:
     keys = _credentials.Credentials(session.access_key, session.secret_key, session.token)
     signer = _auth.SigV4Auth(keys, service, region)
     made.context["timestamp"] = at.astimezone(UTC).strftime(TIMESTAMP)

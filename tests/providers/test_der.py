@@ -38,7 +38,7 @@ def _spoilt(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-def _oracle(data: bytes, spec: object) -> Any:  # noqa: ANN401 - pyasn1 has no types
+def _oracle(data: bytes, spec: object) -> Any:
     """Decode by pyasn1, which takes longer lengths than needed, and encode again, which shows them."""
     value, rest = cast("tuple[Any, bytes]", decoder.decode(data, asn1Spec=spec))
     assert not rest

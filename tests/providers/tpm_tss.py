@@ -31,7 +31,7 @@ def connected(tcti: str) -> Generator[Any]:
 
 
 @contextmanager
-def primary(esys: Any, template: bytes, hierarchy: Any = None) -> Generator[Key]:  # noqa: ANN401 - the stack has no types
+def primary(esys: Any, template: bytes, hierarchy: Any = None) -> Generator[Key]:
     area, _ = tss.TPMT_PUBLIC.unmarshal(template)
     where = tss.ESYS_TR.ENDORSEMENT if hierarchy is None else hierarchy
     handle, public, *_ = esys.create_primary(None, tss.TPM2B_PUBLIC(publicArea=area), where)
@@ -52,7 +52,7 @@ def _full_size_key() -> ec.EllipticCurvePrivateKey:
 
 
 @contextmanager
-def imported_key(esys: Any) -> Generator[tuple[Key, ec.EllipticCurvePrivateKey]]:  # noqa: ANN401 - the same
+def imported_key(esys: Any) -> Generator[tuple[Key, ec.EllipticCurvePrivateKey]]:
     """Bring a software key under a storage key: whoever made it keeps a copy."""
     software = _full_size_key()
     pem = software.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
@@ -75,12 +75,12 @@ def imported_key(esys: Any) -> Generator[tuple[Key, ec.EllipticCurvePrivateKey]]
         esys.flush_context(handle)
 
 
-def activate(esys: Any, ek: Key, ak: Key, blob: bytes, secret: bytes) -> bytes:  # noqa: ANN401 - the same
+def activate(esys: Any, ek: Key, ak: Key, blob: bytes, secret: bytes) -> bytes:
     blob_of, secret_of = tss.TPM2B_ID_OBJECT(blob), tss.TPM2B_ENCRYPTED_SECRET(secret)
     return bytes(esys.activate_credential(ak.handle, ek.handle, blob_of, secret_of))
 
 
-def sign(esys: Any, ak: Key, message: bytes) -> bytes:  # noqa: ANN401 - the same
+def sign(esys: Any, ak: Key, message: bytes) -> bytes:
     """Sign any bytes, as far as the TPM lets this key."""
     digest, ticket = esys.hash(message, tss.TPM2_ALG.SHA256, tss.ESYS_TR.OWNER)
     scheme = tss.TPMT_SIG_SCHEME(scheme=tss.TPM2_ALG.ECDSA)
@@ -88,12 +88,12 @@ def sign(esys: Any, ak: Key, message: bytes) -> bytes:  # noqa: ANN401 - the sam
     return bytes(esys.sign(ak.handle, digest, scheme, ticket).marshal())
 
 
-def quote(esys: Any, ak: Key, selection: bytes, extra: bytes) -> tuple[bytes, bytes]:  # noqa: ANN401 - the same
+def quote(esys: Any, ak: Key, selection: bytes, extra: bytes) -> tuple[bytes, bytes]:
     selected, _ = tss.TPML_PCR_SELECTION.unmarshal(selection)
     attest, signature = esys.quote(ak.handle, selected, extra)
     return bytes(attest), bytes(signature.marshal())
 
 
-def extend_with(esys: Any, pcr: int) -> None:  # noqa: ANN401 - the same
+def extend_with(esys: Any, pcr: int) -> None:
     measured = tss.TPMT_HA(hashAlg=tss.TPM2_ALG.SHA256, digest=tss.TPMU_HA(sha256=bytes(32)))
     esys.pcr_extend(tss.ESYS_TR(pcr), tss.TPML_DIGEST_VALUES([measured]))

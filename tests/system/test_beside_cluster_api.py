@@ -189,7 +189,7 @@ def machine(scene: Scene, tpm: SoftwareTpm) -> JsonMap:
     return machine_status(scene, initialization={"bootstrapDataSecretCreated": True, "infrastructureProvisioned": True})
 
 
-def machine_status(scene: Scene, **status: Any) -> JsonMap:  # noqa: ANN401 - JSON
+def machine_status(scene: Scene, **status: Any) -> JsonMap:
     return scene.here.patch(f"{CORE}/machines/{WORKER}/status", {"status": cast("JsonMap", status)})
 
 

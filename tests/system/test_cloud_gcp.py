@@ -114,11 +114,11 @@ def test_while_one_projects_api_fails_its_machines_wait_others_join_and_the_metr
             other = machines.agent(machines.launch(f"gcp-beside-{fault}")).join(world.token())
             assert other.returncode == 0, other.stderr
             eventually(
-                lambda: platform_calls(controller).get(("compute", outcome), 0) > before,  # noqa: B023 - called at once
+                lambda: platform_calls(controller).get(("compute", outcome), 0) > before,
                 what=f"a call that is {outcome}",
             )
             (waiting,) = eventually(
-                lambda: [one for one in world.requests_of(instance.name) if _reason(one)],  # noqa: B023 - the same
+                lambda: [one for one in world.requests_of(instance.name) if _reason(one)],
                 what="the word that it waits",
             )
             assert not map_at(waiting, "status").get("conditions")

@@ -50,7 +50,7 @@ class Contoso:
                 self.end_headers()
                 self.wfile.write(text.encode())
 
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+            def log_message(self, format: str, *args: object) -> None:
                 """Say nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -107,7 +107,7 @@ def template(
     version: str,
     tcti: str,
     file_format: str = "cloud-config",
-    **registration: Any,  # noqa: ANN401 - kubeadm's fields
+    **registration: Any,
 ) -> dict[str, Any]:
     """Render a worker's template, with a name and a provider ID that differ by machine."""
     # kubeadm writes no empty list into kubelet's configuration, and one that is not there means a default.

@@ -73,7 +73,7 @@ def test_a_request_for_the_machines_names_is_approved_and_not_signed_here(world:
         ("k-svc", "InternalDNS", "kubernetes.default.svc"),
         ("k-imds", "InternalIP", "169.254.169.254"),
         ("k-loop", "InternalIP", "127.0.0.1"),
-        ("k-any", "ExternalIP", "0.0.0.0"),  # noqa: S104 - asked for, and refused
+        ("k-any", "ExternalIP", "0.0.0.0"),
     ],
 )
 def test_what_no_node_may_serve_is_denied_on_the_machine(world: World, name: str, kind: str, asked: str) -> None:

@@ -52,7 +52,7 @@ def test_clusters_are_shared_moved_to_a_newcomer_and_handed_over_at_an_orderly_e
     for name, world in clusters.items():
         world.machine(f"up-{name}")
         filed = file_request(world, Wanted(node=f"up-{name}"))
-        eventually(lambda: filed.state() == "issued", what=f"a certificate in {name}")  # noqa: B023 - used at once
+        eventually(lambda: filed.state() == "issued", what=f"a certificate in {name}")
     begun = time.monotonic()
     assert first.terminate() == 0
     replicas.await_owners(second, seconds=LEASE - PERIOD)  # sooner than any lease runs out
@@ -99,7 +99,7 @@ def test_a_replica_that_was_stopped_and_wakes_after_its_clusters_moved_changes_n
                 asleep.signal(signal.SIGSTOP)
     replicas.await_owners(awake)
     for _, name, request in filed:
-        eventually(lambda: request.state() not in {"", "Approved"}, what=f"an answer in {name}")  # noqa: B023 - used at once
+        eventually(lambda: request.state() not in {"", "Approved"}, what=f"an answer in {name}")
     before = [request.read() for _, _, request in filed]
     ledgers = {name: clusters[name].ledger(f"stopped-{name}") for name in names}
     asleep.signal(signal.SIGCONT)

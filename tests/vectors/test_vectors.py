@@ -24,7 +24,7 @@ from nodeattest_providers.verifier_interface import ClusterFacts, Facts, Machine
 FOLDER = Path(__file__).parent
 
 
-def load(name: str) -> Any:  # noqa: ANN401 - a test vector
+def load(name: str) -> Any:
     return json.loads((FOLDER / name).read_text())
 
 

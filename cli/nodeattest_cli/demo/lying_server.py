@@ -20,7 +20,7 @@ from nodeattest_sandbox.pki import ClusterPki
 
 __all__ = ["LyingServer"]
 
-_PATIENCE: Final = 5.0
+_TIMEOUT: Final = 5.0
 """Seconds for a handshake and a request."""
 
 
@@ -80,7 +80,7 @@ class LyingServer:
 
 def _handler(server: LyingServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = _PATIENCE
+        timeout = _TIMEOUT
 
         def do_GET(self) -> None:
             server.credentials.extend(self.headers.get_all("Authorization") or ())
@@ -91,7 +91,7 @@ def _handler(server: LyingServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        def log_message(self, format: str, *args: object) -> None:
             """Say nothing: the demo's display is elsewhere."""
 
     return Handler

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Prints figures of the tree, and with --check fails where one is over its limit.
+
+Standard library only. Source lines are those of the rooms, without tests, fuzz and bench. An import circle is made of
+module-level imports, those under ``TYPE_CHECKING`` included. A broad except is one of ``Exception``, ``BaseException``
+or everything that does not raise again.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tokenize
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+TREE: Final = Path(__file__).parents[1]
+NOT_SOURCE: Final = ("tests", "fuzz", "bench", "tools", "examples")
+SHORT: Final = 60
+"""Lines; a file below it is counted as short."""
+LIMITS: Final = {"longest function": 60, "import circles": 0, "noqa and per-file ignores": 100}
+"""What the figures should come to."""
+TODAY: Final = {"longest function": 60, "import circles": 1, "noqa and per-file ignores": 110}
+"""What --check allows: lower it when a figure falls, never raise it."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file, parsed."""
+
+    path: Path
+    name: str
+    lines: int
+    tree: ast.Module
+
+
+def tracked() -> list[Path]:
+    """Return the Python files under version control or about to be."""
+    command = ["git", "ls-files", "-co", "--exclude-standard", "*.py"]
+    found = subprocess.run(command, cwd=TREE, capture_output=True, text=True, check=True).stdout.split()
+    return [Path(name) for name in found if (TREE / name).is_file()]
+
+
+def parsed(paths: Iterable[Path]) -> list[Module]:
+    """Parse source files; a module is named after the path below its room."""
+    modules: list[Module] = []
+    for path in paths:
+        text = (TREE / path).read_text(encoding="utf-8")
+        name = ".".join(path.with_suffix("").parts[1:]).removesuffix(".__init__")
+        modules.append(Module(path, name, text.count("\n"), ast.parse(text)))
+    return modules
+
+
+def functions(module: Module) -> Iterator[tuple[int, str]]:
+    """Yield the length of each function, and where it is."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield (node.end_lineno or node.lineno) - node.lineno + 1, f"{module.path}:{node.lineno} {node.name}"
+
+
+def imports(module: Module, known: Mapping[str, Module]) -> set[str]:
+    """Return the modules of ours that a module imports when it is imported, or for its types."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [module.tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            inner = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            found.update(name if name in known else node.module for name in inner.values())
+        waiting += ast.iter_child_nodes(node)
+    return (found & known.keys()) - {module.name}
+
+
+def circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected components of more than one module (Tarjan, without recursion)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+    for root in edges:
+        if root in index:
+            continue
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        work = [(root, iter(sorted(edges[root])))]
+        while work:
+            name, children = work[-1]
+            child = next(children, None)
+            if child is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[name])
+                if low[name] == index[name]:
+                    at = stack.index(name)
+                    found += [stack[at:]] if len(stack) - at > 1 else []
+                    del stack[at:]
+            elif child not in index:
+                index[child] = low[child] = len(index)
+                stack.append(child)
+                work.append((child, iter(sorted(edges[child]))))
+            elif child in stack:
+                low[name] = min(low[name], index[child])
+    return found
+
+
+def broad_excepts(module: Module) -> int:
+    """Count the broad handlers that do not raise again."""
+    count = 0
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ExceptHandler):
+            caught = {each.id for each in ast.walk(node.type) if isinstance(each, ast.Name)} if node.type else {""}
+            raises = any(isinstance(each, ast.Raise) for each in ast.walk(node))
+            count += bool(caught & {"", "Exception", "BaseException"}) and not raises
+    return count
+
+
+def suppressed(paths: Iterable[Path]) -> int:
+    """Count ``noqa`` comments and the rules that pyproject.toml ignores in some files."""
+    count = 0
+    for path in paths:
+        with tokenize.open(TREE / path) as file:
+            tokens = tokenize.generate_tokens(file.readline)
+            count += sum(
+                token.type == tokenize.COMMENT and bool(re.search(r"#\s*noqa\b", token.string)) for token in tokens
+            )
+    settings = tomllib.loads((TREE / "pyproject.toml").read_text(encoding="utf-8"))
+    ignored = cast("dict[str, list[str]]", settings["tool"]["ruff"]["lint"]["per-file-ignores"])
+    return count + sum(map(len, ignored.values()))
+
+
+def main(arguments: list[str]) -> int:
+    """Print the figures; with --check return 1 where one is over its limit."""
+    paths = tracked()
+    source = parsed(path for path in paths if path.parts[0] not in NOT_SOURCE)
+    tests = sum((TREE / path).read_text(encoding="utf-8").count("\n") for path in paths if path.parts[0] == "tests")
+    lengths = sorted(module.lines for module in source)
+    longest = max(each for module in source for each in functions(module))
+    known = {module.name: module for module in source}
+    found = circles({name: imports(module, known) for name, module in known.items()})
+    short = sum(length < SHORT for length in lengths)
+    figures = {
+        "longest function": longest[0],
+        "import circles": len(found),
+        "noqa and per-file ignores": suppressed(paths),
+    }
+    notes = {"longest function": longest[1], "import circles": "; ".join(" ".join(sorted(each)) for each in found)}
+    print(f"source lines                {sum(lengths)} in {len(lengths)} files")
+    print(f"test lines                  {tests}")
+    print(f"files under {SHORT} lines        {100 * short // len(lengths)} %")
+    print(f"95th percentile of files    {lengths[95 * len(lengths) // 100]} lines")
+    print(f"broad excepts               {sum(map(broad_excepts, source))}")
+    for name, value in figures.items():
+        print(f"{name:<27} {value} (goal {LIMITS[name]}) {notes.get(name, '')}".rstrip())
+    over = [f"{name} is {value}, more than {TODAY[name]}" for name, value in figures.items() if value > TODAY[name]]
+    if "--check" in arguments:
+        for line in over:
+            print(line, file=sys.stderr)
+        return int(bool(over))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
