@@ -200,17 +200,17 @@ def _csr_controller(
             clock=_now,
         )
 
-    judge = Evaluator(facts_of, provider_id_oid=settings.provider_id_oid)
+    evaluator = Evaluator(facts_of, provider_id_oid=settings.provider_id_oid)
     lifetime = int(settings.certificate_lifetime)
     reconciler = Reconciler(
         management,
-        judge,
+        evaluator,
         Issuer(
             management,
             events=events,
             metrics=metrics,
             observers=observers,
-            check_issuance=judge.check_issuance,
+            check_issuance=evaluator.check_issuance,
             certificate_lifetime=lifetime,
             now=_now,
         ),
@@ -221,8 +221,8 @@ def _csr_controller(
         observers=observers,
         wait_limit=settings.wait_limit,
         ages=PendingAges(_now, time.monotonic),
-        budgets=RequestLimiter(time.monotonic),
-        chance=random.random,
+        limiter=RequestLimiter(time.monotonic),
+        random_unit=random.random,
         now=_now,
     )
     return CSRController(reconciler, metrics=metrics, now=_now, workers=settings.workers)

@@ -70,7 +70,7 @@ async def running(
 
 async def test_a_request_that_waits_is_woken_by_its_machine_and_by_no_other() -> None:
     api, script = FakeApi(), Scripted()
-    script.results["a"] = Result(waiting=True, provider_id="tpm://a")
+    script.results["a"] = Result(waits_for="tpm://a")
     add_request(api, "a")
     async with running(api, script, Metrics()) as (runner, _):
         await until(lambda: script.seen == ["a"])
@@ -85,7 +85,7 @@ async def test_a_request_that_waits_is_woken_by_its_machine_and_by_no_other() ->
 
 async def test_a_change_while_a_request_is_worked_on_brings_it_back() -> None:
     api, script = FakeApi(), Scripted()
-    script.results["a"] = Result(waiting=True, provider_id="tpm://a")
+    script.results["a"] = Result(waits_for="tpm://a")
     script.block.clear()
     add_request(api, "a")
     async with running(api, script, Metrics()) as (runner, _):
@@ -99,7 +99,7 @@ async def test_a_request_that_meets_a_missing_object_each_time_does_not_do_so_in
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     api, script = FakeApi(), Scripted()
-    script.results["a"] = Result(retry=True)
+    script.results["a"] = Result(requeue=True)
     add_request(api, "a")
     async with running(api, script, Metrics()) as (runner, _):
         await until(lambda: len(script.seen) == 1)
@@ -122,7 +122,7 @@ async def test_an_api_error_is_logged_and_tried_again(caplog: pytest.LogCaptureF
 
 async def test_requests_named_by_another_are_looked_at() -> None:
     api, script = FakeApi(), Scripted()
-    script.results["a"] = Result(also=("older",))
+    script.results["a"] = Result(requeue_keys=("older",))
     add_request(api, "a")
     async with running(api, script, Metrics()):
         await until(lambda: script.seen == ["a", "older"])

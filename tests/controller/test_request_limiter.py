@@ -72,10 +72,10 @@ def test_a_turn_is_kept_however_often_the_request_is_woken_and_is_used_once() ->
     spend(budgets)
     late, later = request("late", node="late"), request("later", node="later")
     first = refused(budgets, late)
-    assert first.news
+    assert first.first_time
     again = [refused(budgets, late) for _ in range(50)]
     assert {one.delay for one in again} == {first.delay}
-    assert not any(one.news for one in again)
+    assert not any(one.first_time for one in again)
     assert refused(budgets, later).delay == pytest.approx(2 / REQUESTER_RATE)
     clock.now += 1 / REQUESTER_RATE
     assert admitted(budgets, late)
@@ -124,8 +124,8 @@ def test_telling_costs_a_bounded_number_of_writes() -> None:
     budgets = RequestLimiter(clock)
     spend(budgets)
     told = [refused(budgets, request(f"late-{number}", node=f"late-{number}")) for number in range(5_000)]
-    assert sum(one.tell for one in told) == 20
+    assert sum(one.annotate for one in told) == 20
     assert sum(one.warn for one in told) == 1
     clock.now += 10
     told = [refused(budgets, request(f"more-{number}", node=f"more-{number}")) for number in range(500)]
-    assert sum(one.tell for one in told) == 10
+    assert sum(one.annotate for one in told) == 10

@@ -172,20 +172,20 @@ class CSRRunner:
                           delay=self._queue.retry(key))  # fmt: skip
             _LOG.warning("will try again", extra=more)
             return
-        for other in result.also:
+        for other in result.requeue_keys:
             self._enqueue(other)
-        if result.retry:
+        if result.requeue:
             self._retry(key)
             return
         self._queue.forget(key)
         self._waiting.pop(name, None)
-        if result.waiting and changes != self._changes:
+        if result.waits_for is not None and changes != self._changes:
             self._queue.add(key)  # what it waits for may have changed while it was worked on
             return
-        if result.waiting:
-            self._waiting[name] = result.provider_id
-        if result.again_after is not None:
-            self._queue.add_after(key, result.again_after)
+        if result.waits_for is not None:
+            self._waiting[name] = result.waits_for
+        if result.requeue_after is not None:
+            self._queue.add_after(key, result.requeue_after)
 
     def _retry(self, key: RequestKey) -> None:
         delay = self._queue.retry(key)

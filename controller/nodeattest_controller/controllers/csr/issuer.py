@@ -1,8 +1,8 @@
-"""Issuing: ledger, approval, certificate, in this order, each write safe to lose and to repeat.
+"""Issues: attestation record, approval, certificate, in this order; each write is safe to lose and to repeat.
 
-The certificate is signed first and stands in the ledger before it stands anywhere else. A restart finds the entry and
-goes on from there with the same bytes, so no key is ever certified twice; two requests for one key or one name that
-are judged at the same time cannot both pass, because key and name are reserved while the ledger is written.
+The certificate is signed first and recorded in the MachineAttestation before it is published anywhere else. A restart
+finds the record and goes on from there with the same bytes, so no key is ever certified twice; of two requests for one
+key or one name that are evaluated at the same time one passes, because key and name are reserved during the write.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSIO
 from nodeattest_controller.runtime.objectref import member_ref
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube import paths
-from nodeattest_kube.client import ApiError, Conflict
+from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, NotFound
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ProviderID, Purpose, signer_for
 from nodeattest_providers.verifier_interface import NodeRequest
 
-__all__ = ["Issuer", "clamp_lifetime", "is_reusable"]
+__all__ = ["AttestationConflict", "Issuer", "clamp_lifetime", "is_reusable"]
 
 _LOG: Final = logging.getLogger(__name__)
 INSECURE_LIFETIME: Final = 365 * 86400
@@ -43,8 +43,12 @@ _REUSE_MARGIN: Final = timedelta(seconds=60)
 """A certificate this close to its end is of no use to the node that asks for it again; of a short one, a quarter."""
 
 
+class AttestationConflict(Conflict):
+    """The record changed, or is gone: by another replica, or another request for the same key, name or machine."""
+
+
 class Issuer:
-    """Turns what was proven into a certificate."""
+    """Turns approvals into certificates."""
 
     def __init__(
         self,
@@ -67,48 +71,50 @@ class Issuer:
         self._now = now
         self._reserved: dict[tuple[ClusterKey, str], ProviderID] = {}
 
-    async def issue(self, workload: WorkloadClient, csr: JsonObject, stored: CSRSummary, proven: Approval) -> None:
-        """Approve and sign exactly the request that was judged; raises Denied, Conflict or ApiError."""
-        entry = await self._entry(workload, proven)
+    async def issue(self, workload: WorkloadClient, csr: JsonObject, stored: CSRSummary, approval: Approval) -> None:
+        """Approve and sign exactly the request that was evaluated; raises Denied, Conflict or ApiError."""
+        entry = await self._entry(workload, approval)
         if stored.state is RequestState.PENDING:
-            message = f"{proven.attested.provider} attestation verified; ledger {proven.ledger.name}"
+            message = f"{approval.attested.provider} attestation verified; ledger {approval.ledger.name}"
             csr = await workload.approve(csr, "Attested", message)
         await workload.publish_certificate(csr, entry.certificate)
-        self._tell(workload, proven, entry)
-        await self._close_first(workload, proven)
+        self._report(workload, approval, entry)
+        await self._close_first(workload, approval)
 
-    async def _entry(self, workload: WorkloadClient, proven: Approval) -> attestations.IssuedCertificate:
-        """Find the key's certificate in the ledger, or sign one and write it down first."""
-        now, request, ledger = self._now(), proven.request, proven.ledger
+    async def _entry(self, workload: WorkloadClient, approval: Approval) -> attestations.IssuedCertificate:
+        """Find the key's certificate on record, or sign one and record it first."""
+        now, request, ledger = self._now(), approval.request, approval.ledger
         known = ledger.entry_for(request.csr.spki_sha256, request.purpose)
         if known is not None and is_reusable(known, now) and _is_the_same(request, ledger, known):
             return known
-        with self._reserve(workload.key, proven):
-            await self._check_issuance(proven)
-            self._check_unchanged(workload.key, proven)
+        with self._reserve(workload.key, approval):
+            await self._check_issuance(approval)
+            self._check_unchanged(workload.key, approval)
             issued = sign_certificate(
-                proven.authority,
+                approval.authority,
                 node_name=request.csr.node_name,
                 spki=request.csr.spki,
-                lifetime=self._lifetime_of(proven),
+                lifetime=self._lifetime_of(approval),
                 now=now,
                 created=request.created,
                 purpose=request.purpose,
                 names=_names_of(request),
             )
-            updated = attestations.record_certificate(ledger, request, proven.attested, issued, now)
-            await self._write_ledger(updated, proven)
+            updated = attestations.record_certificate(ledger, request, approval.attested, issued, now)
+            await self._write_ledger(updated, approval)
         return updated.issued[-1]
 
     @contextmanager
-    def _reserve(self, cluster: ClusterKey, proven: Approval) -> Generator[None]:
+    def _reserve(self, cluster: ClusterKey, approval: Approval) -> Generator[None]:
         """Hold key and node name for one machine while its ledger is written; raises Conflict when another has them."""
-        request, owner = proven.request, proven.member.provider_id
-        pins = proven.attested.fingerprints.items()
+        request, owner = approval.request, approval.member.provider_id
+        pins = approval.attested.fingerprints.items()
         wanted = {(cluster, request.csr.spki_sha256), (cluster, f"node:{request.csr.node_name}")}
         wanted |= {(cluster, f"{attestations.pin_kind(kind)}:{value}") for kind, value in pins}
         if any(key in self._reserved for key in wanted):
-            raise Conflict(409, "Conflict", "another request for the same key, name or machine is being written down")
+            raise AttestationConflict(
+                409, "Conflict", "another request for the same key, name or machine is being recorded"
+            )
         self._reserved.update(dict.fromkeys(wanted, owner))
         try:
             yield
@@ -116,36 +122,42 @@ class Issuer:
             for key in wanted:
                 del self._reserved[key]
 
-    def _check_unchanged(self, cluster: ClusterKey, proven: Approval) -> None:
+    def _check_unchanged(self, cluster: ClusterKey, approval: Approval) -> None:
         """Raise Conflict where another machine was recorded with the node name or a fingerprint since the evaluation.
 
         Names and fingerprints were compared before the verification; here nothing can come in between.
         """
-        inventory, owner = self._management.inventory, proven.member.provider_id
-        later = inventory.ledgers_by_node_name(cluster, proven.request.csr.node_name)
-        for kind, value in proven.attested.fingerprints.items():
+        inventory, owner = self._management.inventory, approval.member.provider_id
+        later = inventory.ledgers_by_node_name(cluster, approval.request.csr.node_name)
+        for kind, value in approval.attested.fingerprints.items():
             later = later + inventory.fingerprint_holders(cluster, kind, value)
         if any(other.provider_id != owner for other in later):
-            raise Conflict(409, "Conflict", "another machine was recorded with this name or fingerprint")
+            raise AttestationConflict(409, "Conflict", "another machine was recorded with this name or fingerprint")
 
-    def _lifetime_of(self, proven: Approval) -> int:
-        default = INSECURE_LIFETIME if proven.attested.provider == "insecure" else self._lifetime
-        longest = proven.policy.lifetime or default
-        return clamp_lifetime(longest, proven.request.expiration_seconds)
+    def _lifetime_of(self, approval: Approval) -> int:
+        default = INSECURE_LIFETIME if approval.attested.provider == "insecure" else self._lifetime
+        longest = approval.policy.lifetime or default
+        return clamp_lifetime(longest, approval.request.expiration_seconds)
 
-    async def _write_ledger(self, ledger: attestations.Attestation, proven: Approval) -> None:
+    async def _write_ledger(self, ledger: attestations.Attestation, approval: Approval) -> None:
         signer_name = signer_for(ledger.provider, Purpose.CLIENT)
-        body = attestations.render_attestation(ledger, proven.member, signer_name)
+        body = attestations.render_attestation(ledger, approval.member, signer_name)
         collection = paths.collection_path(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=ledger.namespace)
         client = self._management.client
-        if ledger.resource_version:
-            written = await client.merge_patch(f"{collection}/{ledger.name}", body)
-        else:
-            written = await client.create(collection, body)
+        exists = bool(ledger.resource_version)
+        try:
+            if exists:
+                written = await client.merge_patch(f"{collection}/{ledger.name}", body)
+            else:
+                written = await client.create(collection, body)
+        except (Conflict, AlreadyExists, NotFound) as error:
+            if isinstance(error, NotFound) and not exists:  # not the record is absent, but what it is created in
+                raise
+            raise AttestationConflict(error.status, error.reason, error.message) from error
         self._management.inventory.put_ledger(key_of(written), written)
 
-    def _tell(self, workload: WorkloadClient, proven: Approval, entry: attestations.IssuedCertificate) -> None:
-        request, provider = proven.request, proven.attested.provider
+    def _report(self, workload: WorkloadClient, approval: Approval, entry: attestations.IssuedCertificate) -> None:
+        request, provider = approval.request, approval.attested.provider
         self._metrics.verdict(provider, "approve", "")
         self._metrics.issued(provider)
         self._metrics.request_age_seconds((self._now() - request.created).total_seconds())
@@ -155,7 +167,7 @@ class Issuer:
                 cluster=workload.key,
                 csr=request.name,
                 node=request.csr.node_name,
-                machine=proven.member.name,
+                machine=approval.member.name,
                 provider=provider,
                 purpose=request.purpose,
                 serial=entry.serial,
@@ -163,7 +175,7 @@ class Issuer:
             ),
         )
         self._events.record(
-            member_ref(proven.member),
+            member_ref(approval.member),
             "Normal",
             "NodeAttested",
             f"{provider} attestation of node {request.csr.node_name} verified; "
@@ -171,7 +183,7 @@ class Issuer:
         )
         verdict = CSRIssued(
             cluster=workload.key,
-            member=proven.member,
+            member=approval.member,
             node_name=request.csr.node_name,
             provider=provider,
             purpose=request.purpose,
@@ -182,15 +194,15 @@ class Issuer:
         for observer in self._observers:
             observer.granted(verdict)
 
-    async def _close_first(self, workload: WorkloadClient, proven: Approval) -> None:
+    async def _close_first(self, workload: WorkloadClient, approval: Approval) -> None:
         """Deny the answered first request, so that the in-tree cleaner removes it."""
-        if proven.first is None:
+        if approval.first is None:
             return
-        stored = summarize(proven.first)
+        stored = summarize(approval.first)
         if stored is None or stored.state is not RequestState.PENDING:
             return
         try:
-            await workload.deny(proven.first, Reason.SUPERSEDED, "the second request was approved; nothing to do")
+            await workload.deny(approval.first, Reason.SUPERSEDED, "the second request was approved; nothing to do")
         except ApiError as error:
             _LOG.info("the first request stays until it expires", extra=fields(csr=stored.name, error=error.reason))
 

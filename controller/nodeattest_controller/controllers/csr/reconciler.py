@@ -1,9 +1,10 @@
-"""Acting on verdicts: one request, one reconcile, one step further.
+"""Acts on a request: one reconcile takes one request one step further.
 
-A verdict is issued (``issue``), challenged, waited with or refused; nothing is left pending for ever: every wait ends,
-where the API server lets it: one that refuses our writes is asked again, and an Event says so.
-Before it is judged, a request pays (``budget``), and is closed where a newer one was certified (``duplicates``).
-Approved is not proof: an approved request is verified again, and one that the ledger does not know is failed.
+An evaluation ends in a certificate (``issuer``), a challenge, a wait or a denial. Nothing stays pending for ever: every
+wait ends, where the API server lets it; one that refuses the writes is asked again, and an Event says so.
+Before a request is evaluated, its requester's rate limits are asked (``request_limiter``), and it is closed where a
+newer one was certified (``duplicates``). Approved is not proof: an approved request is evaluated again, and one without
+a certificate on record is failed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 
 from nodeattest_controller.controllers.csr.duplicates import Duplicates
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
-from nodeattest_controller.controllers.csr.issuer import Issuer
+from nodeattest_controller.controllers.csr.issuer import AttestationConflict, Issuer
 from nodeattest_controller.controllers.csr.pending_age import PendingAges
 from nodeattest_controller.controllers.csr.request_limiter import REMEDY, LimiterKey, OverBudget, RequestLimiter
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
@@ -48,39 +49,42 @@ EXPIRY_GRACE: Final = timedelta(seconds=60)
 """How long after a challenge's end its first request is closed: a second request filed in time may still be on its
 way, and closing the first would refuse it."""
 
-LONGEST_PAUSE: Final = 60.0
-"""Seconds between two looks at a request that waits; what it waits for wakes it earlier."""
+MAX_BACKOFF: Final = 60.0
+"""Seconds between two evaluations of a request that waits; what it waits for wakes it earlier."""
 JITTER: Final = 0.25
-"""At most this share of a pause is added at random, so that requests that came together do not come back together."""
+"""At most this share of a back-off is added at random, so that requests that came together do not return together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """What the queue does next with the key."""
 
-    again_after: float | None = None
+    requeue_after: float | None = None
     """Seconds; None: nothing more until the object changes."""
-    waiting: bool = False
-    """Whether a change in the management cluster should wake the key earlier."""
-    provider_id: str = ""
-    """Whose change; the one that the request names."""
-    retry: bool = False
-    """Whether to try again with the queue's growing pauses."""
-    also: tuple[str, ...] = ()
-    """Other requests of the cluster to look at, soon."""
+    requeue: bool = False
+    """Whether to try again with the queue's growing back-off."""
+    waits_for: str | None = None
+    """Whose change in the management cluster wakes the key earlier: a provider ID or ``node_key``; empty: any change of
+    the cluster's own objects. None: it waits for nothing there."""
+    requeue_keys: tuple[str, ...] = ()
+    """Names of other requests of the cluster to reconcile soon."""
 
 
 _REFUSED: Final = (
     "an API server refuses what has to be done, and is asked again: {}; apply this version's RBAC manifests"
 )
-"""The log says the same with each attempt; where nobody looks there, an Event does."""
+"""The log has the same with each attempt; an Event brings it to the operator."""
+_ABSENT: Final = (
+    "an API server answers that what has to be written is not there, and is asked again: {}; see that this version's "
+    "CustomResourceDefinitions are installed"
+)
 DONE: Final = Result()
-RETRY: Final = Result(retry=True)
+REQUEUE: Final = Result(requeue=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One look at one request: read and parsed once."""
+    """One reconcile of one request: read and parsed once."""
 
     workload: WorkloadClient
     csr: JsonObject
@@ -88,26 +92,26 @@ class _Task:
     request: NodeRequest | None = None
     """None for kubelet's own, and for one that is malformed."""
     unreadable: Denied | Unavailable | None = None
-    """Why there is no request; a bug in a parser is told like any other, and ends like any other."""
+    """Why there is no request."""
 
     @property
     def username(self) -> str:
-        """Who asks."""
+        """The requester."""
         return text(self.csr, "spec", "username")
 
     @property
-    def said(self) -> str:
-        """What the request's annotation says of its wait."""
+    def published_reason(self) -> str:
+        """The annotation that says why the request waits."""
         return text(self.csr, "metadata", "annotations", ANNOTATION_REASON)
 
 
 class Reconciler:
-    """Brings one request one step further."""
+    """Takes one request one step further."""
 
     def __init__(
         self,
         management: ManagementCache,
-        judge: Evaluator,
+        evaluator: Evaluator,
         issuer: Issuer,
         *,
         kubelet_serving: KubeletServingEvaluator,
@@ -117,13 +121,13 @@ class Reconciler:
         observers: Sequence[CSRObserver],
         wait_limit: float,
         ages: PendingAges,
-        budgets: RequestLimiter,
-        chance: Callable[[], float],
+        limiter: RequestLimiter,
+        random_unit: Callable[[], float],
         now: Callable[[], datetime],
     ) -> None:
-        """``purposes`` are those whose requests are acted on; ``chance`` draws from [0, 1)."""
+        """``purposes`` are those whose requests are acted on; ``random_unit`` draws from [0, 1)."""
         self._management = management
-        self._judge = judge
+        self._evaluator = evaluator
         self._issuer = issuer
         self._kubelet_serving = kubelet_serving
         self._purposes = purposes
@@ -132,13 +136,13 @@ class Reconciler:
         self._observers = observers
         self._wait_limit = timedelta(seconds=wait_limit)
         self._ages = ages
-        self._budgets = budgets
+        self._limiter = limiter
         self._duplicates = Duplicates()
-        self._chance = chance
+        self._random_unit = random_unit
         self._now = now
 
     async def reconcile(self, workload: WorkloadClient, name: str) -> Result:
-        """Judge the request as the cache has it and act; raises ApiError for the queue's back-off."""
+        """Evaluate the request as the cache has it, and act; raises ApiError for the queue's back-off."""
         csr = workload.requests.get(name)
         stored = summarize(csr) if csr else None
         if csr is None or stored is None or not stored.is_open:
@@ -146,60 +150,62 @@ class Reconciler:
             return DONE
         if stored.purpose not in self._purposes:
             return DONE
-        task = _Task(workload, csr, stored) if stored.is_kubelets else self._parsed(workload, csr, stored)
+        task = _Task(workload, csr, stored)
+        if not stored.is_kubelets:
+            task = self._parsed(task)
         try:
-            return await (self._step_of_kubelets(task) if stored.is_kubelets else self._step(task))
-        except (Conflict, AlreadyExists, NotFound):
-            return await self._look_again(task)
+            return await (self._reconcile_kubelets(task) if stored.is_kubelets else self._reconcile(task))
+        except (Conflict, AlreadyExists, NotFound) as error:
+            return await self._refresh_and_requeue(task, error)
         except (Forbidden, Invalid) as refused:
             self._warn(task, Reason.API_UNAVAILABLE, f"CSR {printable(stored.name)}: {_REFUSED.format(refused)}")
             raise
 
-    def _parsed(self, workload: WorkloadClient, csr: JsonObject, stored: CSRSummary) -> _Task:
-        try:
-            return _Task(workload, csr, stored, request=self._judge.parse_request(csr))
-        except Denied as malformed:
-            return _Task(workload, csr, stored, unreadable=malformed)
-        except Exception:  # noqa: BLE001 - a bug in one request must not leave it pending for ever
-            _LOG.exception("bug", extra=fields(cluster=workload.key, csr=printable(stored.name)))
-            return _Task(workload, csr, stored, unreadable=_bug())
-
-    async def _step_of_kubelets(self, named: _Task) -> Result:
-        """Read one of kubelet's own whole after it has paid; the cache has only who asks and since when."""
+    async def _reconcile_kubelets(self, named: _Task) -> Result:
+        """Read one of kubelet's own whole within the rate limits; the cache has only its requester and creation."""
         workload, stored = named.workload, named.stored
         if not self._kubelet_serving.approves(workload.key):
             return DONE
-        paid = True
+        admitted = True
         try:
-            self._enter(named)
+            self._admit(named)
         except OverBudget as over:
             if self._age(named) <= self._wait_limit:
-                return await self._shed(named, over)
-            paid = False  # its time is over, and refusing it takes all of it
+                return await self._throttle(named, over)
+            admitted = False  # its time is over, and a denial takes the whole object
         csr = await self._kubelet_serving.read(workload, stored)
-        return DONE if csr is None else await self._step(_Task(workload, csr, stored), paid=paid)
+        return DONE if csr is None else await self._reconcile(_Task(workload, csr, stored), admitted=admitted)
 
-    async def _step(self, task: _Task, *, paid: bool = False) -> Result:
+    async def _reconcile(self, task: _Task, *, admitted: bool = False) -> Result:
         try:
-            if not paid:
-                self._enter(task)
-            return await self._decide(task)
+            if not admitted:
+                self._admit(task)
+            return await self._evaluate(task)
         except OverBudget as over:
-            return await self._shed(task, over)
+            return await self._throttle(task, over)
         except ChallengeRequired as challenge:
             return await self._challenge(task, challenge)
         except Unavailable as unavailable:
             return await self._wait(task, unavailable)
         except Denied as denied:
-            return await self._refuse(task, denied)
+            return await self._deny(task, denied)
         except ApiError:
             raise
-        except Exception:  # noqa: BLE001 - a bug in one request must not leave it pending for ever
+        except Exception:  # noqa: BLE001 - the task's edge: a bug in one request must not leave it pending for ever
             _LOG.exception("bug", extra=fields(cluster=task.workload.key, csr=printable(task.stored.name)))
             return await self._wait(task, _bug())
 
-    async def _decide(self, task: _Task) -> Result:
-        """Approve what is sound, and sign it where it is ours to sign; raises the other verdicts."""
+    def _parsed(self, task: _Task) -> _Task:
+        try:
+            return replace(task, request=self._evaluator.parse_request(task.csr))
+        except Denied as malformed:
+            return replace(task, unreadable=malformed)
+        except Exception:  # noqa: BLE001 - the task's edge: a bug in the parser ends like any other
+            _LOG.exception("bug", extra=fields(cluster=task.workload.key, csr=printable(task.stored.name)))
+            return replace(task, unreadable=_bug())
+
+    async def _evaluate(self, task: _Task) -> Result:
+        """Approve what passes every check, and sign it where it is ours to sign; raises any other result."""
         workload, csr, stored = task.workload, task.csr, task.stored
         if task.unreadable is not None:
             raise task.unreadable
@@ -208,54 +214,55 @@ class Reconciler:
             self._settled(stored.uid)
             return DONE
         started = self._now()
-        proven = await self._judge.evaluate(workload, task.request, stored.state)
+        approval = await self._evaluator.evaluate(workload, task.request, stored.state)
         self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
-        await self._issuer.issue(workload, csr, stored, proven)
+        await self._issuer.issue(workload, csr, stored, approval)
         self._settled(stored.uid)
-        asked = moment(text(proven.first, "metadata", "creationTimestamp")) if proven.first else None
-        return Result(also=self._duplicates.certified(workload.key, proven.request, asked or proven.request.created))
+        asked = moment(text(approval.first, "metadata", "creationTimestamp")) if approval.first else None
+        closed = self._duplicates.certified(workload.key, approval.request, asked or approval.request.created)
+        return Result(requeue_keys=closed)
 
-    def _enter(self, task: _Task) -> None:
-        """Let a request pay for its judgement; raises OverBudget or Denied. An approved one is only finished."""
+    def _admit(self, task: _Task) -> None:
+        """Ask the rate limits; raises OverBudget or Denied. A request that is approved is only finished."""
         request, cluster = task.request, task.workload.key
         if task.stored.state is not RequestState.PENDING or task.unreadable is not None:
             return
         if request is not None:
             self._duplicates.check(cluster, request)
         node_name = request.csr.node_name if request is not None else task.username
-        payer = LimiterKey(cluster=cluster, username=task.username, node_name=node_name, uid=task.stored.uid)
-        self._budgets.admit(payer, (self._wait_limit - self._age(task)).total_seconds())
+        key = LimiterKey(cluster=cluster, username=task.username, node_name=node_name, uid=task.stored.uid)
+        self._limiter.admit(key, (self._wait_limit - self._age(task)).total_seconds())
 
     def _settled(self, uid: str) -> None:
         self._ages.forget(uid)
-        self._budgets.forget(uid)
+        self._limiter.forget(uid)
         self._duplicates.forget(uid)
 
-    # Shed, challenge, wait, refuse
+    # Throttle, challenge, wait, deny
 
-    async def _shed(self, task: _Task, over: OverBudget) -> Result:
-        """Let a request wait for its turn, and end it when none came in time."""
+    async def _throttle(self, task: _Task, over: OverBudget) -> Result:
+        """Requeue a request for when its requester's rate limits allow it, and deny it when that is not in time."""
         workload = task.workload
         left = (self._wait_limit - self._age(task)).total_seconds()
         if left < 0:
-            return await self._refuse(task, over.denied(), judged=False)
-        if over.news:
+            return await self._deny(task, over.denied(), evaluated=False)
+        if over.first_time:
             self._metrics.verdict(task.stored.provider, "shed", Reason.REQUESTER_OVER_BUDGET)
         if over.warn:
             _LOG.warning("over budget", extra=fields(cluster=workload.key, user=task.username, detail=over.detail))
             self._warn(task, Reason.REQUESTER_OVER_BUDGET, f"{printable(task.username)}: {over.denied()}")
-        said = f"{Reason.REQUESTER_OVER_BUDGET}: {REMEDY}"
-        if over.tell and task.said != said:
-            await workload.publish_annotations(task.csr, {ANNOTATION_REASON: said})
-        end = left + 0.5 + self._chance()
-        return Result(again_after=end if over.delay is None else min(over.delay, end))
+        reason = f"{Reason.REQUESTER_OVER_BUDGET}: {REMEDY}"
+        if over.annotate and task.published_reason != reason:
+            await workload.publish_annotations(task.csr, {ANNOTATION_REASON: reason})
+        end = left + 0.5 + self._random_unit()
+        return Result(requeue_after=end if over.delay is None else min(over.delay, end))
 
     async def _challenge(self, task: _Task, challenge: ChallengeRequired) -> Result:
-        """Publish the challenge unless it stands there already; close the request when nobody answered in time."""
+        """Publish the challenge unless it is published already; deny the request when nobody answered in time."""
         workload, csr, stored = task.workload, task.csr, task.stored
         left = CHALLENGE_TTL + EXPIRY_GRACE - self._age(task)
         if left <= timedelta(0):
-            return await self._refuse(task, _unanswered(), judged=False)
+            return await self._deny(task, _unanswered(), evaluated=False)
         found = text(csr, "metadata", "annotations", ANNOTATION_CHALLENGE)
         if not _same_challenge(found, challenge.challenge):
             if found:
@@ -265,14 +272,14 @@ class Reconciler:
                 csr, {ANNOTATION_CHALLENGE: challenge.challenge, **challenge.annotations}
             )
             self._metrics.verdict(stored.provider, "challenge", "")
-        return Result(again_after=left.total_seconds() + 0.5)
+        return Result(requeue_after=left.total_seconds() + 0.5)
 
     def _age(self, task: _Task) -> timedelta:
         created = moment(text(task.csr, "metadata", "creationTimestamp")) or self._now()
         return self._ages.age(task.stored.uid, created)
 
     async def _wait(self, task: _Task, unavailable: Unavailable) -> Result:
-        """Leave the request pending for now, and end it when it waited too long."""
+        """Leave the request pending for now, and deny it when it waited too long."""
         workload, stored = task.workload, task.stored
         age = self._age(task)
         if age > self._wait_limit:
@@ -282,9 +289,9 @@ class Reconciler:
                 got=unavailable.detail,
                 remedy=unavailable.remedy,
             )
-            return await self._refuse(task, denied, judged=False)
-        said = f"{unavailable.reason}: {unavailable.remedy}"
-        if task.said != said:
+            return await self._deny(task, denied, evaluated=False)
+        reason = f"{unavailable.reason}: {unavailable.remedy}"
+        if task.published_reason != reason:
             self._metrics.verdict(stored.provider, "wait", unavailable.reason)
             _LOG.info(
                 "waiting",
@@ -292,13 +299,13 @@ class Reconciler:
                     cluster=workload.key, csr=stored.name, reason=unavailable.reason, detail=unavailable.detail
                 ),
             )
-            await workload.publish_annotations(task.csr, {ANNOTATION_REASON: said})
-        pause = max(unavailable.retry_after, min(age.total_seconds() / 2, LONGEST_PAUSE))
-        pause *= 1 + JITTER * self._chance()
+            await workload.publish_annotations(task.csr, {ANNOTATION_REASON: reason})
+        backoff = max(unavailable.retry_after, min(age.total_seconds() / 2, MAX_BACKOFF))
+        backoff *= 1 + JITTER * self._random_unit()
         left = (self._wait_limit - age).total_seconds() + 0.5
-        return Result(again_after=min(pause, left), waiting=True, provider_id=_waits_for(task))
+        return Result(requeue_after=min(backoff, left), waits_for=_waits_for(task))
 
-    async def _refuse(self, task: _Task, denied: Denied, *, judged: bool = True) -> Result:
+    async def _deny(self, task: _Task, denied: Denied, *, evaluated: bool = True) -> Result:
         """Deny for good; the condition carries reason and remedy, the Event and the log expected and got as well."""
         workload, csr, stored = task.workload, task.csr, task.stored
         if stored.is_kubelets and self._kubelet_serving.only_reports(workload.key):
@@ -322,13 +329,13 @@ class Reconciler:
         )
         self._warn(task, denied.reason, f"CSR {printable(stored.name)}: {denied}")
         if task.request is not None:
-            verdict = replace(_refused(workload.key, task.request, denied, self._now()), judged=judged)
+            verdict = replace(_refused(workload.key, task.request, denied, self._now()), judged=evaluated)
             for observer in self._observers:
                 observer.refused(verdict)
         return DONE
 
     def _report(self, task: _Task, denied: Denied) -> Result:
-        """Say what Enforce would refuse, and leave kubelet's own request to whoever decides it today."""
+        """Report what Enforce would deny, and leave kubelet's own request to whoever decides it today."""
         stored = task.stored
         self._settled(stored.uid)
         self._metrics.verdict(stored.provider, "ignore", denied.reason)
@@ -337,33 +344,38 @@ class Reconciler:
         return DONE
 
     def _warn(self, task: _Task, reason: Reason, message: str) -> None:
-        """Tell operators, on the Machine that the request names, or else on the Cluster."""
+        """Emit an Event on the Machine that the request names, or else on the Cluster."""
         cluster, request = task.workload.key, task.request
         named = request.csr.provider_id if request else self._kubelet_serving.provider_id_of(cluster, task.csr)
         subject = claimed_ref(self._management, cluster, named)
         if subject is not None:
             self._events.record(subject, "Warning", reason, message, source=(cluster, task.username))
 
-    async def _look_again(self, task: _Task) -> Result:
-        """Somebody wrote first, or something is gone: read what there is now, and judge anew after a pause."""
+    async def _refresh_and_requeue(self, task: _Task, error: ApiError) -> Result:
+        """Read anew what a write conflicted with, and requeue; raises the error that nothing read anew explains."""
         live = await task.workload.read_request(task.stored.name)
         if live is None or text(live, "metadata", "uid") != task.stored.uid:
             self._settled(task.stored.uid)
             return DONE
-        self._metrics.ledger_conflict()
+        if isinstance(error, AttestationConflict):
+            self._metrics.ledger_conflict()
         if task.request is not None:
             await self._refresh_ledger(task.workload.key, task.request)
-        return RETRY
+        if isinstance(error, NotFound):
+            message = f"CSR {printable(task.stored.name)}: {_ABSENT.format(error)}"
+            self._warn(task, Reason.API_UNAVAILABLE, message)
+            raise error
+        return REQUEUE
 
     async def _refresh_ledger(self, cluster: ClusterKey, request: NodeRequest) -> None:
+        """Read the machine's attestation live."""
         namespace, _, cluster_name = cluster.partition("/")
         name = attestations.attestation_name(cluster_name, request.csr.provider_id)
         path = paths.object_path(OWN_GROUP, OWN_VERSION, "machineattestations", name, namespace=namespace)
         try:
             found = await self._management.client.get(path)
         except NotFound:
-            self._management.inventory.put_ledger(f"{namespace}/{name}", None)
-            return
+            found = None
         self._management.inventory.put_ledger(f"{namespace}/{name}", found)
 
 

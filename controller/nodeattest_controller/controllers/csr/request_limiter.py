@@ -1,11 +1,12 @@
-"""How much judging one requester can cause: requests over budget wait their turn, and delay nobody else.
+"""Rate limits of a requester's evaluations: what is over its budget waits, and delays nobody else.
 
 Promises: before anything costly is done for a request, its requester (a bootstrap token, or a node that renews) and the
-node name that this requester asks for have paid for it. Who cannot pay gets a turn, in the order of asking; it is kept
-until it was used, so that being woken early costs nothing. Where no turn would come in time, none is taken, and the
-request ends as any wait does: with ``RequesterOverBudget``. Budgets delay, they do not deny (docs/adr/0010).
-Leaves to others: parsing, which is cheap, and whose refusals make room; whose turn it is among those that can pay
-(``kube.turns``).
+node name that this requester asks for are within their limits. What is not gets a reservation, in the order of asking,
+which is kept until it was used, so that an early wake-up costs nothing. Where the reservation would come too late, none
+is made, and the request ends as any wait does: with ``RequesterOverBudget``. Budgets delay, they do not deny
+(docs/adr/0010).
+Leaves to others: parsing, which is cheap, and whose denials make room; the order among requests that are within their
+limits (``kube.fair_queue``).
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from nodeattest_providers.errors import Denied, Reason
 __all__ = ["REMEDY", "LimiterKey", "OverBudget", "RequestLimiter"]
 
 REQUESTER_BURST, REQUESTER_RATE = 1000, 20.0
-"""Judgements at once, and a second after that. A join by TPM takes two, so a pool of 500 nodes boots on one token at
-full speed; what a stolen token forces afterwards is a tenth of a core (5 ms a judgement)."""
+"""Evaluations at once, and a second after that. A join by TPM takes two, so a pool of 500 nodes boots on one token at
+full speed; what a stolen token forces afterwards is a tenth of a core (5 ms an evaluation)."""
 NODE_BURST, NODE_RATE = 30, 0.2
-"""The same for one node name asked for by one requester: fifteen joins, or all the looks at a Machine that is late; and
-then no more than a cloud's API takes for one machine."""
-TELL_BURST, TELL_RATE = 20, 1.0
-"""Requests of one requester that are told by annotation that they wait, since each telling is a write."""
-WARN_BURST, WARN_RATE = 1, 1 / 300
+"""The same for one node name asked for by one requester: fifteen joins, or all the evaluations for a Machine that is
+late; and then no more than a cloud's API takes for one machine."""
+ANNOTATION_BURST, ANNOTATION_RATE = 20, 1.0
+"""Requests of one requester that get an annotation about their wait; each is a write."""
+WARNING_BURST, WARNING_RATE = 1, 1 / 300
 """Warnings to operators about one requester."""
 _REMEMBERED: Final = 20_000
-"""Requests whose turns are kept; one that is forgotten asks again."""
+"""Requests whose reservations are kept; one that is forgotten asks again."""
 REMEDY: Final = "wait; if this token is not flooded by mistake, delete it and give its machines another"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimiterKey:
-    """Who pays for a judgement."""
+    """Whose limits an evaluation counts against."""
 
     cluster: ClusterKey
     username: str
@@ -49,89 +50,90 @@ class LimiterKey:
 
 
 class OverBudget(Exception):
-    """The request waits for its turn."""
+    """The request waits for its reservation."""
 
-    def __init__(self, detail: str, *, delay: float | None, news: bool, tell: bool, warn: bool) -> None:
+    def __init__(self, detail: str, *, delay: float | None, first_time: bool, annotate: bool, warn: bool) -> None:
         super().__init__(detail)
         self.detail = detail
         self.delay = delay
-        """Seconds until the turn; None where none would come in time."""
-        self.news = news
+        """Seconds until the reservation; None where none would come in time."""
+        self.first_time = first_time
         """Whether this request begins to wait only now."""
-        self.tell = tell
-        """Whether to tell the requester: each telling is a write."""
+        self.annotate = annotate
+        """Whether to write an annotation for the requester."""
         self.warn = warn
-        """Whether to tell operators."""
+        """Whether to warn operators."""
 
     def denied(self) -> Denied:
-        """Say what the request ends with when it waited too long."""
+        """Return what the request ends with when it waited too long."""
         return Denied(
             Reason.REQUESTER_OVER_BUDGET, expected="a requester within its budget", got=self.detail, remedy=REMEDY
         )
 
 
-class _Line:
-    """One budget, and the turns of those who wait for it."""
+class _Reservations:
+    """One limit, and the reservations of the requests that wait for it."""
 
     def __init__(self, burst: int, per_second: float, clock: Callable[[], float]) -> None:
-        self._buckets = RateLimiter(burst=burst, per_second=per_second, clock=clock)
+        self._limiter = RateLimiter(burst=burst, per_second=per_second, clock=clock)
         self._clock = clock
-        self._turns: OrderedDict[str, float] = OrderedDict()
+        self._due: OrderedDict[str, float] = OrderedDict()
 
     def __contains__(self, uid: str) -> bool:
-        return uid in self._turns
+        return uid in self._due
 
-    def turn(self, key: Hashable, uid: str, patience: float) -> float | None:
-        """Tell how many seconds a request has to wait; None where that is longer than ``patience``."""
-        due = self._turns.get(uid)
+    def delay(self, key: Hashable, uid: str, max_wait: float) -> float | None:
+        """Tell how many seconds a request has to wait; None where that is longer than ``max_wait``."""
+        due = self._due.get(uid)
         if due is None:
-            delay = self._buckets.reserve(key, patience)
+            delay = self._limiter.reserve(key, max_wait)
             if delay is None:
                 return None
-            due = self._turns[uid] = self._clock() + delay
-            if len(self._turns) > _REMEMBERED:
-                self._turns.popitem(last=False)
+            due = self._due[uid] = self._clock() + delay
+            if len(self._due) > _REMEMBERED:
+                self._due.popitem(last=False)
         return max(0.0, due - self._clock())
 
     def forget(self, uid: str) -> None:
-        """Drop a turn that was used, or is no longer wanted."""
-        self._turns.pop(uid, None)
+        """Drop a reservation that was used, or is no longer wanted."""
+        self._due.pop(uid, None)
 
 
 class RequestLimiter:
-    """The budgets of all requesters."""
+    """The limits of all requesters."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` is monotonic seconds."""
-        self._nodes = _Line(NODE_BURST, NODE_RATE, clock)
-        self._requesters = _Line(REQUESTER_BURST, REQUESTER_RATE, clock)
-        self._tell = RateLimiter(burst=TELL_BURST, per_second=TELL_RATE, clock=clock)
-        self._warn = RateLimiter(burst=WARN_BURST, per_second=WARN_RATE, clock=clock)
+        self._nodes = _Reservations(NODE_BURST, NODE_RATE, clock)
+        self._requesters = _Reservations(REQUESTER_BURST, REQUESTER_RATE, clock)
+        self._annotations = RateLimiter(burst=ANNOTATION_BURST, per_second=ANNOTATION_RATE, clock=clock)
+        self._warnings = RateLimiter(burst=WARNING_BURST, per_second=WARNING_RATE, clock=clock)
 
-    def admit(self, payer: LimiterKey, patience: float) -> None:
-        """Let one judgement be paid; raises OverBudget. ``patience``: seconds that the request may still wait.
+    def admit(self, key: LimiterKey, max_wait: float) -> None:
+        """Count one evaluation; raises OverBudget. ``max_wait``: seconds that the request may still wait.
 
-        1. The node name's budget; 2. the requester's. In this order, because requests for one node that wait then take
+        1. The node name's limit; 2. the requester's. In this order, because requests for one node that wait then take
         nothing from what other nodes have on the same token.
         """
-        requester = (payer.cluster, payer.username)
-        for line, key, rate in (
-            (self._nodes, (*requester, payer.node_name), NODE_RATE),
+        requester = (key.cluster, key.username)
+        for reservations, limited, rate in (
+            (self._nodes, (*requester, key.node_name), NODE_RATE),
             (self._requesters, requester, REQUESTER_RATE),
         ):
-            known = payer.uid in line
-            delay = line.turn(key, payer.uid, max(0.0, patience))
+            known = key.uid in reservations
+            delay = reservations.delay(limited, key.uid, max(0.0, max_wait))
             if delay != 0.0:
+                whose = "one node" if reservations is self._nodes else "all nodes"
                 raise OverBudget(
-                    f"more than {rate:g} requests a second for {'one node' if line is self._nodes else 'all nodes'}",
+                    f"more than {rate:g} requests a second for {whose}",
                     delay=delay,
-                    news=not known,
-                    tell=self._tell.take(requester),
-                    warn=self._warn.take(requester),
+                    first_time=not known,
+                    annotate=self._annotations.take(requester),
+                    warn=self._warnings.take(requester),
                 )
-        self.forget(payer.uid)
+        self.forget(key.uid)
 
     def forget(self, uid: str) -> None:
-        """Drop the turns of a request that was judged or is settled."""
+        """Drop the reservations of a request that was evaluated or is settled."""
         self._nodes.forget(uid)
         self._requesters.forget(uid)

@@ -1,0 +1,342 @@
+"""Reconciler, evaluator and issuer in process, over two API servers in memory and a verifier whose answer is set."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from fake_api import FakeApi
+
+from nodeattest_controller.controllers.csr.evaluator import Evaluator
+from nodeattest_controller.controllers.csr.issuer import Issuer
+from nodeattest_controller.controllers.csr.pending_age import PendingAges
+from nodeattest_controller.controllers.csr.reconciler import Reconciler, Result
+from nodeattest_controller.controllers.csr.request_limiter import RequestLimiter
+from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.objects import condition, items, mapping, rfc3339, text
+from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
+from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.workload_client import WorkloadClient
+from nodeattest_controller.verification.facts import ControllerFacts
+from nodeattest_controller.verification.runner import VerificationRunner
+from nodeattest_kube.client import ApiError
+from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers import envelope
+from nodeattest_providers.checks import Check
+from nodeattest_providers.csr import build_csr
+from nodeattest_providers.names import PROVIDER_ID_OID, MachineName, NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
+from nodeattest_sandbox.pki import ClusterPki
+
+KEY: Final = ClusterKey("fleet/blue")
+NODE, PROVIDER_ID = NodeName("worker-1"), ProviderID("metal://rack-1/1")
+CAPI: Final = "/apis/cluster.x-k8s.io/v1beta1/namespaces/fleet"
+OWN: Final = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet"
+CSRS: Final = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+SIGNERS: Final = {
+    Purpose.CLIENT: "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm",
+    Purpose.SERVING: "cluster.x-k8s.io/kubelet-serving-tpm",
+}
+WAIT_LIMIT: Final = 600.0
+CREATED: Final = datetime.now(UTC).replace(microsecond=0)
+"""Of every request; CAs of tests are valid from now on."""
+
+
+class OneRound:
+    """A verifier whose answer is set."""
+
+    provider, versions, secure = ProviderName("tpm"), (1,), True
+    reads_infrastructure = False
+
+    def __init__(self) -> None:
+        self.answer: AttestedNode | Exception = attested()
+        self.calls = 0
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        del request, facts
+        self.calls += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    verify_serving_attestation_data = verify_client_attestation_data
+
+    async def machine_name(self, request: NodeRequest) -> MachineName:
+        return MachineName(request.csr.node_name)
+
+
+class TwoRounds(OneRound):
+    """The same in two rounds: evidence names the first request, or none."""
+
+    def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
+        data = request.evidence.data
+        return FirstRequestRef(name=str(data["name"]), uid=str(data["uid"])) if "name" in data else None
+
+
+def attested(first: FirstRequestRef | None = None, **fingerprints: str) -> AttestedNode:
+    """What a verification proves of the machine."""
+    return AttestedNode(
+        provider=ProviderName("tpm"),
+        provider_id=PROVIDER_ID,
+        fingerprints=fingerprints or {"ek": "sha256:ek"},
+        first_request=first,
+        checks=(Check("c", "s", "e", "g", passed=True),),
+    )
+
+
+class ScriptedApi(FakeApi):
+    """An API server whose next answers can be errors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._faults: list[tuple[str, str, ApiError]] = []
+        self.on_call = self._fault
+
+    def fail(self, method: str, part: str, error: ApiError, times: int = 1) -> None:
+        """Answer the next requests of a method whose path has a part with an error."""
+        self._faults += [(method, part, error)] * times
+
+    def writes(self, part: str = "") -> list[str]:
+        """Return the methods of the writes to paths with a part, in order."""
+        return [method for method, path in self.calls if method in {"POST", "PUT", "PATCH"} and part in path]
+
+    async def _fault(self, method: str, path: str) -> None:
+        for fault in self._faults:
+            if fault[0] == method and fault[1] in path:
+                self._faults.remove(fault)
+                raise fault[2]
+
+
+@dataclass
+class Observed:
+    """What observers were told."""
+
+    issued: list[CSRIssued] = field(default_factory=list[CSRIssued])
+    denied: list[CSRDenied] = field(default_factory=list[CSRDenied])
+
+    def granted(self, verdict: CSRIssued) -> None:
+        self.issued.append(verdict)
+
+    def refused(self, verdict: CSRDenied) -> None:
+        self.denied.append(verdict)
+
+
+class World:
+    """One cluster with one machine."""
+
+    def __init__(self, pki: ClusterPki, verifier: OneRound) -> None:
+        self.pki = pki
+        self.verifier = verifier
+        self.management_api = ScriptedApi()
+        self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
+        self.workload_api = ScriptedApi()
+        self.now: datetime = CREATED
+        self.observed = Observed()
+        self.metrics = Metrics()
+        self.management = ManagementCache(self.management_api, namespace=None, on_change=lambda _key, _ids: None)
+        self.workload = WorkloadClient(KEY, self.workload_api, on_request=lambda _name: None, now=self.clock)
+        self.events = EventRecorder(
+            self.management_api, now=self.clock, component="test", instance="test", clock=self.seconds
+        )
+        self.challenge_keys = ChallengeKeys(
+            self.management_api, namespace="system", rotate_after=timedelta(days=1), now=self.clock
+        )
+        runner, configs = VerificationRunner(5.0), KubeadmConfigReader(self.management_api, clock=self.seconds)
+
+        def facts_of(workload: WorkloadClient) -> ControllerFacts:
+            return ControllerFacts(
+                management=self.management,
+                workload=workload,
+                verifiers=self.verifiers,
+                runner=runner,
+                kubeadm_configs=configs,
+                challenge_keys=self.challenge_keys,
+                provider_id_oid=PROVIDER_ID_OID,
+                clock=self.clock,
+            )
+
+        self.facts_of = facts_of
+        self.evaluator = Evaluator(facts_of, provider_id_oid=PROVIDER_ID_OID)
+        self.issuer = Issuer(
+            self.management,
+            events=self.events,
+            metrics=self.metrics,
+            observers=[self.observed],
+            check_issuance=self.evaluator.check_issuance,
+            certificate_lifetime=1209600,
+            now=self.clock,
+        )
+        self.reconciler = Reconciler(
+            self.management,
+            self.evaluator,
+            self.issuer,
+            kubelet_serving=KubeletServingEvaluator(
+                self.management, facts_of=facts_of, events=self.events, metrics=self.metrics
+            ),
+            purposes=frozenset(Purpose),
+            events=self.events,
+            metrics=self.metrics,
+            observers=[self.observed],
+            wait_limit=WAIT_LIMIT,
+            ages=PendingAges(self.clock, self.seconds),
+            limiter=RequestLimiter(self.seconds),
+            random_unit=lambda: 0.0,
+            now=self.clock,
+        )
+        self.workload_api.put("/api/v1/namespaces/kube-system", {})  # a server's first version is never a list's
+        self._objects()
+
+    def clock(self) -> datetime:
+        return self.now
+
+    def seconds(self) -> float:
+        return (self.now - CREATED).total_seconds()
+
+    def verifiers(self, provider: ProviderName) -> ClusterAPISigner:
+        assert provider == "tpm"
+        return self.verifier
+
+    def _objects(self) -> None:
+        put = self.management_api.put
+        put(
+            f"{CAPI}/clusters/blue", {"kind": "Cluster", "metadata": {"name": "blue", "namespace": "fleet"}, "spec": {}}
+        )
+        put(f"{CAPI}/machines/m-1", machine())
+        self.policy()
+        data = {name: path.read_bytes() for name, path in self._ca().items()}
+        encoded: JsonObject = {name: base64.b64encode(value).decode() for name, value in data.items()}
+        labels: JsonObject = {"cluster.x-k8s.io/cluster-name": "blue"}
+        meta: JsonObject = {"name": "blue-ca", "namespace": "fleet", "labels": labels}
+        put("/api/v1/namespaces/fleet/secrets/blue-ca", {"metadata": meta, "data": encoded})
+
+    def _ca(self) -> Mapping[str, Path]:
+        return {"tls.crt": self.pki.ca_certificate, "tls.key": self.pki.ca_key}
+
+    def policy(self, **spec: JsonValue) -> None:
+        """Write the policy."""
+        whole: JsonObject = {"authorizedAttestors": ["tpm"], "tokenBinding": "Off", **spec}
+        meta: JsonObject = {"name": "p", "namespace": "fleet"}
+        self.management_api.put(f"{OWN}/nodeattestationpolicies/p", {"metadata": meta, "spec": whole})
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[World]:
+        """Follow both servers."""
+        ready = asyncio.Event()
+        await self.challenge_keys.reconcile()
+        tasks = [asyncio.create_task(self.management.run(ready)), asyncio.create_task(self.workload.run())]
+        try:
+            await asyncio.wait_for(ready.wait(), 5)
+            yield self
+            await self.events.drain()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def reconcile(self, name: str = "r-1") -> Result:
+        """Reconcile a request once the cache has it as the server has it."""
+        await self.seen(name)
+        return await self.reconciler.reconcile(self.workload, name)
+
+    async def settle(self) -> None:
+        """Let both watches deliver what was written."""
+        for _turn in range(200):
+            await asyncio.sleep(0)
+
+    async def seen(self, name: str) -> None:
+        """Wait until the cache has a request as the server has it; a settled one is told of by nobody."""
+
+        def version(obj: JsonObject | None) -> str:
+            return text(obj or {}, "metadata", "resourceVersion")
+
+        wanted = version(self.workload_api.objects.get(f"{CSRS}/{name}"))
+        for _turn in range(1000):
+            if version(self.workload.requests.get(name)) == wanted:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(f"the cache has not {name} at version {wanted}")
+
+    def file(
+        self,
+        name: str = "r-1",
+        *,
+        evidence: Mapping[str, str] | None = None,
+        key: ec.EllipticCurvePrivateKey | None = None,
+        **spec: JsonValue,
+    ) -> JsonObject:
+        """File a request."""
+        return self.workload_api.put(f"{CSRS}/{name}", request(name, evidence=evidence, key=key, **spec))
+
+    def csr(self, name: str = "r-1") -> JsonObject:
+        """Return a request as it is stored."""
+        return self.workload_api.objects[f"{CSRS}/{name}"]
+
+    def condition(self, kind: str, name: str = "r-1") -> str:
+        """Return the reason of a request's condition; empty where it has none."""
+        found = condition(items(mapping(self.csr(name), "status"), "conditions"), kind)
+        return str(found.get("reason", "")) if found is not None else ""
+
+    def annotation(self, kind: str, name: str = "r-1") -> str:
+        """Return an annotation of ours."""
+        return text(self.csr(name), "metadata", "annotations", kind)
+
+    def attestations(self) -> list[JsonObject]:
+        """Return the records."""
+        return [obj for path, obj in self.management_api.objects.items() if "/machineattestations/" in path]
+
+    def warnings(self) -> list[str]:
+        """Return the reasons of the Warning Events."""
+        found = [obj for path, obj in self.management_api.objects.items() if "/events/" in path]
+        return [text(event, "reason") for event in found if text(event, "type") == "Warning"]
+
+
+def machine(name: str = "m-1", provider_id: str = PROVIDER_ID, **status: JsonValue) -> JsonObject:
+    """A Machine whose node has not joined yet."""
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta1",
+        "kind": "Machine",
+        "metadata": {"name": name, "namespace": "fleet"},
+        "spec": {"clusterName": "blue", "providerID": provider_id, "bootstrap": {"dataSecretName": "d"}},
+        "status": {"addresses": [{"type": "Hostname", "address": NODE}], "bootstrapReady": True, **status},
+    }
+
+
+def request(
+    name: str,
+    *,
+    evidence: Mapping[str, str] | None = None,
+    key: ec.EllipticCurvePrivateKey | None = None,
+    **spec: JsonValue,
+) -> JsonObject:
+    """A stored request, of a bootstrap token unless ``spec`` says otherwise."""
+    purpose = Purpose.SERVING if spec.get("signerName") == SIGNERS[Purpose.SERVING] else Purpose.CLIENT
+    names = ("10.0.0.1",) if purpose is Purpose.SERVING else ()
+    der = build_csr(key or ec.generate_private_key(ec.SECP256R1()), NODE, PROVIDER_ID, ip_addresses=names)
+    raw = envelope.encode(der, Evidence(ProviderName("tpm"), 1, dict(evidence or {"x": "y"})))
+    usage = "client auth" if purpose is Purpose.CLIENT else "server auth"
+    return {
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": name, "creationTimestamp": rfc3339(CREATED)},
+        "spec": {
+            "request": base64.b64encode(raw).decode(),
+            "signerName": SIGNERS[purpose],
+            "usages": ["digital signature", usage],
+            "username": "system:bootstrap:abcdef",
+            "groups": ["system:bootstrappers"],
+            **spec,
+        },
+        "status": {},
+    }

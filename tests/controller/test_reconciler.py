@@ -1,0 +1,277 @@
+"""Every way in which the reconcile of an attested request ends, in process: writes, results, metrics, Events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+
+import pytest
+from csr_world import CREATED, CSRS, WAIT_LIMIT, OneRound, TwoRounds, World, attested
+
+from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
+from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
+from nodeattest_controller.model.objects import mapping, text
+from nodeattest_kube.client import ApiError, Conflict, Forbidden, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.challenge_response import CHALLENGE_TTL
+from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
+from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON
+from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_sandbox.pki import ClusterPki
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
+    return ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue")
+
+
+@pytest.fixture
+async def world(pki: ClusterPki) -> AsyncGenerator[World]:
+    async with World(pki, OneRound()).running() as world:
+        yield world
+
+
+def denied(reason: Reason = Reason.PROOF_INVALID) -> Denied:
+    return Denied(reason, expected="e", got="g", remedy="r")
+
+
+def unavailable() -> Unavailable:
+    return Unavailable(Reason.PLATFORM_UNAVAILABLE, "d", remedy="r", retry_after=7.0)
+
+
+def conflicts(world: World) -> float:
+    [line] = [
+        one
+        for one in world.metrics.render().decode().splitlines()
+        if one.startswith("nodeattest_ledger_conflicts_total ")
+    ]
+    return float(line.split()[1])
+
+
+# Approve
+
+
+async def test_a_request_that_passes_is_recorded_approved_and_certified_in_this_order(world: World) -> None:
+    world.file()
+    assert await world.reconcile() == DONE
+    assert world.condition("Approved") == "Attested"
+    assert text(world.csr(), "status", "certificate")
+    [recorded] = world.attestations()
+    assert text(mapping(recorded, "spec"), "nodeName") == "worker-1"
+    assert world.management_api.writes("machineattestations") == ["POST"]
+    assert world.workload_api.writes(CSRS) == ["PUT", "PUT"]
+    assert [issued.node_name for issued in world.observed.issued] == ["worker-1"]
+
+
+async def test_the_same_key_gets_the_same_certificate_after_a_crash_before_publishing(world: World) -> None:
+    world.workload_api.fail("PUT", "/status", ApiError(500, "InternalError", "crash"))
+    world.file()
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    assert world.condition("Approved") == "Attested"
+    assert await world.reconcile() == DONE
+    assert text(world.csr(), "status", "certificate")
+    assert world.management_api.writes("machineattestations") == ["POST"]
+
+
+async def test_an_approval_that_nobody_here_wrote_fails_the_request(world: World) -> None:
+    filed = world.file()
+    conditions: JsonObject = {"conditions": [{"type": "Approved", "status": "True", "reason": "Me"}]}
+    world.workload_api.put(f"{CSRS}/r-1", {**filed, "status": conditions})
+    assert await world.reconcile() == DONE
+    assert world.condition("Failed") == Reason.APPROVED_ELSEWHERE
+    assert world.attestations() == []
+
+
+async def test_a_second_key_within_ten_minutes_is_denied_by_the_checks_of_issuing(world: World) -> None:
+    world.file()
+    await world.reconcile()
+    world.file("r-2")
+    assert await world.reconcile("r-2") == DONE
+    assert world.condition("Denied", "r-2") == Reason.MACHINE_ALREADY_BOUND
+
+
+async def test_the_answered_first_request_is_closed(pki: ClusterPki) -> None:
+    async with World(pki, TwoRounds()).running() as world:
+        first = world.file("first")
+        uid = text(first, "metadata", "uid")
+        world.verifier.answer = attested(FirstRequestRef(name="first", uid=uid))
+        world.file("second", evidence={"name": "first", "uid": uid})
+        await world.seen("first")
+        assert await world.reconcile("second") == DONE
+        assert world.condition("Denied", "first") == Reason.SUPERSEDED
+
+
+# Wait
+
+
+async def test_what_cannot_be_verified_now_waits_with_a_reason_and_is_requeued(world: World) -> None:
+    world.verifier.answer = unavailable()
+    world.file()
+    result = await world.reconcile()
+    assert (result.requeue_after, result.waits_for, result.requeue) == (7.0, "metal://rack-1/1", False)
+    assert world.annotation(ANNOTATION_REASON).startswith(Reason.PLATFORM_UNAVAILABLE)
+    await world.reconcile()
+    assert world.workload_api.writes(CSRS) == ["PATCH"]  # the same reason is written once
+
+
+async def test_a_wait_ends_in_a_denial(world: World) -> None:
+    world.verifier.answer = unavailable()
+    world.file()
+    await world.reconcile()
+    world.now = CREATED + timedelta(seconds=WAIT_LIMIT + 1)
+    assert await world.reconcile() == DONE
+    assert world.condition("Denied") == Reason.PLATFORM_UNAVAILABLE
+    assert [verdict.judged for verdict in world.observed.denied] == [False]
+
+
+async def test_a_bug_waits_as_an_internal_error_and_ends_like_any_wait(world: World) -> None:
+    world.verifier.answer = KeyError("bug")
+    world.file()
+    assert (await world.reconcile()).requeue_after is not None
+    assert world.annotation(ANNOTATION_REASON).startswith(Reason.INTERNAL_ERROR)
+    world.now = CREATED + timedelta(seconds=WAIT_LIMIT + 1)
+    await world.reconcile()
+    assert world.condition("Denied") == Reason.INTERNAL_ERROR
+
+
+# Deny
+
+
+async def test_a_denial_is_written_reported_and_observed(world: World) -> None:
+    world.verifier.answer = denied()
+    world.file()
+    assert await world.reconcile() == DONE
+    assert world.condition("Denied") == Reason.PROOF_INVALID
+    assert [(one.reason, one.judged) for one in world.observed.denied] == [(Reason.PROOF_INVALID, True)]
+    await world.events.drain()
+    assert world.warnings() == [Reason.PROOF_INVALID]
+
+
+async def test_what_is_malformed_is_denied_without_a_verification(world: World) -> None:
+    world.file(request="bm90IGFuIGVudmVsb3Bl")
+    assert await world.reconcile() == DONE
+    assert world.condition("Denied") == Reason.ENVELOPE_MALFORMED
+    assert world.verifier.calls == 0
+
+
+# Challenge
+
+
+@pytest.fixture
+async def challenged(pki: ClusterPki) -> AsyncGenerator[World]:
+    async with World(pki, TwoRounds()).running() as world:
+        world.verifier.answer = ChallengeRequired('{"nonce": "n"}', {ANNOTATION_REASON: "x"})
+        world.file()
+        yield world
+
+
+async def test_a_first_request_gets_its_challenge_once(challenged: World) -> None:
+    result = await challenged.reconcile()
+    assert result.requeue_after is not None
+    assert result.requeue_after > CHALLENGE_TTL.total_seconds()
+    assert challenged.annotation(ANNOTATION_CHALLENGE) == '{"nonce": "n"}'
+    await challenged.reconcile()
+    assert challenged.workload_api.writes(CSRS) == ["PATCH"]
+
+
+async def test_a_foreign_challenge_is_overwritten(challenged: World) -> None:
+    found = challenged.csr()
+    mapping(found, "metadata")["annotations"] = {ANNOTATION_CHALLENGE: '{"nonce": "other"}'}
+    challenged.workload_api.put(f"{CSRS}/r-1", found)
+    await challenged.reconcile()
+    assert challenged.annotation(ANNOTATION_CHALLENGE) == '{"nonce": "n"}'
+
+
+async def test_a_challenge_that_nobody_answers_ends_in_a_denial(challenged: World) -> None:
+    await challenged.reconcile()
+    challenged.now = CREATED + CHALLENGE_TTL + timedelta(seconds=61)
+    assert await challenged.reconcile() == DONE
+    assert challenged.condition("Denied") == Reason.CHALLENGE_EXPIRED
+
+
+# Throttle
+
+
+async def test_what_is_over_budget_is_requeued_told_and_denied_in_the_end(world: World) -> None:
+    world.verifier.answer = unavailable()
+    world.file()
+    for _evaluation in range(NODE_BURST):
+        await world.reconcile()
+    calls = world.verifier.calls
+    result = await world.reconcile()
+    assert world.verifier.calls == calls
+    assert result.requeue_after is not None
+    assert result.waits_for is None
+    assert world.annotation(ANNOTATION_REASON).startswith(Reason.REQUESTER_OVER_BUDGET)
+    world.file("r-2")
+    world.now = CREATED + timedelta(seconds=0.5)
+    assert (await world.reconcile("r-2")).requeue_after is not None
+
+
+# What an API server answers
+
+
+async def test_a_conflict_on_the_request_is_no_conflict_of_the_record(world: World) -> None:
+    world.workload_api.fail("PUT", "/approval", Conflict(409, "Conflict", "it changed"))
+    world.file()
+    assert await world.reconcile() == REQUEUE
+    assert conflicts(world) == 0
+    assert await world.reconcile() == DONE
+
+
+async def test_a_conflict_of_the_record_is_counted_and_read_anew(world: World) -> None:
+    world.management_api.fail("POST", "machineattestations", Conflict(409, "AlreadyExists", "another replica"))
+    world.file()
+    assert await world.reconcile() == REQUEUE
+    assert conflicts(world) == 1
+    assert world.condition("Approved") == ""
+    assert await world.reconcile() == DONE
+
+
+async def test_a_record_that_was_deleted_meanwhile_is_made_anew(world: World) -> None:
+    world.file()
+    await world.reconcile()
+    [path] = [path for path in world.management_api.objects if "/machineattestations/" in path]
+    world.now = CREATED + timedelta(minutes=11)
+    world.file("r-2")
+    await world.settle()
+    world.management_api.objects.pop(path)  # and the watch lags
+    assert await world.reconcile("r-2") == REQUEUE
+    assert await world.reconcile("r-2") == DONE
+    assert text(world.csr("r-2"), "status", "certificate")
+
+
+async def test_a_404_that_nothing_explains_is_raised_and_told(world: World) -> None:
+    error = NotFound(404, "NotFound", "no such resource")
+    world.management_api.fail("POST", "machineattestations", error, times=9)
+    world.file()
+    with pytest.raises(NotFound):
+        await world.reconcile()
+    await world.events.drain()
+    assert world.warnings() == [Reason.API_UNAVAILABLE]
+    assert conflicts(world) == 0
+
+
+async def test_a_request_that_is_gone_when_it_is_written_needs_nothing_more(world: World) -> None:
+    world.file()
+    await world.seen("r-1")
+    world.workload_api.objects.pop(f"{CSRS}/r-1")
+    assert await world.reconciler.reconcile(world.workload, "r-1") == DONE
+
+
+async def test_a_right_that_is_missing_is_raised_and_told(world: World) -> None:
+    world.workload_api.fail("PUT", "/approval", Forbidden(403, "Forbidden", "no approve"))
+    world.file()
+    with pytest.raises(Forbidden):
+        await world.reconcile()
+    await world.events.drain()
+    assert world.warnings() == [Reason.API_UNAVAILABLE]
+
+
+async def test_a_settled_request_is_left_alone(world: World) -> None:
+    world.file()
+    await world.reconcile()
+    writes = len(world.workload_api.writes())
+    assert await world.reconcile() == DONE
+    assert len(world.workload_api.writes()) == writes
