@@ -27,13 +27,14 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
 )
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 POLICY = f"{ADMISSION}/validatingadmissionpolicies/{POLICY_NAME}"
 BINDING = f"{ADMISSION}/validatingadmissionpolicybindings/{POLICY_NAME}"
+RBAC = "rbac.authorization.k8s.io/v1"
 ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{NODE_CLIENT_ROLE}"
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 BOOTSTRAPPERS = ("system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token")
@@ -155,6 +156,38 @@ async def test_before_kubernetes_1_30_the_role_is_emptied_and_stays_so(
     assert not permissions_of_role(role)
     assert nominal_permissions(role)  # a binding to it is a finding all the same
     assert text_at(role, "metadata", "annotations", "rbac.authorization.kubernetes.io/autoupdate") == "false"
+
+
+async def test_an_account_that_may_not_grant_is_never_refused_and_leaves_the_rule_to_the_api_server(
+    control_plane: ControlPlane,
+) -> None:
+    if has_admission_policies(control_plane):
+        pytest.skip("this API server has ValidatingAdmissionPolicy")
+    user, role = "tests-role-writer", ROLE.rsplit("/", 1)[0]
+    rules: list[JsonValue] = [
+        {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["get", "patch"]}
+    ]
+    admin = control_plane.client()
+    admin.create(role, {"apiVersion": RBAC, "kind": "ClusterRole", "metadata": {"name": user}, "rules": rules})
+    subjects: list[JsonValue] = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]
+    reference: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user}
+    binding: JsonMap = {"apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": {"name": user}}
+    admin.create(f"{role.removesuffix('s')}bindings", {**binding, "roleRef": reference, "subjects": subjects})
+    async with ApiClient.from_kubeconfig_file(control_plane.client_kubeconfig(user)) as client:
+        poor = ApprovalBlock(client)
+        await poor.install()
+        await poor.remove()
+    found = admin.get(ROLE)
+    assert text_at(found, "metadata", "annotations", "rbac.authorization.kubernetes.io/autoupdate") == "true"
+    assert not permissions_of_role(found)  # until an API server starts
+    rule: list[JsonValue] = [
+        {
+            "apiGroups": ["certificates.k8s.io"],
+            "resources": ["certificatesigningrequests/nodeclient"],
+            "verbs": ["create"],
+        }
+    ]
+    admin.patch(ROLE, {"rules": rule})
 
 
 def test_the_expression_names_the_signer_and_the_group() -> None:

@@ -29,7 +29,7 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     RBAC_GROUP,
     permissions_of_role,
 )
-from nodeattest_controller.model.objects import items, mapping, text, text_map
+from nodeattest_controller.model.objects import flag, items, mapping, text, text_map
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, Forbidden, Invalid, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -51,6 +51,7 @@ _ADMISSION: Final = ("admissionregistration.k8s.io", "v1")
 _POLICIES: Final = "validatingadmissionpolicies"
 _BINDINGS: Final = "validatingadmissionpolicybindings"
 _ROLE: Final = paths.object_path(RBAC_GROUP, "v1", "clusterroles", NODE_CLIENT_ROLE)
+_SELF_REVIEWS: Final = paths.collection_path("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
 _AUTO_UPDATE: Final = "rbac.authorization.kubernetes.io/autoupdate"
 _SUSPENDED: Final = "attestation.cluster.x-k8s.io/suspended"
 _ROLE_RULES: Final[list[JsonValue]] = [
@@ -100,10 +101,23 @@ class ApprovalBlock:
         if _SUSPENDED not in text_map(role, "metadata", "annotations"):
             return
         unmarked = _role_patch(role, {_AUTO_UPDATE: "true", _SUSPENDED: None})
-        try:
-            await self._client.merge_patch(_ROLE, {**unmarked, "rules": _ROLE_RULES})
-        except Forbidden:
-            await self._client.merge_patch(_ROLE, unmarked)
+        rules: JsonObject = {"rules": _ROLE_RULES} if await self._may_grant() else {}
+        await self._client.merge_patch(_ROLE, {**unmarked, **rules})
+
+    async def _may_grant(self) -> bool:
+        """Return whether this account has the permission, so that RBAC lets it write a role that grants it."""
+        asked: JsonObject = {
+            "verb": "create",
+            "group": CSR_GROUP,
+            "resource": CSR_RESOURCE,
+            "subresource": "nodeclient",
+        }
+        body: JsonObject = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
+        return flag(await self._client.create(_SELF_REVIEWS, body), "status", "allowed")
 
     async def _serves_admission_policies(self) -> bool:
         try:
