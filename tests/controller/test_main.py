@@ -149,7 +149,7 @@ def test_an_unreadable_kubeconfig_is_one_line_that_quotes_none_of_it(tmp_path: P
     done = run("run", "--kubeconfig", str(kubeconfig))
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
-    assert line.startswith("node-attestation-controller: kubeconfig: expected YAML")
+    assert line.startswith("node-attestation-controller: kubeconfig: expected a kubeconfig in YAML")
     assert "secret" not in line
 
 

@@ -88,4 +88,4 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
     ],
 )
 def test_the_page_says_what_the_code_does(words: str) -> None:
-    assert words in PAGE
+    assert words in PAGE or words in " ".join(PAGE.split())
