@@ -55,7 +55,7 @@ check: venv
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright --warnings
 	@$(BIN)/lint-imports
-	@$(BIN)/python tools/check_names.py --check
+	@$(BIN)/python tools/check_names.py
 	@$(BIN)/python tools/stats.py --check
 
 stats: venv

@@ -20,7 +20,7 @@ from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator.enrollment.enroll import USAGES
 from nodeattest_authenticator.formats.csr_object import manifest
 from nodeattest_authenticator.formats.endpoint import Endpoint
-from nodeattest_authenticator.transport.api_client import ApiClient, Credentials
+from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_providers import envelope
 from nodeattest_providers.csr import build_csr
@@ -52,7 +52,7 @@ def main() -> None:
     def file(numbers: range) -> None:
         login = Credentials(username=f"system:bootstrap:{token[:6]}", token=token)
         deadline = Deadline.after(Clock(), PATIENCE)
-        api = ApiClient(Endpoint.parse(server), login, ca_pem=Path(ca_file).read_bytes(), deadline=deadline)
+        api = ApiServerClient(Endpoint.parse(server), login, ca_pem=Path(ca_file).read_bytes(), deadline=deadline)
         for number in numbers:
             request = made[number]
             name = f"junk-{number}-{hashlib.sha256(request).hexdigest()[:16]}"

@@ -12,7 +12,7 @@ from statistics import median
 
 from bench.environment import BenchEnvironment
 from bench.figures import Figure
-from nodeattest_cli.demo.fleet import DemoMachine, kubeconfig_of, provision
+from nodeattest_cli.demo.fleet import DemoMachine, node_kubeconfig, provision
 from nodeattest_cli.demo.node_client import call_plugin
 from nodeattest_cli.demo.platforms.tpm import TpmDemoPlatform
 from nodeattest_controller.model.objects import items, mapping, strings, text
@@ -70,7 +70,7 @@ def cold_join(env: BenchEnvironment, machine: DemoMachine) -> tuple[float, float
         "provider-id": machine.identity.provider_id,
         "config": root / "etc/kubelet-authenticator.json",
         "cache-dir": root / "var/cache",
-        "kubeconfig": kubeconfig_of(root),
+        "kubeconfig": node_kubeconfig(root),
         "exec-api-version": env.world.exec_api_version,
     }
     command = [str(env.tools.agent), "join", *(f"--{name}={value}" for name, value in flags.items())]
@@ -102,8 +102,8 @@ def _kinds(entries: list[AuditEntry]) -> str:
 
 def _warm(env: BenchEnvironment, root: Path) -> list[Figure]:
     """Compare the exec plugin with an interpreter that does nothing, in turns."""
-    call_plugin(env.children, kubeconfig_of(root))  # fills the warm answer
-    document = parse_json(kubeconfig_of(root).read_bytes())
+    call_plugin(env.children, node_kubeconfig(root))  # fills the warm answer
+    document = parse_json(node_kubeconfig(root).read_bytes())
     plugin = mapping(items(document, "users")[0], "user", "exec")
     cluster = mapping(items(document, "clusters")[0], "cluster")
     info = {

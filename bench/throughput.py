@@ -13,7 +13,7 @@ from nodeattest_authenticator import certificate
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.state.pending_request import PendingRequest
-from nodeattest_authenticator.transport.api_client import ApiClient, Credentials
+from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_cli.demo.fleet import new_token
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_providers.names import (
@@ -99,7 +99,7 @@ def _machine(env: BenchEnvironment, number: int, token: str) -> tuple[Certificat
 def _join(env: BenchEnvironment, token: str, order: CertificateSpec, attestor: SoftwareAttestor) -> None:
     deadline = Deadline.after(Clock(), PATIENCE)
     login = Credentials(username=f"system:bootstrap:{token[:6]}", token=token)
-    client = ApiClient(Endpoint.parse(env.world.workload.server), login, ca_pem=order.ca_pem, deadline=deadline)
+    client = ApiServerClient(Endpoint.parse(env.world.workload.server), login, ca_pem=order.ca_pem, deadline=deadline)
     try:
         enroll(order, attestor=attestor, client=client, store=NoDrafts(), deadline=deadline, random=random_unit)
     finally:

@@ -21,7 +21,7 @@ from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.exec_plugin import fast_path
 from nodeattest_authenticator.formats import csr_object, exec_credential, kubeconfig
-from nodeattest_authenticator.formats.strict_json import FieldsError, parse_object
+from nodeattest_authenticator.formats.strict_json import FieldsError, parse_config_object
 from nodeattest_authenticator.state import credential_cache, credential_format, failure_backoff
 from nodeattest_authenticator.state.pending_request import PENDING_REQUEST_FILE, PendingRequestFile
 from nodeattest_authenticator.state.storage import Storage
@@ -46,7 +46,9 @@ def _settings(data: bytes) -> bool:
         read = settings.parse(data, hostname="node-0")
     except FieldsError:
         return False
-    require(settings.parse(settings.to_json(read), hostname="another") == read, "what is written is read again")
+    require(
+        settings.parse(settings.settings_to_json(read), hostname="another") == read, "what is written is read again"
+    )
     kubeconfig.render(read.cluster, command="/c", config="/f", cache_dir="/d", exec_api_version="v1")
     return True
 
@@ -115,7 +117,7 @@ def _failure(data: bytes) -> bool:
 
 def _csr_object(data: bytes) -> bool:
     try:
-        csr_object.parse(parse_object(data))
+        csr_object.parse(parse_config_object(data))
     except FieldsError as error:
         require(len(str(error)) <= _LONGEST_MESSAGE, "a refusal of a few words")
         return False

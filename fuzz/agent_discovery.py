@@ -15,7 +15,7 @@ from nodeattest_authenticator.cluster.source import ByToken
 from nodeattest_authenticator.commands import kubeadm_config
 from nodeattest_authenticator.config.discovery import parse_discovery
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 
 __all__ = ["TARGETS"]
 
@@ -44,11 +44,11 @@ def _kubelet_configuration(data: bytes) -> bool:
 
 def _section(data: bytes) -> bool:
     try:
-        read = parse_discovery(Fields(parse_object(data), "discovery."))
+        read = parse_discovery(ConfigFields(parse_config_object(data), "discovery."))
     except FieldsError as error:
         require(len(str(error)) <= _LONGEST_MESSAGE, "a refusal of a few words")
         return False
-    again = parse_discovery(Fields(read.to_json(), "discovery."))
+    again = parse_discovery(ConfigFields(read.to_json(), "discovery."))
     require(again == read, "what is written is read again")
     require(
         read.with_servers(*reversed(read.servers)).servers == tuple(reversed(read.servers)),
@@ -57,7 +57,7 @@ def _section(data: bytes) -> bool:
     for old, new in zip(read.previous_clusters, read.previous_clusters[1:], strict=False):
         after = read.after(old, new)
         require(new not in after.previous_clusters, "what is so now is not former")
-        require(parse_discovery(Fields(after.to_json(), "discovery.")) == after, "a step leaves a sound section")
+        require(parse_discovery(ConfigFields(after.to_json(), "discovery.")) == after, "a step leaves a sound section")
     return True
 
 

@@ -17,7 +17,7 @@ from nodeattest_providers.aws import provider_id
 from nodeattest_providers.aws.api.caller_identity import parse_error_code, parse_identity, parse_role_session
 from nodeattest_providers.aws.authorization_header import parse_authorization
 from nodeattest_providers.aws.config import parse_platform, parse_policy
-from nodeattest_providers.aws.identity_document import parse_document
+from nodeattest_providers.aws.identity_document import parse_identity_document
 from nodeattest_providers.aws.node import definite_length
 from nodeattest_providers.aws.protocol import SIGNED_HEADERS, SignedHeaders, parse_evidence
 from nodeattest_providers.aws.trust_bundle import parse_bundle_text
@@ -51,7 +51,7 @@ def _header_set(data: bytes) -> bool:
 
 def _document(data: bytes) -> bool:
     try:
-        read = parse_document(data)
+        read = parse_identity_document(data)
     except Denied as denied:
         return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
     require(read.account.isdecimal() and read.account.isascii(), "an account of digits")

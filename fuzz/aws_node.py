@@ -13,10 +13,10 @@ from nodeattest_providers.aws.authorization_header import parse_authorization
 from nodeattest_providers.aws.node import definite_length
 from nodeattest_providers.aws.node.imds_answers import (
     parse_credentials,
-    parse_document,
+    parse_imds_document,
+    parse_imds_signature,
+    parse_imds_token,
     parse_role,
-    parse_signature,
-    parse_token,
 )
 from nodeattest_providers.aws.node.sigv4 import sign
 from nodeattest_providers.aws.protocol import AwsEvidence, parse_evidence, sts_request
@@ -48,7 +48,7 @@ def _credentials(data: bytes) -> bool:
 
 def _document(data: bytes) -> bool:
     try:
-        name = parse_document(data)
+        name = parse_imds_document(data)
     except Denied as denied:
         return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED, Reason.PROVIDER_ID_INVALID)
     require(parse_provider_id(str(name)) == name, "a provider ID that the controller reads")
@@ -58,7 +58,7 @@ def _document(data: bytes) -> bool:
 
 def _signature(data: bytes) -> bool:
     try:
-        der = parse_signature(data)
+        der = parse_imds_signature(data)
     except Denied as denied:
         return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
     require(definite_length.to_definite_length(der) == der, "definite lengths")
@@ -68,14 +68,14 @@ def _signature(data: bytes) -> bool:
 def _words(data: bytes) -> bool:
     """Read a token, which becomes a header, and a role's name, which becomes a path."""
     read = 0
-    for parse in (parse_token, parse_role):
+    for parse in (parse_imds_token, parse_role):
         try:
             word = parse(data)
         except Denied as denied:
             refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
             continue
         require(word.isascii() and word.isprintable() and " " not in word, "one word")
-        require(parse is parse_token or not set("/?#%\\") & set(word), "no other path")
+        require(parse is parse_imds_token or not set("/?#%\\") & set(word), "no other path")
         read += 1
     return read > 0
 

@@ -12,7 +12,7 @@ from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
 from nodeattest_providers import canonical_json
-from nodeattest_providers.azure.attested_document import parse_document
+from nodeattest_providers.azure.attested_document import parse_attested_document
 from nodeattest_providers.azure.config import parse_platform, parse_policy
 from nodeattest_providers.azure.protocol import parse_evidence
 from nodeattest_providers.azure.provider_id import PREFIX, parse_provider_id, provider_id_of
@@ -33,7 +33,7 @@ def _evidence(data: bytes) -> bool:
 
 def _document(data: bytes) -> bool:
     try:
-        read = parse_document(data)
+        read = parse_attested_document(data)
     except Denied as denied:
         return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
     require(read.vm_id == read.vm_id.lower() and read.created.tzinfo is not None, "a machine and a time")

@@ -150,7 +150,7 @@ def _kubeadm_config(data: bytes) -> bool:
     found = _object(data)
     if found is None:
         return False
-    decide.owner_of(found, "Machine")
+    decide.token_owner(found, "Machine")
     try:
         named = token_binding.named_tokens(found)
     except Unavailable:

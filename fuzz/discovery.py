@@ -174,7 +174,7 @@ def _cluster_info(data: bytes) -> bool:
     require(clusterinfo.check_server(info.server).startswith("https://"), "HTTPS only")
     require(bool(info.ca_certificates), "a CA at least")
     blocks = decode(info.ca_pem, [_CERTIFICATE] * len(info.ca_certificates))
-    require(clusterinfo.parse_bundle(info.ca_pem) == info.ca_certificates, "a bundle of CAs is one")
+    require(clusterinfo.parse_ca_bundle(info.ca_pem) == info.ca_certificates, "a bundle of CAs is one")
     again = clusterinfo.parse(clusterinfo.build(info.server, info.ca_pem))
     require((again.server, again.ca_pem) == (info.server, info.ca_pem), "what was read can be written and read again")
     first = pins.pin_of(info.ca_certificates[0])

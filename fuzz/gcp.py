@@ -11,7 +11,7 @@ from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
 from nodeattest_providers import canonical_json
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.gcp.api.instance import parse_identity, parse_instance, parse_page
+from nodeattest_providers.gcp.api.instance import parse_instance, parse_instance_identity, parse_page
 from nodeattest_providers.gcp.config import credentials_kind, parse_platform, parse_policy
 from nodeattest_providers.gcp.provider_id import parse_provider_id
 from nodeattest_providers.tpm.protocol import FirstEvidence, parse_evidence
@@ -62,7 +62,7 @@ def _instances(data: bytes) -> bool:
 
 def _identity(data: bytes) -> bool:
     try:
-        keys = parse_identity(data)
+        keys = parse_instance_identity(data)
     except Denied as denied:
         return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
     require(all(key.startswith("sha256:") for key in keys) and len(keys) <= 2, "a fingerprint a key")

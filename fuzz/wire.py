@@ -170,7 +170,7 @@ def _versions(data: bytes) -> bool:
         read = evidence_versions.parse(text, provider)
     except Denied as denied:
         return _refused(denied)
-    require(evidence_versions.to_text(provider, read) == text, "one spelling of a list of versions")
+    require(evidence_versions.versions_to_text(provider, read) == text, "one spelling of a list of versions")
     return True
 
 

@@ -3,8 +3,7 @@
 
 A homonym is a class or function in ``__all__`` of two modules. No homonyms are: names in modules of the same file name,
 which do the same job (every provider's ``verifier``); functions of one word, which are called through their module
-(``jwt.parse``); names of the sandbox, which imitates other programs and is imported by none of ours. With --check,
-findings beyond ``KNOWN_HOMONYMS`` and ``KNOWN_WORDS`` fail; those lists only shrink.
+(``jwt.parse``); names of the sandbox, which imitates other programs and is imported by none of ours. Any finding fails.
 """
 
 from __future__ import annotations
@@ -47,85 +46,8 @@ BANNED: Final = frozenset(
     ]
 )
 """Words that stood for something else: docs/glossary.md has the terms."""
-KNOWN_HOMONYMS: Final[frozenset[str]] = frozenset(
-    {
-        "Address",
-        "Answer",
-        "ApiClient",
-        "BackoffPolicy",
-        "ChallengeSigner",
-        "Condition",
-        "Credential",
-        "Decision",
-        "Denied",
-        "Endpoint",
-        "Facts",
-        "Fields",
-        "Instance",
-        "Limits",
-        "Metrics",
-        "Outcome",
-        "Published",
-        "Review",
-        "Serving",
-        "ServingCertificate",
-        "State",
-        "Step",
-        "attestor_settings",
-        "check_clock",
-        "check_instance",
-        "check_keys",
-        "check_signature",
-        "check_time",
-        "cluster_info",
-        "cluster_of",
-        "collection_path",
-        "from_attestation",
-        "join_command",
-        "kubeconfig_of",
-        "name_of",
-        "owner_of",
-        "parse_bundle",
-        "parse_document",
-        "parse_identity",
-        "parse_object",
-        "parse_signature",
-        "parse_token",
-        "read_text",
-        "to_json",
-        "to_text",
-        "view_of",
-        "write_private",
-    }
-)
-"""Names that mean two things today."""
-KNOWN_WORDS: Final[frozenset[str]] = frozenset(
-    {
-        "authenticator/nodeattest_authenticator/cluster/discover.py",
-        "authenticator/nodeattest_authenticator/commands/cluster_source.py",
-        "authenticator/nodeattest_authenticator/commands/join_flags.py",
-        "cli/nodeattest_cli/machines/open.py",
-        "cli/nodeattest_cli/machines/rejoin.py",
-        "cli/nodeattest_cli/machines/reset.py",
-        "controller/nodeattest_controller/app.py",
-        "controller/nodeattest_controller/controllers/auto_approval/certificate_log.py",
-        "controller/nodeattest_controller/controllers/auto_approval/decide.py",
-        "controller/nodeattest_controller/controllers/auto_approval/reconciler.py",
-        "controller/nodeattest_controller/controllers/bootstrap_config/handler.py",
-        "controller/nodeattest_controller/controllers/node_attested/pending.py",
-        "controller/nodeattest_controller/controllers/policy_status/decide.py",
-        "controller/nodeattest_controller/controllers/signer_names/reconciler.py",
-        "controller/nodeattest_controller/metrics.py",
-        "controller/nodeattest_controller/runtime/conditions.py",
-        "controller/nodeattest_controller/verification/runner.py",
-        "discovery/nodeattest_discovery/node/by_file.py",
-        "discovery/nodeattest_discovery/node/refresh.py",
-        "identity/nodeattest_identity/proxy/server.py",
-        "identity/nodeattest_identity/publish/stores/azure_blob.py",
-        "identity/nodeattest_identity/publish/stores/s3.py",
-    }
-)
-"""Modules (``room/path.py``) in which a banned word stands today."""
+SAME_MEANING: Final = {"parse_object": "strict_json's and strict_yaml's, called through their modules"}
+"""Names that several modules may have, each with its reason."""
 
 
 def sources() -> list[Path]:
@@ -164,29 +86,28 @@ def words_of(identifier: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier)}
 
 
-def main(arguments: list[str]) -> int:
-    """Print what was found; with --check return 1 where it is more than is known."""
+def main() -> int:
+    """Print what was found; return 1 where there is anything."""
     modules: defaultdict[str, list[Path]] = defaultdict(list)
-    words: list[tuple[Path, str]] = []
+    words: list[str] = []
     for path in sources():
         tree = ast.parse((TREE / path).read_text(encoding="utf-8"))
         for name in exported(tree) if path.parts[0] != "sandbox" else ():
             modules[name].append(path)
-        words += [(path, f"{path}:1 {path.stem}")] if words_of(path.stem) & BANNED else []
-        words += [(path, f"{path}:{line} {name}") for line, name in identifiers(tree) if words_of(name) & BANNED]
+        words += [f"{path}:1 {path.stem}"] if words_of(path.stem) & BANNED else []
+        words += [f"{path}:{line} {name}" for line, name in identifiers(tree) if words_of(name) & BANNED]
     homonyms = {
         name: found
         for name, found in modules.items()
-        if len({path.name for path in found}) > 1 and ("_" in name or name[0].isupper())
+        if len({path.name for path in found}) > 1 and ("_" in name or name[0].isupper()) and name not in SAME_MEANING
     }
-    new_homonyms = sorted(homonyms.keys() - KNOWN_HOMONYMS)
-    new_words = sorted(where for path, where in words if str(path) not in KNOWN_WORDS)
-    for name in new_homonyms if "--check" in arguments else sorted(homonyms):
-        print(f"{name}: {', '.join(map(str, homonyms[name]))}")
-    print(*(new_words if "--check" in arguments else sorted(where for _path, where in words)), sep="\n")
+    for name, found in sorted(homonyms.items()):
+        print(f"{name}: {', '.join(map(str, found))}")
+    for where in sorted(words):
+        print(where)
     print(f"{len(homonyms)} public names with several meanings, {len(words)} banned words in identifiers")
-    return int("--check" in arguments and bool(new_homonyms or new_words))
+    return int(bool(homonyms or words))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

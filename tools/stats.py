@@ -24,9 +24,7 @@ NOT_SOURCE: Final = ("tests", "fuzz", "bench", "tools", "examples")
 SHORT: Final = 60
 """Lines; a file below it is counted as short."""
 LIMITS: Final = {"longest function": 60, "import circles": 0, "noqa and per-file ignores": 100}
-"""What the figures should come to."""
-TODAY: Final = {"longest function": 60, "import circles": 1, "noqa and per-file ignores": 110}
-"""What --check allows: lower it when a figure falls, never raise it."""
+"""What --check allows."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +158,7 @@ def main(arguments: list[str]) -> int:
     print(f"broad excepts               {sum(map(broad_excepts, source))}")
     for name, value in figures.items():
         print(f"{name:<27} {value} (goal {LIMITS[name]}) {notes.get(name, '')}".rstrip())
-    over = [f"{name} is {value}, more than {TODAY[name]}" for name, value in figures.items() if value > TODAY[name]]
+    over = [f"{name} is {value}, more than {LIMITS[name]}" for name, value in figures.items() if value > LIMITS[name]]
     if "--check" in arguments:
         for line in over:
             print(line, file=sys.stderr)

@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from nodeattest_authenticator.config.settings import invalid
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats import pem
-from nodeattest_authenticator.state.credential_cache import Credential
+from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.credential_format import MAX_CLOCK_SKEW, is_time_valid
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, ClusterPin, NodeName
@@ -37,7 +37,7 @@ __all__ = [
     "ExpectedCertificate",
     "ca_pins",
     "check_credential",
-    "check_time",
+    "check_validity",
     "has_several",
     "is_issued_by",
     "names_of",
@@ -90,7 +90,7 @@ def validate(certificate_pem: bytes, key_pem: bytes, wanted: ExpectedCertificate
     return canonical, int(chain[0].not_valid_before_utc.timestamp()), int(chain[0].not_valid_after_utc.timestamp())
 
 
-def check_time(not_before: int, not_after: int, *, now: float, clock_skew: float | None) -> None:
+def check_validity(not_before: int, not_after: int, *, now: float, clock_skew: float | None) -> None:
     """Check the times; ``clock_skew``: seconds by which this machine's clock is ahead of the API server's, if known.
 
     Raises ``AgentError``: that the clock is off where this explains it, else that the certificate is of no use.
@@ -106,12 +106,12 @@ def check_time(not_before: int, not_after: int, *, now: float, clock_skew: float
     raise _refused("it has expired")
 
 
-def check_credential(credential: Credential, wanted: ExpectedCertificate, *, now: float) -> None:
+def check_credential(credential: CachedCredential, wanted: ExpectedCertificate, *, now: float) -> None:
     """Check a stored credential before it is used; raises ``AgentError``."""
     _, not_before, not_after = validate(credential.certificate_pem, credential.key_pem, wanted)
     if (not_before, not_after) != (credential.not_before, credential.not_after):
         raise _refused("its times are not those that the cache file states")
-    check_time(not_before, not_after, now=now, clock_skew=None)
+    check_validity(not_before, not_after, now=now, clock_skew=None)
 
 
 def ca_pins(ca_pem: bytes) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Self
 from nodeattest_authenticator.config.settings import Settings, load
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.state import credential_cache, failure_backoff
-from nodeattest_authenticator.state.credential_cache import CacheEntry, Credential
+from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
 from nodeattest_authenticator.state.credential_format import FAILURE_FILE, fingerprint_of_config
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
@@ -118,14 +118,16 @@ class AgentContext:
             said = last.text.removeprefix(f"{last.reason}: ")
             raise AgentError(last.reason, f"still refused: {said}", remedy=f"the next attempt is in {left:.0f} s")
 
-    def remember_failure(self, error: AgentError, current: Credential | None, *, name: str = FAILURE_FILE) -> None:
+    def remember_failure(
+        self, error: AgentError, current: CachedCredential | None, *, name: str = FAILURE_FILE
+    ) -> None:
         """Write a failure down with its pause; ``current`` is what is still valid. Hold the lock."""
         now, policy = self.clock.now(), failure_backoff.WITHOUT_CREDENTIAL
         if current is not None:
             # Several attempts must fit into what is left of the certificate's life.
             usual = failure_backoff.WITH_CREDENTIAL.denied
             bounded = Backoff(usual.first, min(usual.longest, (current.not_after - now) / 8))
-            policy = failure_backoff.BackoffPolicy(temporary=bounded, denied=bounded)
+            policy = failure_backoff.FailureBackoffPolicy(temporary=bounded, denied=bounded)
         with contextlib.suppress(OSError):
             failure_backoff.remember(
                 self.storage, self.config_fingerprint, error, pause=policy, now=now, random=self.random, name=name

@@ -22,7 +22,7 @@ from bench.soak.supervisor import Life, Supervisor
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_cli.demo.children import Children
-from nodeattest_cli.demo.fleet import join, kubeconfig_of, provision
+from nodeattest_cli.demo.fleet import join, node_kubeconfig, provision
 from nodeattest_cli.demo.machine_spec import MachineSpec
 from nodeattest_cli.demo.platforms.tpm import TpmDemoPlatform
 from nodeattest_cli.demo.tools import Tools
@@ -114,7 +114,7 @@ class Fleet:
         env.world.workload.await_token(machine.token)
         join(env.world, self._children, env.tools.agent, root, machine)
         cache = root / "var/lib/kubelet-authenticator"
-        return Kubelet(machine.identity.node, kubeconfig_of(root), cache, self._children, beat=self._plan.beat)
+        return Kubelet(machine.identity.node, node_kubeconfig(root), cache, self._children, beat=self._plan.beat)
 
     def end(self) -> None:
         """Let every kubelet end, and every renewal that was begun."""

@@ -15,7 +15,7 @@ import click
 
 from nodeattest_cli.errors import UserError
 from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
-from nodeattest_kube.kubeconfig import Endpoint, read_kubeconfig
+from nodeattest_kube.kubeconfig import ApiEndpoint, read_kubeconfig
 
 __all__ = ["Connection", "cluster_options", "kubeconfig_option", "run"]
 
@@ -31,7 +31,7 @@ class Connection:
         paths = [Path(path).expanduser() for path in (kubeconfig or _DEFAULT).split(os.pathsep) if path]
         self._path = next((path for path in paths if _is_readable(path)), paths[0] if paths else Path(_DEFAULT))
         self._context = context
-        self._endpoint: Endpoint | None = None
+        self._endpoint: ApiEndpoint | None = None
 
     @property
     def path(self) -> Path:
@@ -43,7 +43,7 @@ class Connection:
         endpoint = self.endpoint()
         return self._user_errors(lambda: ApiClient.from_endpoint(endpoint, trust_env=True))
 
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> ApiEndpoint:
         """Read where the cluster is and whom the kubeconfig trusts, without asking; raises ``UserError``."""
         if self._endpoint is None:  # read once: the file may be a pipe
             if not _is_readable(self._path):

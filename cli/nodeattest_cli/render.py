@@ -25,7 +25,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options im
     Rendered,
     RenderingRefused,
     RenderOptions,
-    Serving,
+    ServingOptions,
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered_kind
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render as rendered
@@ -65,7 +65,7 @@ class _Part:
 @click.option("--provider-id-command", metavar="COMMAND", help="A command on the node that prints it.")
 @click.option(
     "--serving",
-    type=click.Choice([str(choice) for choice in Serving]),
+    type=click.Choice([str(choice) for choice in ServingOptions]),
     help="Who gets kubelet's serving certificate: kubelet from the cluster, or none of ours  [by policy; kubelet]",
 )
 @click.option("--exec-api-version", type=click.Choice(["v1", "v1beta1"]), help="v1beta1 for Kubernetes before 1.22.")
@@ -192,7 +192,7 @@ def _plan(flags: dict[str, object], policy: Policy | None) -> RenderOptions:
     return RenderOptions(
         provider=ProviderName(provider),
         settings=_settings(cast("tuple[str, ...]", flags["words"])),
-        serving=Serving(serving),
+        serving=ServingOptions(serving),
         exec_api_version=cast("str | None", flags["exec_api_version"]) or "v1",
         provider_id=given["provider_id"],
         provider_id_file=given["provider_id_file"],

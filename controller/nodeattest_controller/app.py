@@ -102,13 +102,13 @@ def _client(settings: Settings, environment: Mapping[str, str]) -> ApiClient:
 
 async def _tell_of_trouble(elector: LeaseElector, server: str) -> None:
     """Log what keeps this replica from the election: at once, and then once a minute while it lasts."""
-    told, last = 0.0, ""
+    reported, last = 0.0, ""
     while True:
         trouble = str(elector.last_error) if elector.last_error is not None else ""
-        if trouble and (trouble != last or time.monotonic() - told > TROUBLE_PERIOD):
+        if trouble and (trouble != last or time.monotonic() - reported > TROUBLE_PERIOD):
             remedy = "check --kubeconfig, the network, and the rights on leases"
             _LOG.warning("cannot take part in the election", extra=fields(server=server, error=trouble, remedy=remedy))
-            told = time.monotonic()
+            reported = time.monotonic()
         last = trouble
         await asyncio.sleep(1.0)
 

@@ -120,19 +120,19 @@ def _describe(value: object) -> str:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError("a string")  # noqa: TRY004 - one exception for "not what was expected"
+        raise ValueError("a string")
     return value
 
 
 def _boolean(value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError("true or false")  # noqa: TRY004 - the same
+        raise ValueError("true or false")
     return value
 
 
 def _integer(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError("a whole number")  # noqa: TRY004 - the same
+        raise ValueError("a whole number")
     return value
 
 
@@ -171,7 +171,7 @@ def _plain(value: object) -> JsonValue:
         entries = cast("dict[object, object]", value)
         for name in entries:
             if not isinstance(name, str):
-                raise ValueError(f"keys that are strings: {str(name)[:80]} in quotes")  # noqa: TRY004 - the same
+                raise ValueError(f"keys that are strings: {str(name)[:80]} in quotes")
         return {str(name): _plain(entry) for name, entry in entries.items()}
     if isinstance(value, list):
         return [_plain(entry) for entry in cast("list[object]", value)]

@@ -34,11 +34,11 @@ async def serve_health(
 ) -> AsyncGenerator[HealthPorts]:
     """Serve for the length of the block; raises ``SettingsError`` when an address cannot be had."""
     async with AsyncExitStack() as stack:
-        health = HealthServer(serving.Address(*settings.health_address), checks)
+        health = HealthServer(serving.BindAddress(*settings.health_address), checks)
         await _start(health, "healthBindAddress", stack)
         scraped = None
         if settings.metrics_address is not None:
-            scraped = MetricsServer(serving.Address(*settings.metrics_address), metrics)
+            scraped = MetricsServer(serving.BindAddress(*settings.metrics_address), metrics)
             await _start(scraped, "metricsBindAddress", stack)
         ports = HealthPorts(health.port, None if scraped is None else scraped.port)
         log_fields = fields(health_port=ports.health, metrics_port=ports.metrics)

@@ -69,12 +69,12 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._providers: Final = frozenset(providers)
         self._clusters: Final[dict[str, bool]] = {}
-        self._door_clusters: Final[set[str]] = set()
+        self._approval_clusters: Final[set[str]] = set()
         self._passed_over_of: Final[set[str]] = set()
         self._requests(self.registry)
         self._state(self.registry)
         self._tokens(self.registry)
-        self._doors(self.registry)
+        self._auto_approval(self.registry)
         self._standings(self.registry)
         self._admissions(self.registry)
 
@@ -167,14 +167,14 @@ class Metrics:
             buckets=_AGE_BUCKETS,
         )
 
-    def _doors(self, registry: CollectorRegistry) -> None:
-        self._side_doors = Gauge(
+    def _auto_approval(self, registry: CollectorRegistry) -> None:
+        self._approval_closed = Gauge(
             "nodeattest_side_doors_closed",
             "Whether the in-tree signer approves nothing by itself in the workload cluster (1), or does or may (0).",
             ("cluster",),
             registry=registry,
         )
-        self._doors_removed = Counter(
+        self._bindings_removed = Counter(
             "nodeattest_side_doors_removed",
             "ClusterRoleBindings of kubeadm that were deleted, again where kubeadm made them again.",
             ("binding",),
@@ -248,19 +248,19 @@ class Metrics:
 
     def auto_approval_closed(self, key: str, *, closed: bool) -> None:
         """Show whether automatic approval is closed in a cluster; forgotten with the cluster."""
-        self._door_clusters.add(key)
+        self._approval_clusters.add(key)
         self._in_tree_certificates.labels(key)
-        self._side_doors.labels(key).set(closed)
+        self._approval_closed.labels(key).set(closed)
 
     def in_tree_certificate(self, key: str) -> None:
         """Count a certificate that was issued past attestation; forgotten with the cluster."""
-        self._side_doors.labels(key)
-        self._door_clusters.add(key)
+        self._approval_closed.labels(key)
+        self._approval_clusters.add(key)
         self._in_tree_certificates.labels(key).inc()
 
     def auto_approval_binding_removed(self, binding: str) -> None:
         """Count a deleted binding; there are two names."""
-        self._doors_removed.labels(binding if binding.startswith("kubeadm:") else _OTHER).inc()
+        self._bindings_removed.labels(binding if binding.startswith("kubeadm:") else _OTHER).inc()
 
     def admission(self, kind: str, outcome: str, seconds: float) -> None:
         """Count an object that the webhook was asked about."""
@@ -300,9 +300,9 @@ class Metrics:
 
     def forget_cluster(self, key: str) -> None:
         """Drop the series of a cluster that is gone."""
-        if key in self._door_clusters:
-            self._door_clusters.discard(key)
-            self._side_doors.remove(key)
+        if key in self._approval_clusters:
+            self._approval_clusters.discard(key)
+            self._approval_closed.remove(key)
             self._in_tree_certificates.remove(key)
         if self._clusters.pop(key, None) is not None:
             self._connected.remove(key)

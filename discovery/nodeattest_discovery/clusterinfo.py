@@ -33,7 +33,7 @@ __all__ = [
     "build",
     "check_server",
     "parse",
-    "parse_bundle",
+    "parse_ca_bundle",
 ]
 
 NAMESPACE: Final = "kube-public"
@@ -129,7 +129,7 @@ def check_server(server: str) -> str:
     return server
 
 
-def parse_bundle(pem: bytes) -> tuple[x509.Certificate, ...]:
+def parse_ca_bundle(pem: bytes) -> tuple[x509.Certificate, ...]:
     """Read a CA bundle: between 1 and 64 certificates that are CAs, and no other block; raises ``Denied``."""
     try:
         found = tuple(x509.load_pem_x509_certificates(pem))
@@ -147,7 +147,7 @@ def parse_bundle(pem: bytes) -> tuple[x509.Certificate, ...]:
 def _document(text: str) -> JsonObject:
     if len(text) > MAX_KUBECONFIG:
         raise _malformed(f"a kubeconfig of at most {MAX_KUBECONFIG} characters", str(len(text)))
-    document = kubeconfigs.parse_document(text, _malformed)
+    document = kubeconfigs.parse_kubeconfig_document(text, _malformed)
     if not isinstance(document.get("contexts"), list | None) or not isinstance(
         document.get("current-context"), str | None
     ):
@@ -181,7 +181,7 @@ def _cluster(cluster: JsonObject) -> ClusterInfo:
         pem = decode_base64(data)
     except ValueError:
         raise _malformed("certificate-authority-data in base64", "something else") from None
-    return ClusterInfo(server=check_server(server), ca_certificates=parse_bundle(pem), tls_server_name=name)
+    return ClusterInfo(server=check_server(server), ca_certificates=parse_ca_bundle(pem), tls_server_name=name)
 
 
 def _is_host(text: str) -> bool:

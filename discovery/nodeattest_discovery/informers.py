@@ -18,7 +18,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
 from nodeattest_kube.reflector import Reflector
 
-__all__ = ["ChangeFunction", "cluster_info", "slim", "tokens"]
+__all__ = ["ChangeFunction", "cluster_info_informer", "slim", "tokens"]
 
 ChangeFunction = Callable[[str, JsonObject | None], None]
 
@@ -48,7 +48,7 @@ def tokens(
     )
 
 
-def cluster_info(
+def cluster_info_informer(
     client: ApiClient,
     on_change: ChangeFunction,
     *,

@@ -23,8 +23,8 @@ from nodeattest_parsing import compact_jws
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.checks import Check, Checks
-from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Check, Denied, Reason
 
 __all__ = ["LONGEST", "MAX_SIZE", "UnverifiedJWT", "VerifiedJWT", "hs256", "mint", "parse", "verify"]
 

@@ -15,7 +15,7 @@ from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["ErrorFactory", "check_fields", "parse_document"]
+__all__ = ["ErrorFactory", "check_fields", "parse_kubeconfig_document"]
 
 ErrorFactory = Callable[[str, str], Denied]
 """Expected and got to the refusal."""
@@ -29,7 +29,7 @@ _FIELDS: Final = frozenset(
 )
 
 
-def parse_document(text: str, malformed: ErrorFactory) -> JsonObject:
+def parse_kubeconfig_document(text: str, malformed: ErrorFactory) -> JsonObject:
     """Read a kubeconfig; raises what ``malformed`` makes."""
     try:
         found = strict_yaml.parse_object(text, scalars=Scalars.TEXT, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)

@@ -27,7 +27,7 @@ def seeds() -> dict[str, list[bytes]]:
     refusal = {"type": "Denied", "reason": "ProofInvalid", "message": "a remedy"}
     refused = {**request_object(), "status": {"conditions": [refusal]}}
     return {
-        "agent-settings": [settings.to_json(configuration()), *map(_text, _settings())],
+        "agent-settings": [settings.settings_to_json(configuration()), *map(_text, _settings())],
         "agent-exec-info": [*map(_text, _exec_infos())],
         "agent-credential": _credentials(kubelets[0]),
         "agent-draft": [*map(_text, _drafts())],
@@ -71,7 +71,7 @@ def _of_version(number: int) -> bytes:
 
 
 def _settings() -> list[dict[str, object]]:
-    document = json.loads(settings.to_json(configuration()))
+    document = json.loads(settings.settings_to_json(configuration()))
     source = {"providerID": {"command": ["/bin/id", "-u"]}, "bootstrapTokenFile": "/t", "expirationSeconds": 3600}
     named = {
         "tlsServerName": "kubernetes",

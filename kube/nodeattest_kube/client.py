@@ -41,12 +41,18 @@ from nodeattest_kube.errors import (
     error_from_status,
 )
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, dig_text, parse_json
-from nodeattest_kube.kubeconfig import Endpoint, check_proxy_url, in_cluster_endpoint, parse_kubeconfig, read_kubeconfig
+from nodeattest_kube.kubeconfig import (
+    ApiEndpoint,
+    check_proxy_url,
+    in_cluster_endpoint,
+    parse_kubeconfig,
+    read_kubeconfig,
+)
 from nodeattest_kube.line_buffer import LineBuffer
-from nodeattest_kube.paging import OBJECT, REFUSAL, ROW_HEADERS, ROW_QUERY, Limits, PageSize, drop_oversized
+from nodeattest_kube.paging import OBJECT, REFUSAL, ROW_HEADERS, ROW_QUERY, PageLimits, PageSize, drop_oversized
 from nodeattest_kube.proxies import environment_proxy
 from nodeattest_kube.tokens import TokenSource
-from nodeattest_kube.transport import Answer, Transport
+from nodeattest_kube.transport import ApiResponse, Transport
 from nodeattest_kube.watch_events import WatchEvent, WatchType, parse_event, split_events
 
 __all__ = [
@@ -83,7 +89,7 @@ class ApiClient:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: ApiEndpoint,
         *,
         request_timeout: float = 10.0,
         watch_silence: float = 100.0,
@@ -133,7 +139,7 @@ class ApiClient:
         return cls.from_endpoint(endpoint, request_timeout=request_timeout, trust_env=trust_env)
 
     @classmethod
-    def from_endpoint(cls, endpoint: Endpoint, *, request_timeout: float = 10.0, trust_env: bool = False) -> Self:
+    def from_endpoint(cls, endpoint: ApiEndpoint, *, request_timeout: float = 10.0, trust_env: bool = False) -> Self:
         """Make a client out of a kubeconfig that has been read."""
         return cls(_with_proxy(endpoint, trust_env), request_timeout=request_timeout)
 
@@ -305,7 +311,7 @@ class ApiClient:
         data: bytes | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
         timeouts: ClientTimeout | None = None,
-        limits: Limits = OBJECT,
+        limits: PageLimits = OBJECT,
     ) -> tuple[JsonObject, int]:
         """Send one request; return its answer, parsed, and how many bytes it was."""
         async with self._answer(method, target, data=data, headers=headers, timeouts=timeouts) as answer:
@@ -321,7 +327,7 @@ class ApiClient:
         data: bytes | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
         timeouts: ClientTimeout | None = None,
-    ) -> AsyncGenerator[Answer]:
+    ) -> AsyncGenerator[ApiResponse]:
         """Send a request and hand out its answer if the server granted it; raise its refusal otherwise."""
         if not self.may_send():
             raise Unreachable(f"{method} {target.partition('?')[0]}: not sent; this process may not act any more")
@@ -348,7 +354,7 @@ class ApiClient:
             moment = parsedate_to_datetime(date)
             self._server_time = moment.replace(tzinfo=moment.tzinfo or UTC), self._clock()
 
-    async def _check(self, answer: Answer, where: str) -> None:
+    async def _check(self, answer: ApiResponse, where: str) -> None:
         """Raise the refusal where the server did not grant the request."""
         if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
             if answer.status == HTTPStatus.UNAUTHORIZED:
@@ -370,7 +376,7 @@ def _refuse_large(path: str) -> None:
     raise TooLarge(200, f"GET {path}: an object in the list is too large")
 
 
-def _with_proxy(endpoint: Endpoint, trust_env: bool) -> Endpoint:
+def _with_proxy(endpoint: ApiEndpoint, trust_env: bool) -> ApiEndpoint:
     """Add the environment's proxy if the caller allows it; the kubeconfig's own wins (client-go)."""
     if endpoint.proxy_url is not None or not trust_env:
         return endpoint
@@ -391,7 +397,7 @@ def _encoded(body: JsonObject | list[JsonObject], where: str) -> bytes:
         raise Malformed(0, "MalformedObject", f"{where}: cannot be written ({type(error).__name__})") from None
 
 
-def _parsed(body: bytes, where: str, answer: Answer, limits: Limits) -> JsonObject:
+def _parsed(body: bytes, where: str, answer: ApiResponse, limits: PageLimits) -> JsonObject:
     """Parse a granted request's answer."""
     try:
         return parse_json(body, limits.values)
@@ -402,7 +408,7 @@ def _parsed(body: bytes, where: str, answer: Answer, limits: Limits) -> JsonObje
         raise Malformed(answer.status, "MalformedAnswer", detail) from None
 
 
-async def _refusal(answer: Answer, where: str) -> ApiError:
+async def _refusal(answer: ApiResponse, where: str) -> ApiError:
     """Read a refusal: a ``Status`` object, or whatever a proxy on the way wrote, of which only the type is kept."""
     try:
         status = parse_json(await answer.body(REFUSAL.bytes), REFUSAL.values)

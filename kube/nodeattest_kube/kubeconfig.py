@@ -1,6 +1,6 @@
-"""A kubeconfig becomes one frozen ``Endpoint``: where the API server is and who we are, or ``KubeconfigError``.
+"""A kubeconfig becomes one frozen ``ApiEndpoint``: where the API server is and who we are, or ``KubeconfigError``.
 
-Promises: any bytes give an ``Endpoint`` or ``KubeconfigError``; HTTPS only, always verified; nothing in a document
+Promises: any bytes give an ``ApiEndpoint`` or ``KubeconfigError``; HTTPS only, always verified; nothing in a document
 makes us run a command; what would change who we are (impersonation, basic auth) is refused rather than ignored.
 Leaves to others: TLS contexts and connections (``transport``).
 Source: client-go tools/clientcmd/api/v1/types.go and conversion.go (duplicate names are errors).
@@ -22,7 +22,7 @@ from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_parsing.values import JsonObject
 
-__all__ = ["Endpoint", "check_proxy_url", "in_cluster_endpoint", "parse_kubeconfig", "read_kubeconfig"]
+__all__ = ["ApiEndpoint", "check_proxy_url", "in_cluster_endpoint", "parse_kubeconfig", "read_kubeconfig"]
 
 _MAX_DEPTH: Final = 64
 """Levels of YAML; extensions may hold anything."""
@@ -39,7 +39,7 @@ _UNSUPPORTED_USER: Final = ("username", "password", "as", "as-uid", "as-groups",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class ApiEndpoint:
     """One API server and one identity towards it."""
 
     server: str
@@ -58,17 +58,17 @@ class Endpoint:
     """What the kubeconfig calls its user: its writer's choice, known to no server."""
 
 
-def parse_kubeconfig(document: bytes, *, context: str | None = None) -> Endpoint:
+def parse_kubeconfig(document: bytes, *, context: str | None = None) -> ApiEndpoint:
     """Parse a self-contained kubeconfig, such as a ``<cluster>-kubeconfig`` Secret's; file references are refused."""
     return _parse(document, context, base=None)
 
 
-def read_kubeconfig(path: Path, *, context: str | None = None) -> Endpoint:
+def read_kubeconfig(path: Path, *, context: str | None = None) -> ApiEndpoint:
     """Read a kubeconfig file; its file references are relative to its own folder."""
     return _parse(_read(path, "a kubeconfig file"), context, base=path.parent)
 
 
-def in_cluster_endpoint(environment: Mapping[str, str], *, account: Path = _SERVICE_ACCOUNT) -> Endpoint:
+def in_cluster_endpoint(environment: Mapping[str, str], *, account: Path = _SERVICE_ACCOUNT) -> ApiEndpoint:
     """Endpoint of the pod we run in (client-go rest.InClusterConfig); the token file is re-read as it rotates."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
@@ -76,10 +76,10 @@ def in_cluster_endpoint(environment: Mapping[str, str], *, account: Path = _SERV
         _refuse(wanted, "neither or one", "run in a pod, or give --kubeconfig")
     ca_pem = _ca(_read(account / "ca.crt", "the service account's CA"), "ca.crt")
     server = _server({"server": f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"})
-    return Endpoint(server=server, ca_pem=ca_pem, token_file=account / "token")
+    return ApiEndpoint(server=server, ca_pem=ca_pem, token_file=account / "token")
 
 
-def _parse(document: bytes, context: str | None, *, base: Path | None) -> Endpoint:
+def _parse(document: bytes, context: str | None, *, base: Path | None) -> ApiEndpoint:
     """Load the YAML, pick the context, and read its cluster and user."""
     if len(document) > _DOCUMENT_LIMIT:
         _refuse(f"at most {_DOCUMENT_LIMIT} bytes", f"{len(document)} bytes", "give one cluster's kubeconfig")
@@ -102,7 +102,7 @@ def _parse(document: bytes, context: str | None, *, base: Path | None) -> Endpoi
     return replace(_endpoint(cluster, user, base), user_name=user_name or "")
 
 
-def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> Endpoint:
+def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> ApiEndpoint:
     """Build the value from one cluster and one user."""
     ca_pem = _material(cluster, "certificate-authority", base)
     certificate, key = _material(user, "client-certificate", base), _material(user, "client-key", base)
@@ -111,7 +111,7 @@ def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> Endpo
     token_file = _text(user, "tokenFile")
     if token_file is not None and base is None:
         _refuse("an inline token", "tokenFile", "put the token itself into the Secret")
-    return Endpoint(
+    return ApiEndpoint(
         server=_server(cluster),
         ca_pem=None if ca_pem is None else _ca(ca_pem, "certificate-authority"),
         tls_server_name=_host_name(_text(cluster, "tls-server-name")),

@@ -15,11 +15,11 @@ from typing import Final
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, has_more_values
 
-__all__ = ["OBJECT", "PAGE", "REFUSAL", "ROW_HEADERS", "ROW_QUERY", "Limits", "PageSize", "drop_oversized"]
+__all__ = ["OBJECT", "PAGE", "REFUSAL", "ROW_HEADERS", "ROW_QUERY", "PageLimits", "PageSize", "drop_oversized"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PageLimits:
     """What one JSON document may hold."""
 
     bytes: int
@@ -27,11 +27,11 @@ class Limits:
     """JSON values, counted before they are parsed: ``{}`` takes 3 bytes on the way and 72 in memory."""
 
 
-OBJECT: Final = Limits(bytes=3 << 20, values=250_000)
+OBJECT: Final = PageLimits(bytes=3 << 20, values=250_000)
 """One object: etcd takes 1.5 MiB, which base64 and honest escapes do not double."""
-PAGE: Final = Limits(bytes=16 << 20, values=500_000)
+PAGE: Final = PageLimits(bytes=16 << 20, values=500_000)
 """A page of a list, of however many objects."""
-REFUSAL: Final = Limits(bytes=1 << 18, values=10_000)
+REFUSAL: Final = PageLimits(bytes=1 << 18, values=10_000)
 """A ``Status``: 512 characters of it are kept."""
 ROW_HEADERS: Final[Mapping[str, str]] = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 ROW_QUERY: Final[Mapping[str, str]] = {"limit": "1", "includeObject": "None"}
@@ -71,10 +71,10 @@ class PageSize:
         """How many to ask for; 0 for all."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> PageLimits:
         """What the next page may hold."""
         count = self.now or _MOST
-        return Limits(min(PAGE.bytes, count * OBJECT.bytes), min(PAGE.values, count * OBJECT.values))
+        return PageLimits(min(PAGE.bytes, count * OBJECT.bytes), min(PAGE.values, count * OBJECT.values))
 
     def shrink(self) -> bool:
         """Ask for less, since the page was too large; False when it was of one object."""

@@ -27,7 +27,7 @@ from nodeattest_kube.elector import LeaseClient, LeaseElector, LostLease
 from nodeattest_kube.errors import ApiError, NotFound, Unreachable
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.shard_leases import MemberLease, ResourceVersion, ShardGroup, ShardLease
-from nodeattest_kube.shard_placement import Decision, MemberState, Snapshot, decide, owners
+from nodeattest_kube.shard_placement import MemberState, PlacementDecision, Snapshot, decide, owners
 from nodeattest_kube.shard_view import LeaseView, ObservedLeases, ShardView
 
 __all__ = ["ShardClient", "ShardElector", "ShardHost"]
@@ -212,7 +212,7 @@ class ShardElector:
             self._placed = (snapshot.wanted, live, owners(snapshot.wanted, live))
         return self._placed[2]
 
-    def _tidy(self, decision: Decision, seen: ObservedLeases) -> None:
+    def _tidy(self, decision: PlacementDecision, seen: ObservedLeases) -> None:
         """End those who are silent, and remove what nobody needs any more."""
         for identity in decision.end:
             name = self._group.name_of_member(identity)

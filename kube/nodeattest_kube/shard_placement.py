@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["Decision", "MemberState", "Snapshot", "decide", "most_each", "owners"]
+__all__ = ["MemberState", "PlacementDecision", "Snapshot", "decide", "most_each", "owners"]
 
 _SLACK: Final = 4
 """A member may own 1/4 above its even share: the less slack, the more shards move at a change."""
@@ -49,7 +49,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class PlacementDecision:
     """The next actions, in any order."""
 
     end: frozenset[str] = frozenset()
@@ -65,7 +65,7 @@ class Decision:
     """Ended members that hold no shard: delete their leases."""
 
 
-def decide(snapshot: Snapshot, owner_of: Mapping[str, str]) -> Decision:
+def decide(snapshot: Snapshot, owner_of: Mapping[str, str]) -> PlacementDecision:
     """Decide the next actions of this member; ``owner_of`` is ``owners`` of the wanted shards and the live members.
 
     A shard is claimed if it has no holder, if the holder is this member (a claim whose answer was lost) or an ended
@@ -82,7 +82,7 @@ def decide(snapshot: Snapshot, owner_of: Mapping[str, str]) -> Decision:
         for shard, holder in snapshot.holders.items()
         if holder == snapshot.me and shard not in mine and shard not in snapshot.held
     )
-    return Decision(
+    return PlacementDecision(
         end=expired,
         claim=frozenset(shard for shard in mine - snapshot.held if _is_free(snapshot, shard)),
         release=(snapshot.held - lost - mine) | unconfirmed,

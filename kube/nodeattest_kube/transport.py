@@ -27,9 +27,9 @@ from kubernetes.aio.client.rest import RESTClientObject
 from yarl import URL
 
 from nodeattest_kube.errors import KubeconfigError, TooLarge, Unreachable
-from nodeattest_kube.kubeconfig import Endpoint
+from nodeattest_kube.kubeconfig import ApiEndpoint
 
-__all__ = ["Answer", "Transport"]
+__all__ = ["ApiResponse", "Transport"]
 
 _OTHER_PEERS: Final = (aiohttp.ClientSSLError, aiohttp.ClientProxyConnectionError)
 """Troubles of connecting whose texts say more than the system's error."""
@@ -46,7 +46,7 @@ _DEAD_PEER: Final = 30
 """Seconds without any TCP acknowledgement until a connection counts as dead (client-go: HTTP/2 ping after 30 s)."""
 
 
-class Answer:
+class ApiResponse:
     """One HTTP answer whose body has not been read yet."""
 
     def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
@@ -134,7 +134,7 @@ class _Pool(RESTClientObject):
 class Transport:
     """Requests to one endpoint; no state but the connection pool."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: ApiEndpoint) -> None:
         self._server = endpoint.server
         self._server_name = endpoint.tls_server_name
         self._proxy, self._proxy_headers = _proxy(endpoint.proxy_url)
@@ -144,7 +144,7 @@ class Transport:
     @asynccontextmanager
     async def request(
         self, method: str, target: str, *, headers: Mapping[str, str], data: bytes | None, limits: aiohttp.ClientTimeout
-    ) -> AsyncGenerator[Answer]:
+    ) -> AsyncGenerator[ApiResponse]:
         """Send a request and hand out its answer; the connection goes back to the pool, or is closed, on exit."""
         if self._closed:
             raise Unreachable("the client is closed")
@@ -165,7 +165,7 @@ class Transport:
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             raise Unreachable(f"{where}: {_explain(error)}") from None
         async with response:
-            yield Answer(response, where)
+            yield ApiResponse(response, where)
 
     async def close(self) -> None:
         """Close every connection and let their TLS goodbyes leave."""
@@ -173,7 +173,7 @@ class Transport:
         await self._pool.close()
 
 
-def _pool(endpoint: Endpoint) -> _Pool:
+def _pool(endpoint: ApiEndpoint) -> _Pool:
     """Make the pool with its TLS context; bad certificates and keys are the kubeconfig's fault."""
     settings = Configuration(host=endpoint.server, ca_cert_data=endpoint.ca_pem)
     # VERIFY_X509_STRICT, new in Python 3.13's default context, refuses CAs without a subject key identifier, as made by

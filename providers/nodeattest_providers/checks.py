@@ -8,20 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Check, Denied, Reason, Unavailable
 
-__all__ = ["Check", "Checks"]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check: its name, the section it comes from, and how it went. Never holds secrets or evidence bytes."""
-
-    name: str
-    section: str
-    expected: str
-    got: str
-    passed: bool
+__all__ = ["Checks"]
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from nodeattest_providers.platform import CallOutcome
 if TYPE_CHECKING:
     from aiohttp import ClientSession, StreamReader
 
-__all__ = ["Answer", "CloudHttp", "ExchangeError", "Limits", "retry_after_seconds"]
+__all__ = ["CloudHttp", "CloudResponse", "ExchangeError", "ResponseLimits", "retry_after_seconds"]
 
 _GRACE: Final = 0.25
 """Seconds until connections that were broken off are closed (aiohttp, "Graceful shutdown")."""
@@ -30,7 +30,7 @@ _MAX_DIGITS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ResponseLimits:
     """Bounds of one client."""
 
     seconds: float
@@ -41,7 +41,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CloudResponse:
     """A whole answer, whatever its status."""
 
     status: int
@@ -61,7 +61,7 @@ class ExchangeError(Exception):
 class CloudHttp:
     """One session with one API; it belongs to the event loop that first used it."""
 
-    def __init__(self, *, trust: Callable[[], ssl.SSLContext], proxy: str | None, limits: Limits) -> None:
+    def __init__(self, *, trust: Callable[[], ssl.SSLContext], proxy: str | None, limits: ResponseLimits) -> None:
         """``trust`` loads the CAs with the first request."""
         self._trust = trust
         self._proxy = proxy
@@ -77,7 +77,7 @@ class CloudHttp:
         headers: Mapping[str, str],
         parameters: Mapping[str, str] | None = None,
         body: bytes | None = None,
-    ) -> Answer:
+    ) -> CloudResponse:
         """Send one request and read its answer; raises ExchangeError."""
         from aiohttp import ClientConnectionError, ClientError
 
@@ -92,7 +92,7 @@ class CloudHttp:
                 proxy=self._proxy,
             ) as response:
                 content = await self._bounded(response.content)
-                return Answer(response.status, response.headers.get("Retry-After", ""), content)
+                return CloudResponse(response.status, response.headers.get("Retry-After", ""), content)
         except TimeoutError:
             outcome, problem = CallOutcome.TIMED_OUT, f"did not answer within {self._limits.seconds:g} s"
         except ClientConnectionError as error:  # certificates that do not pass included

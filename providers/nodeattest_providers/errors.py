@@ -8,16 +8,25 @@ Every ``Reason`` is explained in docs/denials.md; a test compares the two.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from nodeattest_providers.checks import Check
-
-__all__ = ["ChallengeRequired", "Denied", "Reason", "Unavailable"]
+__all__ = ["ChallengeRequired", "Check", "Denied", "Reason", "Unavailable"]
 
 _NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: its name, the section it comes from, and how it went. Never holds secrets or evidence bytes."""
+
+    name: str
+    section: str
+    expected: str
+    got: str
+    passed: bool
 
 
 class Reason(StrEnum):

@@ -1,7 +1,7 @@
 """Which evidence versions a controller understands: the text of an annotation, and back.
 
-Promises: one spelling (``tpm/v2,tpm/v1``, newest first, as in the provider block); ``parse`` reads what ``to_text``
-writes, and any other text is ``Denied``, in time bounded by ``MAX_TEXT``.
+Promises: one spelling (``tpm/v2,tpm/v1``, newest first, as in the provider block); ``parse`` reads what
+``versions_to_text`` writes, and any other text is ``Denied``, in time bounded by ``MAX_TEXT``.
 Leaves to others: writing the annotation (the controller), choosing one of the versions (the agent).
 Source: docs/wire-format.md, "Versions".
 """
@@ -16,7 +16,7 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ANNOTATION_SUPPORTED_VERSIONS, ProviderName
 from nodeattest_providers.node_interface import Evidence
 
-__all__ = ["HIGHEST", "MAX_TEXT", "MAX_VERSIONS", "check", "parse", "to_text"]
+__all__ = ["HIGHEST", "MAX_TEXT", "MAX_VERSIONS", "check", "parse", "versions_to_text"]
 
 HIGHEST: Final = 9999
 """The envelope's provider block takes no higher version."""
@@ -32,7 +32,7 @@ def check(evidence: Evidence, understood: Collection[int]) -> None:
     """Refuse evidence of a version that is not understood; the refusal brings the annotation along."""
     if evidence.version in understood:
         return
-    text = to_text(evidence.provider, understood)
+    text = versions_to_text(evidence.provider, understood)
     raise Denied(
         Reason.EVIDENCE_VERSION_UNSUPPORTED,
         expected=text,
@@ -43,7 +43,7 @@ def check(evidence: Evidence, understood: Collection[int]) -> None:
     )
 
 
-def to_text(provider: ProviderName, versions: Iterable[int]) -> str:
+def versions_to_text(provider: ProviderName, versions: Iterable[int]) -> str:
     """Write the annotation's value."""
     newest = sorted(set(versions), reverse=True)[:MAX_VERSIONS]
     return ",".join(f"{provider}/v{version}" for version in newest)
@@ -55,7 +55,7 @@ def parse(text: str, provider: ProviderName) -> tuple[int, ...]:
     prefix = f"{provider}/v"
     numbers = [entry.removeprefix(prefix) for entry in entries if entry.startswith(prefix)]
     versions = tuple(int(number) for number in numbers if _NUMBER.fullmatch(number))
-    if not versions or to_text(provider, versions) != text:
+    if not versions or versions_to_text(provider, versions) != text:
         raise Denied(
             Reason.EVIDENCE_VERSION_UNSUPPORTED,
             expected=f"1 to {MAX_VERSIONS} versions of {provider}, newest first, such as {provider}/v2,{provider}/v1",

@@ -16,7 +16,7 @@ from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-__all__ = ["Answer", "MetadataService", "endpoint"]
+__all__ = ["MetadataResponse", "MetadataService", "endpoint"]
 
 TIMEOUT: Final = 2.0
 """Seconds for each step of a request; the service answers within milliseconds or is not there."""
@@ -27,7 +27,7 @@ _OK: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MetadataResponse:
     """What came back, whatever the status."""
 
     status: int
@@ -63,7 +63,7 @@ class MetadataService:
         self._name = name
         self._timeout = timeout
 
-    def ask(self, method: str, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> Answer:
+    def ask(self, method: str, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> MetadataResponse:
         """Send one request; raises Unavailable when no whole answer came."""
         from http.client import HTTPConnection, HTTPException, IncompleteRead
 
@@ -84,7 +84,7 @@ class MetadataService:
             connection.close()
         if len(body) > LIMIT:
             raise self._unavailable(f"gave more than {LIMIT} bytes")
-        return Answer(response.status, body)
+        return MetadataResponse(response.status, body)
 
     def get(self, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> bytes:
         """Get a document; any other status than 200 is ``Unavailable``."""

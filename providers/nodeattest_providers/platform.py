@@ -118,7 +118,7 @@ def make_signer(provider: ProviderName, platform: Platform | None = None) -> Clu
 
 def check_signer(signer: object, provider: ProviderName) -> None:
     """Refuse what is no signer of the provider; raises Denied."""
-    registry.check_instance(signer, provider, _METHODS)
+    registry.check_signer_type(signer, provider, _METHODS)
 
 
 def reads_infrastructure(signer: object) -> bool:

@@ -30,7 +30,7 @@ __all__ = [
     "RESERVED",
     "SIGNERS",
     "BuiltIn",
-    "check_instance",
+    "check_signer_type",
     "find_signer",
     "installed",
     "make_attestor",
@@ -79,7 +79,7 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = MappingProxyType(
         ),
         "challenge": BuiltIn(
             attestor="nodeattest_providers.challenge.attestor:ChallengeAttestor",
-            signer="nodeattest_providers.challenge.verifier:ChallengeSigner",
+            signer="nodeattest_providers.challenge.verifier:SecretChallengeSigner",
             attests_once=True,
         ),
         "composite": BuiltIn(
@@ -119,7 +119,7 @@ def make_attestor(provider: ProviderName, settings: Mapping[str, JsonValue]) -> 
     """Make a provider's attestor from its settings; ``Denied`` for an unknown provider or a wrong setting."""
     row = BUILT_IN.get(provider)
     attestor = _load(provider, ATTESTORS, row.attestor if row else None)(settings)
-    check_instance(attestor, provider, ("attest",))
+    check_signer_type(attestor, provider, ("attest",))
     return cast("Attestor", attestor)
 
 
@@ -136,7 +136,7 @@ def installed(group: str) -> frozenset[str]:
     return frozenset(BUILT_IN) | {one.name for one in entry_points(group=group)}
 
 
-def check_instance(made: object, provider: ProviderName, methods: tuple[str, ...]) -> None:
+def check_signer_type(made: object, provider: ProviderName, methods: tuple[str, ...]) -> None:
     """Refuse what a factory made if it is of another provider, lacks a method or misstates its evidence versions."""
     missing = [method for method in methods if not callable(getattr(made, method, None))]
     if getattr(made, "provider", None) != provider or missing:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Protocol, runtime_checkable
 
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.checks import Check
+from nodeattest_providers.errors import Check
 from nodeattest_providers.names import (
     ClusterPin,
     MachineName,

@@ -18,7 +18,7 @@ from typing import Final, cast
 
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.connection_slots import ConnectionSlots
-from nodeattest_serving.settings import Address, ConnectionLimits, SettingsError
+from nodeattest_serving.settings import BindAddress, ConnectionLimits, SettingsError
 
 __all__ = ["BoundedServer", "UnauthenticatedLimits", "client_of"]
 
@@ -59,7 +59,7 @@ class BoundedServer:
     def __init__(
         self,
         make: Callable[[], asyncio.Protocol],
-        address: Address,
+        address: BindAddress,
         tls: ssl.SSLContext | None,
         limits: ConnectionLimits,
         *,

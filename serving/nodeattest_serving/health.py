@@ -17,9 +17,9 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
-from nodeattest_serving.settings import Address, SettingsError
+from nodeattest_serving.settings import BindAddress, SettingsError
 
-__all__ = ["Check", "HealthServer", "Metrics", "MetricsServer"]
+__all__ = ["Check", "HealthServer", "MetricsServer", "MetricsSource"]
 
 _KEEPALIVE: Final = 15.0
 """Seconds an idle connection is kept; probes come every 10."""
@@ -38,7 +38,7 @@ Check = Callable[[], str | None]
 """Returns None if all is well, else the reason that it is not."""
 
 
-class Metrics(Protocol):
+class MetricsSource(Protocol):
     """What can be scraped."""
 
     def render(self) -> bytes:
@@ -60,7 +60,7 @@ class _BoundedHttpServer(web.Server):
 class _PlainServer:
     """One address with plain HTTP for reading."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: BindAddress) -> None:
         self.port = 0
         """Where it listens; the chosen one where 0 was asked for."""
         self._address = address
@@ -98,7 +98,7 @@ class _PlainServer:
 class MetricsServer(_PlainServer):
     """Serves /metrics."""
 
-    def __init__(self, address: Address, metrics: Metrics) -> None:
+    def __init__(self, address: BindAddress, metrics: MetricsSource) -> None:
         super().__init__(address)
         self._metrics = metrics
 
@@ -109,7 +109,7 @@ class MetricsServer(_PlainServer):
 class HealthServer(_PlainServer):
     """Serves /healthz, /livez and /readyz, and /metrics where it has no address of its own."""
 
-    def __init__(self, address: Address, checks: Mapping[str, Check], metrics: Metrics | None = None) -> None:
+    def __init__(self, address: BindAddress, checks: Mapping[str, Check], metrics: MetricsSource | None = None) -> None:
         """Take readiness ``checks`` by name."""
         super().__init__(address)
         self._checks = dict(checks)
@@ -150,7 +150,7 @@ def _run(check: Check) -> str | None:
         return f"the check itself failed with {type(error).__name__}"
 
 
-def _exposition(metrics: Metrics) -> web.Response:
+def _exposition(metrics: MetricsSource) -> web.Response:
     return web.Response(body=metrics.render(), headers={**_HEADERS, "Content-Type": _EXPOSITION})
 
 

@@ -22,7 +22,7 @@ from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.bounded_server import BoundedServer, client_of
 from nodeattest_serving.connection import Connection, HttpServer, response
 from nodeattest_serving.replies import Reply, refusal
-from nodeattest_serving.settings import Address, ConnectionLimits
+from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
 __all__ = ["Handler", "Listener", "client_of"]
 
@@ -43,7 +43,7 @@ class Listener:
     def __init__(
         self,
         handler: Handler,
-        address: Address,
+        address: BindAddress,
         tls: ssl.SSLContext | None,
         limits: ConnectionLimits,
         *,

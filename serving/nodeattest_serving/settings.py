@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Address", "ConnectionLimits", "SettingsError", "parse_address"]
+__all__ = ["BindAddress", "ConnectionLimits", "SettingsError", "parse_address"]
 
 _MAX_PORT: Final = 65_535
 
@@ -15,7 +15,7 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class BindAddress:
     """A listen address."""
 
     host: str
@@ -51,10 +51,10 @@ class ConnectionLimits:
     """
 
 
-def parse_address(text: str, flag: str) -> Address:
+def parse_address(text: str, flag: str) -> BindAddress:
     """Read ``host:port``, ``[IPv6]:port`` or ``:port``; raises ``SettingsError``, which names the flag."""
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not port.isascii() or not port.isdigit() or int(port) > _MAX_PORT or (":" in bare and bare == host):
         raise SettingsError(f"{flag}: expected host:port, got {text!a}")
-    return Address(bare, int(port))
+    return BindAddress(bare, int(port))

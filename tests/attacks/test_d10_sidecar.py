@@ -24,7 +24,7 @@ from nodeattest_identity.addon.sidecar.token_review import parse_review
 from nodeattest_identity.proxy.paths import parse_rule
 from nodeattest_identity.tokens.jwks_cache import StaticKeys
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 
 NOW = 1_800_000_000
 OURS, THEIRS = "apps/dashboard", "apps/other"
@@ -81,8 +81,8 @@ class ByReview:
 @asynccontextmanager
 async def sidecar(seen: Seen, verifier: Verifier | None = None, *, requests: int = 64) -> AsyncGenerator[int]:
     settings = SidecarSettings(
-        address=Address(LOOPBACK, 0),
-        upstream=Address(LOOPBACK, seen.port),
+        address=BindAddress(LOOPBACK, 0),
+        upstream=BindAddress(LOOPBACK, seen.port),
         open_paths=(parse_rule(OPEN),),
         send_groups=True,
         max_user_requests=requests,

@@ -26,7 +26,7 @@ from nodeattest_controller.model.identity_rules import (
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.retired_keys import MAX_LIVE, RetiredKey
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.checks import Check
+from nodeattest_providers.errors import Check
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.verifier_interface import AttestedNode

@@ -17,7 +17,7 @@ from handmade import DNS, OTHER_NAME, PROVIDER_ID, SAN, TRUE, extended, extensio
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.policy import Policy, Serving
+from nodeattest_controller.model.policy import Policy, ServingPolicy
 from nodeattest_controller.model.serving_names import (
     check_client_certificate,
     check_sans,
@@ -81,7 +81,7 @@ OF_THE_NODE: Final = make_request(username="system:node:node-0", dns_names=("nod
 
 
 def attested(*, username: str = "system:node:node-0", secure: bool = True, signs: bool = True) -> Case:
-    policy = replace(POLICY, serving=Serving(signs_attested=signs))
+    policy = replace(POLICY, serving=ServingPolicy(signs_attested=signs))
     request = make_request(username=username, dns_names=("node-0",))
     return lambda: check_serving_allowed(request, policy, secure=secure)
 

@@ -12,7 +12,7 @@ from agent_cluster import Authority
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_authenticator.config.settings import load, parse, to_json
+from nodeattest_authenticator.config.settings import load, parse, settings_to_json
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats.strict_json import FieldsError
 
@@ -50,7 +50,7 @@ def test_the_host_name_in_lower_case_names_the_node_as_kubelet_does() -> None:
 )
 def test_what_is_written_is_read_back(changes: dict[str, Any]) -> None:
     settings = parse(text(**changes), hostname="host")
-    assert parse(to_json(settings), hostname="another") == settings
+    assert parse(settings_to_json(settings), hostname="another") == settings
 
 
 @pytest.mark.parametrize(

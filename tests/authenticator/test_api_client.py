@@ -12,7 +12,7 @@ from lying_servers import Ca, LyingServer, Reply
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.formats.endpoint import Endpoint
-from nodeattest_authenticator.transport.api_client import ApiClient, Credentials, UnreachableError
+from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
 from nodeattest_discovery.node.clock import Clock, Deadline
 
 CA = Ca()
@@ -33,10 +33,10 @@ LARGE = 5 << 20
 
 
 @contextmanager
-def talking_to(reply: Reply, *, seconds: float = 10, ca: Ca = CA) -> Generator[ApiClient]:
+def talking_to(reply: Reply, *, seconds: float = 10, ca: Ca = CA) -> Generator[ApiServerClient]:
     with LyingServer(CA.server(), reply) as server:
         deadline = Deadline.after(Clock(), seconds)
-        client = ApiClient(
+        client = ApiServerClient(
             Endpoint("127.0.0.1", server.port, ""), Credentials(username="u"), ca_pem=ca.pem, deadline=deadline
         )
         try:
@@ -45,7 +45,7 @@ def talking_to(reply: Reply, *, seconds: float = 10, ca: Ca = CA) -> Generator[A
             client.close()
 
 
-def unreachable(client: ApiClient) -> UnreachableError:
+def unreachable(client: ApiServerClient) -> UnreachableError:
     with pytest.raises(UnreachableError) as caught:
         client.read("/version")
     return caught.value

@@ -14,7 +14,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_authenticator.certificate import ExpectedCertificate, check_time, has_several, select_ca_pin, validate
+from nodeattest_authenticator.certificate import (
+    ExpectedCertificate,
+    check_validity,
+    has_several,
+    select_ca_pin,
+    validate,
+)
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.names import NodeName
@@ -94,13 +100,13 @@ def test_any_bytes_are_refused_and_nothing_else_happens(certificate: bytes, key:
 )
 def test_a_wrong_time_is_laid_to_the_clock_where_that_explains_it(now: float, ahead: float | None, says: str) -> None:
     with pytest.raises(AgentError) as caught:
-        check_time(1000, 2000, now=now, clock_skew=ahead)
+        check_validity(1000, 2000, now=now, clock_skew=ahead)
     assert says in str(caught.value)
 
 
 @pytest.mark.parametrize("now", [700, 1000, 1999])
 def test_five_minutes_of_skew_are_tolerated_at_the_beginning(now: float) -> None:
-    check_time(1000, 2000, now=now, clock_skew=None)
+    check_validity(1000, 2000, now=now, clock_skew=None)
 
 
 def spki_pin(authority: Authority) -> str:

@@ -25,7 +25,7 @@ from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.exec_plugin import background_renewal
 from nodeattest_authenticator.exec_plugin.handle import credential
 from nodeattest_authenticator.state import credential_cache
-from nodeattest_authenticator.state.credential_cache import CacheEntry, Credential
+from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Clock
 
@@ -41,7 +41,7 @@ def store(machine: Machine, *, authority: Authority | None = None, node: str = N
     private = ec.generate_private_key(ec.SECP256R1())
     certificate = (authority or machine.api.authority).client(private.public_key(), node)
     leaf = x509.load_pem_x509_certificate(certificate)
-    made = Credential(
+    made = CachedCredential(
         certificate_pem=certificate,
         key_pem=key or pem_key(private),
         not_before=int(leaf.not_valid_before_utc.timestamp()),
@@ -186,7 +186,7 @@ def test_what_is_saved_is_loaded(
 ) -> None:
     folder = tmp_path_factory.mktemp("cache")
     key = b"-----BEGIN PRIVATE KEY-----\nx\n-----END PRIVATE KEY-----\n"
-    credential = Credential(certificate_pem=b"c\n", key_pem=key, not_before=1, renew_at=2, not_after=3)
+    credential = CachedCredential(certificate_pem=b"c\n", key_pem=key, not_before=1, renew_at=2, not_after=3)
     cached = CacheEntry(credential=credential, config_fingerprint=IDENTITY, responses=tuple(responses))
     with Storage(str(folder / "new")) as storage:
         credential_cache.save(storage, cached)
@@ -194,7 +194,7 @@ def test_what_is_saved_is_loaded(
 
 
 def test_only_the_newest_answers_are_kept() -> None:
-    credential = Credential(certificate_pem=b"c\n", key_pem=b"k", not_before=1, renew_at=2, not_after=3)
+    credential = CachedCredential(certificate_pem=b"c\n", key_pem=b"k", not_before=1, renew_at=2, not_after=3)
     cached = CacheEntry(credential=credential, config_fingerprint=IDENTITY)
     for number in range(10):
         cached = cached.with_response(b"%d" % number, "client.authentication.k8s.io/v1")

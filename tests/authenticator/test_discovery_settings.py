@@ -9,7 +9,7 @@ from agent_cluster import Authority
 
 from nodeattest_authenticator.config.discovery import MAX_PREVIOUS_CLUSTERS, MAX_SERVERS, Discovery, parse_discovery
 from nodeattest_authenticator.formats.endpoint import Cluster, Endpoint
-from nodeattest_authenticator.formats.strict_json import Fields, FieldsError
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
 
 CA = Authority().pem.decode()
 SERVERS = [f"https://10.0.0.{number}:6443" for number in range(1, 30)]
@@ -24,7 +24,7 @@ GOOD: dict[str, Any] = {
 
 
 def read(document: dict[str, Any]) -> Discovery:
-    return parse_discovery(Fields(document, "discovery."))
+    return parse_discovery(ConfigFields(document, "discovery."))
 
 
 @pytest.mark.parametrize("left_out", [(), ("caFile", "keepsServer", "former")])

@@ -17,10 +17,10 @@ from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll, 
 from nodeattest_authenticator.enrollment.evidence_version import AGREED_FOR
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats.endpoint import Endpoint
-from nodeattest_authenticator.state.credential_cache import Credential
+from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.evidence_version_store import AgreedVersion
 from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
-from nodeattest_authenticator.transport.api_client import ApiClient, Credentials
+from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -110,11 +110,11 @@ class Bench:
             pin=select_ca_pin(authority.pem),
         )
 
-    def enroll(self, *, token: str = TOKEN) -> Credential:
+    def enroll(self, *, token: str = TOKEN) -> CachedCredential:
         deadline = Deadline.after(self.clock, self.seconds)
         login = Credentials(username=f"system:bootstrap:{token[:6]}", token=token)
         server = Endpoint.parse(self.fake.url)
-        https = ApiClient(server, login, ca_pem=self.order.ca_pem, deadline=deadline)
+        https = ApiServerClient(server, login, ca_pem=self.order.ca_pem, deadline=deadline)
         try:
             return enroll(
                 self.order,

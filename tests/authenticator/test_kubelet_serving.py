@@ -26,7 +26,7 @@ from test_credential import challenge_then_sign, make_due
 
 from nodeattest_authenticator.enrollment.issue import issue_and_store
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.kubelet_serving.serve import ServingCertificate, ensure_serving_certificate
+from nodeattest_authenticator.kubelet_serving.serve import ServingEnrollment, ensure_serving_certificate
 from nodeattest_discovery.node.clock import Deadline
 
 ADDRESS = "127.0.0.7"
@@ -44,7 +44,7 @@ def joined(machine: Machine) -> Machine:
     return machine
 
 
-def served(machine: Machine, said: list[str] | None = None) -> ServingCertificate:
+def served(machine: Machine, said: list[str] | None = None) -> ServingEnrollment:
     """Do what the command does, without the 0.2 s of a process of its own."""
     agent = machine.agent(said=said)
     with agent.storage:

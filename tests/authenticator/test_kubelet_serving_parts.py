@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_agent_parts import VirtualTime
 
-from nodeattest_authenticator.config.settings import Settings, parse, to_json
+from nodeattest_authenticator.config.settings import Settings, parse, settings_to_json
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_authenticator.kubelet_serving.names import local_addresses, wanted_names
-from nodeattest_authenticator.kubelet_serving.watch import State, watch
+from nodeattest_authenticator.kubelet_serving.watch import WatchState, watch
 
 CA = Authority().pem.decode()
 
@@ -58,14 +58,14 @@ def settings(serving: object, provider: str = "tpm") -> Settings:
 def test_a_serving_section_that_is_written_is_read_back(section: dict[str, Any]) -> None:
     made = settings(section)
     assert made.serving is not None
-    assert parse(to_json(made), hostname="other") == made
-    assert json.loads(to_json(made))["serving"] == section
+    assert parse(settings_to_json(made), hostname="other") == made
+    assert json.loads(settings_to_json(made))["serving"] == section
 
 
 def test_without_the_section_nothing_is_written_for_it() -> None:
     made = settings(None)
     assert made.serving is None
-    assert "serving" not in json.loads(to_json(made))
+    assert "serving" not in json.loads(settings_to_json(made))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ ANYTHING = st.recursive(
 def test_any_serving_section_gives_settings_or_a_named_error(section: dict[str, Any]) -> None:
     with contextlib.suppress(FieldsError):
         made = settings(section)
-        assert parse(to_json(made), hostname="other") == made
+        assert parse(settings_to_json(made), hostname="other") == made
 
 
 def test_a_serving_section_beside_the_insecure_provider_is_refused() -> None:
@@ -173,8 +173,8 @@ class Watched(VirtualTime):
     def __init__(self, codes: list[int], *, renew_at: int = 0, paused_until: int = 0) -> None:
         super().__init__()
         self.codes = codes
-        self.state = State(wanted=(b"1", "a"), renew_at=renew_at, paused_until=paused_until)
-        self.changes: dict[float, State] = {}
+        self.state = WatchState(wanted=(b"1", "a"), renew_at=renew_at, paused_until=paused_until)
+        self.changes: dict[float, WatchState] = {}
         self.tried: list[float] = []
         self.said: list[str] = []
 
@@ -184,7 +184,7 @@ class Watched(VirtualTime):
             raise Stopped
         return self.codes.pop(0)
 
-    def look(self) -> State:
+    def look(self) -> WatchState:
         due = [at for at in self.changes if at <= self.time]
         return self.changes[max(due)] if due else self.state
 
@@ -253,7 +253,7 @@ run(open_agent, ["/nonexistent/kubelet-authenticator"], clock=Clock(), random=la
 
 def test_what_changes_during_an_attempt_is_not_missed() -> None:
     watched = Watched([0], renew_at=1000 + 86_400)
-    watched.changes[1001] = State(wanted=(b"1", "b"), renew_at=1000 + 86_400, paused_until=0)
+    watched.changes[1001] = WatchState(wanted=(b"1", "b"), renew_at=1000 + 86_400, paused_until=0)
     assert watched.run() == [0, 2]
 
 

@@ -13,7 +13,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload im
     ADOPT_SCRIPT,
     MARK,
     adopt_files,
-    join_command,
+    agent_join_command,
 )
 from nodeattest_providers.names import ProviderName
 
@@ -28,7 +28,7 @@ PLAN = RenderOptions(
 @pytest.mark.parametrize("file_format", ["cloud-config", "ignition"])
 @pytest.mark.parametrize("may_init", [True, False])
 def test_the_agent_understands_the_rendered_join(file_format: str, may_init: bool) -> None:
-    command = join_command(PLAN, file_format=file_format, may_init=may_init)
+    command = agent_join_command(PLAN, file_format=file_format, may_init=may_init)
     assert command.endswith(f" || exit 1 {MARK}")
     words = shlex.split(command, comments=True)[:-3]
     options = parser().parse_args(words[words.index("join") :])

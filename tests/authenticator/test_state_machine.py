@@ -11,27 +11,27 @@ from nodeattest_authenticator.enrollment.state_machine import (
     FINAL,
     TRANSITIONS,
     Certified,
-    Denied,
+    EnrollmentState,
     Event,
     FirstRequestMade,
     IllegalTransitionError,
     Interrupted,
     KeyRefused,
+    RequestDenied,
     RequestRefused,
     RequestRenamed,
     SecondRequestMade,
-    State,
     VersionRefused,
     next_state,
     state_of,
 )
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.state.credential_cache import Credential
+from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
 
 REQUEST = SubmittedCsr("a", b"request")
 ERROR = AgentError("Reason", "what happened", remedy="none")
-CREDENTIAL = Credential(certificate_pem=b"", key_pem=b"", not_before=0, renew_at=1, not_after=2)
+CREDENTIAL = CachedCredential(certificate_pem=b"", key_pem=b"", not_before=0, renew_at=1, not_after=2)
 EVENTS: tuple[Event, ...] = (
     FirstRequestMade(REQUEST),
     SecondRequestMade(REQUEST),
@@ -40,33 +40,35 @@ EVENTS: tuple[Event, ...] = (
     RequestRefused(ERROR),
     KeyRefused(ERROR),
     VersionRefused(ERROR, "tpm/v1"),
-    Denied(ERROR),
+    RequestDenied(ERROR),
     Interrupted(ERROR),
 )
-KEY, FIRST, SECOND = State.KEY_MADE, State.FIRST_REQUEST, State.SECOND_REQUEST
+KEY, FIRST, SECOND = EnrollmentState.KEY_MADE, EnrollmentState.FIRST_REQUEST, EnrollmentState.SECOND_REQUEST
 ENDED = {
-    Certified: State.CERTIFIED,
+    Certified: EnrollmentState.CERTIFIED,
     RequestRefused: KEY,
     KeyRefused: KEY,
     VersionRefused: KEY,
-    Denied: State.DENIED,
-    Interrupted: State.INTERRUPTED,
+    RequestDenied: EnrollmentState.DENIED,
+    Interrupted: EnrollmentState.INTERRUPTED,
 }
-EXPECTED: dict[State, dict[type[Event], State]] = {
-    KEY: {FirstRequestMade: FIRST, Denied: State.DENIED, Interrupted: State.INTERRUPTED},
+EXPECTED: dict[EnrollmentState, dict[type[Event], EnrollmentState]] = {
+    KEY: {FirstRequestMade: FIRST, RequestDenied: EnrollmentState.DENIED, Interrupted: EnrollmentState.INTERRUPTED},
     FIRST: {**ENDED, RequestRenamed: FIRST, SecondRequestMade: SECOND},
     SECOND: {**ENDED, RequestRenamed: SECOND},
-    State.CERTIFIED: {},
-    State.DENIED: {},
-    State.INTERRUPTED: {},
+    EnrollmentState.CERTIFIED: {},
+    EnrollmentState.DENIED: {},
+    EnrollmentState.INTERRUPTED: {},
 }
 """Written down a second time on purpose: a change of the table is a change of the protocol."""
 
 
 @pytest.mark.parametrize(
-    ("state", "event"), list(itertools.product(State, EVENTS)), ids=lambda one: getattr(one, "name", type(one).__name__)
+    ("state", "event"),
+    list(itertools.product(EnrollmentState, EVENTS)),
+    ids=lambda one: getattr(one, "name", type(one).__name__),
 )
-def test_each_event_leads_where_the_protocol_says_or_is_a_bug(state: State, event: Event) -> None:
+def test_each_event_leads_where_the_protocol_says_or_is_a_bug(state: EnrollmentState, event: Event) -> None:
     expected = EXPECTED[state].get(type(event))
     if expected is None:
         with pytest.raises(IllegalTransitionError, match=type(event).__name__):
@@ -76,7 +78,7 @@ def test_each_event_leads_where_the_protocol_says_or_is_a_bug(state: State, even
 
 
 def test_the_table_knows_every_state_and_every_event() -> None:
-    assert set(TRANSITIONS) == set(State)
+    assert set(TRANSITIONS) == set(EnrollmentState)
     kinds = {kind for member in get_args(Event) for kind in (get_args(member) or (member,))}
     assert kinds == {type(event) for event in EVENTS}
     assert {kind for row in TRANSITIONS.values() for kind in row} == kinds
@@ -84,9 +86,9 @@ def test_the_table_knows_every_state_and_every_event() -> None:
 
 def test_nothing_follows_a_final_state_and_every_other_leads_to_each() -> None:
     assert {state for state, row in TRANSITIONS.items() if not row} == FINAL
-    for state in set(State) - FINAL:
+    for state in set(EnrollmentState) - FINAL:
         reached = {state}
-        for _ in State:
+        for _ in EnrollmentState:
             reached |= {following for one in reached for following in TRANSITIONS[one].values()}
         assert reached >= FINAL
 
@@ -96,4 +98,4 @@ def test_what_is_on_disk_is_a_state_that_is_not_final() -> None:
     stored = [pending, PendingRequest(purpose="p", key_pem=b"k", csr_der=b"c", first=REQUEST)]
     stored.append(PendingRequest(purpose="p", key_pem=b"k", csr_der=b"c", first=REQUEST, second=REQUEST))
     assert [state_of(one) for one in stored] == [KEY, FIRST, SECOND]
-    assert set(map(state_of, stored)) == set(State) - FINAL
+    assert set(map(state_of, stored)) == set(EnrollmentState) - FINAL

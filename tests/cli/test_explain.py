@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored import EK_ANNOTATION, MACHINE, MASTER, NODE, PROVIDER_ID, Join, changed, stored_csr, without
 
-from nodeattest_cli.explain.model import Explanation, Outcome
+from nodeattest_cli.explain.model import CheckOutcome, Explanation
 from nodeattest_cli.explain.replay import explain_request, first_request_name
 from nodeattest_cli.main import main
 from nodeattest_controller.model.bound_tokens import bound_group
@@ -34,19 +34,19 @@ def join(tmp_path_factory: pytest.TempPathFactory) -> Join:
     return Join(ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue"))
 
 
-def outcomes(explanation: Explanation) -> set[Outcome]:
+def outcomes(explanation: Explanation) -> set[CheckOutcome]:
     return {step.outcome for step in explanation.steps}
 
 
 def refusal(explanation: Explanation) -> tuple[str, str]:
     """Return name and reason of the first check that failed."""
-    return next((step.name, step.reason) for step in explanation.steps if step.outcome is Outcome.FAILED)
+    return next((step.name, step.reason) for step in explanation.steps if step.outcome is CheckOutcome.FAILED)
 
 
 def test_a_sound_join_passes_every_check_when_everything_is_given(join: Join) -> None:
     first, second = join.round()
     explanation = explain_request(second, [*join.documents(), first])
-    assert outcomes(explanation) == {Outcome.PASSED}
+    assert outcomes(explanation) == {CheckOutcome.PASSED}
     names = [step.name for step in explanation.steps]
     assert {"activated secret", "quote binding", "quote signature", "PCR digest", "the Machine's node name"} <= set(
         names
@@ -56,7 +56,7 @@ def test_a_sound_join_passes_every_check_when_everything_is_given(join: Join) ->
 
 def test_a_sound_first_request_passes_every_check_and_each_is_named_once(join: Join) -> None:
     explanation = explain_request(join.first, join.documents())
-    assert outcomes(explanation) == {Outcome.PASSED}
+    assert outcomes(explanation) == {CheckOutcome.PASSED}
     names = [step.name for step in explanation.steps]
     assert {"endorsement key template", "pinned ek", "endorsement key: named by the platform"} <= set(names)
     assert names.index("endorsement key: named by the platform") < names.index("first request")
@@ -68,7 +68,7 @@ def test_whose_key_a_first_request_shows_is_not_checked_without_the_documents_th
     documents = changed(join.documents(), "NodeAttestationPolicy", "spec", "tpm", value=policy)
     explanation = explain_request(join.first, without(documents, "DevMachine"))
     assert not explanation.failed
-    unchecked = [step for step in explanation.steps if step.outcome is Outcome.NOT_CHECKED]
+    unchecked = [step for step in explanation.steps if step.outcome is CheckOutcome.NOT_CHECKED]
     assert all("infrastructure machine" in step.got for step in unchecked)
     assert {"endorsement key: bound to the Machine"} <= {step.name for step in unchecked}
 
@@ -116,17 +116,17 @@ TOKEN = ("spec", "joinConfiguration", "discovery", "bootstrapToken", "token")
 def test_the_token_is_held_to_the_configuration_that_was_given(join: Join) -> None:
     filed, documents = join.first, join.documents()
 
-    def outcome(changed_documents: list[JsonObject]) -> Outcome:
+    def outcome(changed_documents: list[JsonObject]) -> CheckOutcome:
         steps = explain_request(filed, changed_documents).steps
         return next(step.outcome for step in steps if step.name == NAMED)
 
-    assert outcome(documents) is Outcome.PASSED
-    assert outcome(without(documents, "KubeadmConfig")) is Outcome.NOT_CHECKED
-    assert outcome(without(documents, "NodeAttestationPolicy")) is Outcome.NOT_CHECKED
+    assert outcome(documents) is CheckOutcome.PASSED
+    assert outcome(without(documents, "KubeadmConfig")) is CheckOutcome.NOT_CHECKED
+    assert outcome(without(documents, "NodeAttestationPolicy")) is CheckOutcome.NOT_CHECKED
     another = changed(documents, "KubeadmConfig", *TOKEN, value="fedcba.0123456789abcdef")
     assert refusal(explain_request(filed, another)) == (NAMED, "TokenNotThisMachines")
     off = changed(another, "NodeAttestationPolicy", "spec", "tokenBinding", value="Off")
-    assert outcome(off) is Outcome.PASSED
+    assert outcome(off) is CheckOutcome.PASSED
     unbound = changed(documents, "Machine", "spec", "bootstrap", value={"dataSecretName": "x"})
     assert refusal(explain_request(filed, unbound)) == (NAMED, "TokenNotNamed")
     assert "0123456789abcdef" not in str(explain_request(filed, another).to_json())
@@ -136,7 +136,7 @@ def test_without_documents_nothing_fails_and_what_is_missing_is_named(join: Join
     _, second = join.round()
     explanation = explain_request(second, [])
     assert not explanation.failed
-    missing = " ".join(step.got for step in explanation.steps if step.outcome is Outcome.NOT_CHECKED)
+    missing = " ".join(step.got for step in explanation.steps if step.outcome is CheckOutcome.NOT_CHECKED)
     assert "NodeAttestationPolicy" in missing
     assert PROVIDER_ID in missing
     assert "first request" in missing
@@ -147,7 +147,7 @@ def test_without_the_challenge_keys_the_rest_is_still_judged(join: Join) -> None
     documents = [one for one in join.documents() if one["kind"] != "Secret"]
     explanation = explain_request(second, [*documents, first])
     assert not explanation.failed
-    unchecked = [step for step in explanation.steps if step.outcome is Outcome.NOT_CHECKED]
+    unchecked = [step for step in explanation.steps if step.outcome is CheckOutcome.NOT_CHECKED]
     assert unchecked[0].name == "known challenge"
     assert "node-attestation-challenge-keys" in unchecked[0].got
     assert {step.got for step in unchecked} == {unchecked[0].got}  # what follows from the verification
@@ -400,8 +400,8 @@ def test_what_needs_a_platform_is_not_checked_and_what_does_not_is(
     explanation = explain_request(csr, documents)
     assert not explanation.failed
     told = {step.name: (step.outcome, step.got) for step in explanation.steps}
-    assert told["document's signature"][0] is Outcome.PASSED
+    assert told["document's signature"][0] is CheckOutcome.PASSED
     assert told["the platform's own answer"] == (
-        Outcome.NOT_CHECKED,
+        CheckOutcome.NOT_CHECKED,
         "needs the platform: the instance is not looked up offline",
     )

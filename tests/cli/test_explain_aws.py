@@ -10,7 +10,7 @@ import pytest
 from aws_world import POLICY, Node, filed_aws, trust_bundle
 from stored import stored_csr
 
-from nodeattest_cli.explain.model import Outcome
+from nodeattest_cli.explain.model import CheckOutcome
 from nodeattest_cli.explain.replay import explain_request
 from nodeattest_cli.main import main
 from nodeattest_kube.jsontypes import JsonObject
@@ -37,7 +37,7 @@ def policy() -> JsonObject:
 
 def test_an_honest_request_is_refused_by_nothing_that_was_not_given() -> None:
     steps = {step.name: step for step in explain_request(filed(Node()), []).steps}
-    assert steps["region allowed"].outcome is Outcome.NOT_CHECKED
+    assert steps["region allowed"].outcome is CheckOutcome.NOT_CHECKED
     assert steps["region allowed"].got == "not given: NodeAttestationPolicy"
     explanation = explain_request(filed(Node()), [policy()])
     assert not explanation.failed
@@ -51,7 +51,7 @@ def test_the_trust_bundle_of_the_configuration_judges_the_document(tmp_path: Pat
     assert not explanation.failed
     steps = {step.name: step for step in explanation.steps}
     assert steps["the platform's own answer"].got == "needs the platform: AWS STS is not asked here"
-    assert steps["the provider's verification"].outcome is Outcome.NOT_CHECKED
+    assert steps["the provider's verification"].outcome is CheckOutcome.NOT_CHECKED
     other = {"aws": {"trustBundle": str(trust_bundle(tmp_path / "other", "eu-west-1"))}}
     assert explain_request(filed(Node()), [policy()], other).failed
 

@@ -7,7 +7,7 @@ import base64
 import pytest
 from stored import MACHINE, Join, changed, stored_csr, without
 
-from nodeattest_cli.explain.model import Outcome
+from nodeattest_cli.explain.model import CheckOutcome
 from nodeattest_cli.explain.replay import explain_request
 from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject
@@ -46,7 +46,7 @@ def documents(join: Join) -> list[JsonObject]:
 
 def test_every_check_of_every_part_is_shown_under_its_name(join: Join) -> None:
     explanation = explain_request(first_request(join), documents(join))
-    assert {step.outcome for step in explanation.steps} == {Outcome.PASSED}
+    assert {step.outcome for step in explanation.steps} == {CheckOutcome.PASSED}
     names = {step.name for step in explanation.steps}
     assert {"tpm: endorsement key: named by the platform", "challenge: the Machine's secret"} <= names
 
@@ -65,12 +65,12 @@ def test_what_a_part_lacks_is_named_and_refuses_nothing(join: Join, kind: str, c
         given = changed(given, "NodeAttestationPolicy", "spec", "tpm", value=dict(authority))
     explanation = explain_request(first_request(join), given)
     assert not explanation.failed
-    told = {step.name: step.got for step in explanation.steps if step.outcome is Outcome.NOT_CHECKED}
+    told = {step.name: step.got for step in explanation.steps if step.outcome is CheckOutcome.NOT_CHECKED}
     assert missing in told[check]
 
 
 def test_a_proof_that_is_missing_is_the_refusal(join: Join) -> None:
     explanation = explain_request(first_request(join, contoso={}), documents(join))
-    refusals = [step for step in explanation.steps if step.outcome is Outcome.FAILED]
+    refusals = [step for step in explanation.steps if step.outcome is CheckOutcome.FAILED]
     assert {refusal.reason for refusal in refusals} == {"ProofMissing"}
     assert refusals[-1].name == "the provider's verification"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from stored import Join, changed, without
 
 from nodeattest_cli.demo.forged_tpm import ForgedTpm
-from nodeattest_cli.explain.eventtypes import describe, name_of
-from nodeattest_cli.explain.model import Explanation, Outcome
+from nodeattest_cli.explain.eventtypes import describe, event_type_name
+from nodeattest_cli.explain.model import CheckOutcome, Explanation
 from nodeattest_cli.explain.replay import explain_request
 from nodeattest_cli.main import main
 from nodeattest_kube.jsontypes import JsonObject
@@ -56,7 +56,7 @@ def explained(join: Join, log: bytes | None) -> Explanation:
 
 def test_a_log_that_explains_the_quote_is_shown_after_the_checks_that_it_passed(join: Join) -> None:
     explanation = explained(join, crypto_agile_log(BOOT))
-    assert {step.outcome for step in explanation.steps} == {Outcome.PASSED}
+    assert {step.outcome for step in explanation.steps} == {CheckOutcome.PASSED}
     assert {"event log replays PCR 0", "event log replays PCR 7"} <= {step.name for step in explanation.steps}
     assert dict(explanation.facts)["event log"] == "crypto-agile, 20 events, sha256; explains PCRs 0, 7"
 
@@ -155,7 +155,7 @@ kinds = st.sampled_from((*range(20), 0x80000001, 0x80000002, 0x80000007, 0x80000
 
 @given(kinds, st.binary(max_size=120))
 def test_any_event_is_one_line_of_visible_ascii(kind: int, data: bytes) -> None:
-    said = describe(kind, data) + name_of(kind)
+    said = describe(kind, data) + event_type_name(kind)
     assert said.isprintable()
     assert len(said) < 500
     assert said.replace("…", "").isascii()

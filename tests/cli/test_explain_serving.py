@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from stored import stored_csr
 
-from nodeattest_cli.explain.model import Explanation, Outcome
+from nodeattest_cli.explain.model import CheckOutcome, Explanation
 from nodeattest_cli.explain.replay import explain_request
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
@@ -69,7 +69,7 @@ def kubelets(*addresses: str, node: str = NODE) -> JsonObject:
 
 def refused(explanation: Explanation) -> list[str]:
     """Return the reasons, each once: a rule that is asked of the live Machine, too, refuses twice."""
-    return list(dict.fromkeys(step.reason for step in explanation.steps if step.outcome is Outcome.FAILED))
+    return list(dict.fromkeys(step.reason for step in explanation.steps if step.outcome is CheckOutcome.FAILED))
 
 
 GIVEN = (
@@ -83,7 +83,7 @@ GIVEN = (
 
 def test_kubelets_own_request_passes_every_check_when_everything_is_given() -> None:
     explanation = explain_request(kubelets("10.0.0.1"), GIVEN)
-    assert {step.outcome for step in explanation.steps} == {Outcome.PASSED}
+    assert {step.outcome for step in explanation.steps} == {CheckOutcome.PASSED}
     assert ("names", "10.0.0.1") in explanation.facts
 
 
@@ -107,7 +107,7 @@ def test_what_refuses_kubelets_own_request_is_named(
 def test_what_is_not_given_leaves_kubelets_own_request_unchecked() -> None:
     explanation = explain_request(kubelets("10.0.0.1"), ())
     assert refused(explanation) == []
-    assert Outcome.NOT_CHECKED in {step.outcome for step in explanation.steps}
+    assert CheckOutcome.NOT_CHECKED in {step.outcome for step in explanation.steps}
 
 
 def attested(*addresses: str, username: str = f"system:node:{NODE}") -> JsonObject:
@@ -162,9 +162,9 @@ def test_names_of_a_machine_whose_platform_tells_them_are_not_judged_by_the_mach
     )
     given = (CLUSTER, policy("aws"), *GIVEN[2:])
     steps = {step.name: step for step in explain_request(csr, given).steps}
-    assert steps["names of one machine alone"].outcome is Outcome.PASSED
+    assert steps["names of one machine alone"].outcome is CheckOutcome.PASSED
     listed = steps["names and addresses of the Machine"]
-    assert listed.outcome is Outcome.NOT_CHECKED
+    assert listed.outcome is CheckOutcome.NOT_CHECKED
     assert listed.got.startswith("needs the platform")
 
 
@@ -172,6 +172,6 @@ def test_kubelets_own_request_is_explained_by_whoever_attested_the_machine() -> 
     ledger: JsonObject = {**LEDGER, "spec": {"clusterName": "blue", "providerID": f"x://{NODE}", "provider": "aws"}}
     given = (CLUSTER, policy("aws", kubelet="Approve"), *GIVEN[2:])
     steps = {step.name: step for step in explain_request(kubelets("10.0.0.9"), (*given, ledger)).steps}
-    assert steps["names and addresses of the Machine"].outcome is Outcome.NOT_CHECKED
+    assert steps["names and addresses of the Machine"].outcome is CheckOutcome.NOT_CHECKED
     unknown: JsonObject = {**LEDGER, "spec": {"clusterName": "blue", "providerID": f"x://{NODE}", "provider": "gone"}}
     assert refused(explain_request(kubelets("10.0.0.9"), (*GIVEN, unknown))) == ["AddressNotAllowed"]

@@ -10,7 +10,7 @@ import yaml
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.main import main
 from nodeattest_cli.policies import problems
-from nodeattest_cli.policy_learn.baseline import BootRecord, from_attestation, propose
+from nodeattest_cli.policy_learn.baseline import BootRecord, propose, registers_from_attestation
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject
@@ -97,12 +97,12 @@ def test_what_cannot_be_merged_is_said(machines: list[BootRecord], wanted: TpmPo
 )
 def test_a_record_that_no_quote_can_have_made_is_not_learned_from(boot: JsonObject) -> None:
     with pytest.raises(UserError, match="was it edited"):
-        from_attestation(record("a", boot=boot))
+        registers_from_attestation(record("a", boot=boot))
 
 
 @pytest.mark.parametrize("boot", [None, {}, {"pcrDigest": "ab"}])
 def test_a_record_without_registers_has_none(boot: JsonObject | None) -> None:
-    assert from_attestation(record("a", boot=boot)).pcrs == {}
+    assert registers_from_attestation(record("a", boot=boot)).pcrs == {}
 
 
 def fill(plane: ControlPlane) -> Client:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nodeattest_cli.machines.list import from_attestation, outage_budget
+from nodeattest_cli.machines.list import outage_budget, row_from_attestation
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import mapping, rfc3339
@@ -37,15 +37,17 @@ def ledger(node: str, *, cluster: str = "blue", expires: datetime | None = None)
 
 def test_the_fleet_survives_until_the_first_certificate_ends() -> None:
     found = [
-        from_attestation(ledger(node, expires=NOW + timedelta(hours=hours))) for node, hours in (("a", 5), ("b", 3))
+        row_from_attestation(ledger(node, expires=NOW + timedelta(hours=hours))) for node, hours in (("a", 5), ("b", 3))
     ]
-    assert outage_budget([*found, from_attestation(ledger("c"))], NOW) == timedelta(hours=3)
-    assert outage_budget([from_attestation(ledger("c"))], NOW) is None
+    assert outage_budget([*found, row_from_attestation(ledger("c"))], NOW) == timedelta(hours=3)
+    assert outage_budget([row_from_attestation(ledger("c"))], NOW) is None
     assert outage_budget([], NOW) is None
 
 
 def test_a_certificate_that_has_ended_is_told_as_such() -> None:
-    assert outage_budget([from_attestation(ledger("a", expires=NOW - timedelta(hours=1)))], NOW) == timedelta(hours=-1)
+    assert outage_budget([row_from_attestation(ledger("a", expires=NOW - timedelta(hours=1)))], NOW) == timedelta(
+        hours=-1
+    )
 
 
 def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.control_plane import free_ports, start_real
 from nodeattest_sandbox.definitions import keeps_custom_resources
 from nodeattest_serving.listener import Listener
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
 LIFETIMES = Lifetimes(authority=timedelta(seconds=24), serving=timedelta(seconds=12), announcement=timedelta(seconds=3))
@@ -58,7 +58,7 @@ async def test_no_call_fails_while_certificates_and_cas_are_replaced(world: Webh
             FactReader(client, namespace=None), PolicyRenderer(), Metrics(), clock=time.monotonic
         )
         listener = Listener(
-            service.handle, Address("127.0.0.1", world.port), held.context, FrontLimits(), most_body=MAX_BODY
+            service.handle, BindAddress("127.0.0.1", world.port), held.context, FrontLimits(), most_body=MAX_BODY
         )
         await listener.start()
         try:

@@ -8,9 +8,9 @@ import pytest
 from admission_kit import CLUSTER, Versioned, agent, audit, config, control_plane, enforce, made_of, subject
 
 from nodeattest_controller.controllers.bootstrap_config.decide import (
+    AdmissionOutcome,
     Allow,
     Change,
-    Outcome,
     Refuse,
     decide,
     needs_machines,
@@ -36,7 +36,7 @@ class Case:
 
     what: str
     after: JsonObject
-    outcome: Outcome
+    outcome: AdmissionOutcome
     files: list[JsonObject]
     before: JsonObject | None = None
     machines: bool = False
@@ -50,7 +50,7 @@ def spec_of(whole: JsonObject) -> JsonObject:
     return mapping(spec, "kubeadmConfigSpec") or spec
 
 
-def result(case: Case) -> tuple[Outcome, list[JsonObject], tuple[str, ...]]:
+def result(case: Case) -> tuple[AdmissionOutcome, list[JsonObject], tuple[str, ...]]:
     """Decide as the service does, and do what it says."""
     renderer = Versioned(case.version)
     after, before = subject(case.after), subject(case.before) if case.before else None
@@ -68,7 +68,7 @@ def result(case: Case) -> tuple[Outcome, list[JsonObject], tuple[str, ...]]:
     return verdict.outcome, items(spec_of(stored), "files"), verdict.warnings
 
 
-R, U, L = Outcome.RENDERED, Outcome.UNCHANGED, Outcome.LEFT
+R, U, L = AdmissionOutcome.RENDERED, AdmissionOutcome.UNCHANGED, AdmissionOutcome.LEFT
 CASES = [
     Case("a worker's is made", config(MINE), R, [MINE, agent()]),
     Case("one that was rendered before it was applied", config(agent()), U, [agent()]),
@@ -105,17 +105,23 @@ CASES = [
         [CONFLICT],
         warns="KubeadmControlPlane is not rendered",
     ),
-    Case("audited", config(MINE), Outcome.AUDITED, [MINE], policy=audit(), warns="set enforcement to Enforce"),
+    Case("audited", config(MINE), AdmissionOutcome.AUDITED, [MINE], policy=audit(), warns="set enforcement to Enforce"),
     Case(
         "audited, and would be refused",
         config(CONFLICT),
-        Outcome.AUDITED,
+        AdmissionOutcome.AUDITED,
         [CONFLICT],
         policy=audit(),
         warns="would refuse",
     ),
     Case("audited, and rendered", config(agent()), U, [agent()], policy=audit()),
-    Case("refused", config(CONFLICT), Outcome.DENIED, [], warns="expected no /conflict, got /conflict; remove it"),
+    Case(
+        "refused",
+        config(CONFLICT),
+        AdmissionOutcome.DENIED,
+        [],
+        warns="expected no /conflict, got /conflict; remove it",
+    ),
     # Updates of a configuration that is rendered
     Case("the token is written", config(agent(), token="t"), U, [agent()], before=config(agent())),
     Case(
@@ -156,7 +162,7 @@ CASES = [
     Case(
         "the token is written, because data were made of it",
         config(MINE, token="t"),
-        Outcome.UNCONCERNED,
+        AdmissionOutcome.UNCONCERNED,
         [MINE],
         before=config(MINE),
     ),
@@ -171,7 +177,7 @@ CASES = [
     Case(
         "it is changed so that it cannot be rendered",
         config(CONFLICT),
-        Outcome.DENIED,
+        AdmissionOutcome.DENIED,
         [],
         before=config(MINE),
         warns="remove it",
@@ -187,7 +193,7 @@ CASES = [
     Case(
         "a control plane with machines gets an annotation",
         control_plane(MINE, replicas=3),
-        Outcome.UNCONCERNED,
+        AdmissionOutcome.UNCONCERNED,
         [MINE],
         before=control_plane(MINE, replicas=3),
         machines=True,
@@ -204,7 +210,7 @@ CASES = [
     Case(
         "a control plane with machines is scaled",
         control_plane(MINE, replicas=3, spec={"replicas": 5}),
-        Outcome.UNCONCERNED,
+        AdmissionOutcome.UNCONCERNED,
         [MINE],
         before=control_plane(MINE, replicas=3),
         machines=True,
@@ -228,7 +234,7 @@ CASES = [
     Case(
         "another strategy asks for none",
         control_plane(MINE, replicas=3, spec={"rollout": {"strategy": {"type": "RollingUpdate"}}}),
-        Outcome.UNCONCERNED,
+        AdmissionOutcome.UNCONCERNED,
         [MINE],
         before=control_plane(MINE, replicas=3),
         machines=True,
@@ -313,7 +319,7 @@ def _with_files(whole: JsonObject, files: list[JsonObject]) -> JsonObject:
 def test_what_is_going_away_is_never_held_up() -> None:
     gone = config(CONFLICT)
     gone["metadata"] = {**mapping(gone, "metadata"), "deletionTimestamp": "2026-01-01T00:00:00Z"}
-    assert needs_no_facts(subject(gone), subject(config(MINE)), Versioned()) == Allow(Outcome.UNCONCERNED)
+    assert needs_no_facts(subject(gone), subject(config(MINE)), Versioned()) == Allow(AdmissionOutcome.UNCONCERNED)
 
 
 def test_a_control_plane_that_can_be_rendered_anyway_is_not_asked_for_its_machines() -> None:

@@ -27,7 +27,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_serving.listener import Listener
-from nodeattest_serving.settings import Address, SettingsError
+from nodeattest_serving.settings import BindAddress, SettingsError
 
 CLUSTERS = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/clusters"
 POLICIES = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/nodeattestationpolicies"
@@ -100,7 +100,7 @@ async def webhook(plane: ControlPlane, authority: Authority, tmp_path: Path) -> 
             FactReader(client, namespace=None), Versioned(), metrics, clock=lambda: 0.0, patience=0.5
         )
         limits = FrontLimits(connection_seconds=3.0)
-        listener = Listener(service.handle, Address(LOOPBACK, 0), tls.context, limits, most_body=MAX_BODY)
+        listener = Listener(service.handle, BindAddress(LOOPBACK, 0), tls.context, limits, most_body=MAX_BODY)
         await listener.start()
         yield Webhook(listener.port, authority, metrics, client)
         await listener.stop()

@@ -22,8 +22,7 @@ from nodeattest_controller.model.objects import items, mapping, rfc3339, text
 from nodeattest_controller.model.retired_keys import MAX_LIVE, RetiredKey
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.checks import Check
-from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.errors import Check, Denied, Reason
 from nodeattest_providers.names import ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, NodeRequest

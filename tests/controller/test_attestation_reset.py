@@ -16,7 +16,7 @@ from nodeattest_controller.model.attestation_reset import KEEP_RESETS, Operator,
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.objects import items, mapping, text, text_map
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.checks import Check
+from nodeattest_providers.errors import Check
 from nodeattest_providers.names import ProviderID, ProviderName
 from nodeattest_providers.verifier_interface import AttestedNode, BootState
 

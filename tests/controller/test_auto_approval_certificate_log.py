@@ -186,7 +186,7 @@ def test_a_flood_of_certificates_is_counted_in_bounded_memory() -> None:
 
 
 def test_an_operators_word_covers_all_or_nothing() -> None:
-    found = UncoveredCertificates(earlier="before", earlier_told=LONG_AGO)
+    found = UncoveredCertificates(earlier="before", earlier_reported=LONG_AGO)
     found.add(certificate(10), is_new=True)
     found.accept(None)
     found.accept(LONG_AGO)

@@ -210,7 +210,7 @@ def test_the_policy_s_defaults_are_the_code_s() -> None:
     assert mapping(properties, "enforcement")["default"] == "Enforce"
     serving = mapping(properties, "serving", "properties")
     assert (mapping(serving, "kubelet")["default"], mapping(serving, "attested")["default"]) == ("Ignore", "Sign")
-    assert parsed.serving == policy.Serving(approves_kubelet=False, signs_attested=True)
+    assert parsed.serving == policy.ServingPolicy(approves_kubelet=False, signs_attested=True)
 
 
 def test_the_configuration_kind_is_not_one_of_the_crds() -> None:
@@ -334,7 +334,7 @@ def test_the_webhook_is_called_as_it_serves_for_two_kinds_and_no_longer_than_it_
     assert (called["failurePolicy"], called["sideEffects"]) == ("Fail", "None")
     patience = called["timeoutSeconds"]
     assert isinstance(patience, int)
-    assert patience > admission.PATIENCE
+    assert patience > admission.MAX_WAIT
 
 
 def test_the_webhook_writes_one_secret_and_one_configuration_by_name() -> None:

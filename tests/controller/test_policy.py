@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeattest_controller.model.policy import Serving, check_authorized, parse_attestation_policy, policy_for
+from nodeattest_controller.model.policy import ServingPolicy, check_authorized, parse_attestation_policy, policy_for
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ProviderName
@@ -138,15 +138,15 @@ def test_third_party_sections_reach_their_provider() -> None:
 @pytest.mark.parametrize(
     ("section", "serving"),
     [
-        (None, Serving(approves_kubelet=False, signs_attested=True)),
-        ({}, Serving(approves_kubelet=False, signs_attested=True)),
-        ({"kubelet": "Approve"}, Serving(approves_kubelet=True, signs_attested=True)),
-        ({"kubelet": "Ignore", "attested": "Refuse"}, Serving(approves_kubelet=False, signs_attested=False)),
-        ({"attested": "Sign"}, Serving(approves_kubelet=False, signs_attested=True)),
+        (None, ServingPolicy(approves_kubelet=False, signs_attested=True)),
+        ({}, ServingPolicy(approves_kubelet=False, signs_attested=True)),
+        ({"kubelet": "Approve"}, ServingPolicy(approves_kubelet=True, signs_attested=True)),
+        ({"kubelet": "Ignore", "attested": "Refuse"}, ServingPolicy(approves_kubelet=False, signs_attested=False)),
+        ({"attested": "Sign"}, ServingPolicy(approves_kubelet=False, signs_attested=True)),
     ],
 )
 def test_kubelets_requests_are_left_alone_and_attested_ones_signed_unless_told(
-    section: JsonValue, serving: Serving
+    section: JsonValue, serving: ServingPolicy
 ) -> None:
     found = policy() if section is None else policy(serving=section)
     assert parse_attestation_policy(found).serving == serving

@@ -14,7 +14,7 @@ import yaml
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
     RenderingRefused,
     RenderOptions,
-    Serving,
+    ServingOptions,
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import (
     ADOPT_SCRIPT,
@@ -375,7 +375,7 @@ def test_settings_that_cloud_init_would_take_for_a_template_are_refused() -> Non
 
 
 def test_serving_none_leaves_the_users_own_certificates() -> None:
-    plan = RenderOptions(provider=ProviderName("aws"), serving=Serving.NONE)
+    plan = RenderOptions(provider=ProviderName("aws"), serving=ServingOptions.NONE)
     document = worker(joinConfiguration=registration("v1beta2", tls_cert_file="/c", tls_private_key_file="/k"))
     assert "rotate-server-certificates" not in json.dumps(render(document, plan).document)
 

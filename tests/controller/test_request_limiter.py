@@ -19,7 +19,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_providers.errors import Reason
 
 CLUSTER = ClusterKey("fleet/c")
-PATIENCE = 900.0
+MAX_WAIT = 900.0
 
 
 class Clock:
@@ -34,7 +34,7 @@ def request(uid: str, *, node: str = "node-0", user: str = "system:bootstrap:abc
     return LimiterKey(cluster=CLUSTER, username=user, node_name=node, uid=uid)
 
 
-def admitted(budgets: RequestLimiter, asked: LimiterKey, patience: float = PATIENCE) -> bool:
+def admitted(budgets: RequestLimiter, asked: LimiterKey, patience: float = MAX_WAIT) -> bool:
     try:
         budgets.admit(asked, patience)
     except OverBudget:
@@ -42,7 +42,7 @@ def admitted(budgets: RequestLimiter, asked: LimiterKey, patience: float = PATIE
     return True
 
 
-def refused(budgets: RequestLimiter, asked: LimiterKey, patience: float = PATIENCE) -> OverBudget:
+def refused(budgets: RequestLimiter, asked: LimiterKey, patience: float = MAX_WAIT) -> OverBudget:
     with pytest.raises(OverBudget) as caught:
         budgets.admit(asked, patience)
     return caught.value

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.policy import Policy, Serving
+from nodeattest_controller.model.policy import Policy, ServingPolicy
 from nodeattest_controller.model.serving_names import (
     YOUNG,
     addresses_final,
@@ -359,13 +359,13 @@ def test_a_joined_node_may_ask() -> None:
 @pytest.mark.parametrize(
     ("username", "serving", "secure"),
     [
-        ("system:bootstrap:abcdef", Serving(), True),
-        (NODE_USER, Serving(signs_attested=False), True),
-        (NODE_USER, Serving(), False),
+        ("system:bootstrap:abcdef", ServingPolicy(), True),
+        (NODE_USER, ServingPolicy(signs_attested=False), True),
+        (NODE_USER, ServingPolicy(), False),
     ],
 )
 def test_a_token_an_insecure_provider_and_a_policy_that_forbids_get_no_serving_certificate(
-    username: str, serving: Serving, secure: bool
+    username: str, serving: ServingPolicy, secure: bool
 ) -> None:
     request = make_request(username=username, dns_names=["node-0"])
     with pytest.raises(Denied) as refused:

@@ -213,8 +213,8 @@ async def test_a_machines_token_is_renewed_until_its_node_has_registered_and_the
         await scene.look(now=datetime.now(UTC) + LIFETIME / 2 + timedelta(seconds=30))
         assert [what for what, *_ in scene.told.writes] == ["renewed", "renewed"]
         scene.register("m")
-        member = lambda: scene.management.inventory.members(scene.key, "x://m")  # noqa: E731
-        await scene.sees(lambda: bool(member()) and bool(member()[0].node_ref_name))
+        inventory = scene.management.inventory
+        await scene.sees(lambda: any(member.node_ref_name for member in inventory.members(scene.key, "x://m")))
         await scene.look(times=2)
         assert near(left(scene, token), GRACE)
         later = datetime.now(UTC) + GRACE + timedelta(minutes=1)

@@ -16,10 +16,10 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     Token,
     expire_at,
     is_named,
-    owner_of,
     patch_of,
     renewal,
     token_of,
+    token_owner,
 )
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -162,15 +162,15 @@ def test_a_machine_needs_its_token_until_its_node_has_registered_with_a_provider
 ) -> None:
     machine: JsonObject = {**MACHINE, "spec": {**mapping(MACHINE, "spec"), **spec}, "status": status}
     machine["metadata"] = {**mapping(MACHINE, "metadata"), **meta}
-    owner = owner_of(machine, "Machine")
+    owner = token_owner(machine, "Machine")
     assert (owner.settled, owner.key, owner.config is not None) == (settled, "Machine/m", True)
 
 
 def test_a_pool_needs_its_token_as_long_as_it_stands() -> None:
     pool: JsonObject = {"metadata": {}, "spec": {"providerID": "x"}, "status": NODE}
-    assert not owner_of(pool, "MachinePool").settled
+    assert not token_owner(pool, "MachinePool").settled
 
 
 def test_a_configuration_of_another_kind_is_none() -> None:
     other: JsonObject = {"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "RKE2Config", "name": "m"}
-    assert owner_of({"spec": {"bootstrap": {"configRef": other}}}, "Machine").config is None
+    assert token_owner({"spec": {"bootstrap": {"configRef": other}}}, "Machine").config is None

@@ -29,7 +29,7 @@ from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.certificates import builder, usage
 from nodeattest_serving.listener import Handler, Listener
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 from nodeattest_serving.tls import ServingCertificate
 
 __all__ = [
@@ -155,7 +155,7 @@ async def listening(
     """Listen on loopback."""
     certificate, key = authority.certify(directory)
     tls = ServingCertificate(certificate, key, client_ca)
-    listener = Listener(handler, Address(LOOPBACK, 0), tls.context, limits or FrontLimits(), most_body=most_body)
+    listener = Listener(handler, BindAddress(LOOPBACK, 0), tls.context, limits or FrontLimits(), most_body=most_body)
     await listener.start()
     try:
         yield listener

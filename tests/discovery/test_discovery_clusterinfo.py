@@ -341,7 +341,7 @@ def test_any_other_server_is_denied(server: str) -> None:
 @pytest.mark.parametrize(("bundle", "expected"), NO_BUNDLES.values(), ids=NO_BUNDLES)
 def test_a_bundle_of_anything_but_cas_is_denied(bundle: bytes, expected: str) -> None:
     for refuses in (
-        lambda: clusterinfo.parse_bundle(bundle),
+        lambda: clusterinfo.parse_ca_bundle(bundle),
         lambda: clusterinfo.build(SERVER, bundle),
     ):
         with pytest.raises(Denied) as raised:
@@ -364,7 +364,7 @@ def test_a_bundle_of_anything_but_cas_is_denied(bundle: bytes, expected: str) ->
 )
 def test_a_bundle_of_cas_is_read_however_it_is_laid_out(bundle: bytes) -> None:
     text = clusterinfo.build(SERVER, bundle)
-    assert clusterinfo.parse(text).ca_certificates == clusterinfo.parse_bundle(bundle)
+    assert clusterinfo.parse(text).ca_certificates == clusterinfo.parse_ca_bundle(bundle)
     assert base64.b64decode(yaml.safe_load(text)["clusters"][0]["cluster"]["certificate-authority-data"]) == bundle
 
 

@@ -14,7 +14,7 @@ from jwt_kit import NOW, TOKEN
 from nodeattest_discovery.front.settings import FrontLimits
 from nodeattest_discovery.jwt import mint
 from nodeattest_serving.listener import Listener, client_of
-from nodeattest_serving.settings import Address, SettingsError
+from nodeattest_serving.settings import BindAddress, SettingsError
 from nodeattest_serving.tls import ServingCertificate
 
 
@@ -26,7 +26,7 @@ async def test_a_new_certificate_is_shown_without_a_restart_and_a_bad_one_is_not
     certificate, key = old.certify(tmp_path)
     next_certificate, next_key = new.certify(tmp_path / "next")
     tls = ServingCertificate(certificate, key, clock=lambda: time[0])
-    listener = Listener(service(KnownCluster.of(old)).handle, Address(LOOPBACK, 0), tls.context, FrontLimits())
+    listener = Listener(service(KnownCluster.of(old)).handle, BindAddress(LOOPBACK, 0), tls.context, FrontLimits())
     request = get(b"Bearer " + mint(TOKEN, NOW).encode())
     await listener.start()
     try:
@@ -65,11 +65,11 @@ async def test_an_address_that_is_taken_is_told(tmp_path: Path) -> None:
     authority = Authority()
     tls = ServingCertificate(*authority.certify(tmp_path))
     handler = service(KnownCluster.of(authority)).handle
-    first = Listener(handler, Address(LOOPBACK, 0), tls.context, FrontLimits())
+    first = Listener(handler, BindAddress(LOOPBACK, 0), tls.context, FrontLimits())
     await first.start()
     try:
         with pytest.raises(SettingsError, match="another process listens there"):
-            await Listener(handler, Address(LOOPBACK, first.port), tls.context, FrontLimits()).start()
+            await Listener(handler, BindAddress(LOOPBACK, first.port), tls.context, FrontLimits()).start()
     finally:
         await first.stop()
 

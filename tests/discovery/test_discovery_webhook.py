@@ -20,7 +20,7 @@ from nodeattest_discovery.jwt import mint
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_serving.listener import Listener
-from nodeattest_serving.settings import Address, SettingsError, parse_address
+from nodeattest_serving.settings import BindAddress, SettingsError, parse_address
 
 V1 = "authentication.k8s.io/v1"
 NOBODY = {"authenticated": False}
@@ -174,10 +174,10 @@ async def test_where_a_client_ca_is_given_only_its_clients_may_ask(
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "192.0.2.1", "::", "localhost"])
 def test_without_a_client_ca_only_this_machine_may_ask(host: str) -> None:
-    address = Address("127.0.0.1", 0)
+    address = BindAddress("127.0.0.1", 0)
     with pytest.raises(SettingsError, match="client CA"):
         FrontSettings(
-            address=address, certificate=Path(), key=Path(), webhook=WebhookSettings(address=Address(host, 9444))
+            address=address, certificate=Path(), key=Path(), webhook=WebhookSettings(address=BindAddress(host, 9444))
         )
     FrontSettings(address=address, certificate=Path(), key=Path(), webhook=WebhookSettings(address=address))
 
@@ -190,9 +190,13 @@ def test_an_address_is_a_host_and_a_port(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "address"),
-    [(":9443", Address("", 9443)), ("[::1]:1", Address("::1", 1)), ("127.0.0.1:0", Address("127.0.0.1", 0))],
+    [
+        (":9443", BindAddress("", 9443)),
+        ("[::1]:1", BindAddress("::1", 1)),
+        ("127.0.0.1:0", BindAddress("127.0.0.1", 0)),
+    ],
 )
-def test_an_address_is_read(text: str, address: Address) -> None:
+def test_an_address_is_read(text: str, address: BindAddress) -> None:
     assert parse_address(text, "--bind-address") == address
 
 

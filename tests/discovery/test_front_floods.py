@@ -26,7 +26,7 @@ from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_providers.errors import Denied
 from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 from nodeattest_serving.tls import ServingCertificate
 
 ELSEWHERE = "127.0.0.2"
@@ -96,13 +96,13 @@ async def test_a_client_far_over_its_rate_gets_no_handshake_and_others_do(
 ) -> None:
     tls = ServingCertificate(*authority.certify(tmp_path))
     arrivals = RateLimiter(burst=2, per_second=1.0, clock=lambda: 0.0)
-    listener = Listener(service(known).handle, Address(LOOPBACK, 0), tls.context, FrontLimits(), arrivals=arrivals)
+    listener = Listener(service(known).handle, BindAddress(LOOPBACK, 0), tls.context, FrontLimits(), arrivals=arrivals)
     await listener.start()
     try:
         for _ in range(2):
             _, writer = await asyncio.open_connection(LOOPBACK, listener.port, local_addr=(ELSEWHERE, 0))
             writer.close()
-        with pytest.raises(OSError):  # noqa: PT011 - a reset or an end, as it comes
+        with pytest.raises(OSError):
             await asyncio.open_connection(LOOPBACK, listener.port, local_addr=(ELSEWHERE, 0), ssl=trusting(authority))
         assert listener.turned_away == 1
         assert (await ask(listener.port, good(), authority)).status == 200
@@ -117,7 +117,7 @@ async def test_whoever_holds_most_gets_no_place_of_others(
     async with listening(service(known).handle, tmp_path, authority, limits=limits) as listener:
         reader, writer = await asyncio.open_connection(LOOPBACK, listener.port, ssl=trusting(authority))
         other = await asyncio.open_connection(LOOPBACK, listener.port, local_addr=(ELSEWHERE, 0))
-        with pytest.raises(OSError):  # noqa: PT011 - a reset or an end, as it comes
+        with pytest.raises(OSError):
             await asyncio.open_connection(LOOPBACK, listener.port, local_addr=(ELSEWHERE, 0), ssl=trusting(authority))
         writer.write(good())
         assert (await reader.read()).startswith(b"HTTP/1.1 200")
@@ -224,7 +224,7 @@ def test_a_token_that_nobody_has_takes_the_very_steps_of_one_with_another_secret
 
 
 async def test_silent_connections_keep_no_probe_out() -> None:
-    health = HealthServer(Address(LOOPBACK, 0), {}, Metrics())
+    health = HealthServer(BindAddress(LOOPBACK, 0), {}, Metrics())
     await health.start()
     held: list[socket.socket] = []
     try:

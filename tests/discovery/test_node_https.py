@@ -15,7 +15,7 @@ from lying_servers import QUIET, Ca, LyingServer, Reply, status
 
 from nodeattest_discovery.node import client, https
 from nodeattest_discovery.node.address import Address, parse_server
-from nodeattest_discovery.node.client import cluster_info
+from nodeattest_discovery.node.client import fetch_cluster_info
 from nodeattest_discovery.node.environment import Environment
 from nodeattest_providers.errors import Reason, Unavailable
 
@@ -159,7 +159,7 @@ def test_an_answer_may_end_with_the_connection_if_tls_says_so() -> None:
 def test_a_credential_is_never_shown_to_an_unverified_server() -> None:
     with LyingServer(CA.server(), status(403)) as server:
         with pytest.raises(Unavailable):
-            cluster_info(of(server), https.UNVERIFIED, Environment().deadline(), authorization="Bearer a")
+            fetch_cluster_info(of(server), https.UNVERIFIED, Environment().deadline(), authorization="Bearer a")
         assert server.headers == QUIET
 
 

@@ -24,14 +24,14 @@ from gateway_kit import NAME, NAMESPACE, FixedEndpoints, LoopThread, certify, fr
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.api_group import API_SERVICE, ROOT
 from nodeattest_identity.addon.gateway.app import Ports
-from nodeattest_identity.addon.gateway.endpoints import Endpoint
+from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
 from nodeattest_identity.addon.gateway.settings import GatewaySettings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.child_process import Process, wait
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens, start_real
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 
 __all__ = ["EXAMPLE", "PATH", "USERS", "DashboardWorld", "built_world", "documents", "sidecar_arguments"]
 
@@ -99,7 +99,7 @@ def built_world(directory: Path, assets: Path) -> Generator[DashboardWorld]:
         _gateway(plane, directory, serving) as (issuer, resolver),
         _sidecar(directory, dashboard, issuer, administrator(plane, kubectl)) as sidecar,
     ):
-        resolver.known["apps", "dashboard"] = Endpoint(LOOPBACK, sidecar)
+        resolver.known["apps", "dashboard"] = ServiceEndpoint(LOOPBACK, sidecar)
         run = administrator(plane, kubectl)
         run("apply", "-f", EXAMPLE / "manifests.yaml")
         files = [f"--from-file={EXAMPLE / name}" for name in ("dashboard.py", "allowed.json")]
@@ -160,7 +160,7 @@ def _gateway(plane: ControlPlane, directory: Path, serving: Authority) -> Genera
     certificate, key = certify(serving, directory, "gateway", hosts=(f"{NAME}.{NAMESPACE}.svc", "localhost"))
     (port,) = free_ports(1)
     settings = GatewaySettings(
-        address=Address(LOOPBACK, port),
+        address=BindAddress(LOOPBACK, port),
         certificate=certificate,
         key=key,
         issuer=f"https://{LOOPBACK}:{port}",

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from front_kit import LOOPBACK, Authority
 
-from nodeattest_identity.addon.gateway.endpoints import Endpoint
+from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.target import ServiceTarget
 from nodeattest_sandbox.certificates import builder, usage
@@ -86,9 +86,9 @@ class FixedEndpoints:
     """Services of this machine by namespace and name."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[str, str], Endpoint] = {}
+        self.known: dict[tuple[str, str], ServiceEndpoint] = {}
 
-    async def resolve(self, target: ServiceTarget, /) -> Endpoint:
+    async def resolve(self, target: ServiceTarget, /) -> ServiceEndpoint:
         found = self.known.get((target.namespace, target.service))
         if found is None:
             raise StatusError(HTTPStatus.NOT_FOUND, "no such service")

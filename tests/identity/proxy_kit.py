@@ -16,7 +16,7 @@ from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.paths import read_target
 from nodeattest_identity.proxy.refusals import Refusal
 from nodeattest_identity.proxy.server import ProxyServer
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 
 __all__ = ["LOOPBACK", "Answer", "Seen", "exchange", "fixed", "proxy", "read_answer", "request", "until", "upstream"]
 
@@ -143,7 +143,7 @@ async def proxy(
             )
             return await forwarder.forward(request, order)
 
-        server = ProxyServer(handle, Address(LOOPBACK, 0), tls, limits, refused=heard.append)
+        server = ProxyServer(handle, BindAddress(LOOPBACK, 0), tls, limits, refused=heard.append)
         await server.start()
         try:
             yield server.port

@@ -19,7 +19,7 @@ from nodeattest_identity.addon.sidecar.verifier_cache import CachedVerifier
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_identity.tokens.jwks_cache import StaticKeys
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 
 __all__ = ["AUDIENCE", "ISSUER", "Running", "Time", "authorization", "jwt_verifier", "sidecar", "users_token"]
 
@@ -83,8 +83,8 @@ async def sidecar(
 ) -> AsyncGenerator[Running]:
     """Serve a sidecar at the time of the tokens."""
     time = time or Time()
-    usual = settings or SidecarSettings(address=Address(LOOPBACK, 0), upstream=Address(LOOPBACK, 1))
-    settings = replace(usual, upstream=Address(LOOPBACK, seen.port))
+    usual = settings or SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
+    settings = replace(usual, upstream=BindAddress(LOOPBACK, seen.port))
     metrics = Metrics()
     verified = CachedVerifier(verifier or jwt_verifier(time), keep=keep, secret=b"k" * 32, now=time, clock=clock)
     async with Forwarder(settings.limits) as forwarder:

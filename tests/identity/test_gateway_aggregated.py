@@ -35,7 +35,7 @@ from websockets.sync.client import connect
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.api_group import GROUP, ROOT
 from nodeattest_identity.addon.gateway.app import Ports
-from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, Endpoint
+from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, ServiceEndpoint
 from nodeattest_identity.addon.gateway.settings import GatewaySettings, UserLimits
 from nodeattest_identity.addon.gateway.target import parse
 from nodeattest_kube.client import ApiClient
@@ -43,7 +43,7 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, maps_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 
 pytestmark = pytest.mark.conformance
 
@@ -120,7 +120,7 @@ def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
         grant(admin, "robot", {"kind": "ServiceAccount", "name": "robot", "namespace": "apps"}, names=["dashboard"])
         certificate, key = certify(serving, directory, "gateway", hosts=(f"{NAME}.{NAMESPACE}.svc", "localhost"))
         settings = GatewaySettings(
-            address=Address(LOOPBACK, 0),
+            address=BindAddress(LOOPBACK, 0),
             certificate=certificate,
             key=key,
             issuer=ISSUER,
@@ -132,7 +132,7 @@ def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
         )
         loop.call(add_on.start())
         for name in ("dashboard", "other"):
-            resolver.known["apps", name] = Endpoint(LOOPBACK, add_on.port)
+            resolver.known["apps", name] = ServiceEndpoint(LOOPBACK, add_on.port)
         ports: list[Ports] = []
         task = loop.start(app.run(settings, client, started=ports.append, resolver=resolver))
         try:
@@ -363,12 +363,12 @@ def test_the_gateway_s_own_account_finds_services_and_may_nothing_else(world: Wo
     }
     admin.create("/api/v1/namespaces/apps/endpoints", listed)
 
-    async def found() -> Endpoint:
+    async def found() -> ServiceEndpoint:
         async with ApiClient.from_kubeconfig_file(world.directory / "gateway.kubeconfig") as client:
             reader = ApiEndpointResolver(client, clock=lambda: 0.0, pick=lambda several: several[0])
             return await reader.resolve(parse(f"{ROOT}/namespaces/apps/services/real:web/proxy/"))
 
-    assert world.loop.call(found()) == Endpoint("10.1.2.3", 8080)
+    assert world.loop.call(found()) == ServiceEndpoint("10.1.2.3", 8080)
     for path in (
         "/api/v1/namespaces/apps/services",
         "/api/v1/namespaces/apps/pods",

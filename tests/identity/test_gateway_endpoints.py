@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from nodeattest_identity.addon.gateway.api_group import ROOT
-from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, Endpoint, ready_endpoints
+from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, ServiceEndpoint, ready_endpoints
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.target import ServiceTarget, parse
 from nodeattest_kube.client import ApiClient
@@ -50,12 +50,12 @@ def endpoints(*addresses: JsonObject, not_ready: Sequence[JsonObject] = ()) -> J
 )
 def test_a_port_is_found_by_number_and_by_name(name: str, port: int) -> None:
     found = ready_endpoints(service(), endpoints(address("10.0.0.1"), address("fd00::2")), target(name))
-    assert found == [Endpoint("10.0.0.1", port), Endpoint("fd00::2", port)]
+    assert found == [ServiceEndpoint("10.0.0.1", port), ServiceEndpoint("fd00::2", port)]
 
 
 def test_the_only_port_needs_no_name() -> None:
     assert ready_endpoints(service(PORTS[:1]), endpoints(address("10.0.0.1")), target("dashboard")) == [
-        Endpoint("10.0.0.1", 8080)
+        ServiceEndpoint("10.0.0.1", 8080)
     ]
     with pytest.raises(StatusError) as refused:
         ready_endpoints(service(), endpoints(address("10.0.0.1")), target("dashboard"))
@@ -111,7 +111,9 @@ def test_an_address_that_is_no_pods_is_never_asked(spoilt: JsonObject) -> None:
     with pytest.raises(StatusError) as refused:
         ready_endpoints(service(), endpoints(spoilt), target())
     assert (refused.value.status, refused.value.headers["Retry-After"]) == (503, "2")
-    assert ready_endpoints(service(), endpoints(spoilt, address("10.0.0.7")), target()) == [Endpoint("10.0.0.7", 8080)]
+    assert ready_endpoints(service(), endpoints(spoilt, address("10.0.0.7")), target()) == [
+        ServiceEndpoint("10.0.0.7", 8080)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_an_address_that_is_no_pods_is_never_asked(spoilt: JsonObject) -> None:
     ],
 )
 def test_an_address_that_pods_have_is_asked(ip: str) -> None:
-    assert ready_endpoints(service(), endpoints(address(ip)), target()) == [Endpoint(ip, 8080)]
+    assert ready_endpoints(service(), endpoints(address(ip)), target()) == [ServiceEndpoint(ip, 8080)]
 
 
 def test_a_pod_that_is_not_ready_is_not_asked() -> None:
@@ -162,9 +164,9 @@ async def test_a_cluster_s_own_objects_are_read_and_kept_for_two_seconds(real_co
     async with ApiClient.from_kubeconfig_file(real_control_plane.admin_kubeconfig) as client:
         reader = ApiEndpointResolver(client, clock=lambda: now, pick=lambda found: found[0])
         wanted = target("dashboard:web", "gateway-backends")
-        assert await reader.resolve(wanted) == Endpoint("10.1.2.3", 8080)
+        assert await reader.resolve(wanted) == ServiceEndpoint("10.1.2.3", 8080)
         before = client.requests
-        assert await reader.resolve(wanted) == Endpoint("10.1.2.3", 8080)
+        assert await reader.resolve(wanted) == ServiceEndpoint("10.1.2.3", 8080)
         assert client.requests == before
         admin.delete(f"{root}/endpoints/dashboard")
         now = 2.0

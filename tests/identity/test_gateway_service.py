@@ -19,7 +19,7 @@ from gateway_kit import AddOn, FixedEndpoints, certify
 from yarl import URL
 
 from nodeattest_identity.addon.gateway.api_group import GROUP, GROUP_ROOT, ROOT
-from nodeattest_identity.addon.gateway.endpoints import Endpoint
+from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, UserInfo
 from nodeattest_identity.addon.gateway.issuer_endpoint import IssuerEndpoint
 from nodeattest_identity.addon.gateway.keyset import generate_key
@@ -36,7 +36,7 @@ from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_identity.tokens.jwt import Expected, verify
 from nodeattest_identity.tokens.signing import SigningKey, signing_key
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 
 ISSUER: Final = "https://gateway.example/addons"
 NAME: Final = "front-proxy-client"
@@ -95,7 +95,7 @@ class Site:
 async def running(site: Site) -> AsyncGenerator[Site]:
     async with Forwarder(site.proxy) as forwarder:
         await site.add_on.start(site.add_on_tls)
-        site.resolver.known["apps", "dashboard"] = Endpoint(LOOPBACK, site.add_on.port)
+        site.resolver.known["apps", "dashboard"] = ServiceEndpoint(LOOPBACK, site.add_on.port)
         parts = GatewayDeps(
             trust=lambda: site.trust,
             common_name=site.tls.common_name,
@@ -112,7 +112,7 @@ async def running(site: Site) -> AsyncGenerator[Site]:
         )
         server = ProxyServer(
             gateway.handle,
-            Address(LOOPBACK, 0),
+            BindAddress(LOOPBACK, 0),
             site.tls.context,
             site.proxy,
             is_unauthenticated=site.tls.is_unauthenticated,

@@ -19,7 +19,7 @@ from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust
 from nodeattest_identity.addon.gateway.tls import GatewayTls
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.server import Handler, ProxyServer
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 
 ELSEWHERE = "127.0.0.2"
 GET = b"GET /openid/v1/jwks HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -72,7 +72,9 @@ async def running(directory: Path, limits: ProxyLimits, answer: Handler = key_se
     tls = GatewayTls(*certify(serving, directory, "gateway", hosts=("localhost",)))
     der = front.certificate.public_bytes(Encoding.DER)
     tls.set_trust(FrontProxyTrust(authorities=(der,), allowed_names=frozenset({"front-proxy-client"}), has_uid=False))
-    server = ProxyServer(answer, Address(LOOPBACK, 0), tls.context, limits, is_unauthenticated=tls.is_unauthenticated)
+    server = ProxyServer(
+        answer, BindAddress(LOOPBACK, 0), tls.context, limits, is_unauthenticated=tls.is_unauthenticated
+    )
     await server.start()
     site = Site(
         server,

@@ -18,7 +18,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 DEFAULT: Final = "system:service-account-issuer-discovery"
@@ -132,7 +132,7 @@ async def _read(client: ApiClient, issuer: str) -> object:
 async def _served_equal(kubeconfig: Path, issuer: str, theirs: bytes) -> None:
     """Serve what is read so: the key set is the API server's byte for byte."""
     place = issuer_paths(issuer)
-    settings = ServeSettings(address=Address(LOOPBACK, 0), source=ApiServerSource(issuers=(place,)), period=1.0)
+    settings = ServeSettings(address=BindAddress(LOOPBACK, 0), source=ApiServerSource(issuers=(place,)), period=1.0)
     async with running(settings, lambda: ApiClient.from_kubeconfig_file(kubeconfig)) as ports:
         jwks = await ask_until(lambda answer: answer.status == 200, ports.documents, get("/openid/v1/jwks"))
         said = await ask_until(lambda answer: answer.status == 200, ports.documents, get(place.configuration_path))

@@ -16,7 +16,7 @@ from nodeattest_identity.serve.settings import KubeconfigSecretsSource, ServeSet
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 
 BASE = "https://issuer.example/fleet"
 
@@ -57,7 +57,7 @@ class Management:
 async def fleet(management: Management, **changes: str) -> AsyncGenerator[Ports]:
     source = KubeconfigSecretsSource(base_url=BASE, namespace=management.namespace, **changes)
     settings = ServeSettings(
-        address=Address(LOOPBACK, 0), health=Address(LOOPBACK, 0), source=source, period=0.05, max_stale=3600.0
+        address=BindAddress(LOOPBACK, 0), health=BindAddress(LOOPBACK, 0), source=source, period=0.05, max_stale=3600.0
     )
     async with running(settings, lambda: ApiClient.from_kubeconfig_file(management.plane.admin_kubeconfig)) as ports:
         yield ports

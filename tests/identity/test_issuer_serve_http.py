@@ -18,7 +18,7 @@ from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.serve.routes import RouteTable, issuer_paths
 from nodeattest_identity.serve.service import matches
 from nodeattest_identity.serve.settings import CertificateFiles, FileSource, ServeSettings
-from nodeattest_serving.settings import Address, SettingsError
+from nodeattest_serving.settings import BindAddress, SettingsError
 
 KEYS = [new_key(), new_key()]
 ISSUERS = ("https://issuer.example", "https://issuer.example/clusters/a", "https://issuer.example/old/")
@@ -32,7 +32,7 @@ async def serving(
     file.write_bytes(pem(*KEYS))
     served = (issuer_paths(issuers[0], jwks_uri), *(issuer_paths(issuer) for issuer in issuers[1:]))
     source = FileSource(issuers=served, files=(file,))
-    async with running(ServeSettings(address=Address(LOOPBACK, 0), source=source, max_age=max_age)) as ports:
+    async with running(ServeSettings(address=BindAddress(LOOPBACK, 0), source=source, max_age=max_age)) as ports:
         yield ports.documents
 
 
@@ -186,7 +186,7 @@ async def test_over_tls_browsers_are_told_to_stay_with_it(tmp_path: Path) -> Non
     certificate, key = authority.certify(tmp_path / "tls")
     (tmp_path / "keys.pem").write_bytes(pem(*KEYS))
     settings = ServeSettings(
-        address=Address(LOOPBACK, 0),
+        address=BindAddress(LOOPBACK, 0),
         source=FileSource(issuers=(issuer_paths(ISSUERS[0]),), files=(tmp_path / "keys.pem",)),
         certificate=CertificateFiles(certificate=certificate, key=key),
     )
@@ -200,4 +200,4 @@ def test_plain_http_is_for_this_machine_only() -> None:
     source = FileSource(issuers=(issuer_paths(ISSUERS[0]),), files=())
     for host in ("", "0.0.0.0", "10.0.0.1", "localhost"):
         with pytest.raises(SettingsError, match="--tls-cert-file"):
-            ServeSettings(address=Address(host, 8080), source=source)
+            ServeSettings(address=BindAddress(host, 8080), source=source)

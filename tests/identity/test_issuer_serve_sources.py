@@ -20,7 +20,7 @@ from nodeattest_identity.serve.routes import RouteTable, issuer_paths
 from nodeattest_identity.serve.settings import ApiServerSource, FileSource, ServeSettings
 from nodeattest_identity.serve.sources import KeyFileReader, SourceError, read_api_server
 from nodeattest_kube.client import ApiClient
-from nodeattest_serving.settings import Address, SettingsError
+from nodeattest_serving.settings import BindAddress, SettingsError
 
 ISSUER = "https://issuer.example/c"
 PLACE = issuer_paths(ISSUER)
@@ -81,7 +81,7 @@ async def test_a_file_that_is_gone_or_is_none_is_an_error(tmp_path: Path) -> Non
 async def test_a_server_does_not_start_without_its_keys(tmp_path: Path) -> None:
     source = FileSource(issuers=(PLACE,), files=(tmp_path / "none.pem",))
     with pytest.raises(SettingsError, match=r"--service-account-key-file: .*none\.pem"):
-        async with running(ServeSettings(address=Address(LOOPBACK, 0), source=source)):
+        async with running(ServeSettings(address=BindAddress(LOOPBACK, 0), source=source)):
             pass
 
 
@@ -217,7 +217,7 @@ async def test_keys_of_files_that_change_are_served_without_a_restart(tmp_path: 
     file = tmp_path / "keys.pem"
     file.write_bytes(pem(ONE))
     source = FileSource(issuers=(PLACE,), files=(file,))
-    async with running(ServeSettings(address=Address(LOOPBACK, 0), source=source, period=0.05)) as ports:
+    async with running(ServeSettings(address=BindAddress(LOOPBACK, 0), source=source, period=0.05)) as ports:
         file.write_bytes(pem(ONE, OTHER))
         wanted = documents(ISSUER, PLACE.jwks_uri, [ONE, OTHER]).jwks
         await ask_until(lambda answer: answer.body == wanted, ports.documents, get("/c/openid/v1/jwks"))
@@ -227,8 +227,8 @@ async def test_an_api_servers_keys_are_served_under_our_own_key_sets_url_and_rea
     async with upstream(ISSUER, [ONE], tmp_path) as there:
         there.status = 403
         settings = ServeSettings(
-            address=Address(LOOPBACK, 0),
-            health=Address(LOOPBACK, 0),
+            address=BindAddress(LOOPBACK, 0),
+            health=BindAddress(LOOPBACK, 0),
             source=ApiServerSource(issuers=(PLACE,)),
             period=1.0,
         )
@@ -251,7 +251,7 @@ async def test_an_api_servers_keys_are_served_under_our_own_key_sets_url_and_rea
 async def test_however_many_ask_an_api_server_is_asked_once(tmp_path: Path) -> None:
     async with upstream(ISSUER, [ONE], tmp_path) as there:
         there.hang = asyncio.Event()
-        settings = ServeSettings(address=Address(LOOPBACK, 0), source=ApiServerSource(issuers=(PLACE,)))
+        settings = ServeSettings(address=BindAddress(LOOPBACK, 0), source=ApiServerSource(issuers=(PLACE,)))
         async with running(settings, lambda: ApiClient.from_kubeconfig(there.kubeconfig)) as ports:
             answers = await asyncio.gather(*(ask(ports.documents, get("/c/openid/v1/jwks")) for _ in range(50)))
             assert {answer.status for answer in answers} == {503}

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.replies import Reply
-from nodeattest_serving.settings import Address, ConnectionLimits
+from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
 LOOPBACK = "127.0.0.1"
 GET = b"GET /a HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -27,7 +27,7 @@ async def echo_path(request: web.BaseRequest, client: str) -> Reply:
 
 @asynccontextmanager
 async def connected(limits: ConnectionLimits) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    listener = Listener(echo_path, Address(LOOPBACK, 0), None, limits)
+    listener = Listener(echo_path, BindAddress(LOOPBACK, 0), None, limits)
     await listener.start()
     try:
         async with asyncio.timeout(LIMIT):

@@ -22,11 +22,11 @@ from nodeattest_identity.addon.sidecar.settings import SidecarSettings
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.paths import parse_rule
 from nodeattest_identity.proxy.refusals import Refusal
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 
 USUAL: Final = SidecarSettings(
-    address=Address(LOOPBACK, 0),
-    upstream=Address(LOOPBACK, 1),
+    address=BindAddress(LOOPBACK, 0),
+    upstream=BindAddress(LOOPBACK, 1),
     open_paths=(parse_rule("/healthz"), parse_rule("/pub/**")),
 )
 ADMIN: Final = b"GET /admin HTTP/1.1\r\nHost: a\r\nX-Authenticated-User: root\r\n\r\n"

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from nodeattest_identity.addon.sidecar.settings import SidecarSettings
 from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_serving.settings import Address
+from nodeattest_serving.settings import BindAddress
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 ACCEPT = base64.b64encode(
@@ -243,7 +243,7 @@ async def test_a_websocket_ends_after_the_longest_time_also_where_the_token_last
         await reader.read()
 
     settings = replace(
-        SidecarSettings(address=Address(LOOPBACK, 0), upstream=Address(LOOPBACK, 1)),
+        SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1)),
         limits=ProxyLimits(request_seconds=1.0),
     )
     async with upstream(script) as seen, sidecar(seen, settings) as running:

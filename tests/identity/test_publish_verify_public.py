@@ -16,7 +16,7 @@ from publish_kit import HOUR, START, Clock, directory, key, wanted
 from store_kit import BUCKET, moto
 
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.publish.publisher import Published, publish
+from nodeattest_identity.publish.publisher import PublishResult, publish
 from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.stores.s3 import S3Store
 from nodeattest_identity.publish.verify_public import PublicCheck, PublicReader, PublicStatus
@@ -34,11 +34,11 @@ def of(served: Public, *names: str) -> Desired:
     return replace(wanted(*names), issuer=served.issuer, jwks_uri=served.jwks_uri)
 
 
-async def put(served: Public, *names: str, now: int = START) -> Published:
+async def put(served: Public, *names: str, now: int = START) -> PublishResult:
     return await publish(directory(served.root), of(served, *names), clock=Clock(now))
 
 
-async def seen(served: Public, published: Published, *, now: int = START + 1, trusted: bool = True) -> PublicCheck:
+async def seen(served: Public, published: PublishResult, *, now: int = START + 1, trusted: bool = True) -> PublicCheck:
     async with PublicReader(ca_file=served.ca_file if trusted else None, seconds=5) as reader:
         return await reader.check(published, now=now)
 

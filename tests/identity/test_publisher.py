@@ -17,7 +17,7 @@ from threading import Event
 import pytest
 from publish_kit import ISSUER, START, YEAR, Clock, Faulty, KilledError, directory, files, kids, state_of, stood, wanted
 
-from nodeattest_identity.publish.publisher import Published, publish
+from nodeattest_identity.publish.publisher import PublishResult, publish
 from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.store import ForeignIssuerError, StoredObject, StoreRefusedError, WriteConflictError
 from nodeattest_identity.publish.stores.directory import DirectoryStore
@@ -151,7 +151,7 @@ async def test_a_key_that_another_run_publishes_while_we_read_is_not_taken_for_a
 async def test_a_key_that_another_run_drops_before_we_do_counts_as_seen(tmp_path: Path) -> None:
     await publish(directory(tmp_path), wanted("a", "leaked"), clock=Clock())
     order = replace(wanted("a"), revoked=frozenset(kids("leaked")))
-    done: list[Published] = []
+    done: list[PublishResult] = []
 
     async def wait(_races: int) -> None:
         done.append(await publish(directory(tmp_path), order, clock=Clock(START + 6)))

@@ -20,9 +20,9 @@ from nodeattest_identity.addon.sidecar.settings import SidecarSettings
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.paths import parse_rule
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_serving.settings import Address, SettingsError
+from nodeattest_serving.settings import BindAddress, SettingsError
 
-USUAL: Final = SidecarSettings(address=Address(LOOPBACK, 0), upstream=Address(LOOPBACK, 1))
+USUAL: Final = SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
 
 
 async def test_the_add_on_is_told_who_calls_and_gets_no_token() -> None:
@@ -284,7 +284,7 @@ async def test_no_idle_connection_is_shared_between_a_users_broken_body_and_the_
 
 def test_an_upstream_elsewhere_is_a_wrong_setting() -> None:
     with pytest.raises(SettingsError, match=r"127\.0\.0\.1"):
-        replace(USUAL, upstream=Address("10.0.0.1", 80))
+        replace(USUAL, upstream=BindAddress("10.0.0.1", 80))
 
 
 async def test_the_body_cap_is_413_also_where_the_length_was_not_told() -> None:

@@ -13,7 +13,7 @@ from worlds import T1
 
 from nodeattest_providers.aws.api.caller_identity import parse_error_code, parse_identity, parse_role_session
 from nodeattest_providers.aws.authorization_header import parse_authorization
-from nodeattest_providers.aws.identity_document import parse_document
+from nodeattest_providers.aws.identity_document import parse_identity_document
 from nodeattest_providers.aws.protocol import SignedHeaders, sts_request
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
@@ -97,25 +97,25 @@ def test_any_text_gives_a_session_that_spells_it_or_none(arn: str) -> None:
 )
 def test_a_document_with_a_field_of_another_form_is_denied(change: dict[str, object]) -> None:
     with pytest.raises(Denied) as denied:
-        parse_document(Node().document(**change))
+        parse_identity_document(Node().document(**change))
     assert denied.value.reason is Reason.PLATFORM_DOCUMENT_MALFORMED
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b'{"a":1,"a":2}', b"[" * 4000, b" " * 5000, b"NaN"])
 def test_bytes_that_are_no_document_are_denied(data: bytes) -> None:
     with pytest.raises(Denied) as denied:
-        parse_document(data)
+        parse_identity_document(data)
     assert denied.value.reason is Reason.PLATFORM_DOCUMENT_MALFORMED
 
 
 def test_fields_that_aws_adds_are_let_through() -> None:
-    assert parse_document(Node().document(madeUp={"x": [1.5, None]})).account
+    assert parse_identity_document(Node().document(madeUp={"x": [1.5, None]})).account
 
 
 @given(st.binary())
 def test_any_bytes_give_a_document_or_denied(data: bytes) -> None:
     with pytest.raises(Denied):
-        parse_document(data)
+        parse_identity_document(data)
 
 
 @pytest.mark.parametrize("region", ["us-east-1", "us-gov-west-1", "cn-northwest-1", "ap-southeast-7"])

@@ -16,7 +16,7 @@ import pytest
 from aws_cloud import ACCOUNT, REGION, Cloud, cloud
 
 from nodeattest_providers.aws.api.ec2 import Ec2
-from nodeattest_providers.aws.api.instances import BATCH, Instance, Instances, Realm
+from nodeattest_providers.aws.api.instances import BATCH, Ec2Instance, Instances, Realm
 from nodeattest_providers.aws.config import parse_platform
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.node_interface import JsonValue
@@ -233,14 +233,14 @@ class Slow:
     def close(self) -> None:
         self.free.set()
 
-    def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Instance]:
+    def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Ec2Instance]:
         self.batches.append(len(instance_ids))
         self.asked.set()
         assert self.free.wait(10)
         if self.fails:
             raise Unavailable(Reason.PLATFORM_UNAVAILABLE, "no", remedy="wait", retry_after=4.0)
         return [
-            Instance(
+            Ec2Instance(
                 instance_id=one,
                 owner=realm.account,
                 state="running",
@@ -293,7 +293,7 @@ async def test_more_than_a_batch_is_asked_in_two_and_nobody_is_forgotten() -> No
 async def test_what_waits_while_calls_are_under_way_goes_together() -> None:
     slow = Slow()
     instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: 0.0)
-    tasks: list[asyncio.Task[Instance | None]] = []
+    tasks: list[asyncio.Task[Ec2Instance | None]] = []
     for number in range(40):
         tasks.append(asyncio.create_task(instances.find(HERE, f"i-{number:08x}")))
         await asyncio.sleep(0.002)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from nodeattest_providers.aws.node.imds_answers import (
     parse_credentials,
-    parse_document,
+    parse_imds_document,
+    parse_imds_signature,
+    parse_imds_token,
     parse_role,
-    parse_signature,
-    parse_token,
 )
 from nodeattest_providers.errors import Denied, Reason
 
@@ -37,7 +37,7 @@ PLACE: dict[str, object] = {
     "instanceId": "i-0123456789abcdef0",
     "region": "eu-central-1",
 }
-PARSERS = (parse_token, parse_role, parse_credentials, parse_document, parse_signature)
+PARSERS = (parse_imds_token, parse_role, parse_credentials, parse_imds_document, parse_imds_signature)
 
 
 def spelt(values: object) -> bytes:
@@ -82,7 +82,7 @@ def test_credentials_with_one_field_spoilt_are_refused_without_showing_them(key:
 
 
 def test_the_document_says_zone_and_instance() -> None:
-    assert str(parse_document(spelt(PLACE))) == "aws:///eu-central-1b/i-0123456789abcdef0"
+    assert str(parse_imds_document(spelt(PLACE))) == "aws:///eu-central-1b/i-0123456789abcdef0"
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,10 @@ def test_the_document_says_zone_and_instance() -> None:
 )
 def test_a_document_with_one_field_spoilt_is_refused(key: str, value: object) -> None:
     with pytest.raises(Denied):
-        parse_document(spelt({**PLACE, key: value}))
+        parse_imds_document(spelt({**PLACE, key: value}))
 
 
-@pytest.mark.parametrize("parse", [parse_credentials, parse_document])
+@pytest.mark.parametrize("parse", [parse_credentials, parse_imds_document])
 @pytest.mark.parametrize("data", [b"", b"[]", b"7", b"\xff", b"{", b"[" * 100_000, b'{"a":NaN}'])
 def test_what_is_no_object_is_refused(parse: Callable[[bytes], object], data: bytes) -> None:
     with pytest.raises(Denied):
@@ -112,12 +112,12 @@ def test_what_is_no_object_is_refused(parse: Callable[[bytes], object], data: by
 def test_the_signature_is_base64_in_lines_and_becomes_definite() -> None:
     ber = bytes.fromhex("3080 2480 0402 0102 0401 03 0000 0000")
     text = base64.encodebytes(ber)
-    assert parse_signature(text) == bytes.fromhex("3005 0403 010203")
+    assert parse_imds_signature(text) == bytes.fromhex("3005 0403 010203")
     for spoilt in (b"", b"*", b"-----BEGIN PKCS7-----\n" + text, b"A===", b"AAAAA", text[4:]):
         with pytest.raises(Denied):
-            parse_signature(spoilt)
+            parse_imds_signature(spoilt)
     with pytest.raises(Denied, match="at most 8192 bytes"):
-        parse_signature(base64.b64encode(b"\x04\x82\x23\x00" + bytes(0x2300)))
+        parse_imds_signature(base64.b64encode(b"\x04\x82\x23\x00" + bytes(0x2300)))
 
 
 @given(st.sampled_from(PARSERS), st.binary() | st.sampled_from([spelt(KEYS), spelt(PLACE)]).map(lambda one: one[:-9]))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_metadata import answering, serving
 from worlds import PIN
 
-from nodeattest_providers.azure.attested_document import parse_document
+from nodeattest_providers.azure.attested_document import parse_attested_document
 from nodeattest_providers.azure.attestor import AzureAttestor
 from nodeattest_providers.azure.config import ManagedIdentity, WorkloadIdentity, parse_platform, parse_policy
 from nodeattest_providers.azure.protocol import nonce_for
@@ -177,7 +177,7 @@ def test_a_policy_names_subscriptions_and_groups(settings: dict[str, JsonValue])
 
 
 def test_a_document_is_read() -> None:
-    read = parse_document(json.dumps(DOCUMENT).encode())
+    read = parse_attested_document(json.dumps(DOCUMENT).encode())
     assert (read.vm_id, read.subscription) == ("02aab8a4-74ef-476e-8182-f6d2ba4166a6", SUBSCRIPTION)
     assert read.created == datetime(2020, 11, 30, 21, 19, 19, tzinfo=UTC)
     assert read.expires == datetime(2020, 12, 1, 3, 19, 19, tzinfo=UTC)
@@ -208,14 +208,14 @@ def test_a_document_is_read() -> None:
 )
 def test_another_content_is_denied(text: str) -> None:
     with pytest.raises(Denied) as denied:
-        parse_document(text.encode())
+        parse_attested_document(text.encode())
     assert denied.value.reason is Reason.PLATFORM_DOCUMENT_MALFORMED
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_no_document(content: bytes) -> None:
     with pytest.raises(Denied):
-        parse_document(content)
+        parse_attested_document(content)
 
 
 # Trust

@@ -29,7 +29,7 @@ from tpm_world import verify as verify_tpm
 from nodeattest_providers import canonical_json
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.challenge.protocol import fingerprint
-from nodeattest_providers.challenge.verifier import ChallengeSigner
+from nodeattest_providers.challenge.verifier import SecretChallengeSigner
 from nodeattest_providers.composite.protocol import PROVIDER, CompositeChallenge
 from nodeattest_providers.composite.verifier import CompositeSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -406,7 +406,7 @@ async def test_addresses_are_those_of_the_part_that_attested_this_machine() -> N
 
 
 def test_the_two_step_parts_halves_are_those_of_their_own_providers(sound: Exchange) -> None:
-    signer = signer_of(TpmSigner(), ChallengeSigner())
+    signer = signer_of(TpmSigner(), SecretChallengeSigner())
     assert verify(filed(sound.answer(), second=True), sound.facts, signer).first_request == FirstRequestRef(
         name="csr-1", uid="uid-1"
     )

@@ -134,7 +134,7 @@ def test_the_largest_envelope_passes() -> None:
     ],
 )
 def test_what_would_be_denied_is_not_encoded(evidence: Evidence) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - which of them is plain from the case
+    with pytest.raises(ValueError):
         envelope.encode(CSR, evidence)
 
 

@@ -14,7 +14,7 @@ from tpm_world import SoftTpm
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.gcp.api.client import Api
 from nodeattest_providers.gcp.api.compute import Compute
-from nodeattest_providers.gcp.api.instance import Instance
+from nodeattest_providers.gcp.api.instance import ComputeInstance
 from nodeattest_providers.gcp.config import GcpPlatform, parse_platform
 from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.platform import CallOutcome
@@ -160,7 +160,7 @@ async def test_an_instance_that_was_not_there_may_be_there_the_next_moment(
     assert await compute.instance(PLACE) is not None
 
 
-async def running_instance(compute: Compute) -> Instance:
+async def running_instance(compute: Compute) -> ComputeInstance:
     found = await compute.instance(PLACE)
     assert found is not None
     return found
@@ -255,7 +255,7 @@ async def test_a_project_that_cannot_answer_waits_and_no_other_does(
     failed, found = await asked
     assert isinstance(failed, Unavailable)
     assert failed.reason is Reason.PLATFORM_UNAVAILABLE
-    assert isinstance(found, Instance)
+    assert isinstance(found, ComputeInstance)
     assert ("compute", outcome) in calls.seen
     getattr(cloud.switches, switch).clear()
     assert await compute.instance(PLACE) is not None

@@ -9,7 +9,13 @@ from gcp_world import NAME, NUMBER, PROJECT, ZONE, instance_of, pem_of, rsa_tpm
 from tpm_world import SoftTpm
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.gcp.api.instance import FIELDS, Instance, parse_identity, parse_instance, parse_page
+from nodeattest_providers.gcp.api.instance import (
+    FIELDS,
+    ComputeInstance,
+    parse_instance,
+    parse_instance_identity,
+    parse_page,
+)
 from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 from nodeattest_sandbox.clouds.gcp.instances import masked
@@ -27,7 +33,7 @@ def item(**changes: JsonValue) -> JsonObject:
 _INSIDE = FIELDS.removeprefix("items(").rpartition("),nextPageToken")[0]
 
 
-def read(**changes: JsonValue) -> Instance:
+def read(**changes: JsonValue) -> ComputeInstance:
     return parse_instance(item(**changes), PLACE)
 
 
@@ -141,8 +147,8 @@ def test_only_endorsement_keys_are_read_of_an_identity() -> None:
         "eccP256SigningKey": {"ekPub": pem_of(other.ek)},
         "eccP256EncryptionKey": {"ekPub": ""},
     }
-    assert parse_identity(json.dumps(identity).encode()) == {one.fingerprint}
-    assert parse_identity(b"{}") == frozenset()
+    assert parse_instance_identity(json.dumps(identity).encode()) == {one.fingerprint}
+    assert parse_instance_identity(b"{}") == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +157,7 @@ def test_only_endorsement_keys_are_read_of_an_identity() -> None:
 )
 def test_an_identity_whose_key_is_none_is_not_read(entry: JsonValue) -> None:
     with pytest.raises(Denied) as caught:
-        parse_identity(json.dumps({"encryptionKey": entry}).encode())
+        parse_instance_identity(json.dumps({"encryptionKey": entry}).encode())
     assert caught.value.reason is Reason.PLATFORM_DOCUMENT_MALFORMED
 
 
@@ -159,4 +165,4 @@ def test_a_key_of_another_kind_is_not_read() -> None:
     words = "MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE="
     ed25519 = f"-----BEGIN PUBLIC KEY-----\n{words}\n-----END PUBLIC KEY-----\n"
     with pytest.raises(Denied):
-        parse_identity(json.dumps({"encryptionKey": {"ekPub": ed25519}}).encode())
+        parse_instance_identity(json.dumps({"encryptionKey": {"ekPub": ed25519}}).encode())

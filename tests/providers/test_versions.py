@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.evidence_versions import HIGHEST, MAX_TEXT, MAX_VERSIONS, parse, to_text
+from nodeattest_providers.evidence_versions import HIGHEST, MAX_TEXT, MAX_VERSIONS, parse, versions_to_text
 from nodeattest_providers.names import ProviderName
 
 TPM = ProviderName("tpm")
@@ -26,12 +26,12 @@ LONGEST = ProviderName("p" * 63)
     ],
 )
 def test_versions_are_written_newest_first_and_at_most_sixteen(versions: tuple[int, ...], text: str) -> None:
-    assert to_text(TPM, versions) == text
+    assert versions_to_text(TPM, versions) == text
     assert parse(text, TPM) == tuple(sorted(set(versions), reverse=True))[:MAX_VERSIONS]
 
 
 def test_the_longest_text_is_read() -> None:
-    text = to_text(LONGEST, range(HIGHEST, 1, -1))
+    text = versions_to_text(LONGEST, range(HIGHEST, 1, -1))
     assert len(text) <= MAX_TEXT
     assert len(parse(text, LONGEST)) == MAX_VERSIONS
 
@@ -79,4 +79,4 @@ def test_any_other_text_is_denied(text: str) -> None:
 @given(text=st.text() | st.from_regex(r"(tpm/v[0-9]{1,5},?){0,5}", fullmatch=True))
 def test_any_text_gives_versions_or_denied(text: str) -> None:
     with contextlib.suppress(Denied):
-        assert to_text(TPM, parse(text, TPM)) == text
+        assert versions_to_text(TPM, parse(text, TPM)) == text

@@ -57,7 +57,7 @@ class Cluster:
 
     @property
     def pins(self) -> frozenset[CaPin]:
-        return frozenset(map(pin_of, clusterinfo.parse_bundle(self.plane.ca_certificate.read_bytes())))
+        return frozenset(map(pin_of, clusterinfo.parse_ca_bundle(self.plane.ca_certificate.read_bytes())))
 
     def publish(self) -> None:
         body: JsonMap = {"metadata": {"name": clusterinfo.NAME}, "data": {"kubeconfig": self.kubeconfig}}

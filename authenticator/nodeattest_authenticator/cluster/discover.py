@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nodeattest_discovery.node.environment import Environment
     from nodeattest_discovery.node.result import Found
 
-__all__ = ["Discovered", "cluster_of", "discover", "environment_of"]
+__all__ = ["Discovered", "configured_cluster", "discover", "environment_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +54,14 @@ def discover(way: ByToken | ByFile, *, clock: Clock, log: Callable[[str], None])
                 found = _by_token(way, environment)
                 others, token, needs_no_token = [Endpoint.parse(f"https://{word}") for word in way.servers], None, False
             case ByFile():
-                told = _by_file(way, environment)
-                found, others = told, list[Endpoint]()
-                token, needs_no_token = _token(told), told.runs_authenticator
+                reported = _by_file(way, environment)
+                found, others = reported, list[Endpoint]()
+                token, needs_no_token = _token(reported), reported.runs_authenticator
     except (Denied, Unavailable) as verdict:
         raise refusal(verdict) from None
     for note in found.notes:
         log(note)
-    cluster = cluster_of(found)
+    cluster = configured_cluster(found)
     with suppress(ValueError):  # a file that nobody was asked about
         others.insert(0, Endpoint.parse(found.asked))
     return Discovered(
@@ -74,7 +74,7 @@ def discover(way: ByToken | ByFile, *, clock: Clock, log: Callable[[str], None])
     )
 
 
-def cluster_of(found: Found) -> Cluster:
+def configured_cluster(found: Found) -> Cluster:
     """Take what may be trusted out of what was found; raises ``AgentError``."""
     try:
         endpoint = Endpoint.parse(found.info.server)

@@ -14,7 +14,7 @@ import re
 from typing import Final, cast
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.transport.api_client import ApiClient, ForbiddenError, UnreachableError
+from nodeattest_authenticator.transport.api_client import ApiServerClient, ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
@@ -38,7 +38,7 @@ _RETRY: Final = 1.0
 """Seconds between two attempts at a server that does not answer and does not say when it will."""
 
 
-def fetch(api: ApiClient, deadline: Deadline) -> JsonObject:
+def fetch(api: ApiServerClient, deadline: Deadline) -> JsonObject:
     """Read the configuration from the cluster; raises ``AgentError``."""
     while True:
         try:
@@ -50,7 +50,7 @@ def fetch(api: ApiClient, deadline: Deadline) -> JsonObject:
                 raise AgentError(AgentReason.API_UNAVAILABLE, said, remedy=remedy, kind=FailureKind.TEMPORARY) from None
 
 
-def _config_map(api: ApiClient) -> JsonObject:
+def _config_map(api: ApiServerClient) -> JsonObject:
     refusal: AgentError | None = None
     try:
         found = api.read(_PATH)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 
@@ -42,7 +42,7 @@ def load(storage: Storage) -> LastRefresh | None:
 
 def parse(data: bytes) -> LastRefresh:
     """Read what ``save`` wrote; raises ``FieldsError``."""
-    fields = Fields(parse_object(data))
+    fields = ConfigFields(parse_config_object(data))
     at, outcome, text = fields.number("at", low=0, high=_LATEST), fields.required("outcome"), fields.required("text")
     fields.end()
     if at is None:

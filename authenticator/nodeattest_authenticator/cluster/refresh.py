@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.certificate import ca_pins, is_issued_by
 from nodeattest_authenticator.cluster import last_refresh
-from nodeattest_authenticator.cluster.discover import cluster_of, environment_of
+from nodeattest_authenticator.cluster.discover import configured_cluster, environment_of
 from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
-from nodeattest_authenticator.config.settings import Settings, to_json
+from nodeattest_authenticator.config.settings import Settings, settings_to_json
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
 from nodeattest_authenticator.formats import exec_credential, kubeconfig
@@ -111,7 +111,7 @@ def _ask(context: AgentContext, section: Discovery, limit: float) -> Found | Non
 
 
 def _updated_cluster(settings: Settings, section: Discovery, found: Found) -> Cluster:
-    new = cluster_of(found)
+    new = configured_cluster(found)
     if section.pin_server:
         return replace(new, endpoint=settings.endpoint, tls_server_name=settings.tls_server_name)
     return new
@@ -139,7 +139,7 @@ def _configured(context: AgentContext, section: Discovery, new: Cluster) -> Agen
         ca_pem=new.ca_pem,
         discovery=section,
     )
-    kubelet_files.write_private(context.config, to_json(settings))
+    kubelet_files.write_private(context.config, settings_to_json(settings))
     return replace(context, settings=settings, config_fingerprint=fingerprint_of_config(context.config))
 
 

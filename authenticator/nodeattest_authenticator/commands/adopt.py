@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_authenticator.certificate import check_time
+from nodeattest_authenticator.certificate import check_validity
 from nodeattest_authenticator.commands.existing_kubeconfig import KubeletAccess
-from nodeattest_authenticator.config.settings import Settings, to_json
+from nodeattest_authenticator.config.settings import Settings, settings_to_json
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment.evidence_version import supported_versions
 from nodeattest_authenticator.enrollment.issue import attestor_of, issue_and_store
@@ -65,7 +65,7 @@ def adopt(
         supported_versions(attestor, settings.minimum_version)
     deadline = Deadline.after(clock, settings.timeout_seconds)
     with Storage(options.cache_dir) as storage, exclusive(storage, deadline):
-        if kubelet_files.write_private(options.config, to_json(settings)):
+        if kubelet_files.write_private(options.config, settings_to_json(settings)):
             failure_backoff.forget(storage)
     context = AgentContext.open(options.config, options.cache_dir, hostname="", clock=clock, random=random, log=log)
     with context.storage, exclusive(context.storage, deadline):
@@ -95,7 +95,7 @@ def what_remains(node_name: str) -> list[str]:
 def _check_old(options: AdoptOptions, *, now: float) -> None:
     credential = options.access.credential
     if now < credential.not_after:
-        check_time(credential.not_before, credential.not_after, now=now, clock_skew=None)
+        check_validity(credential.not_before, credential.not_after, now=now, clock_skew=None)
         return
     raise AgentError(
         AgentReason.CERTIFICATE_REFUSED,

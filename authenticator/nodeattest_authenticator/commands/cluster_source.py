@@ -26,7 +26,7 @@ __all__ = ["ClusterOptions", "address", "describe", "limit_of", "parse", "pins_o
 
 _LONGEST_LIMIT: Final = 3600
 _GROUPS: Final = {
-    "told": ("--server", "--ca-file", "--tls-server-name"),
+    "given": ("--server", "--ca-file", "--tls-server-name"),
     "token": (
         "--discovery-server",
         "--discovery-token",
@@ -53,10 +53,10 @@ class ClusterOptions:
 def describe(join: argparse.ArgumentParser) -> None:
     """Add the flags."""
     join.add_argument("endpoint", nargs="*", metavar="HOST:PORT", help="as --discovery-server, as kubeadm has it")
-    told = join.add_argument_group("the cluster, given")
-    told.add_argument("--server", metavar="URL", help="the API server, https://host:port")
-    told.add_argument("--ca-file", metavar="FILE", help="the cluster's CA certificates, PEM")
-    told.add_argument("--tls-server-name", metavar="NAME", help="name in the server's certificate, if not the host")
+    given = join.add_argument_group("the cluster, given")
+    given.add_argument("--server", metavar="URL", help="the API server, https://host:port")
+    given.add_argument("--ca-file", metavar="FILE", help="the cluster's CA certificates, PEM")
+    given.add_argument("--tls-server-name", metavar="NAME", help="name in the server's certificate, if not the host")
     _describe_by_token(join)
     by_file = join.add_argument_group("the cluster, discovered by a file")
     by_file.add_argument("--discovery-file", metavar="FILE", help="a kubeconfig: path, https URL, - (standard input)")
@@ -109,8 +109,8 @@ def parse(options: argparse.Namespace, read: Callable[[str], bytes]) -> ClusterO
         if _given(options, flag)
     ]
     match way:
-        case "told":
-            found: ClusterSource = _told(options)
+        case "given":
+            found: ClusterSource = _given(options)
             token = apart or shared
         case "token":
             found = _by_token(options, _one_token(options, "discovery_token", read) or shared)
@@ -146,7 +146,7 @@ def _chosen(options: argparse.Namespace) -> str:
     return used[0]
 
 
-def _told(options: argparse.Namespace) -> StaticCluster:
+def _given(options: argparse.Namespace) -> StaticCluster:
     if options.server is None or options.ca_file is None:
         missing, there = ("--server", "--ca-file") if options.server is None else ("--ca-file", "--server")
         if options.server is None and options.ca_file is None:

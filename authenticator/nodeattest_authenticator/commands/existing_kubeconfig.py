@@ -27,7 +27,7 @@ from cryptography.x509.oid import NameOID
 from nodeattest_authenticator.certificate import ExpectedCertificate, validate
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
-from nodeattest_authenticator.state.credential_cache import Credential
+from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import decode_base64
@@ -55,7 +55,7 @@ class KubeletAccess:
     tls_server_name: str | None
     ca_pem: str
     node_name: NodeName
-    credential: Credential = field(repr=False)
+    credential: CachedCredential = field(repr=False)
 
 
 def read_access(path: str, data: bytes, read: Callable[[str], bytes]) -> KubeletAccess:
@@ -130,7 +130,7 @@ def _named(path: str, document: JsonObject, plural: str, singular: str, name: st
     raise _refused(path, f"one of its {plural} by the name that it refers to", "none")
 
 
-def _credential(path: str, certificate: bytes, key: bytes, ca_pem: bytes) -> tuple[NodeName, Credential]:
+def _credential(path: str, certificate: bytes, key: bytes, ca_pem: bytes) -> tuple[NodeName, CachedCredential]:
     try:
         chain = b"".join(pem.encode(der, pem.CERTIFICATE) for der in pem.decode(certificate, pem.CERTIFICATE))
         leaf = x509.load_pem_x509_certificate(chain)
@@ -142,7 +142,7 @@ def _credential(path: str, certificate: bytes, key: bytes, ca_pem: bytes) -> tup
         raise _refused(path, "a certificate and its key in PEM", "something else") from None
     name = NodeName(user.removeprefix(NODE_USER_PREFIX))
     canonical, not_before, not_after = validate(chain, key_pem, ExpectedCertificate(node_name=name, ca_pem=ca_pem))
-    made = Credential(
+    made = CachedCredential(
         certificate_pem=canonical, key_pem=key_pem, not_before=not_before, renew_at=not_after, not_after=not_after
     )
     return name, made

@@ -14,7 +14,7 @@ from nodeattest_authenticator.cluster.source import StaticCluster
 from nodeattest_authenticator.commands.cli_args import wrong
 from nodeattest_authenticator.commands.cluster_source import ClusterOptions
 from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
-from nodeattest_authenticator.config.settings import TOKEN_FILE, Settings, to_json
+from nodeattest_authenticator.config.settings import TOKEN_FILE, Settings, settings_to_json
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment.evidence_version import supported_versions
 from nodeattest_authenticator.enrollment.issue import attestor_of, by_certificate, issue_and_store
@@ -24,7 +24,7 @@ from nodeattest_authenticator.state import failure_backoff, kubelet_files
 from nodeattest_authenticator.state.credential_cache import CacheEntry
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.storage import Storage
-from nodeattest_authenticator.transport.api_client import ApiClient
+from nodeattest_authenticator.transport.api_client import ApiServerClient
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_discovery.token import BootstrapToken
 
@@ -162,7 +162,7 @@ def _locate(options: JoinOptions, *, clock: Clock, log: Callable[[str], None]) -
 def _write_inputs(options: JoinOptions, located: _Located, storage: Storage) -> None:
     token = located.token.reveal().encode() + b"\n" if located.token else None
     try:
-        changed = kubelet_files.write_private(options.config, to_json(located.settings))
+        changed = kubelet_files.write_private(options.config, settings_to_json(located.settings))
         if token is not None and located.settings.token_file is None and storage.read(TOKEN_FILE) != token:
             storage.write(TOKEN_FILE, token)
             changed = True
@@ -205,7 +205,7 @@ def _kubelet_files(
 
     asked = select_server(settings, deadline, log)
     login = by_certificate(asked, found.credential)
-    api = ApiClient(
+    api = ApiServerClient(
         asked.endpoint, login, ca_pem=asked.ca_pem, deadline=deadline, tls_server_name=asked.tls_server_name
     )
     try:

@@ -38,7 +38,7 @@ __all__ = ["describe", "describe_proof", "provider_id_source", "run"]
 _DEFAULT_KUBECONFIG: Final = "/etc/kubernetes/kubelet.conf"
 _DEFAULT_CA_FILE: Final = "/etc/kubernetes/pki/ca.crt"
 """kubeadm's place; only where a kubelet configuration is written that names it."""
-_LONGEST_PATIENCE: Final = 86400
+_LONGEST_RETRY: Final = 86400
 _FLAGS: Final = {
     "server ": "--server",
     "certificateAuthority": "--ca-file",
@@ -150,7 +150,7 @@ def run(options: argparse.Namespace, program: str) -> bool:
 
     if options.no_wait and (options.kubelet_config or options.kubelet_ca_file):
         raise wrong("--no-wait gets no certificate, by which --kubelet-config and --kubelet-ca-file are written")
-    patience = _patience(options)
+    retry_for = _retry_seconds(options)
     joining = _by_kubeadm(options) if options.kubeadm_config is not None else None
     if options.kubeadm_config is not None and joining is None:
         sys.stdout.write(f"{options.kubeadm_config} is for kubeadm init, which makes the first node: nothing to join\n")
@@ -185,7 +185,7 @@ def run(options: argparse.Namespace, program: str) -> bool:
 
     credential = retry_until(
         attempt,
-        Deadline.after(clock, patience),
+        Deadline.after(clock, retry_for),
         random=random_unit,
         log=console.log,
     )
@@ -218,12 +218,12 @@ def _by_kubeadm(options: argparse.Namespace) -> Joining | None:
     return joining
 
 
-def _patience(options: argparse.Namespace) -> int:
+def _retry_seconds(options: argparse.Namespace) -> int:
     given = cast("int | None", options.patience)
     if given is None:
         return 0 if options.kubeadm_config is None else FIRST_BOOT
-    if not 0 <= given <= _LONGEST_PATIENCE:
-        raise wrong(f"--patience: expected 0 to {_LONGEST_PATIENCE} seconds, got {given}")
+    if not 0 <= given <= _LONGEST_RETRY:
+        raise wrong(f"--patience: expected 0 to {_LONGEST_RETRY} seconds, got {given}")
     return given
 
 

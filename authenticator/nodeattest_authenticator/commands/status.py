@@ -14,7 +14,7 @@ from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.kubelet_serving.names import wanted_names
 from nodeattest_authenticator.kubelet_serving.serve import (
     FAILURE_FILE,
-    ServingCertificate,
+    ServingEnrollment,
     file_of,
     identity_of,
     stored,
@@ -98,7 +98,7 @@ def _older_evidence(context: AgentContext) -> JsonObject | None:
 
 def _serving(context: AgentContext) -> JsonObject | None:
     """Describe the serving certificate; None where there is none and none is configured."""
-    found: ServingCertificate | None = None
+    found: ServingEnrollment | None = None
     try:
         with ServingFile(file_of(context)) as file:
             found = stored(context, file)
@@ -120,7 +120,7 @@ def _serving(context: AgentContext) -> JsonObject | None:
     return document
 
 
-def _serving_state(context: AgentContext, found: ServingCertificate | None, names: SubjectNames | None) -> str:
+def _serving_state(context: AgentContext, found: ServingEnrollment | None, names: SubjectNames | None) -> str:
     if found is None:
         return "none"
     if found.names != names:

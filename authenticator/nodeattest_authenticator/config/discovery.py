@@ -10,7 +10,7 @@ from typing import Final
 
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.formats.endpoint import Cluster, Endpoint
-from nodeattest_authenticator.formats.strict_json import Fields, FieldsError
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["CLUSTER_INFO_FILE", "MAX_PREVIOUS_CLUSTERS", "MAX_SERVERS", "Discovery", "parse_discovery"]
@@ -66,7 +66,7 @@ class Discovery:
         return section | {name: value for name, value in optional.items() if value is not None}
 
 
-def parse_discovery(fields: Fields) -> Discovery:
+def parse_discovery(fields: ConfigFields) -> Discovery:
     """Parse the section; raises ``FieldsError``."""
     servers = tuple(_endpoint(url, "servers") for url in fields.words("servers") or ())
     if not 1 <= len(servers) <= MAX_SERVERS or len(set(servers)) != len(servers):
@@ -86,7 +86,7 @@ def parse_discovery(fields: Fields) -> Discovery:
     return found
 
 
-def _cluster(fields: Fields) -> Cluster:
+def _cluster(fields: ConfigFields) -> Cluster:
     try:
         ca_pem = pem.bundle(fields.required("certificateAuthority"))
     except FieldsError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
-from nodeattest_authenticator.formats.strict_json import Fields, FieldsError
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
@@ -53,7 +53,7 @@ class ServingSettings:
         return section
 
 
-def parse_serving(fields: Fields) -> ServingSettings:
+def parse_serving(fields: ConfigFields) -> ServingSettings:
     """Parse the section; raises ``FieldsError``."""
     dns_names, addresses, file = fields.texts("dnsNames"), fields.texts("ipAddresses"), fields.text("file")
     fields.end()

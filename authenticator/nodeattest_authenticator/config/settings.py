@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.formats.endpoint import Cluster, Endpoint
-from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.evidence_versions import HIGHEST
 from nodeattest_providers.identifiers import node_name as checked_node_name
@@ -39,7 +39,7 @@ __all__ = [
     "invalid",
     "load",
     "parse",
-    "to_json",
+    "settings_to_json",
 ]
 
 API_VERSION: Final = "config.nodeattest.x-k8s.io/v1alpha1"
@@ -150,7 +150,7 @@ def invalid(message: str) -> AgentError:
 
 def parse(data: bytes, *, hostname: str) -> Settings:
     """Parse the configuration; raises ``FieldsError`` that names the field."""
-    fields = Fields(parse_object(data))
+    fields = ConfigFields(parse_config_object(data))
     if fields.text("apiVersion") != API_VERSION or fields.text("kind") != KIND:
         raise FieldsError(f"expected apiVersion {API_VERSION} and kind {KIND}")
     provider, provider_settings, minimum_version = _provider(fields)
@@ -174,7 +174,7 @@ def parse(data: bytes, *, hostname: str) -> Settings:
     return settings
 
 
-def to_json(settings: Settings) -> bytes:
+def settings_to_json(settings: Settings) -> bytes:
     """Write a configuration that ``parse`` reads back to an equal value."""
     source = settings.provider_id
     provider_id: JsonObject = {}
@@ -226,7 +226,7 @@ def _node_name(text: str) -> NodeName:
         raise FieldsError(f"nodeName must be {denied.expected}, got {denied.got}") from None
 
 
-def _provider(fields: Fields) -> tuple[ProviderName, JsonObject, int]:
+def _provider(fields: ConfigFields) -> tuple[ProviderName, JsonObject, int]:
     provider = fields.object("provider")
     if provider is None:
         raise FieldsError("provider is missing")
@@ -246,7 +246,7 @@ def _provider_json(settings: Settings) -> JsonObject:
     return written
 
 
-def _serving(fields: Fields | None, provider: ProviderName) -> ServingSettings | None:
+def _serving(fields: ConfigFields | None, provider: ProviderName) -> ServingSettings | None:
     if fields is None:
         return None
     if provider == "insecure":
@@ -256,7 +256,7 @@ def _serving(fields: Fields | None, provider: ProviderName) -> ServingSettings |
     return parse_serving(fields)
 
 
-def _discovery(fields: Fields | None) -> Discovery | None:
+def _discovery(fields: ConfigFields | None) -> Discovery | None:
     if fields is None:
         return None
     from nodeattest_authenticator.config.discovery import parse_discovery
@@ -264,7 +264,7 @@ def _discovery(fields: Fields | None) -> Discovery | None:
     return parse_discovery(fields)
 
 
-def _provider_id(fields: Fields | None) -> ProviderIdSource:
+def _provider_id(fields: ConfigFields | None) -> ProviderIdSource:
     if fields is None:
         return ProviderIdSource()
     source = ProviderIdSource(value=fields.text("value"), file=fields.text("file"), command=fields.words("command"))

@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeVar
 
 from nodeattest_authenticator.enrollment.state_machine import KeyRefused, RequestRefused, Restart, VersionRefused
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.formats.csr_object import Condition, Csr, manifest
+from nodeattest_authenticator.formats.csr_object import Csr, CsrCondition, manifest
 from nodeattest_authenticator.state.pending_request import SubmittedCsr
 from nodeattest_authenticator.transport.api_client import ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Backoff, Deadline
@@ -25,7 +25,7 @@ from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import SignerName
 from nodeattest_providers.node_interface import JsonObject
 
-__all__ = ["RETRY", "CsrClient", "CsrSession", "RestartError", "name_of"]
+__all__ = ["RETRY", "CsrClient", "CsrSession", "RestartError", "csr_name_for"]
 
 NAME_PREFIX: Final = "nodeattest-"
 _NAME_DIGITS: Final = 32
@@ -80,7 +80,7 @@ class RestartError(Exception):
         self.event = event
 
 
-def name_of(request: bytes, signer_name: SignerName) -> str:
+def csr_name_for(request: bytes, signer_name: SignerName) -> str:
     """Name a request by its digest, so that filing it again finds it."""
     return NAME_PREFIX + hashlib.sha256(request + signer_name.encode()).hexdigest()[:_NAME_DIGITS]
 
@@ -204,7 +204,7 @@ class CsrSession:
             self.deadline.sleep(pause)
 
 
-def _refusal(condition: Condition, versions: str | None) -> Exception:
+def _refusal(condition: CsrCondition, versions: str | None) -> Exception:
     reason, said = _printable(condition.reason), _printable(condition.message)
     understood = f"; the controller understands {_printable(versions)}" if versions else ""
     failure = AgentError(reason, f"the cluster refused this node{understood}", remedy=said)

@@ -28,8 +28,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509 import load_der_x509_csr
 
-from nodeattest_authenticator.certificate import ExpectedCertificate, check_time, validate
-from nodeattest_authenticator.enrollment.csr_submission import RETRY, CsrClient, CsrSession, RestartError, name_of
+from nodeattest_authenticator.certificate import ExpectedCertificate, check_validity, validate
+from nodeattest_authenticator.enrollment.csr_submission import RETRY, CsrClient, CsrSession, RestartError, csr_name_for
 from nodeattest_authenticator.enrollment.evidence_version import (
     AgreedVersionStore,
     attestor_for_version,
@@ -41,23 +41,23 @@ from nodeattest_authenticator.enrollment.evidence_version import (
 )
 from nodeattest_authenticator.enrollment.state_machine import (
     Certified,
-    Denied,
+    EnrollmentState,
     Event,
     FirstRequestMade,
     Interrupted,
     KeyRefused,
+    RequestDenied,
     RequestRefused,
     RequestRenamed,
     Restart,
     SecondRequestMade,
-    State,
     VersionRefused,
     next_state,
     state_of,
 )
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats.csr_object import Csr
-from nodeattest_authenticator.state.credential_cache import Credential
+from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.pending_request import (
     FIRST_VERSION,
     PendingRequest,
@@ -123,7 +123,7 @@ def enroll(
     deadline: Deadline,
     random: Callable[[], float],
     agreed: AgreedVersionStore | None = None,
-) -> Credential:
+) -> CachedCredential:
     """Get a certificate; raises ``AgentError``. The caller stores the credential, then discards the pending request.
 
     Without ``agreed``, each call begins with the newest version of the evidence.
@@ -184,7 +184,7 @@ class _Enrollment:
         version = initial_version(self._versions, self._before, now=self._began)
         self._pending = self._resume() or new_pending_request(spec, version=version)
 
-    def run(self) -> Credential:
+    def run(self) -> CachedCredential:
         """Run until there is a certificate; raises ``AgentError``."""
         while True:
             try:
@@ -192,13 +192,13 @@ class _Enrollment:
             except RestartError as restart:
                 event = restart.event
             except AgentError as error:
-                event = Interrupted(error) if error.reason in _RESUMABLE else Denied(error)
+                event = Interrupted(error) if error.reason in _RESUMABLE else RequestDenied(error)
             next_state(state_of(self._pending), event)
             match event:
                 case Certified():
                     self._remember_version()
                     return event.credential
-                case Denied():
+                case RequestDenied():
                     self._store.discard()
                     raise event.error
                 case Interrupted():
@@ -211,9 +211,9 @@ class _Enrollment:
     def _act(self) -> Event:
         pending = self._pending
         match state_of(pending):
-            case State.KEY_MADE:
+            case EnrollmentState.KEY_MADE:
                 return FirstRequestMade(self._request(self._attest(None)))
-            case State.FIRST_REQUEST:
+            case EnrollmentState.FIRST_REQUEST:
                 return self._submitted(pending.first, self._wait_for_first)
             case _:
                 return self._submitted(pending.second, self._wait_for_second)
@@ -310,7 +310,7 @@ class _Enrollment:
 
     def _request(self, evidence: Evidence) -> SubmittedCsr:
         request = envelope.encode(self._pending.csr_der, evidence)
-        return SubmittedCsr(name_of(request, self._spec.signer), request)
+        return SubmittedCsr(csr_name_for(request, self._spec.signer), request)
 
     def _published(self, csr: Csr, challenge: str) -> PublishedChallenge:
         digest, key = hashlib.sha256(self._pending.csr_der).digest(), _load_key(self._pending.key_pem)
@@ -327,13 +327,13 @@ class _Enrollment:
         remembered = version_to_remember(self._versions, self._before, version, refused=was_refused, now=self._began)
         self._agreed.save(remembered)
 
-    def _checked(self, certificate: bytes) -> Credential:
+    def _checked(self, certificate: bytes) -> CachedCredential:
         spec, session = self._spec, self._session
         now = session.deadline.clock.now()
         expected = ExpectedCertificate(node_name=spec.node_name, ca_pem=spec.ca_pem, names=spec.names)
         canonical, not_before, not_after = validate(certificate, self._pending.key_pem, expected)
-        check_time(not_before, not_after, now=now, clock_skew=session.client.clock_skew)
-        return Credential(
+        check_validity(not_before, not_after, now=now, clock_skew=session.client.clock_skew)
+        return CachedCredential(
             certificate_pem=canonical,
             key_pem=self._pending.key_pem,
             not_before=not_before,

@@ -22,11 +22,11 @@ from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.enrollment.evidence_version import attestor_for_version
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state import credential_cache, failure_backoff
-from nodeattest_authenticator.state.credential_cache import CacheEntry, Credential
+from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
 from nodeattest_authenticator.state.evidence_version_store import AGREED_VERSION_FILE, AgreedVersionFile
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.pending_request import PendingRequestFile, PendingRequestStore
-from nodeattest_authenticator.transport.api_client import ApiClient, Credentials, UnreachableError
+from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
 from nodeattest_authenticator.transport.probe import select_server
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import registry
@@ -51,7 +51,11 @@ class _Closable(Protocol):
 
 
 def issue_and_store(
-    context: AgentContext, current: Credential | None, deadline: Deadline, *, call: tuple[bytes, str] | None = None
+    context: AgentContext,
+    current: CachedCredential | None,
+    deadline: Deadline,
+    *,
+    call: tuple[bytes, str] | None = None,
 ) -> CacheEntry:
     """Get a new client certificate and store it; ``current`` is the valid one to be renewed. Hold the lock.
 
@@ -81,8 +85,12 @@ def issue_and_store(
 
 
 def issue_serving(
-    context: AgentContext, current: Credential, names: SubjectNames, store: PendingRequestStore, deadline: Deadline
-) -> Credential:
+    context: AgentContext,
+    current: CachedCredential,
+    names: SubjectNames,
+    store: PendingRequestStore,
+    deadline: Deadline,
+) -> CachedCredential:
     """Get a new serving certificate; ``current`` is the node's client certificate. Raises ``AgentError``."""
     reached = _with_reachable_server(context, deadline)
     return _enroll(reached, by_certificate(reached.settings, current), store, deadline, names=names)
@@ -102,7 +110,7 @@ def attestor_of(provider: ProviderName, provider_settings: Mapping[str, JsonValu
             attestor.close()
 
 
-def by_certificate(settings: Settings, current: Credential) -> Credentials:
+def by_certificate(settings: Settings, current: CachedCredential) -> Credentials:
     """Let the node ask by its own certificate."""
     return Credentials(
         username=NODE_USER_PREFIX + settings.node_name,
@@ -121,8 +129,8 @@ def _with_reachable_server(context: AgentContext, deadline: Deadline) -> AgentCo
 
 
 def _issue_client(
-    context: AgentContext, current: Credential | None, store: PendingRequestStore, deadline: Deadline
-) -> Credential:
+    context: AgentContext, current: CachedCredential | None, store: PendingRequestStore, deadline: Deadline
+) -> CachedCredential:
     if current is None:
         return _enroll(context, _by_token(context), store, deadline)
     try:
@@ -144,11 +152,11 @@ def _enroll(
     deadline: Deadline,
     *,
     names: SubjectNames | None = None,
-) -> Credential:
+) -> CachedCredential:
     """Enrol once; ``names``: for a serving certificate."""
     settings = context.settings
     version_file = AGREED_VERSION_FILE if names is None else f"serving.{AGREED_VERSION_FILE}"  # of each lock's holder
-    client = ApiClient(
+    client = ApiServerClient(
         settings.endpoint,
         credentials,
         ca_pem=settings.ca_pem,
@@ -212,7 +220,9 @@ class _SharedDevice:
             return attestor_for_version(attestor, self._version).attest(binding, challenge)
 
 
-def _spec(settings: Settings, attestor: Attestor, client: ApiClient, names: SubjectNames | None) -> CertificateSpec:
+def _spec(
+    settings: Settings, attestor: Attestor, client: ApiServerClient, names: SubjectNames | None
+) -> CertificateSpec:
     server_certificate: bytes | None = None
     if certificate.has_several(settings.ca_pem):
         with suppress(UnreachableError):  # enroll retries; until then the first CA is as good

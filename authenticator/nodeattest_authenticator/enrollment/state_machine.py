@@ -16,31 +16,31 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.state.credential_cache import Credential
+from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
 
 __all__ = [
     "FINAL",
     "TRANSITIONS",
     "Certified",
-    "Denied",
+    "EnrollmentState",
     "Event",
     "FirstRequestMade",
     "IllegalTransitionError",
     "Interrupted",
     "KeyRefused",
+    "RequestDenied",
     "RequestRefused",
     "RequestRenamed",
     "Restart",
     "SecondRequestMade",
-    "State",
     "VersionRefused",
     "next_state",
     "state_of",
 ]
 
 
-class State(StrEnum):
+class EnrollmentState(StrEnum):
     """Where an enrolment is."""
 
     KEY_MADE = "key made"
@@ -57,7 +57,7 @@ class State(StrEnum):
     """Final for this process: the request stays, and the next attempt resumes it."""
 
 
-FINAL: Final = frozenset({State.CERTIFIED, State.DENIED, State.INTERRUPTED})
+FINAL: Final = frozenset({EnrollmentState.CERTIFIED, EnrollmentState.DENIED, EnrollmentState.INTERRUPTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class RequestRenamed:
 class Certified:
     """The cluster issued a certificate, and it passed every check."""
 
-    credential: Credential
+    credential: CachedCredential
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class VersionRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class Denied:
+class RequestDenied:
     """The cluster, or a check of ours, refused for good."""
 
     error: AgentError
@@ -126,34 +126,34 @@ class Interrupted:
 
 
 Restart = RequestRefused | KeyRefused | VersionRefused
-Event = FirstRequestMade | SecondRequestMade | RequestRenamed | Certified | Restart | Denied | Interrupted
+Event = FirstRequestMade | SecondRequestMade | RequestRenamed | Certified | Restart | RequestDenied | Interrupted
 
-_FILED: Final[Mapping[type[Event], State]] = {
-    Certified: State.CERTIFIED,
-    RequestRefused: State.KEY_MADE,
-    KeyRefused: State.KEY_MADE,
-    VersionRefused: State.KEY_MADE,
-    Denied: State.DENIED,
-    Interrupted: State.INTERRUPTED,
+_FILED: Final[Mapping[type[Event], EnrollmentState]] = {
+    Certified: EnrollmentState.CERTIFIED,
+    RequestRefused: EnrollmentState.KEY_MADE,
+    KeyRefused: EnrollmentState.KEY_MADE,
+    VersionRefused: EnrollmentState.KEY_MADE,
+    RequestDenied: EnrollmentState.DENIED,
+    Interrupted: EnrollmentState.INTERRUPTED,
 }
 """What may happen to a request that was created."""
 
-TRANSITIONS: Final[Mapping[State, Mapping[type[Event], State]]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[EnrollmentState, Mapping[type[Event], EnrollmentState]]] = MappingProxyType(
     {
-        State.KEY_MADE: {
-            FirstRequestMade: State.FIRST_REQUEST,
-            Denied: State.DENIED,
-            Interrupted: State.INTERRUPTED,
+        EnrollmentState.KEY_MADE: {
+            FirstRequestMade: EnrollmentState.FIRST_REQUEST,
+            RequestDenied: EnrollmentState.DENIED,
+            Interrupted: EnrollmentState.INTERRUPTED,
         },
-        State.FIRST_REQUEST: {
+        EnrollmentState.FIRST_REQUEST: {
             **_FILED,
-            RequestRenamed: State.FIRST_REQUEST,
-            SecondRequestMade: State.SECOND_REQUEST,
+            RequestRenamed: EnrollmentState.FIRST_REQUEST,
+            SecondRequestMade: EnrollmentState.SECOND_REQUEST,
         },
-        State.SECOND_REQUEST: {**_FILED, RequestRenamed: State.SECOND_REQUEST},
-        State.CERTIFIED: {},
-        State.DENIED: {},
-        State.INTERRUPTED: {},
+        EnrollmentState.SECOND_REQUEST: {**_FILED, RequestRenamed: EnrollmentState.SECOND_REQUEST},
+        EnrollmentState.CERTIFIED: {},
+        EnrollmentState.DENIED: {},
+        EnrollmentState.INTERRUPTED: {},
     }
 )
 
@@ -161,11 +161,11 @@ TRANSITIONS: Final[Mapping[State, Mapping[type[Event], State]]] = MappingProxyTy
 class IllegalTransitionError(Exception):
     """An event that must not happen in a state; a bug of the agent."""
 
-    def __init__(self, state: State, event: type[Event]) -> None:
+    def __init__(self, state: EnrollmentState, event: type[Event]) -> None:
         super().__init__(f"{event.__name__} in state {state!r}")
 
 
-def next_state(state: State, event: Event) -> State:
+def next_state(state: EnrollmentState, event: Event) -> EnrollmentState:
     """Look an event up; raises ``IllegalTransitionError``."""
     following = TRANSITIONS[state].get(type(event))
     if following is None:
@@ -173,8 +173,8 @@ def next_state(state: State, event: Event) -> State:
     return following
 
 
-def state_of(pending: PendingRequest) -> State:
+def state_of(pending: PendingRequest) -> EnrollmentState:
     """Return the state of what is on disk."""
     if pending.second is not None:
-        return State.SECOND_REQUEST
-    return State.KEY_MADE if pending.first is None else State.FIRST_REQUEST
+        return EnrollmentState.SECOND_REQUEST
+    return EnrollmentState.KEY_MADE if pending.first is None else EnrollmentState.FIRST_REQUEST

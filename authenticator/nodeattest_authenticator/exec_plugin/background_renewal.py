@@ -16,7 +16,7 @@ from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment.issue import issue_and_store
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.state import failure_backoff
-from nodeattest_authenticator.state.credential_cache import Credential
+from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.lock import exclusive_if_free
 from nodeattest_discovery.node.clock import Deadline
 
@@ -38,7 +38,7 @@ def _unguarded(_seconds: int) -> None:
     """Leave the process to its caller."""
 
 
-def spawn(context: AgentContext, credential: Credential) -> float:
+def spawn(context: AgentContext, credential: CachedCredential) -> float:
     """Start a renewal unless one failed just now; returns when the client should ask again (epoch seconds)."""
     now = context.clock.now()
     last = failure_backoff.load(context.storage, context.config_fingerprint)

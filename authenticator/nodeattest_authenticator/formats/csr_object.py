@@ -11,7 +11,7 @@ import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nodeattest_authenticator.formats.strict_json import Fields, FieldsError
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
 from nodeattest_providers.names import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_REASON,
@@ -20,13 +20,13 @@ from nodeattest_providers.names import (
 )
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["Condition", "Csr", "manifest", "parse"]
+__all__ = ["Csr", "CsrCondition", "manifest", "parse"]
 
 _REFUSING = ("Denied", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class CsrCondition:
     """Why the controller refused a request."""
 
     reason: str
@@ -47,19 +47,19 @@ class Csr:
     waiting: str | None
     """Why the controller lets it wait."""
     supported_versions: str | None
-    refused: Condition | None
+    refused: CsrCondition | None
     certificate: bytes | None = field(repr=False)
     """PEM."""
 
 
 def parse(document: JsonValue) -> Csr:
     """Parse an API object; raises ``FieldsError``."""
-    fields = Fields(document)
+    fields = ConfigFields(document)
     metadata, spec = fields.object("metadata"), fields.object("spec")
     if metadata is None or spec is None:
         raise FieldsError("a CertificateSigningRequest without metadata or spec")
-    annotations = metadata.object("annotations") or Fields({})
-    status = fields.object("status") or Fields({})
+    annotations = metadata.object("annotations") or ConfigFields({})
+    status = fields.object("status") or ConfigFields({})
     return Csr(
         name=metadata.required("name"),
         uid=metadata.required("uid"),
@@ -95,9 +95,9 @@ def manifest(
     }
 
 
-def _refusal(conditions: Sequence[Fields]) -> Condition | None:
+def _refusal(conditions: Sequence[ConfigFields]) -> CsrCondition | None:
     for condition in conditions:
         if condition.text("type") in _REFUSING:
             reason, message = condition.text("reason"), condition.text("message")
-            return Condition(reason or "Unspecified", message or "no message")
+            return CsrCondition(reason or "Unspecified", message or "no message")
     return None

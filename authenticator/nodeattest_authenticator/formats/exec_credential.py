@@ -16,7 +16,7 @@ from typing import Final
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.formats.endpoint import Cluster, Endpoint
-from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 
 __all__ = ["API_VERSIONS", "ExecInfo", "check_cluster", "parse", "render"]
 
@@ -47,7 +47,7 @@ def parse(info: bytes | None) -> ExecInfo:
 
 def _parse(info: bytes) -> ExecInfo:
     # Unknown fields are welcome here: client-go may learn new ones (KEP-541).
-    fields = Fields(parse_object(info))
+    fields = ConfigFields(parse_config_object(info))
     api_version = fields.required("apiVersion")
     if fields.text("kind") != "ExecCredential":
         raise FieldsError("kind must be ExecCredential")

@@ -12,7 +12,7 @@ from typing import Final
 
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.formats.exec_credential import API_VERSIONS
-from nodeattest_authenticator.formats.strict_json import FieldsError, parse_object
+from nodeattest_authenticator.formats.strict_json import FieldsError, parse_config_object
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["DEFAULT_EXEC_API_VERSION", "EXEC_API_VERSIONS", "is_ours", "render", "with_cluster"]
@@ -47,13 +47,13 @@ def render(cluster: Cluster, *, command: str, config: str, cache_dir: str, exec_
 
 def with_cluster(data: bytes, cluster: Cluster) -> bytes | None:
     """Write a kubeconfig of ours anew, for where the cluster is now; None if it is none of ours."""
-    return _written(parse_object(data) | {"clusters": _clusters(cluster)}) if is_ours(data) else None
+    return _written(parse_config_object(data) | {"clusters": _clusters(cluster)}) if is_ours(data) else None
 
 
 def is_ours(data: bytes) -> bool:
     """Return whether a kubeconfig was written by ``render``, so that it may be replaced."""
     try:
-        return parse_object(data).get("current-context") == _NAME
+        return parse_config_object(data).get("current-context") == _NAME
     except FieldsError:
         return False
 

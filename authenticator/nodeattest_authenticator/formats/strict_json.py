@@ -9,7 +9,7 @@ from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["Fields", "FieldsError", "parse_object"]
+__all__ = ["ConfigFields", "FieldsError", "parse_config_object"]
 
 _MAX_DEPTH: Final = 64
 """Levels; API objects have some ten."""
@@ -21,7 +21,7 @@ class FieldsError(ValueError):
     """A document is not of the expected form; the message names the field and never shows its value."""
 
 
-def parse_object(data: bytes) -> JsonObject:
+def parse_config_object(data: bytes) -> JsonObject:
     """Parse one JSON object; raises ``FieldsError`` for everything else."""
     try:
         return strict_json.parse_object(data, max_size=_DECODER_LIMIT, max_depth=_MAX_DEPTH)
@@ -29,7 +29,7 @@ def parse_object(data: bytes) -> JsonObject:
         raise FieldsError(str(error)) from None
 
 
-class Fields:
+class ConfigFields:
     """One object whose fields are taken by name; ``end`` refuses what nobody asked for."""
 
     def __init__(self, value: JsonValue, path: str = "") -> None:
@@ -104,17 +104,17 @@ class Fields:
             raise FieldsError(f"{self._path}{name} must be a list of strings")
         return texts
 
-    def object(self, name: str) -> Fields | None:
+    def object(self, name: str) -> ConfigFields | None:
         """Take an object to be taken apart further; None when it is absent."""
         value = self._take(name)
-        return None if value is None else Fields(value, f"{self._path}{name}.")
+        return None if value is None else ConfigFields(value, f"{self._path}{name}.")
 
-    def objects(self, name: str) -> tuple[Fields, ...]:
+    def objects(self, name: str) -> tuple[ConfigFields, ...]:
         """Take a list of objects to be taken apart further; empty when it is absent."""
         value = self._take(name)
         if value is not None and not isinstance(value, list):
             raise FieldsError(f"{self._path}{name} must be a list")
-        return tuple(Fields(item, f"{self._path}{name}[].") for item in value or ())
+        return tuple(ConfigFields(item, f"{self._path}{name}[].") for item in value or ())
 
     def raw_object(self, name: str) -> JsonObject:
         """Take an object as it is; empty when it is absent."""

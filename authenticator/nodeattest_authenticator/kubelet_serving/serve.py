@@ -19,11 +19,11 @@ from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.kubelet_serving.names import wanted_names
 from nodeattest_authenticator.kubelet_serving.serving_file import FILE_NAME, ServingFile
 from nodeattest_authenticator.state import failure_backoff
-from nodeattest_authenticator.state.credential_cache import CacheEntry, Credential
+from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_discovery.node.clock import Deadline
 
-__all__ = ["FAILURE_FILE", "ServingCertificate", "ensure_serving_certificate", "file_of", "identity_of", "stored"]
+__all__ = ["FAILURE_FILE", "ServingEnrollment", "ensure_serving_certificate", "file_of", "identity_of", "stored"]
 
 FAILURE_FILE: Final = "serving.failure"
 _LOCK_FILE: Final = "serving.lock"
@@ -31,15 +31,15 @@ _PENDING_REQUEST_FILE: Final = "serving.draft"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingCertificate:
+class ServingEnrollment:
     """What is on disk now."""
 
-    credential: Credential
+    credential: CachedCredential
     names: SubjectNames
     is_new: bool
 
 
-def ensure_serving_certificate(context: AgentContext) -> ServingCertificate:
+def ensure_serving_certificate(context: AgentContext) -> ServingEnrollment:
     """See to it that a good certificate is on disk; raises ``AgentError``.
 
     1. The one that is there will do, or
@@ -69,7 +69,7 @@ def ensure_serving_certificate(context: AgentContext) -> ServingCertificate:
     return found
 
 
-def stored(context: AgentContext, file: ServingFile) -> ServingCertificate | None:
+def stored(context: AgentContext, file: ServingFile) -> ServingEnrollment | None:
     """Load the certificate on disk if it is of use, for whatever names; says why not. Raises ``AgentError``."""
     try:
         cached = file.load()
@@ -92,7 +92,7 @@ def stored(context: AgentContext, file: ServingFile) -> ServingCertificate | Non
             raise
         context.log(f"the stored serving certificate is not used: {error}")
         return None
-    return ServingCertificate(credential=cached.credential, names=names, is_new=False)
+    return ServingEnrollment(credential=cached.credential, names=names, is_new=False)
 
 
 def file_of(context: AgentContext) -> str:
@@ -106,7 +106,7 @@ def identity_of(context: AgentContext, names: SubjectNames) -> bytes:
     return context.config_fingerprint + b"." + hashlib.sha256(str(names).encode()).hexdigest()[:16].encode()
 
 
-def _will_do(context: AgentContext, found: ServingCertificate | None, names: SubjectNames) -> ServingCertificate | None:
+def _will_do(context: AgentContext, found: ServingEnrollment | None, names: SubjectNames) -> ServingEnrollment | None:
     if found is None or _is_due(context, found):
         return None
     if found.names != names:
@@ -115,13 +115,13 @@ def _will_do(context: AgentContext, found: ServingCertificate | None, names: Sub
     return found
 
 
-def _is_due(context: AgentContext, found: ServingCertificate) -> bool:
+def _is_due(context: AgentContext, found: ServingEnrollment) -> bool:
     return context.clock.now() >= found.credential.renew_at
 
 
 def _renewed(
-    context: AgentContext, file: ServingFile, found: ServingCertificate | None, names: SubjectNames, deadline: Deadline
-) -> ServingCertificate:
+    context: AgentContext, file: ServingFile, found: ServingEnrollment | None, names: SubjectNames, deadline: Deadline
+) -> ServingEnrollment:
     context.raise_while_backing_off(name=FAILURE_FILE)
     current = found.credential if found else None
     client = context.load_valid_credential()
@@ -143,7 +143,7 @@ def _renewed(
         raise
     failure_backoff.forget(context.storage, name=FAILURE_FILE)
     store.discard()
-    return ServingCertificate(credential=credential, names=names, is_new=True)
+    return ServingEnrollment(credential=credential, names=names, is_new=True)
 
 
 def _no_serving() -> AgentError:

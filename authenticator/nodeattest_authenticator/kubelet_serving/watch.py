@@ -25,7 +25,7 @@ from nodeattest_authenticator.kubelet_serving.serving_file import ServingFile
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_discovery.node.clock import Backoff, Clock
 
-__all__ = ["State", "run", "watch"]
+__all__ = ["WatchState", "run", "watch"]
 
 _LOOK: Final = 60.0
 """Seconds between looks at what may have changed: as often as kubelet itself reads its file again."""
@@ -38,7 +38,7 @@ _RESTLESS: Final = Backoff(first=2.0, longest=300.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class WatchState:
     """What an attempt depends on, and what is known of the next one."""
 
     wanted: tuple[bytes, str]
@@ -51,7 +51,7 @@ class State:
 
 def watch(
     attempt: Callable[[], int],
-    look: Callable[[], State],
+    look: Callable[[], WatchState],
     *,
     clock: Clock,
     random: Callable[[], float],
@@ -100,7 +100,7 @@ def run(
             log(f"{command[0]}: {error.strerror}")
             return 1
 
-    def look() -> State:
+    def look() -> WatchState:
         # A resolver takes its time, and no Python code runs meanwhile: let the system end the process.
         _on_end(signal.SIG_DFL)
         try:
@@ -116,7 +116,7 @@ def _on_end(action: signal.Handlers | Callable[[int, FrameType | None], NoReturn
         signal.signal(number, action)
 
 
-def _look(open_agent: Callable[[], AgentContext]) -> State:
+def _look(open_agent: Callable[[], AgentContext]) -> WatchState:
     config_fingerprint, names, renew_at, paused_until = b"", "", 0, 0
     try:
         context = open_agent()
@@ -129,7 +129,7 @@ def _look(open_agent: Callable[[], AgentContext]) -> State:
             paused_until = last.until if last is not None else 0
     except AgentError as failure:
         names = failure.reason
-    return State(wanted=(config_fingerprint, names), renew_at=renew_at, paused_until=paused_until)
+    return WatchState(wanted=(config_fingerprint, names), renew_at=renew_at, paused_until=paused_until)
 
 
 def _renewal(path: str) -> int:
@@ -139,7 +139,7 @@ def _renewal(path: str) -> int:
     return 0
 
 
-def _next(state: State, failed: int, clock: Clock, random: Callable[[], float]) -> float:
+def _next(state: WatchState, failed: int, clock: Clock, random: Callable[[], float]) -> float:
     """Return when to try again: at the renewal moment, or when the pause after a failure is over."""
     now = clock.now()
     if failed == 0:

@@ -14,7 +14,7 @@ from nodeattest_authenticator.formats import exec_credential
 from nodeattest_authenticator.state.credential_format import CREDENTIAL_FILE, MAGIC, is_time_valid, parse_header
 from nodeattest_authenticator.state.storage import Storage
 
-__all__ = ["MAX_RESPONSES", "CacheEntry", "Credential", "load", "parse", "render", "save"]
+__all__ = ["MAX_RESPONSES", "CacheEntry", "CachedCredential", "load", "parse", "render", "save"]
 
 MAX_RESPONSES: Final = 4
 """Different exec infos that are remembered: kubelet's, and a few of a person's."""
@@ -22,7 +22,7 @@ _BEGIN_KEY: Final = b"-----BEGIN PRIVATE KEY-----"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credential:
+class CachedCredential:
     """A certificate with its key. Times are seconds since the epoch."""
 
     certificate_pem: bytes
@@ -51,7 +51,7 @@ class Credential:
 class CacheEntry:
     """The file's content: the credential, the configuration it was made under, and ready answers by exec info."""
 
-    credential: Credential
+    credential: CachedCredential
     config_fingerprint: bytes
     responses: tuple[tuple[bytes, bytes], ...] = ()
 
@@ -77,7 +77,7 @@ def parse(data: bytes) -> CacheEntry:
     certificate, begin, key = data[position:].partition(_BEGIN_KEY)
     if not begin:
         raise ValueError("no private key in it")
-    credential = Credential(
+    credential = CachedCredential(
         certificate_pem=certificate,
         key_pem=begin + key,
         not_before=not_before,

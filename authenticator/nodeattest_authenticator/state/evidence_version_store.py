@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_authenticator.config.settings import Settings
-from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_providers.evidence_versions import HIGHEST
@@ -67,7 +67,7 @@ def _render(agreed: AgreedVersion, with_whom: str) -> bytes:
 
 
 def _parse(data: bytes) -> tuple[str, AgreedVersion]:
-    fields = Fields(parse_object(data))
+    fields = ConfigFields(parse_config_object(data))
     with_whom = fields.required("with")
     numbers = fields.number("version", low=1, high=HIGHEST), fields.number("newest", low=1, high=HIGHEST)
     since = fields.number("since", low=0, high=_LATEST)

@@ -21,7 +21,7 @@ __all__ = [
     "MAX_BACKOFF",
     "WITHOUT_CREDENTIAL",
     "WITH_CREDENTIAL",
-    "BackoffPolicy",
+    "FailureBackoffPolicy",
     "FailureRecord",
     "forget",
     "load",
@@ -33,7 +33,7 @@ _MAX_TEXT: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class BackoffPolicy:
+class FailureBackoffPolicy:
     """How long to wait after the n-th failure in a row."""
 
     temporary: Backoff
@@ -49,9 +49,9 @@ class BackoffPolicy:
 
 MAX_BACKOFF: Final = 3600
 """Seconds; a pause that seems longer was written under another clock and does not count."""
-WITHOUT_CREDENTIAL: Final = BackoffPolicy(temporary=Backoff(2, 60), denied=Backoff(30, 600))
+WITHOUT_CREDENTIAL: Final = FailureBackoffPolicy(temporary=Backoff(2, 60), denied=Backoff(30, 600))
 """Without a certificate: the node cannot work meanwhile, and is to be back soon after the API server is."""
-WITH_CREDENTIAL: Final = BackoffPolicy(temporary=Backoff(60, 1800), denied=Backoff(60, 1800))
+WITH_CREDENTIAL: Final = FailureBackoffPolicy(temporary=Backoff(60, 1800), denied=Backoff(60, 1800))
 """With a certificate that is still valid, for days in the default policy: 30 to 90 s after the first failure."""
 
 
@@ -85,7 +85,7 @@ def remember(
     config_fingerprint: bytes,
     failure: AgentError,
     *,
-    pause: BackoffPolicy,
+    pause: FailureBackoffPolicy,
     now: float,
     random: Callable[[], float],
     name: str = FAILURE_FILE,

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_providers.evidence_versions import HIGHEST
@@ -116,7 +116,7 @@ def _render(pending: PendingRequest) -> bytes:
 
 
 def _parse(data: bytes) -> PendingRequest:
-    fields = Fields(parse_object(data))
+    fields = ConfigFields(parse_config_object(data))
     key = fields.required("key")
     if not key.isascii():
         raise FieldsError("key must be PEM")
@@ -132,7 +132,7 @@ def _parse(data: bytes) -> PendingRequest:
     return pending
 
 
-def _filed(fields: Fields | None) -> SubmittedCsr | None:
+def _filed(fields: ConfigFields | None) -> SubmittedCsr | None:
     if fields is None:
         return None
     return SubmittedCsr(fields.required("name"), fields.required_octets("request"))

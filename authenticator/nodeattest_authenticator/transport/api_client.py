@@ -22,14 +22,14 @@ from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.formats.csr_object import parse as parse_csr
 from nodeattest_authenticator.formats.endpoint import Endpoint
-from nodeattest_authenticator.formats.strict_json import Fields, FieldsError, parse_object
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_discovery.node import https
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.https import HttpsClient, HttpsError, Response, UntrustedServerError
 from nodeattest_discovery.tls import ClientCertificate
 from nodeattest_providers.node_interface import JsonObject
 
-__all__ = ["ApiClient", "Credentials", "ForbiddenError", "UnreachableError"]
+__all__ = ["ApiServerClient", "Credentials", "ForbiddenError", "UnreachableError"]
 
 _PATH: Final = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 _BODY_LIMIT: Final = 4 << 20
@@ -68,7 +68,7 @@ class Credentials:
         return ClientCertificate(self.certificate_pem, self.key_pem)
 
 
-class ApiClient:
+class ApiServerClient:
     """One API server, one identity, one deadline."""
 
     def __init__(
@@ -178,7 +178,7 @@ class ApiClient:
 
 def _event(line: bytes) -> tuple[str, JsonObject]:
     try:
-        fields = Fields(parse_object(line))
+        fields = ConfigFields(parse_config_object(line))
         return fields.required("type"), fields.raw_object("object")
     except FieldsError as error:
         raise UnreachableError(f"a watch event makes no sense: {error}") from None
@@ -193,7 +193,7 @@ def _csr(document: JsonObject) -> Csr:
 
 def _object(answer: Response) -> JsonObject:
     try:
-        document = parse_object(answer.body)
+        document = parse_config_object(answer.body)
     except FieldsError:
         document = {}
     if answer.status in {http.HTTPStatus.OK, http.HTTPStatus.CREATED}:

@@ -9,7 +9,7 @@ from typing import Final
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.formats.endpoint import Cluster
-from nodeattest_authenticator.transport.api_client import ApiClient, Credentials, UnreachableError
+from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
 from nodeattest_discovery.node.clock import Deadline
 
 __all__ = ["probe", "select_server"]
@@ -37,7 +37,7 @@ def select_server(settings: Settings, deadline: Deadline, log: Callable[[str], N
 
 def probe(cluster: Cluster, deadline: Deadline) -> str | None:
     """Say what is wrong with a server; None if it answers and can be trusted. Nobody's credential is shown to it."""
-    api = ApiClient(
+    api = ApiServerClient(
         cluster.endpoint,
         Credentials(username=""),
         ca_pem=cluster.ca_pem,

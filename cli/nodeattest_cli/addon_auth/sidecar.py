@@ -38,7 +38,7 @@ from nodeattest_identity.tokens.jwks_cache import JWKSCache, key_file_cache, rea
 from nodeattest_identity.tokens.oidc_http import HttpsFetcher
 from nodeattest_identity.tokens.relying_party import discover
 from nodeattest_kube.client import ApiClient, KubeconfigError
-from nodeattest_serving.settings import Address, SettingsError, parse_address
+from nodeattest_serving.settings import BindAddress, SettingsError, parse_address
 
 __all__ = ["sidecar"]
 
@@ -165,7 +165,7 @@ def _settings(flags: dict[str, object]) -> SidecarSettings:
     )
 
 
-def _upstream(flags: dict[str, object]) -> Address:
+def _upstream(flags: dict[str, object]) -> BindAddress:
     return parse_address(flags_of.text(flags, "upstream") or "", "--upstream")
 
 

@@ -21,7 +21,7 @@ from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError, user_errors
 from nodeattest_cli.output import to_yaml
 from nodeattest_controller.model.objects import flag, items, mapping, text
-from nodeattest_discovery.clusterinfo import parse_bundle
+from nodeattest_discovery.clusterinfo import parse_ca_bundle
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
 
@@ -59,7 +59,7 @@ def read(path: Path, context: str | None) -> PersonalCluster:
     # 3
     ca_pem = _ca(cluster, path)
     with user_errors(str(path)):
-        parse_bundle(ca_pem)
+        parse_ca_bundle(ca_pem)
     return PersonalCluster(
         name=name,
         server=text(cluster, "server"),

@@ -23,7 +23,7 @@ from nodeattest_cli.cluster_info.update import Publication
 from nodeattest_cli.connection import Connection, cluster_options, run
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.token.factory import DEFAULT_TTL, TokenSpec, make, secret_path, store, warning
-from nodeattest_cli.token.input import parse_token, read_text
+from nodeattest_cli.token.input import parse_token, read_token_text
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import NAMESPACE
 from nodeattest_discovery.secret import TokenSecret, stored_token
@@ -100,7 +100,7 @@ def publish(
 
 def _token(word: str | None, file: str | None, ttl: str) -> TokenSecret | None:
     """Make the token; none where the argument is empty."""
-    given = read_text(word, file)
+    given = read_token_text(word, file)
     if given == "":
         return None
     wish = TokenSpec(

@@ -15,7 +15,7 @@ from nodeattest_cli.cluster_info.kubeconfig import PersonalCluster, read, write
 from nodeattest_cli.cluster_info.publication import check_option
 from nodeattest_cli.connection import Connection, cluster_options
 from nodeattest_cli.errors import UserError, user_errors
-from nodeattest_discovery.clusterinfo import ClusterInfo, parse_bundle
+from nodeattest_discovery.clusterinfo import ClusterInfo, parse_ca_bundle
 from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.node.refresh import refresh as ask_for_news
 from nodeattest_discovery.pins import pin_of
@@ -76,7 +76,7 @@ def _news(known: PersonalCluster, server: str | None, *, take_server: bool) -> C
 
 def _changes(known: PersonalCluster, found: ClusterInfo, *, take_server: bool) -> Iterator[str]:
     """Say what is not as it was, one line each."""
-    before = {str(pin_of(one)): one for one in parse_bundle(known.ca_pem)}
+    before = {str(pin_of(one)): one for one in parse_ca_bundle(known.ca_pem)}
     after = {str(pin_of(one)): one for one in found.ca_certificates}
     for pin in sorted(after.keys() - before.keys()):
         yield f"new CA: {pin}"

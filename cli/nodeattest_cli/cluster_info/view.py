@@ -23,14 +23,14 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.times import format_rfc3339
 from nodeattest_providers.errors import Denied
 
-__all__ = ["State", "View", "view_of"]
+__all__ = ["SignatureState", "View", "view_of"]
 
 _COLUMN: Final = 13
 _SHOWN: Final = 64
 """Characters of a key or a subject that somebody else wrote."""
 
 
-class State(StrEnum):
+class SignatureState(StrEnum):
     """What a signature is worth."""
 
     VALID = "valid"
@@ -40,7 +40,7 @@ class State(StrEnum):
     MISSING = "missing: no signer has been there; nodeattest cluster-info sign"
 
 
-_CAMEL: Final = {state: state.name.title().replace("_", "") for state in State}
+_CAMEL: Final = {state: state.name.title().replace("_", "") for state in SignatureState}
 """States as scripts read them."""
 
 
@@ -51,13 +51,15 @@ class View:
     info: ClusterInfo | None
     problem: str
     """Why the kubeconfig cannot be used; empty if it can."""
-    signatures: tuple[tuple[str, State], ...]
+    signatures: tuple[tuple[str, SignatureState], ...]
     """Token ids with their states."""
 
     @property
     def is_sound(self) -> bool:
         """Whether machines can use it: the kubeconfig is sound, and no signature is wrong or missing."""
-        return self.info is not None and all(state in {State.VALID, State.UNCHECKED} for _, state in self.signatures)
+        return self.info is not None and all(
+            state in {SignatureState.VALID, SignatureState.UNCHECKED} for _, state in self.signatures
+        )
 
     def to_json(self) -> JsonObject:
         """Return the object that ``-o json`` prints."""
@@ -121,7 +123,7 @@ def subject_of(certificate: x509.Certificate) -> str:
 
 def _signatures(
     config_map: JsonObject, kubeconfig: str, tokens: Sequence[BootstrapToken] | None
-) -> Iterator[tuple[str, State]]:
+) -> Iterator[tuple[str, SignatureState]]:
     data = mapping(config_map, "data")
     found = {key.removeprefix(SIGNATURE_PREFIX): text(data, key) for key in data if key.startswith(SIGNATURE_PREFIX)}
     known = {token.id: token for token in tokens or ()}
@@ -130,12 +132,12 @@ def _signatures(
         yield ascii(token_id[:_SHOWN])[1:-1], state
 
 
-def _state(signature: str | None, token: BootstrapToken | None, kubeconfig: str, *, is_blind: bool) -> State:
+def _state(signature: str | None, token: BootstrapToken | None, kubeconfig: str, *, is_blind: bool) -> SignatureState:
     if signature is None:
-        return State.MISSING
+        return SignatureState.MISSING
     if token is None:
-        return State.UNCHECKED if is_blind else State.NO_TOKEN
-    return State.VALID if jws.is_valid(signature, kubeconfig.encode(), token) else State.INVALID
+        return SignatureState.UNCHECKED if is_blind else SignatureState.NO_TOKEN
+    return SignatureState.VALID if jws.is_valid(signature, kubeconfig.encode(), token) else SignatureState.INVALID
 
 
 def _line(name: str, value: str) -> str:

@@ -16,7 +16,7 @@ from nodeattest_cli.demo.children import Children, Finished
 from nodeattest_cli.demo.join_info import JoinInfo
 from nodeattest_cli.demo.machine_spec import AttestorSettings, ClaimedIdentity, MachineSpec
 from nodeattest_cli.demo.node_client import DemoFailure, call_plugin, node_client, prove, register
-from nodeattest_cli.demo.platforms.bare import write_private
+from nodeattest_cli.demo.platforms.bare import write_private_file
 from nodeattest_cli.demo.results import JoinResult
 from nodeattest_cli.demo.world import CLUSTER, NAMESPACE, World
 from nodeattest_discovery.token import generate
@@ -25,7 +25,7 @@ from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.fleet import create_bootstrap_token, create_machine
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["DemoMachine", "join", "kubeconfig_of", "new_token", "provision", "run_join"]
+__all__ = ["DemoMachine", "join", "new_token", "node_kubeconfig", "provision", "run_join"]
 
 _JOIN_LIMIT: Final = 90.0
 """Seconds; the agent itself gives up after 60."""
@@ -91,7 +91,7 @@ def join(world: World, children: Children, agent: Path, root: Path, machine: Dem
     ended = run_join(world, children, agent, root, identity=typed, attestor=machine.attestor, token=machine.token)
     if ended.code:
         raise DemoFailure(f"{identity.node} could not join: {ended.last_line}")
-    credential = call_plugin(children, kubeconfig_of(root))
+    credential = call_plugin(children, node_kubeconfig(root))
     client = node_client(world.workload.server, world.workload.ca_certificate, credential)
     register(client, identity.node, identity.provider_id)
     return JoinResult(
@@ -104,7 +104,7 @@ def join(world: World, children: Children, agent: Path, root: Path, machine: Dem
     )
 
 
-def kubeconfig_of(root: Path) -> Path:
+def node_kubeconfig(root: Path) -> Path:
     """Where kubelet's kubeconfig stands below a machine's root."""
     return root / "etc/kubernetes/kubelet.conf"
 
@@ -126,7 +126,7 @@ def run_join(
     ``join_info``: other ones than the world's; ``more``: further words.
     """
     token_file = root / "etc/bootstrap-token"
-    write_private(token_file, token + "\n")
+    write_private_file(token_file, token + "\n")
     flags = {
         "token-file": token_file,
         "provider": attestor.provider,
@@ -134,7 +134,7 @@ def run_join(
         "provider-id": identity.provider_id,
         "config": root / "etc/kubernetes/kubelet-authenticator.json",
         "cache-dir": root / "var/lib/kubelet-authenticator",
-        "kubeconfig": kubeconfig_of(root),
+        "kubeconfig": node_kubeconfig(root),
         "exec-api-version": world.exec_api_version,
     }
     (root / "var/lib").mkdir(parents=True)

@@ -12,7 +12,7 @@ from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
 from nodeattest_cli.explain.facts import NO_PLATFORMS, Platforms
-from nodeattest_cli.explain.model import Explanation, Outcome, Step
+from nodeattest_cli.explain.model import CheckOutcome, CheckStep, Explanation
 from nodeattest_cli.explain.replay import explain_request, first_request_name
 from nodeattest_cli.output import output_option, to_json
 from nodeattest_controller import configfile
@@ -30,7 +30,7 @@ _REFUSED: Final = 1
 _UNEXPLAINED: Final = 3
 _SHORT: Final = 16
 """Digits of a digest that are shown: enough to find it by."""
-_MARKS: Final = {Outcome.PASSED: "pass", Outcome.FAILED: "FAIL", Outcome.NOT_CHECKED: "  ? "}
+_MARKS: Final = {CheckOutcome.PASSED: "pass", CheckOutcome.FAILED: "FAIL", CheckOutcome.NOT_CHECKED: "  ? "}
 
 
 @click.command()
@@ -126,7 +126,7 @@ def _words(explanation: Explanation) -> str:
     lines.append("")
     for step in explanation.steps:
         lines += _step(step)
-    refusal = next((step for step in explanation.steps if step.outcome is Outcome.FAILED), None)
+    refusal = next((step for step in explanation.steps if step.outcome is CheckOutcome.FAILED), None)
     lines.append("")
     if refusal is not None:
         lines.append(f"refused: {refusal.reason or refusal.name}")
@@ -143,7 +143,7 @@ def _words(explanation: Explanation) -> str:
 
 def _missing(explanation: Explanation) -> str:
     """Name what was not checked and why; empty when everything was."""
-    unchecked = [step for step in explanation.steps if step.outcome is Outcome.NOT_CHECKED]
+    unchecked = [step for step in explanation.steps if step.outcome is CheckOutcome.NOT_CHECKED]
     reasons = "; ".join(dict.fromkeys(step.got for step in unchecked))
     return f"; {len(unchecked)} could not be checked ({reasons})" if unchecked else ""
 
@@ -164,13 +164,13 @@ def _event(event: LoggedEvent) -> tuple[str, ...]:
     return str(event.index), pcr, event.kind, event.digest[:_SHORT] or "-", checked, event.says
 
 
-def _step(step: Step) -> list[str]:
+def _step(step: CheckStep) -> list[str]:
     lines = [f"{_MARKS[step.outcome]}  {step.name}  [{step.section}]"]
     match step.outcome:
-        case Outcome.PASSED:
+        case CheckOutcome.PASSED:
             pass
-        case Outcome.FAILED:
+        case CheckOutcome.FAILED:
             lines += [f"      expected  {step.expected}", f"      got       {step.got}"]
-        case Outcome.NOT_CHECKED:
+        case CheckOutcome.NOT_CHECKED:
             lines.append(f"      {step.got}")
     return lines

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodeattest_cli.explain.eventtypes import describe, is_hashed, name_of
+from nodeattest_cli.explain.eventtypes import describe, event_type_name, is_hashed
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.tpm.event_log import NO_PCR, Event, EventLog, hash_of, parse_event_log
@@ -119,7 +119,7 @@ def _event(index: int, event: Event, bank: Alg, explained: set[int]) -> LoggedEv
     return LoggedEvent(
         index=index,
         pcr=None if event.pcr == NO_PCR else event.pcr,
-        kind=name_of(event.kind),
+        kind=event_type_name(event.kind),
         digest=digest.hex(),
         verified=is_data and event.pcr in explained,
         says=describe(event.kind, event.data),

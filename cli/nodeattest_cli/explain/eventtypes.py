@@ -11,7 +11,7 @@ from typing import Final
 
 from nodeattest_providers.identifiers import printable
 
-__all__ = ["describe", "is_hashed", "name_of"]
+__all__ = ["describe", "event_type_name", "is_hashed"]
 
 _NO_ACTION: Final = 0x00000003
 _SEPARATOR: Final = 0x00000004
@@ -70,7 +70,7 @@ _SMALL: Final = 4
 """Bytes of a variable that are shown: those of switches."""
 
 
-def name_of(kind: int) -> str:
+def event_type_name(kind: int) -> str:
     """Name an event type."""
     return _TYPES.get(kind, f"0x{kind:08x}")
 

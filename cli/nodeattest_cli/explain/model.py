@@ -8,13 +8,21 @@ from enum import StrEnum
 
 from nodeattest_cli.explain.eventlog import ShownLog
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_providers.checks import Check
-from nodeattest_providers.errors import Denied
+from nodeattest_providers.errors import Check, Denied
 
-__all__ = ["Explanation", "Outcome", "Step", "from_check", "needs_platform", "not_checked", "passed", "refusal"]
+__all__ = [
+    "CheckOutcome",
+    "CheckStep",
+    "Explanation",
+    "from_check",
+    "needs_platform",
+    "not_checked",
+    "passed",
+    "refusal",
+]
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     """How a step went."""
 
     PASSED = "passed"
@@ -24,14 +32,14 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CheckStep:
     """One check of the replay."""
 
     name: str
     section: str
     expected: str
     got: str
-    outcome: Outcome
+    outcome: CheckOutcome
     reason: str = ""
     """The Reason of a refusal."""
 
@@ -53,7 +61,7 @@ class Explanation:
 
     facts: Sequence[tuple[str, str]]
     """What the request says, name and value; never a secret, never evidence bytes."""
-    steps: Sequence[Step]
+    steps: Sequence[CheckStep]
     refused_then: bool = False
     """Whether the request's stored verdict is a denial."""
     log: ShownLog | None = None
@@ -62,7 +70,7 @@ class Explanation:
     @property
     def failed(self) -> bool:
         """Whether a check refuses the request."""
-        return any(step.outcome is Outcome.FAILED for step in self.steps)
+        return any(step.outcome is CheckOutcome.FAILED for step in self.steps)
 
     @property
     def unexplained(self) -> bool:
@@ -79,27 +87,27 @@ class Explanation:
         return said
 
 
-def from_check(check: Check) -> Step:
+def from_check(check: Check) -> CheckStep:
     """Take over a check of a verification's record."""
-    outcome = Outcome.PASSED if check.passed else Outcome.FAILED
-    return Step(check.name, check.section, check.expected, check.got, outcome)
+    outcome = CheckOutcome.PASSED if check.passed else CheckOutcome.FAILED
+    return CheckStep(check.name, check.section, check.expected, check.got, outcome)
 
 
-def passed(name: str, section: str, expected: str) -> Step:
+def passed(name: str, section: str, expected: str) -> CheckStep:
     """Show a check that passed."""
-    return Step(name, section, expected, expected, Outcome.PASSED)
+    return CheckStep(name, section, expected, expected, CheckOutcome.PASSED)
 
 
-def refusal(name: str, section: str, denied: Denied) -> Step:
+def refusal(name: str, section: str, denied: Denied) -> CheckStep:
     """Show a check that refuses."""
-    return Step(name, section, denied.expected, denied.got, Outcome.FAILED, denied.reason)
+    return CheckStep(name, section, denied.expected, denied.got, CheckOutcome.FAILED, denied.reason)
 
 
-def not_checked(name: str, section: str, missing: str) -> Step:
+def not_checked(name: str, section: str, missing: str) -> CheckStep:
     """Show a check that lacks a document."""
-    return Step(name, section, "", f"not given: {missing}", Outcome.NOT_CHECKED)
+    return CheckStep(name, section, "", f"not given: {missing}", CheckOutcome.NOT_CHECKED)
 
 
-def needs_platform(name: str, section: str, detail: str) -> Step:
+def needs_platform(name: str, section: str, detail: str) -> CheckStep:
     """Show a check that only the platform's API can answer, which is not asked here."""
-    return Step(name, section, "", f"needs the platform: {detail}", Outcome.NOT_CHECKED)
+    return CheckStep(name, section, "", f"needs the platform: {detail}", CheckOutcome.NOT_CHECKED)

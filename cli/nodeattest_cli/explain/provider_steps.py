@@ -7,10 +7,10 @@ from typing import Final
 
 from nodeattest_cli.explain.facts import Platforms
 from nodeattest_cli.explain.inputs import Inputs
-from nodeattest_cli.explain.model import Outcome, Step, from_check, needs_platform, not_checked, refusal
-from nodeattest_cli.explain.tpm import check_keys, check_signature
-from nodeattest_providers.checks import Check, Checks
-from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
+from nodeattest_cli.explain.model import CheckOutcome, CheckStep, from_check, needs_platform, not_checked, refusal
+from nodeattest_cli.explain.tpm import explain_endorsement_keys, explain_quote_signature
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import ChallengeRequired, Check, Denied, Reason, Unavailable
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 __all__ = ["VerificationEnd", "provider_steps"]
@@ -36,7 +36,7 @@ _NOTHING_TO_COMPARE: Final = ("endorsement key: on no other machine's entry",)
 
 def provider_steps(
     request: NodeRequest, first: NodeRequest | None, end: VerificationEnd, inputs: Inputs, platforms: Platforms
-) -> Iterator[Step]:
+) -> Iterator[CheckStep]:
     """Show each check of a verification and how it ended; what its record cannot show is judged besides."""
     denied = end if isinstance(end, Denied) else None
     for check in end.checks:
@@ -49,14 +49,16 @@ def provider_steps(
             yield needs_platform("the platform's own answer", "provider", end.detail)
         case Unavailable():
             wanted = "everything that the provider needs"
-            yield Step("facts at hand", "provider", wanted, end.detail, Outcome.FAILED, end.reason)
+            yield CheckStep("facts at hand", "provider", wanted, end.detail, CheckOutcome.FAILED, end.reason)
         case Denied() | AttestedNode():
             pass
     if request.evidence.provider == "tpm":
         yield from _tpm_steps(request, first, {check.name for check in end.checks})
 
 
-def _step(check: Check, denied: Denied | None, first: NodeRequest | None, inputs: Inputs, platforms: Platforms) -> Step:
+def _step(
+    check: Check, denied: Denied | None, first: NodeRequest | None, inputs: Inputs, platforms: Platforms
+) -> CheckStep:
     compared = check.passed and not check.name.endswith(_NOTHING_TO_COMPARE)
     missing = "" if compared else _missing(check.name, first, inputs)
     if denied is not None and not check.passed:
@@ -105,13 +107,13 @@ def _missing(check: str, first: NodeRequest | None, inputs: Inputs) -> str:
     return ", ".join(name for name, is_given in wanted if not is_given)
 
 
-def _tpm_steps(request: NodeRequest, first: NodeRequest | None, done: set[str]) -> Iterator[Step]:
+def _tpm_steps(request: NodeRequest, first: NodeRequest | None, done: set[str]) -> Iterator[CheckStep]:
     """Judge the keys of a first request, and the quote's signature where the verification did not come so far."""
     checks = Checks()
     try:
-        check_keys(checks, request)
+        explain_endorsement_keys(checks, request)
         if first is not None and "quote signature" not in done:
-            check_signature(checks, request, first)
+            explain_quote_signature(checks, request, first)
     except Denied as denied:
         for check in checks.record():
             yield from_check(check) if check.passed else refusal(check.name, check.section, denied)

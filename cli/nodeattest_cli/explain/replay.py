@@ -17,7 +17,15 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 from nodeattest_cli.explain.eventlog import read_log
 from nodeattest_cli.explain.facts import NO_PLATFORMS, DocumentFacts, NeedsPlatform, NotGiven, Platforms
 from nodeattest_cli.explain.inputs import pick
-from nodeattest_cli.explain.model import Explanation, Outcome, Step, needs_platform, not_checked, passed, refusal
+from nodeattest_cli.explain.model import (
+    CheckOutcome,
+    CheckStep,
+    Explanation,
+    needs_platform,
+    not_checked,
+    passed,
+    refusal,
+)
 from nodeattest_cli.explain.provider_steps import VerificationEnd, provider_steps
 from nodeattest_cli.explain.tpm import tpm_facts
 from nodeattest_controller.controllers.csr.checks import CHECKS, EVIDENCE, ROUND, VERIFICATION, CSRFacts
@@ -93,13 +101,13 @@ def _explain_attested(
     source = DocumentFacts(inputs=inputs, created=request.created, platforms=platforms)
     facts = CSRFacts(source, request)  # as it was evaluated: pending
 
-    async def verification() -> list[Step]:
+    async def verification() -> list[CheckStep]:
         try:
             return list(provider_steps(request, await facts.first(), await _verification(facts), inputs, platforms))
         except (NotGiven, NeedsPlatform, Denied):  # the step of the verification itself says so
             return []
 
-    async def steps() -> list[Step]:
+    async def steps() -> list[CheckStep]:
         replay = _Replay(facts, verification)
         evaluated = await replay.run([check for check in CHECKS if check.stage is Stage.EVALUATE])
         return [*evaluated, *await _issuance_steps(replay, request, inputs.attestation)]
@@ -166,7 +174,7 @@ async def _verification(facts: CSRFacts) -> VerificationEnd:
 class _Replay(Generic[F]):
     """Runs checks one after the other, and goes on after one that refuses or lacks a document."""
 
-    def __init__(self, facts: F, record: Callable[[], Awaitable[list[Step]]] | None = None) -> None:
+    def __init__(self, facts: F, record: Callable[[], Awaitable[list[CheckStep]]] | None = None) -> None:
         """``record`` gives the steps that the provider's verification consists of."""
         self._facts = facts
         self._record = record
@@ -177,9 +185,9 @@ class _Replay(Generic[F]):
         self.challenged = False
         """Whether the request got a challenge: the rest is asked of the request that answers it."""
 
-    async def run(self, checks: Sequence[RequestCheck[F]]) -> list[Step]:
+    async def run(self, checks: Sequence[RequestCheck[F]]) -> list[CheckStep]:
         """Make a step of each check that applies."""
-        steps: list[Step] = []
+        steps: list[CheckStep] = []
         for check in checks:
             if self.challenged:
                 break
@@ -189,19 +197,25 @@ class _Replay(Generic[F]):
                 steps += await self._steps(check)
         return steps
 
-    async def _steps(self, check: RequestCheck[F]) -> list[Step]:
+    async def _steps(self, check: RequestCheck[F]) -> list[CheckStep]:
         step, error = await self._try(check)
         parts = await self._record() if check.name == VERIFICATION and self._record is not None else []
-        unchecked = [part for part in parts if part.outcome is Outcome.NOT_CHECKED]
-        if step.outcome is Outcome.FAILED and unchecked and all(p.outcome is not Outcome.FAILED for p in parts):
+        unchecked = [part for part in parts if part.outcome is CheckOutcome.NOT_CHECKED]
+        if (
+            step.outcome is CheckOutcome.FAILED
+            and unchecked
+            and all(p.outcome is not CheckOutcome.FAILED for p in parts)
+        ):
             step = _unchecked(check, unchecked[-1].got)  # what refuses it is a document that was not given
         if error is not None:
-            self._absent.append((error, step.got if step.outcome is Outcome.NOT_CHECKED else f"needs: {check.name}"))
-        if step.outcome is not Outcome.PASSED and check.name in _ENDS:
+            self._absent.append(
+                (error, step.got if step.outcome is CheckOutcome.NOT_CHECKED else f"needs: {check.name}")
+            )
+        if step.outcome is not CheckOutcome.PASSED and check.name in _ENDS:
             self.ended = f"needs: {check.name}"
         return [*parts, step]
 
-    async def _try(self, check: RequestCheck[F]) -> tuple[Step, Exception | None]:
+    async def _try(self, check: RequestCheck[F]) -> tuple[CheckStep, Exception | None]:
         try:
             await check.run(self._facts)
         except ChallengeRequired:
@@ -212,11 +226,11 @@ class _Replay(Generic[F]):
         return passed(check.name, check.source, check.rule), None
 
 
-def _unchecked(check: RequestCheck[F], why: str) -> Step:
-    return Step(check.name, check.source, "", why, Outcome.NOT_CHECKED)
+def _unchecked(check: RequestCheck[F], why: str) -> CheckStep:
+    return CheckStep(check.name, check.source, "", why, CheckOutcome.NOT_CHECKED)
 
 
-def _end(check: RequestCheck[F], error: NotGiven | NeedsPlatform | Denied | Unavailable) -> Step:
+def _end(check: RequestCheck[F], error: NotGiven | NeedsPlatform | Denied | Unavailable) -> CheckStep:
     match error:
         case NotGiven():
             return not_checked(check.name, check.source, str(error))
@@ -225,12 +239,14 @@ def _end(check: RequestCheck[F], error: NotGiven | NeedsPlatform | Denied | Unav
         case Unavailable() if error.reason is Reason.PLATFORM_UNAVAILABLE:
             return needs_platform(check.name, check.source, error.detail)
         case Unavailable():
-            return Step(check.name, check.source, check.rule, error.detail, Outcome.FAILED, error.reason)
+            return CheckStep(check.name, check.source, check.rule, error.detail, CheckOutcome.FAILED, error.reason)
         case Denied():
             return refusal(check.name, check.source, error)
 
 
-async def _issuance_steps(replay: _Replay[CSRFacts], request: NodeRequest, recorded: Attestation | None) -> list[Step]:
+async def _issuance_steps(
+    replay: _Replay[CSRFacts], request: NodeRequest, recorded: Attestation | None
+) -> list[CheckStep]:
     """Run the checks directly before signing, where the record that was given can be that of the day."""
     checks = [check for check in CHECKS if check.stage is Stage.ISSUE]
     known = recorded.entry_for(request.csr.spki_sha256, request.purpose) if recorded is not None else None

@@ -21,7 +21,7 @@ from nodeattest_providers.tpm.quote import parse_quote
 from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
 from nodeattest_providers.verifier_interface import NodeRequest
 
-__all__ = ["check_keys", "check_signature", "tpm_facts"]
+__all__ = ["explain_endorsement_keys", "explain_quote_signature", "tpm_facts"]
 
 
 def tpm_facts(request: NodeRequest) -> Iterator[tuple[str, str]]:
@@ -57,14 +57,14 @@ def _quote_facts(evidence: SecondEvidence) -> Iterator[tuple[str, str]]:
     yield "PCR digest", quote.pcr_digest.hex()
 
 
-def check_keys(checks: Checks, request: NodeRequest) -> None:
+def explain_endorsement_keys(checks: Checks, request: NodeRequest) -> None:
     """Check the keys of a first request; raises ``Denied``. Whose TPM it is, the verification tells."""
     evidence = parse_evidence(request.evidence.data)
     if isinstance(evidence, FirstEvidence):
         check_attestation_key(checks, _attestation_key(evidence), parse_endorsement_key(evidence.ek_public))
 
 
-def check_signature(checks: Checks, request: NodeRequest, first: NodeRequest) -> None:
+def explain_quote_signature(checks: Checks, request: NodeRequest, first: NodeRequest) -> None:
     """Check the quote's signature by the key of the first request; raises ``Denied``."""
     evidence, claimed = parse_evidence(request.evidence.data), parse_evidence(first.evidence.data)
     if not isinstance(evidence, SecondEvidence) or not isinstance(claimed, FirstEvidence):

@@ -24,7 +24,7 @@ from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError, configuration_url
 from nodeattest_identity.publish.plan import Write
-from nodeattest_identity.publish.publisher import Published, dry_run
+from nodeattest_identity.publish.publisher import PublishResult, dry_run
 from nodeattest_identity.publish.publisher import publish as publish_to
 from nodeattest_identity.publish.rotation import may_sign_from
 from nodeattest_identity.publish.state import Desired, IssuerState
@@ -154,7 +154,7 @@ def _undropped(unknown: frozenset[str], state: IssuerState) -> bool:
     return bool(unknown)
 
 
-async def _read_back(published: Published, public: _Public) -> PublicCheck:
+async def _read_back(published: PublishResult, public: _Public) -> PublicCheck:
     """Read the public URL until it is as published, or the time is over."""
     try:
         reader = PublicReader(ca_file=public.ca_file)

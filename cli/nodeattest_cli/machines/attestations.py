@@ -15,7 +15,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["attestation_path", "collection_path", "find_attestation", "list_attestations", "title"]
+__all__ = ["attestation_path", "attestations_path", "find_attestation", "list_attestations", "title"]
 
 _KIND: Final = ("attestation.cluster.x-k8s.io", "v1alpha1", "machineattestations")
 _SHOWN: Final = 10
@@ -61,7 +61,7 @@ def attestation_path(ledger: JsonObject) -> str:
     return paths.object_path(*_KIND, text(meta, "name"), namespace=text(meta, "namespace"))
 
 
-def collection_path(namespace: str) -> str:
+def attestations_path(namespace: str) -> str:
     """Return the path of a namespace's ledgers."""
     return paths.collection_path(*_KIND, namespace=namespace)
 

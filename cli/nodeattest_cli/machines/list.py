@@ -20,7 +20,7 @@ from nodeattest_controller.model.objects import items, mapping, moment, rfc3339,
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["Attested", "from_attestation", "list_machines", "outage_budget"]
+__all__ = ["Attested", "list_machines", "outage_budget", "row_from_attestation"]
 
 _RESOURCE: Final = "machineattestation.attestation.cluster.x-k8s.io"
 """As ``kubectl get -o name`` writes it."""
@@ -62,7 +62,7 @@ class Attested:
         }
 
 
-def from_attestation(ledger: JsonObject) -> Attested:
+def row_from_attestation(ledger: JsonObject) -> Attested:
     """Read a MachineAttestation."""
     spec = mapping(ledger, "spec")
     return Attested(
@@ -111,7 +111,7 @@ def list_machines(
     where = None if all_namespaces else namespace or "default"
 
     async def _list(client: ApiClient) -> list[Attested]:
-        return [from_attestation(item) async for item in list_attestations(client, where, cluster)]
+        return [row_from_attestation(item) async for item in list_attestations(client, where, cluster)]
 
     found = run(Connection(kubeconfig, context), _list)
     found.sort(key=lambda entry: (entry.namespace, entry.cluster, entry.node))

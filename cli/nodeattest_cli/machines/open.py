@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.machines.attestations import attestation_path, collection_path
+from nodeattest_cli.machines.attestations import attestation_path, attestations_path
 from nodeattest_cli.machines.rejoin import RejoinToken, issue_token
 from nodeattest_cli.machines.reset import operator, record_event
 from nodeattest_cli.machines.unattested import Unattested
@@ -35,9 +35,9 @@ async def open_machine(
     """Write record and Event, and make the token; returns a log of that, and the token. Raises ``UserError``."""
     by = await operator(client)
     written = await _record(client, one, by=by, reason=reason, now=now)
-    told = await record_event(client, written, f"opened by {by.name}: {reason}", now, reason="AttestationOpened")
+    reported = await record_event(client, written, f"opened by {by.name}: {reason}", now, reason="AttestationOpened")
     claimed = " (as the kubeconfig says)" if by.claimed else ""
-    trail = f"opened by {by.name}{claimed}, on record in spec.resets" + (" and in an Event" if told else "")
+    trail = f"opened by {by.name}{claimed}, on record in spec.resets" + (" and in an Event" if reported else "")
     return trail, await issue_token(client, written, expires=expires, choose=choose)
 
 
@@ -52,7 +52,7 @@ async def _record(client: ApiClient, one: Unattested, *, by: Operator, reason: s
         known = None
     try:
         if known is None:
-            return await client.create(collection_path(member.namespace), fresh)
+            return await client.create(attestations_path(member.namespace), fresh)
         if parse_attestation(known).issued:
             raise UserError(
                 f"{attestation_name(member.cluster_name, member.provider_id)} has certificates by now: look again"

@@ -57,7 +57,7 @@ class RejoinToken:
     expires: datetime
     server: str
     ledger: Attestation
-    side_door: bool
+    automatic_approval: bool
     """Whether the cluster's in-tree signer takes this token for any name."""
     replaces_kubeconfig: bool = False
     """Whether kubelet's kubeconfig on the machine is another's, such as kubeadm's."""
@@ -110,7 +110,7 @@ def rejoin(
 
     made = run(Connection(kubeconfig, context), _make)
     click.echo(show_json(made) if output == "json" else show_text(made))
-    if made.side_door:
+    if made.automatic_approval:
         click.echo(
             f"nodeattest: the cluster has the ClusterRoleBinding {_KUBEADM_APPROVES}, so the in-tree signer takes this "
             "token for any node's name; delete it",
@@ -138,10 +138,10 @@ async def issue_token(
     await _check_machine(management, ledger, found)
     async with await workload_client(management, ledger.namespace, ledger.cluster_name) as workload:
         groups = [bound_group(f"{ledger.namespace}/{ledger.cluster_name}", ledger.provider_id)]
-        side_door = False
+        automatic_approval = False
         if not await _exists(workload, BOOTSTRAP_BINDING):
             groups.append(DEFAULT_GROUP)
-            side_door = await _exists(workload, _KUBEADM_APPROVES)
+            automatic_approval = await _exists(workload, _KUBEADM_APPROVES)
         made = TokenSecret(
             token=generate(choose),
             usages=frozenset({Usage.AUTHENTICATION}),
@@ -156,7 +156,7 @@ async def issue_token(
             expires=expires,
             server=workload.server,
             ledger=ledger,
-            side_door=side_door,
+            automatic_approval=automatic_approval,
         )
 
 

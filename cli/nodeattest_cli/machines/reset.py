@@ -115,10 +115,10 @@ def check_reason(reason: str) -> str:
 async def _reset(client: ApiClient, found: JsonObject, reason: str, now: datetime) -> str:
     by = await operator(client)
     written = await _write(client, found, by=by, reason=reason, now=now)
-    told = await record_event(client, written, f"reset by {by.name}: {reason}", now)
+    reported = await record_event(client, written, f"reset by {by.name}: {reason}", now)
     trail = f"reset by {by.name}{' (as the kubeconfig says)' if by.claimed else ''}, on record in spec.resets"
     return trail + (
-        f" and in an Event on {text(owner_of(written), 'kind')} {text(owner_of(written), 'name')}" if told else ""
+        f" and in an Event on {text(owner_of(written), 'kind')} {text(owner_of(written), 'name')}" if reported else ""
     )
 
 

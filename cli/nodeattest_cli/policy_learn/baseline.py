@@ -19,7 +19,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.tpm.config import TpmPolicy
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, digest_size
 
-__all__ = ["BootRecord", "Proposal", "from_attestation", "propose"]
+__all__ = ["BootRecord", "Proposal", "propose", "registers_from_attestation"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Proposal:
     """By register: the machines whose value the policy does not allow yet."""
 
 
-def from_attestation(ledger: JsonObject) -> BootRecord:
+def registers_from_attestation(ledger: JsonObject) -> BootRecord:
     """Read a MachineAttestation; its registers are empty where none were quoted or kept."""
     known = parse_attestation(ledger)
     machine, boot = text(ledger, "spec", "machineName"), known.boot

@@ -14,7 +14,7 @@ import click
 
 from nodeattest_cli.connection import Connection, kubeconfig_option, run
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.policy_learn.baseline import BootRecord, Proposal, from_attestation, propose
+from nodeattest_cli.policy_learn.baseline import BootRecord, Proposal, propose, registers_from_attestation
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import policy_for
 from nodeattest_kube import paths
@@ -60,7 +60,7 @@ def learn(
         raise UserError("expected names of machines, or --all")
     connection = Connection(kubeconfig, context)
     ledgers = run(connection, lambda client: _list(client, "machineattestations", namespace))
-    chosen = _chosen([from_attestation(one) for one in ledgers], machine, cluster)
+    chosen = _chosen([registers_from_attestation(one) for one in ledgers], machine, cluster)
     policy = run(connection, lambda client: _policy(client, chosen[0].cluster, namespace))
     click.echo(_yaml(propose(chosen, policy), chosen, has_policy=policy is not None))
 

@@ -21,7 +21,7 @@ from nodeattest_cli.token.configuration import token_specs
 from nodeattest_cli.token.factory import DEFAULT_TTL, TokenSpec, make, store, warning
 from nodeattest_cli.token.input import read_token
 from nodeattest_cli.token.join_command import Joiner, check_certificate_key, check_provider, join_command
-from nodeattest_cli.token.model import view_of
+from nodeattest_cli.token.model import token_view
 from nodeattest_cli.token.output import FORMATS, format_tokens
 from nodeattest_discovery.secret import DEFAULT_GROUP, TokenSecret
 from nodeattest_discovery.token import generate
@@ -124,7 +124,7 @@ class _Shape:
             return f"{line}\n"
         if self.output == "text":
             return f"{made.token.reveal()}\n"
-        return format_tokens([view_of(made)], self.output, now)
+        return format_tokens([token_view(made)], self.output, now)
 
 
 def _shape(

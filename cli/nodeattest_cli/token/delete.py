@@ -13,7 +13,7 @@ import click
 from nodeattest_cli.connection import Connection, cluster_options, run
 from nodeattest_cli.errors import UserError, user_errors
 from nodeattest_cli.token.factory import secret_path
-from nodeattest_cli.token.input import read_text
+from nodeattest_cli.token.input import read_token_text
 from nodeattest_discovery.token import parse_id
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 
@@ -47,7 +47,7 @@ def delete(
 
 def _id(word: str) -> str:
     with user_errors("the token"):
-        return parse_id(read_text(word, None) or "")
+        return parse_id(read_token_text(word, None) or "")
 
 
 async def _delete(client: ApiClient, ids: Sequence[str], *, ignore_not_found: bool, dry_run: bool) -> int:

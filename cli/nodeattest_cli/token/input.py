@@ -12,7 +12,7 @@ from typing import Final
 from nodeattest_cli.errors import UserError, user_errors
 from nodeattest_discovery.token import BootstrapToken, parse
 
-__all__ = ["parse_token", "read_text", "read_token"]
+__all__ = ["parse_token", "read_token", "read_token_text"]
 
 _LARGEST: Final = 1024
 """Bytes of a file with a token."""
@@ -21,11 +21,11 @@ _STANDARD_INPUT: Final = "-"
 
 def read_token(word: str | None, file: str | None) -> BootstrapToken | None:
     """Read the token of an argument (``-``: standard input) or of a file (the same); None where neither is given."""
-    text = read_text(word, file)
+    text = read_token_text(word, file)
     return None if text is None else parse_token(text)
 
 
-def read_text(word: str | None, file: str | None) -> str | None:
+def read_token_text(word: str | None, file: str | None) -> str | None:
     """Read the text of an argument or a file, without white space around it."""
     if word is not None and file is not None:
         raise UserError("the token: expected an argument or --token-file, got both")

@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_cli.errors import UserError, user_errors
-from nodeattest_discovery.clusterinfo import parse_bundle
+from nodeattest_discovery.clusterinfo import parse_ca_bundle
 from nodeattest_discovery.pins import CaPin, pin_of
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_kube.kubeconfig import Endpoint
+from nodeattest_kube.kubeconfig import ApiEndpoint
 
 __all__ = ["Joiner", "check_certificate_key", "check_provider", "join_command"]
 
@@ -48,7 +48,7 @@ def check_provider(name: str) -> str:
 
 
 def join_command(
-    endpoint: Endpoint, token: BootstrapToken, *, certificate_key: str | None = None, provider: str | None = None
+    endpoint: ApiEndpoint, token: BootstrapToken, *, certificate_key: str | None = None, provider: str | None = None
 ) -> str:
     """Write kubeadm's line, or with a ``provider`` the agent's; both were checked.
 
@@ -66,9 +66,9 @@ def join_command(
     return f"kubeadm join {where} --token {token.reveal()} {hashes}{control_plane}"
 
 
-def _pins(endpoint: Endpoint) -> list[CaPin]:
+def _pins(endpoint: ApiEndpoint) -> list[CaPin]:
     """Pin each CA once, in the bundle's order."""
     if endpoint.ca_pem is None:
         raise UserError("the kubeconfig: expected certificate-authority-data, of which machines pin the CA, got none")
     with user_errors("the kubeconfig's CA"):
-        return list(dict.fromkeys(pin_of(certificate) for certificate in parse_bundle(endpoint.ca_pem.encode())))
+        return list(dict.fromkeys(pin_of(certificate) for certificate in parse_ca_bundle(endpoint.ca_pem.encode())))

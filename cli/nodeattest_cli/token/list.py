@@ -9,7 +9,7 @@ import click
 
 from nodeattest_cli.connection import Connection, cluster_options, run
 from nodeattest_cli.output import output_option
-from nodeattest_cli.token.model import TokenView, name_of, read, warnings
+from nodeattest_cli.token.model import TokenView, read, token_secret_name, warnings
 from nodeattest_cli.token.output import FORMATS, format_tokens
 from nodeattest_controller.model.objects import items
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE
@@ -52,4 +52,6 @@ def _readable(secrets: Sequence[JsonObject]) -> Iterator[TokenView]:
         try:
             yield read(secret)
         except Denied as denied:
-            click.echo(f"nodeattest: {name_of(secret)}: expected {denied.expected}, got {denied.got}", err=True)
+            click.echo(
+                f"nodeattest: {token_secret_name(secret)}: expected {denied.expected}, got {denied.got}", err=True
+            )

@@ -19,7 +19,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["TokenView", "name_of", "read", "view_of", "warnings"]
+__all__ = ["TokenView", "read", "token_secret_name", "token_view", "warnings"]
 
 _API_VERSION: Final = "output.kubeadm.k8s.io/v1alpha3"
 _KIND: Final = "BootstrapToken"
@@ -55,7 +55,7 @@ class TokenView:
         return {name: value for name, value in fields.items() if value}
 
 
-def view_of(made: TokenSecret) -> TokenView:
+def token_view(made: TokenSecret) -> TokenView:
     """Show a token that was made here."""
     return TokenView(
         token=made.token,
@@ -91,7 +91,7 @@ def read(secret: JsonObject) -> TokenView:
     )
 
 
-def name_of(secret: JsonObject) -> str:
+def token_secret_name(secret: JsonObject) -> str:
     """Name a Secret in a message."""
     return ascii(text(secret, "metadata", "name")[:_SHOWN])[1:-1] or "(no name)"
 
@@ -99,7 +99,8 @@ def name_of(secret: JsonObject) -> str:
 def warnings(secret: JsonObject) -> Iterator[str]:
     """Yield what its author may not have meant."""
     if _MISTAKEN in mapping(secret, "data"):
-        yield (f"{name_of(secret)}: the key {_MISTAKEN} is read by nobody; extra groups stand in auth-extra-groups")
+        name = token_secret_name(secret)
+        yield f"{name}: the key {_MISTAKEN} is read by nobody; extra groups stand in auth-extra-groups"
 
 
 _KEYS: Final = ("expiration", "description", "auth-extra-groups")

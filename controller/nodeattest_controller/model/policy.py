@@ -26,7 +26,7 @@ __all__ = [
     "FailureAction",
     "OnFailure",
     "Policy",
-    "Serving",
+    "ServingPolicy",
     "TokenBinding",
     "check_authorized",
     "parse_attestation_policy",
@@ -62,7 +62,7 @@ MAX_LIFETIME: Final = 365 * 86400
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServingPolicy:
     """What happens to requests for serving certificates."""
 
     approves_kubelet: bool = False
@@ -114,7 +114,7 @@ class Policy:
     sections: Mapping[ProviderName, Mapping[str, JsonValue]] = field(
         default_factory=dict[ProviderName, Mapping[str, JsonValue]]
     )
-    serving: Serving = Serving()
+    serving: ServingPolicy = ServingPolicy()
     token_binding: TokenBinding = TokenBinding.REQUIRED
     on_failure: OnFailure = OnFailure()
 
@@ -222,7 +222,7 @@ def _check_selector(selector: JsonObject) -> None:
             raise _invalid(f"no values beside the operator {operator}", ", ".join(values)[:80], "take out the values")
 
 
-def _serving(section: RawValue) -> Serving:
+def _serving(section: RawValue) -> ServingPolicy:
     if not isinstance(section, dict):
         raise _invalid("serving: an object", "something else", "correct the policy")
     _check_fields(section, _SERVING_CHOICES, "spec.serving")
@@ -231,7 +231,7 @@ def _serving(section: RawValue) -> Serving:
         chosen[name] = text(section, name) if name in section else choices[0]
         if chosen[name] not in choices:
             raise _invalid(f"serving.{name} {' or '.join(choices)}", repr(chosen[name]), "correct the policy")
-    return Serving(chosen["kubelet"] == "Approve", chosen["attested"] == "Sign")
+    return ServingPolicy(chosen["kubelet"] == "Approve", chosen["attested"] == "Sign")
 
 
 def _choice(choices: type[Choice], spec: JsonObject, name: str, default: Choice) -> Choice:

@@ -163,8 +163,8 @@ def _put(known: list[JsonObject], condition: Condition, now: datetime, generatio
 
 def _has_moved(before: JsonObject, entry: JsonObject, *, is_old: bool) -> bool:
     """Tell whether lastTransitionTime moves: in v1beta1 with any change, in v1beta2 with the status only."""
-    told = ("status", "reason", "severity", "message") if is_old else ("status",)
-    return any(before.get(name) != entry.get(name) for name in told)
+    reported = ("status", "reason", "severity", "message") if is_old else ("status",)
+    return any(before.get(name) != entry.get(name) for name in reported)
 
 
 def _document(condition: Condition, generation: int | None) -> JsonObject:

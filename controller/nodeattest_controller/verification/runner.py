@@ -19,7 +19,7 @@ __all__ = ["VerificationRunner"]
 
 _T = TypeVar("_T")
 
-_PATIENCE: Final = 1.0
+_MAX_WAIT: Final = 1.0
 """Seconds for which a request holds a worker while another of its key is verified: usually that takes 5 ms."""
 _RETRY: Final = 10.0
 """Seconds."""
@@ -49,7 +49,7 @@ class VerificationRunner:
 
     async def _wait_for_earlier(self, key: Hashable) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_MAX_WAIT):
                 while (earlier := self._under_way.get(key)) is not None and not earlier.done():
                     await asyncio.wait({earlier})
         except TimeoutError:

@@ -26,10 +26,10 @@ __all__ = [
     "ControllerDeps",
     "Observer",
     "TokenController",
-    "cluster_info_informer",
     "seconds_until",
     "slim_token",
     "token_informer",
+    "watch_cluster_info",
 ]
 
 RECHECK: Final = 60.0
@@ -89,9 +89,9 @@ def token_informer(client: ApiClient, on_change: ChangeFunction) -> Reflector:
     return informers.tokens(client, on_change, transform=slim_token, max_bytes=_MAX_TOKENS)
 
 
-def cluster_info_informer(client: ApiClient, on_change: ChangeFunction) -> Reflector:
+def watch_cluster_info(client: ApiClient, on_change: ChangeFunction) -> Reflector:
     """Watch cluster-info; it is kept whole, to be written back whole."""
-    return informers.cluster_info(client, on_change, max_bytes=_MAX_INFO, max_objects=_MAX_INFO_OBJECTS)
+    return informers.cluster_info_informer(client, on_change, max_bytes=_MAX_INFO, max_objects=_MAX_INFO_OBJECTS)
 
 
 def seconds_until(moment: datetime, now: datetime) -> float:

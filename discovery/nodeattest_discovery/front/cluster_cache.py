@@ -53,7 +53,7 @@ class ClusterCache:
             max_bytes=_MAX_BYTES,
             clock=clock,
         )
-        self._info = informers.cluster_info(client, _ignore, max_bytes=_MAX_BYTES, clock=clock)
+        self._info = informers.cluster_info_informer(client, _ignore, max_bytes=_MAX_BYTES, clock=clock)
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from nodeattest_serving.settings import Address, ConnectionLimits, SettingsError
+from nodeattest_serving.settings import BindAddress, ConnectionLimits, SettingsError
 
 __all__ = ["FrontLimits", "FrontSettings", "WebhookSettings"]
 
@@ -30,7 +30,7 @@ class FrontLimits(ConnectionLimits):
 class WebhookSettings:
     """The TokenReview webhook."""
 
-    address: Address
+    address: BindAddress
     client_ca: Path | None = None
     """Whose certificates a kube-apiserver may show; without it the address must be a loopback one."""
 
@@ -39,7 +39,7 @@ class WebhookSettings:
 class FrontSettings:
     """All settings."""
 
-    address: Address
+    address: BindAddress
     certificate: Path
     """The serving certificate and its chain; read again when the file changes."""
     key: Path
@@ -47,7 +47,7 @@ class FrontSettings:
     """The cluster's identifier, where it has one: a JWT that names another is refused."""
     max_stale: float = 300.0
     """Seconds that what was read last is answered with while the API server is away."""
-    health: Address | None = None
+    health: BindAddress | None = None
     webhook: WebhookSettings | None = None
     limits: FrontLimits = field(default_factory=FrontLimits)
 

@@ -1,8 +1,8 @@
 """Parses and answers TokenReviews of a kube-apiserver. Pure.
 
-Promises: bytes give a ``Review`` or ``Denied``. The holder of a valid JWT is ``nodeattest:discovery:<id>`` in the group
-``nodeattest:discovery``, and never anything of ``system:``. A JWT was sent to an unverified server and is valid for two
-minutes: it must not be worth as much as the token itself.
+Promises: bytes give a ``TokenReview`` or ``Denied``. The holder of a valid JWT is ``nodeattest:discovery:<id>`` in
+the group ``nodeattest:discovery``, and never anything of ``system:``. A JWT was sent to an unverified server and is
+valid for two minutes: it must not be worth as much as the token itself.
 Source: k8s.io/api authentication/v1 and v1beta1; apiserver plugin/pkg/authenticator/token/webhook.
 """
 
@@ -17,7 +17,7 @@ from nodeattest_discovery.token import is_token_id
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text, parse_json
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["GROUP", "MAX_BODY", "USER_PREFIX", "Review", "answer", "parse", "suits"]
+__all__ = ["GROUP", "MAX_BODY", "USER_PREFIX", "TokenReview", "answer", "parse", "suits"]
 
 GROUP: Final = "nodeattest:discovery"
 USER_PREFIX: Final = "nodeattest:discovery:"
@@ -30,7 +30,7 @@ _MAX_AUDIENCES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Review:
+class TokenReview:
     """A question."""
 
     api_version: str
@@ -39,7 +39,7 @@ class Review:
     """One of these must be the token's; empty: the API server's own, which it does not name."""
 
 
-def parse(body: bytes) -> Review:
+def parse(body: bytes) -> TokenReview:
     """Read a TokenReview; raises ``Denied``."""
     if len(body) > MAX_BODY:
         raise _malformed(f"at most {MAX_BODY} bytes", f"{len(body)}")
@@ -53,7 +53,9 @@ def parse(body: bytes) -> Review:
     token = dig_text(document, "spec", "token")
     if not token:
         raise _malformed("spec.token", "none")
-    return Review(api_version=version, token=token.encode(), audiences=_audiences(dig(document, "spec", "audiences")))
+    return TokenReview(
+        api_version=version, token=token.encode(), audiences=_audiences(dig(document, "spec", "audiences"))
+    )
 
 
 def suits(audience: str | None, wanted: Sequence[str]) -> bool:
@@ -65,7 +67,7 @@ def suits(audience: str | None, wanted: Sequence[str]) -> bool:
     return audience is None or not wanted or audience in wanted
 
 
-def answer(review: Review, token_id: str | None, audience: str | None = None) -> bytes:
+def answer(review: TokenReview, token_id: str | None, audience: str | None = None) -> bytes:
     """Answer for the holder of a token; None: for nobody."""
     status: JsonObject = {"authenticated": False}
     if token_id is not None:

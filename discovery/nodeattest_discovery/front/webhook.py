@@ -19,7 +19,7 @@ from nodeattest_discovery.front import tokenreview
 from nodeattest_discovery.front.authenticate import authenticate
 from nodeattest_discovery.front.cluster_cache import ClusterReader
 from nodeattest_discovery.front.metrics import Metrics
-from nodeattest_discovery.front.tokenreview import Review
+from nodeattest_discovery.front.tokenreview import TokenReview
 from nodeattest_providers.errors import Denied
 from nodeattest_serving.replies import Reply, refusal
 
@@ -66,7 +66,7 @@ class TokenReviewService:
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE)
         return Reply(status=HTTPStatus.OK, body=self._answer(review))
 
-    def _answer(self, review: Review) -> bytes:
+    def _answer(self, review: TokenReview) -> bytes:
         """Say who a token's holder is.
 
         1. It is a JWT of ours: other bearers' tokens end here. 2. Its audience is asked for. 3. It is proved.

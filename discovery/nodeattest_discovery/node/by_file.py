@@ -21,7 +21,7 @@ from nodeattest_discovery.clusterinfo import ClusterInfo
 from nodeattest_discovery.node import client, discovery_file, https
 from nodeattest_discovery.node.address import Address, parse_server
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_discovery.node.configmap import Published
+from nodeattest_discovery.node.configmap import PublishedClusterInfo
 from nodeattest_discovery.node.credential import (
     BasicCredential,
     ClientCertificate,
@@ -70,13 +70,13 @@ def by_file(
     except UnicodeDecodeError:
         raise malformed("a kubeconfig in YAML", "bytes that are not UTF-8") from None
     # 2
-    told = discovery_file.parse(text, local=folder is not None, allow_credentials=allow_credentials)
+    parsed = discovery_file.parse(text, local=folder is not None, allow_credentials=allow_credentials)
     # 3
     base = folder or Path()
-    info = _cluster(told, base)
-    credential = of_user(told.user, lambda stored: _local(base / stored.path))
+    info = _cluster(parsed, base)
+    credential = of_user(parsed.user, lambda stored: _local(base / stored.path))
     # 4
-    wanted = _Wanted(text, info, credential, told.user.runs_authenticator, deadline, environment.public_roots)
+    wanted = _Wanted(text, info, credential, parsed.user.runs_authenticator, deadline, environment.public_roots)
     return first_valid([parse_server(info.server)], wanted.confirmed, deadline, environment.log)
 
 
@@ -103,12 +103,12 @@ class _Wanted:
         trust = https.Verified(ca_pem=roots, server_name=self.info.tls_server_name, client=shown_as)
         # 2
         published, notes = self._published(server, trust)
-        told, more = _told(published)
+        found, more = _from_cluster(published)
         notes += more
-        if told is not None and parse_server(told.server) != server:
-            notes += (f"the cluster names {told.server} as its server, not {server.url}, which the file names",)
+        if found is not None and parse_server(found.server) != server:
+            notes += (f"the cluster names {found.server} as its server, not {server.url}, which the file names",)
         # 3
-        certificates = held or (told.ca_certificates if told is not None else ())
+        certificates = held or (found.ca_certificates if found is not None else ())
         if not certificates:
             raise malformed("certificate-authority-data in the file or in cluster-info", "none")
         info = ClusterInfo(
@@ -124,10 +124,10 @@ class _Wanted:
             runs_authenticator=self.runs_authenticator,
         )
 
-    def _published(self, server: Address, trust: https.Verified) -> tuple[Published | None, tuple[str, ...]]:
+    def _published(self, server: Address, trust: https.Verified) -> tuple[PublishedClusterInfo | None, tuple[str, ...]]:
         try:
             shown_as = authorization(self.credential)
-            return client.cluster_info(server, trust, self.deadline, authorization=shown_as), ()
+            return client.fetch_cluster_info(server, trust, self.deadline, authorization=shown_as), ()
         except client.RefusedError as refused:
             if refused.status != http.HTTPStatus.FORBIDDEN:
                 raise
@@ -136,7 +136,7 @@ class _Wanted:
             )
 
 
-def _told(published: Published | None) -> tuple[ClusterInfo | None, tuple[str, ...]]:
+def _from_cluster(published: PublishedClusterInfo | None) -> tuple[ClusterInfo | None, tuple[str, ...]]:
     """Read cluster-info; one that is unsound changes nothing, since the file is what is trusted."""
     if published is None:
         return None, ()
@@ -146,10 +146,10 @@ def _told(published: Published | None) -> tuple[ClusterInfo | None, tuple[str, .
         return None, (f"cluster-info is not used: expected {denied.expected}, got {denied.got}",)
 
 
-def _cluster(told: DiscoveryFile, base: Path) -> ClusterInfo:
-    pem = _local(base / told.ca.path) if isinstance(told.ca, FileReference) else told.ca
-    certificates = clusterinfo.parse_bundle(pem) if pem is not None else ()
-    return ClusterInfo(server=told.server, ca_certificates=certificates, tls_server_name=told.tls_server_name)
+def _cluster(parsed: DiscoveryFile, base: Path) -> ClusterInfo:
+    pem = _local(base / parsed.ca.path) if isinstance(parsed.ca, FileReference) else parsed.ca
+    certificates = clusterinfo.parse_ca_bundle(pem) if pem is not None else ()
+    return ClusterInfo(server=parsed.server, ca_certificates=certificates, tls_server_name=parsed.tls_server_name)
 
 
 def _read(

@@ -158,7 +158,7 @@ class _Question:
     def _is_borne_out(self, cluster: Address, trust: https.Verified, text: str) -> bool:
         """Ask the cluster itself; False where it is that and tells nobody. Raises ``Denied``, ``Unavailable``."""
         try:
-            said = client.cluster_info(cluster, trust, self.deadline).kubeconfig
+            said = client.fetch_cluster_info(cluster, trust, self.deadline).kubeconfig
         except client.RefusedError as refused:
             if refused.status not in _NOT_FOR_ALL:
                 raise

@@ -17,7 +17,7 @@ from nodeattest_discovery.clusterinfo import ClusterInfo
 from nodeattest_discovery.node import client, https
 from nodeattest_discovery.node.address import Address, parse_endpoint, parse_server
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_discovery.node.configmap import Published
+from nodeattest_discovery.node.configmap import PublishedClusterInfo
 from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.node.retry import first_valid
@@ -74,7 +74,7 @@ class _Question:
         """
         checks = Checks()
         # 1
-        text, signature = self._signed(client.cluster_info(self.server, https.UNVERIFIED, self.deadline))
+        text, signature = self._signed(client.fetch_cluster_info(self.server, https.UNVERIFIED, self.deadline))
         # 2
         checks.require(
             jws.is_valid(signature, text.encode(), self.token),
@@ -93,7 +93,7 @@ class _Question:
         pinned = select_pinned(info.ca_certificates, self.pins)
         trust = https.Verified(ca_pem=client.anchors(pinned, self.deadline.clock))
         # 4
-        second = client.cluster_info(self.server, trust, self.deadline).kubeconfig
+        second = client.fetch_cluster_info(self.server, trust, self.deadline).kubeconfig
         checks.require(
             second == text,
             "the verified server says the same",
@@ -105,7 +105,7 @@ class _Question:
         )
         return self._as_found(text, info, _beside(len(info.ca_certificates) - len(pinned)))
 
-    def _signed(self, published: Published) -> tuple[str, str]:
+    def _signed(self, published: PublishedClusterInfo) -> tuple[str, str]:
         """Return text and signature; raises ``Unavailable`` as long as the signer has not been there."""
         signature = published.signatures.get(self.token.id)
         if signature is None:

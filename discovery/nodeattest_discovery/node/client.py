@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from nodeattest_discovery.node import configmap, https
 from nodeattest_discovery.node.address import Address
 from nodeattest_discovery.node.clock import Clock, Deadline
-from nodeattest_discovery.node.configmap import Published
+from nodeattest_discovery.node.configmap import PublishedClusterInfo
 from nodeattest_discovery.node.https import HttpsClient, HttpsError, KubeletServerError, Response, UntrustedServerError
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-__all__ = ["RefusedError", "anchors", "cluster_info", "get"]
+__all__ = ["RefusedError", "anchors", "fetch_cluster_info", "get"]
 
 _SAID: Final[Mapping[int, str]] = {
     http.HTTPStatus.UNAUTHORIZED: "anonymous requests are not let in (--anonymous-auth=false)",
@@ -43,9 +43,9 @@ class RefusedError(Unavailable):
         self.status = status
 
 
-def cluster_info(
+def fetch_cluster_info(
     server: Address, trust: https.Verified | None, deadline: Deadline, *, authorization: str | None = None
-) -> Published:
+) -> PublishedClusterInfo:
     """Ask for cluster-info, anonymously unless told otherwise; raises ``Unavailable``."""
     headers = {"Authorization": authorization} if authorization and trust else {}
     answer = get(server, server.cluster_info, trust, deadline, headers=headers)

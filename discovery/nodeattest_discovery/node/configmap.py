@@ -16,14 +16,14 @@ from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["Published", "parse"]
+__all__ = ["PublishedClusterInfo", "parse"]
 
 _MAX_SIZE: Final = 1 << 20
 """Bytes; etcd's limit of an object."""
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedClusterInfo:
     """What a server says that its cluster published."""
 
     kubeconfig: str | None = field(repr=False)
@@ -42,7 +42,7 @@ class Published:
         )
 
 
-def parse(body: bytes) -> Published:
+def parse(body: bytes) -> PublishedClusterInfo:
     """Read the ConfigMap; raises ``Denied``.
 
     1. JSON of a bounded size, one object, no member twice. 2. It says that it is this ConfigMap. 3. Its data is text.
@@ -64,7 +64,7 @@ def parse(body: bytes) -> Published:
     signatures = {
         key.removeprefix(SIGNATURE_PREFIX): value for key, value in texts.items() if key.startswith(SIGNATURE_PREFIX)
     }
-    return Published(texts.get(KUBECONFIG_KEY), signatures)
+    return PublishedClusterInfo(texts.get(KUBECONFIG_KEY), signatures)
 
 
 def _document(body: bytes) -> JsonObject:

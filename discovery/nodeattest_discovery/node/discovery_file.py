@@ -91,7 +91,7 @@ def parse(text: str, *, local: bool, allow_credentials: bool) -> DiscoveryFile:
     5. The current context's user is meant, and shows itself in one way.
     """
     # 1
-    document = kubeconfigs.parse_document(text, malformed)
+    document = kubeconfigs.parse_kubeconfig_document(text, malformed)
     clusters = _named(document, "clusters", "cluster")
     contexts = _named(document, "contexts", "context")
     users = _named(document, "users", "user")

@@ -1,10 +1,10 @@
 """Refreshing what a joined node knows of its cluster: CAs are rotated, servers move.
 
-Promises: news comes over a connection that the presently trusted CAs vouch for, is believed only if it keeps at least
-one of them, and, where it changes CAs or server, only if the server that it names proves itself under a CA that was
-trusted before, still is, and vouches for the server that told the news. So whoever can write cluster-info, but has no
-key of the cluster's CA, cannot lead nodes to a server of his own, be it by adding first his CA and then his address: as
-long as the cluster's own server shows no certificate of that CA, it moves nobody. No credential is sent.
+Promises: a change is read over a connection that the presently trusted CAs authenticate. It is accepted only if at least
+one of them stays, and, where it changes CAs or server, only if the server that it names authenticates itself under a
+CA that was trusted before and still is. So whoever can write cluster-info, but has no key of the cluster's CA, cannot
+lead nodes to another server, not even by adding first a CA and then an address: as long as the cluster's own server
+shows no certificate of that CA, nothing moves. No credential is sent.
 Leaves to others: when to ask, and storing what is new. One round of questions, no waiting: the next refresh asks again.
 Source: docs/adr/0019; Kubernetes "Manual Rotation of CA Certificates" (old, then old and new, then new).
 """
@@ -52,7 +52,7 @@ def refresh(
     """
     deadline = environment.deadline()
     addresses = list(dict.fromkeys(parse_server(server) for server in servers))
-    trusted = clusterinfo.parse_bundle(trusted_ca_pem)
+    trusted = clusterinfo.parse_ca_bundle(trusted_ca_pem)
     question = _Question(addresses, trusted, known, tls_server_name, pin_server, deadline)
     refused: Denied | None = None
     away = Unavailable(Reason.API_UNAVAILABLE, "no server is known", remedy="join again")
@@ -94,7 +94,7 @@ class _Question:
         trust = https.Verified(
             ca_pem=client.anchors(self.trusted, self.deadline.clock), server_name=self.tls_server_name
         )
-        text = client.cluster_info(server, trust, self.deadline).kubeconfig or ""
+        text = client.fetch_cluster_info(server, trust, self.deadline).kubeconfig or ""
         if text == self.known:
             return None
         # 2
@@ -140,7 +140,7 @@ class _Question:
             trust = https.Verified(
                 ca_pem=client.anchors((authority,), self.deadline.clock), server_name=self.tls_server_name
             )
-            client.cluster_info(server, trust, self.deadline)
+            client.fetch_cluster_info(server, trust, self.deadline)
         except Unavailable as unavailable:
             if unavailable.reason is not Reason.SERVER_NOT_TRUSTED:
                 raise
@@ -152,15 +152,15 @@ class _Question:
     ) -> None:
         trust = https.Verified(ca_pem=client.anchors(kept, self.deadline.clock), server_name=name)
         try:
-            told = client.cluster_info(place, trust, self.deadline).kubeconfig
+            answer = client.fetch_cluster_info(place, trust, self.deadline).kubeconfig
         except client.RefusedError as error:  # that another server may not be asked says nothing about this one
             raise Unavailable(Reason.API_UNAVAILABLE, error.detail, remedy=error.remedy) from None
         checks.require(
-            told == text,
+            answer == text,
             "the server that is named says the same",
             section=_SECTION,
             reason=Reason.CLUSTER_INFO_CHANGED,
             expected=f"the same cluster-info at {place.url}",
-            got="another text" if told else "none",
+            got="another text" if answer else "none",
             remedy="see that this server belongs to the cluster; wait until a change is complete",
         )

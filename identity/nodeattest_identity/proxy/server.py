@@ -25,7 +25,7 @@ from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MA
 from nodeattest_identity.proxy.refusals import STATUS, Refusal, RefusalError, answer, body
 from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits
 from nodeattest_serving.connection import CountedServer, quiet_log
-from nodeattest_serving.settings import Address, ConnectionLimits
+from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
 __all__ = ["Handler", "ProxyServer"]
 
@@ -221,7 +221,7 @@ class ProxyServer:
     def __init__(
         self,
         handler: Handler,
-        address: Address,
+        address: BindAddress,
         tls: ssl.SSLContext | None,
         limits: ProxyLimits,
         *,
@@ -248,17 +248,17 @@ class ProxyServer:
                 connections_of_client=limits.unauthenticated_connections_of_client,
             )
         self._is_unauthenticated = is_unauthenticated or _always_authenticated
-        self._door = BoundedServer(self._connection, address, tls, places, unauthenticated=unauthenticated)
+        self._bounded_server = BoundedServer(self._connection, address, tls, places, unauthenticated=unauthenticated)
 
     @property
     def port(self) -> int:
         """Where it listens; the chosen one where 0 was asked for."""
-        return self._door.port
+        return self._bounded_server.port
 
     @property
     def turned_away(self) -> int:
         """Connections that were closed because there were too many, for metrics."""
-        return self._door.turned_away
+        return self._bounded_server.turned_away
 
     async def start(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
@@ -269,15 +269,15 @@ class ProxyServer:
         self._http.limits = self._limits
         self._http.refused = self._refused
         self._http.is_unauthenticated = self._is_unauthenticated
-        self._http.ended = self._door.ended
-        await self._door.open()
+        self._http.ended = self._bounded_server.ended
+        await self._bounded_server.open()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep(self._http))
 
     async def stop(self) -> None:
         """Stop listening, let requests end, close every connection."""
         if self._http is None:
             return
-        self._door.close()
+        self._bounded_server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             with suppress(asyncio.CancelledError):

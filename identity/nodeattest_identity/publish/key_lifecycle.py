@@ -18,7 +18,14 @@ from nodeattest_identity.publish.state import DAY, RETIRE_AFTER, Desired, Issuer
 from nodeattest_identity.publish.store import PublishError, StoredObject
 from nodeattest_identity.tokens.jwt import printable
 
-__all__ = ["KeyChanges", "PublishedKeySet", "check_clock", "confirmed_state", "decide_keys", "published_key_set"]
+__all__ = [
+    "KeyChanges",
+    "PublishedKeySet",
+    "check_publisher_clock",
+    "confirmed_state",
+    "decide_keys",
+    "published_key_set",
+]
 
 _CLOCK_TOLERANCE: Final = DAY
 """Seconds by which clocks of publishers may differ."""
@@ -113,7 +120,7 @@ def confirmed_state(state: IssuerState, jwks: StoredObject | None) -> IssuerStat
     return replace(state, keys=tuple(_seen(record, unseen) for record in state.keys))
 
 
-def check_clock(before: IssuerState, now: int) -> None:
+def check_publisher_clock(before: IssuerState, now: int) -> None:
     """Refuse a clock that is far behind; raises ``PublishError``.
 
     By it old keys would be removed while tokens by them live.

@@ -30,7 +30,7 @@ from nodeattest_identity.issuer.documents import (
     parse_configuration,
 )
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
-from nodeattest_identity.publish.key_lifecycle import check_clock, decide_keys, published_key_set
+from nodeattest_identity.publish.key_lifecycle import check_publisher_clock, decide_keys, published_key_set
 from nodeattest_identity.publish.paths import object_paths
 from nodeattest_identity.publish.state import (
     DAY,
@@ -98,7 +98,7 @@ def plan(current: Current, desired: Desired, now: int) -> Plan:
     place = object_paths(desired.issuer, desired.jwks_uri)
     # 1
     before = _ours(current, desired, now)
-    check_clock(before, now)
+    check_publisher_clock(before, now)
     # 2
     key_set = published_key_set(current.jwks)
     changes = decide_keys(before, desired, key_set, now)

@@ -19,7 +19,7 @@ from nodeattest_identity.publish.plan import Current, Plan, Write, plan
 from nodeattest_identity.publish.state import Desired, IssuerState
 from nodeattest_identity.publish.store import Store, StoreRefusedError, WriteConflictError
 
-__all__ = ["Published", "dry_run", "publish", "read_current"]
+__all__ = ["PublishResult", "dry_run", "publish", "read_current"]
 
 _ATTEMPTS: Final = 16
 """Three without conflicts: write the documents, write their time, see that nothing is left. A conflict takes one."""
@@ -29,7 +29,7 @@ _MAX_PAUSE: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishResult:
     """The result of a run."""
 
     documents: Documents
@@ -73,7 +73,7 @@ async def publish(
     *,
     clock: Callable[[], float],
     pause: Callable[[int], Awaitable[None]] = _random_pause,
-) -> Published:
+) -> PublishResult:
     """Publish the desired documents; ``clock`` returns seconds since the epoch, ``pause`` waits after a conflict.
 
     Raises ``PublishError``, ``KeysError`` and ``UrlError``.
@@ -88,7 +88,7 @@ async def publish(
         notes |= dict.fromkeys(plan_now.notes)
         unknown &= plan_now.unknown
         if not plan_now.writes:
-            return Published(
+            return PublishResult(
                 documents=plan_now.documents,
                 state=plan_now.state,
                 writes=tuple(written),

@@ -21,7 +21,7 @@ from typing import Final
 from nodeattest_identity.publish.state import RETIRE_AFTER, IssuerState, KeyRecord
 from nodeattest_identity.tokens.jwt import printable
 
-__all__ = ["SLACK", "Status", "Step", "StepName", "Timeline", "may_sign_from", "timeline"]
+__all__ = ["SLACK", "RotationStep", "Status", "StepName", "Timeline", "may_sign_from", "timeline"]
 
 SLACK: Final = 600
 """Seconds beyond max-age: clocks differ, and libraries hold key sets for five or ten minutes of their own."""
@@ -49,7 +49,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RotationStep:
     """One step."""
 
     name: StepName
@@ -62,7 +62,7 @@ class Step:
 class Timeline:
     """The state of a rotation."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[RotationStep, ...]
     signer: str
     """Id of the key that signs now."""
     new: str | None
@@ -72,7 +72,7 @@ class Timeline:
     problems: tuple[str, ...]
     """What breaks live tokens now; fix it before anything else."""
 
-    def step(self, name: StepName) -> Step:
+    def step(self, name: StepName) -> RotationStep:
         """Return one step."""
         return next(step for step in self.steps if step.name is name)
 
@@ -150,32 +150,36 @@ def _too_early(records: dict[str, KeyRecord], old: Sequence[str], signer: str, n
     ]
 
 
-def _before_switch(record: KeyRecord | None, new: str | None, now: int, ready: int, token_life: int) -> list[Step]:
+def _before_switch(
+    record: KeyRecord | None, new: str | None, now: int, ready: int, token_life: int
+) -> list[RotationStep]:
     """Return the steps until the new key signs, which it may from ``ready`` on."""
     published = record.published if record is not None else None
     waiting = Status.LATER if published is None else Status.DONE if ready <= now else Status.WAITING
-    made = Step(name=StepName.MAKE, status=Status.DUE if new is None else Status.DONE, at=now if new is None else None)
+    made = RotationStep(
+        name=StepName.MAKE, status=Status.DUE if new is None else Status.DONE, at=now if new is None else None
+    )
     publish = Status.LATER if new is None else Status.DUE if published is None else Status.DONE
     sign = max(ready, now)
     return [
         made,
-        Step(name=StepName.PUBLISH, status=publish, at=now if published is None else published),
-        Step(name=StepName.WAIT, status=waiting, at=ready),
-        Step(name=StepName.SIGN, status=Status.DUE if waiting is Status.DONE else Status.LATER, at=sign),
-        Step(name=StepName.KEEP, status=Status.LATER, at=sign),
-        Step(name=StepName.RETIRE, status=Status.LATER, at=sign + token_life),
+        RotationStep(name=StepName.PUBLISH, status=publish, at=now if published is None else published),
+        RotationStep(name=StepName.WAIT, status=waiting, at=ready),
+        RotationStep(name=StepName.SIGN, status=Status.DUE if waiting is Status.DONE else Status.LATER, at=sign),
+        RotationStep(name=StepName.KEEP, status=Status.LATER, at=sign),
+        RotationStep(name=StepName.RETIRE, status=Status.LATER, at=sign + token_life),
     ]
 
 
-def _after_switch(old: list[KeyRecord], now: int, token_life: int) -> list[Step]:
+def _after_switch(old: list[KeyRecord], now: int, token_life: int) -> list[RotationStep]:
     """Return the steps after the switch: old keys are removed from the input of publish, then expire."""
-    done = [Step(name=name, status=Status.DONE, at=None) for name in list(StepName)[:4]]
+    done = [RotationStep(name=name, status=Status.DONE, at=None) for name in list(StepName)[:4]]
     until = max(now + token_life if record.retire is None else record.retire for record in old)
     desired = any(record.retire is None for record in old)
     over = not desired and until <= now
     keep = Status.DUE if desired else Status.DONE if over else Status.WAITING
     return [
         *done,
-        Step(name=StepName.KEEP, status=keep, at=now if desired else until),
-        Step(name=StepName.RETIRE, status=Status.DUE if over else Status.LATER, at=until),
+        RotationStep(name=StepName.KEEP, status=keep, at=now if desired else until),
+        RotationStep(name=StepName.RETIRE, status=Status.DUE if over else Status.LATER, at=until),
     ]

@@ -32,7 +32,7 @@ from aiohttp import (
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, DocumentError, parse_configuration
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
 from nodeattest_identity.issuer.urls import configuration_url
-from nodeattest_identity.publish.publisher import Published
+from nodeattest_identity.publish.publisher import PublishResult
 from nodeattest_identity.publish.store import MAX_OBJECT
 from nodeattest_identity.tokens.jwt import printable
 from nodeattest_identity.tokens.oidc_http import HttpsFetcher
@@ -132,7 +132,7 @@ class PublicReader:
         except (ClientError, OSError, ValueError) as error:
             return PublicResponse(url=url, problem=_network(error))
 
-    async def check(self, published: Published, *, now: int) -> PublicCheck:
+    async def check(self, published: PublishResult, *, now: int) -> PublicCheck:
         """Read and compare both documents, then let a strict relying party discover the keys."""
         made = published.documents
         configuration, jwks = await asyncio.gather(self.get(configuration_url(made.issuer)), self.get(made.jwks_uri))
@@ -151,7 +151,7 @@ class PublicReader:
         )
 
 
-def compare(published: Published, configuration: PublicResponse, jwks: PublicResponse, *, now: int) -> PublicCheck:
+def compare(published: PublishResult, configuration: PublicResponse, jwks: PublicResponse, *, now: int) -> PublicCheck:
     """Compare the public documents with the published ones.
 
     1. Both exist. 2. The configuration is this issuer's: byte for byte, or an older one. 3. The key set is the
@@ -175,7 +175,9 @@ def compare(published: Published, configuration: PublicResponse, jwks: PublicRes
     return PublicCheck(status=PublicStatus.EQUAL)
 
 
-def _bytes(published: Published, configuration: PublicResponse, jwks: PublicResponse) -> tuple[list[str], list[str]]:
+def _bytes(
+    published: PublishResult, configuration: PublicResponse, jwks: PublicResponse
+) -> tuple[list[str], list[str]]:
     """Return what is wrong and what is only older."""
     made = published.documents
     wrong: list[str] = []

@@ -8,7 +8,7 @@ from typing import Final
 
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.serve.routes import IssuerPaths
-from nodeattest_serving.settings import Address, ConnectionLimits, SettingsError
+from nodeattest_serving.settings import BindAddress, ConnectionLimits, SettingsError
 
 __all__ = ["ApiServerSource", "CertificateFiles", "FileSource", "KubeconfigSecretsSource", "ServeSettings"]
 
@@ -60,11 +60,11 @@ class KubeconfigSecretsSource:
 class ServeSettings:
     """All settings."""
 
-    address: Address
+    address: BindAddress
     source: FileSource | ApiServerSource | KubeconfigSecretsSource
     certificate: CertificateFiles | None = None
     """None: plain HTTP, on a loopback address."""
-    health: Address | None = None
+    health: BindAddress | None = None
     max_age: int = MAX_AGE
     """Seconds that caches may hold a document: a new key must be published so long before it signs."""
     period: float = 60.0

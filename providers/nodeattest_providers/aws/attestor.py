@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from nodeattest_providers.aws.node.imds import ADDRESS, NAME, Session
-from nodeattest_providers.aws.node.imds_answers import parse_document, parse_signature
+from nodeattest_providers.aws.node.imds_answers import parse_imds_document, parse_imds_signature
 from nodeattest_providers.aws.node.sigv4 import sign
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, AwsEvidence, sts_request
 from nodeattest_providers.binding import Binding
@@ -45,14 +45,14 @@ class AwsAttestor:
 
     def provider_id(self) -> str:
         """Return the instance's provider ID, as cloud-provider-aws spells it; raises Unavailable or Denied."""
-        return str(parse_document(Session.begin(self._service).document()))
+        return str(parse_imds_document(Session.begin(self._service).document()))
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Make the evidence; Unavailable without metadata service, Denied without role or with strange answers."""
         session = Session.begin(self._service)
         document = session.document()
-        region = parse_document(document).region
-        pkcs7 = parse_signature(session.signature())
+        region = parse_imds_document(document).region
+        pkcs7 = parse_imds_signature(session.signature())
         credentials, now = session.credentials(), self._now()
         if credentials.expiration <= now:
             raise Unavailable(

@@ -24,10 +24,10 @@ from cryptography import x509
 
 from nodeattest_providers import cms
 from nodeattest_providers.aws.api.caller_identity import CallerIdentity, parse_role_session
-from nodeattest_providers.aws.api.instances import Instance
+from nodeattest_providers.aws.api.instances import Ec2Instance
 from nodeattest_providers.aws.authorization_header import Authorization, parse_authorization
 from nodeattest_providers.aws.config import AwsPolicy
-from nodeattest_providers.aws.identity_document import IdentityDocument, parse_document
+from nodeattest_providers.aws.identity_document import IdentityDocument, parse_identity_document
 from nodeattest_providers.aws.protocol import MAX_PKCS7, PROVIDER, VERSION, AwsEvidence, parse_evidence
 from nodeattest_providers.aws.provider_id import InstanceRef, Partition, parse_provider_id, partition_of
 from nodeattest_providers.aws.trust_bundle import TrustBundle
@@ -91,7 +91,7 @@ def check_evidence(
     signed = check_parsed(checks, "signed headers", SECTION, lambda: parse_authorization(evidence.sts))
     _check_header_set(checks, signed, name, request.created)
     # 4
-    document = check_parsed(checks, "identity document", SECTION, lambda: parse_document(evidence.document))
+    document = check_parsed(checks, "identity document", SECTION, lambda: parse_identity_document(evidence.document))
     _check_document(checks, document, name, policy, request.created)
     # 5
     _check_signature(checks, evidence, trust.of(name.region), name.region, request.created)
@@ -281,7 +281,7 @@ def check_role_session(checks: Checks, identity: CallerIdentity, claim: Verified
         checks.require(passed, name, section=SECTION, reason=reason, expected=expected, got=found, remedy=_OWN_ROLE)
 
 
-def check_instance(checks: Checks, instance: Instance, claim: VerifiedDocument, policy: AwsPolicy) -> None:
+def check_instance(checks: Checks, instance: Ec2Instance, claim: VerifiedDocument, policy: AwsPolicy) -> None:
     """Check what EC2 says of the instance now.
 
     1. The account that the document names owns it; 2. it is in that zone; 3. it runs; 4. it has the tags, and is in one

@@ -19,7 +19,7 @@ from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.aws.protocol import MAX_DOCUMENT
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["IdentityDocument", "parse_document"]
+__all__ = ["IdentityDocument", "parse_identity_document"]
 
 _SPELLINGS: Final = {
     "accountId": re.compile(r"[0-9]{12}"),
@@ -47,7 +47,7 @@ class IdentityDocument:
     """When the instance was started last."""
 
 
-def parse_document(data: bytes) -> IdentityDocument:
+def parse_identity_document(data: bytes) -> IdentityDocument:
     """Read a document; anything else is ``Denied``."""
     try:
         values = _object(data)

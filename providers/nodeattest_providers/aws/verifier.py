@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_providers.aws.api.caller_identity import CallerIdentity, NotSignedOverError
-from nodeattest_providers.aws.api.instances import Instance, Instances, Realm
+from nodeattest_providers.aws.api.instances import Ec2Instance, Instances, Realm
 from nodeattest_providers.aws.checks import (
     PENDING,
     SECTION,
@@ -185,12 +185,12 @@ class AwsSigner:
             raise AssertionError("a failed check raises Denied")
         return identity
 
-    async def _find(self, realm: Realm, instance_id: str) -> Instance | None:
+    async def _find(self, realm: Realm, instance_id: str) -> Ec2Instance | None:
         if self._instances is None:
             raise _offline("AWS EC2")
         return await self._instances.find(realm, instance_id)
 
-    async def _instance(self, checks: Checks, request: NodeRequest, claim: VerifiedDocument) -> Instance:
+    async def _instance(self, checks: Checks, request: NodeRequest, claim: VerifiedDocument) -> Ec2Instance:
         realm = Realm(claim.document.account, claim.name.region)
         instance = await self._find(realm, claim.name.instance_id)
         is_young = request.created - claim.document.pending < _SETTLING

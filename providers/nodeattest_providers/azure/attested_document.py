@@ -18,7 +18,7 @@ from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["AttestedDocument", "parse_document"]
+__all__ = ["AttestedDocument", "parse_attested_document"]
 
 _MAX_SIZE: Final = 8 * 1024
 """Bytes; Azure's have about 300."""
@@ -45,7 +45,7 @@ class _NotADocumentError(ValueError):
     """Carries what was found, as a message."""
 
 
-def parse_document(content: bytes) -> AttestedDocument:
+def parse_attested_document(content: bytes) -> AttestedDocument:
     """Read a document; anything else is ``Denied``."""
     try:
         return _read(content)

@@ -20,7 +20,7 @@ from nodeattest_providers import cms
 from nodeattest_providers.azure.api.machines import Addresses, Machine, Machines
 from nodeattest_providers.azure.api.resource_manager import ResourceManager
 from nodeattest_providers.azure.api.tokens import Tokens
-from nodeattest_providers.azure.attested_document import AttestedDocument, parse_document
+from nodeattest_providers.azure.attested_document import AttestedDocument, parse_attested_document
 from nodeattest_providers.azure.checks import (
     FINGERPRINT,
     SECTION,
@@ -150,7 +150,7 @@ class AzureSigner:
         # 3
         self._check_signer(checks, signer, signed.certificates, facts)
         # 4
-        return check_parsed(checks, "attested document", SECTION, lambda: parse_document(signed.content))
+        return check_parsed(checks, "attested document", SECTION, lambda: parse_attested_document(signed.content))
 
     def _check_signer(
         self,

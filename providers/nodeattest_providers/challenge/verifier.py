@@ -40,14 +40,14 @@ from nodeattest_providers.names import MachineName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, SecretBytes
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
-__all__ = ["ChallengeSigner"]
+__all__ = ["SecretChallengeSigner"]
 
 _SECTION: Final = "wire format, challenge/v1"
 _RESET: Final = "an operator gives the Machine a new secret and resets its ledger (nodeattest machines reset)"
 
 
-class ChallengeSigner:
-    """Verifies answers under a per-Machine secret; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
+class SecretChallengeSigner:
+    """Verifies answers under a per-Machine secret; implements ``ClusterAPISigner`` and ``SecretChallengeSigner``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)

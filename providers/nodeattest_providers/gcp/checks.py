@@ -10,7 +10,7 @@ from typing import Final
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.gcp.api.instance import Instance
+from nodeattest_providers.gcp.api.instance import ComputeInstance
 from nodeattest_providers.gcp.config import GcpPolicy
 from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.tpm.public_area import PublicArea
@@ -55,7 +55,7 @@ def check_policy(checks: Checks, place: InstanceRef, policy: GcpPolicy) -> None:
     )
 
 
-def check_found(checks: Checks, place: InstanceRef, instance: Instance | None) -> Instance:
+def check_found(checks: Checks, place: InstanceRef, instance: ComputeInstance | None) -> ComputeInstance:
     """Check that the platform knows the instance."""
     got = "no such instance" if instance is None else place.provider_id
     _require(
@@ -71,7 +71,7 @@ def check_found(checks: Checks, place: InstanceRef, instance: Instance | None) -
     return instance
 
 
-def check_instance(checks: Checks, instance: Instance, policy: GcpPolicy, ledger: LedgerFacts) -> None:
+def check_instance(checks: Checks, instance: ComputeInstance, policy: GcpPolicy, ledger: LedgerFacts) -> None:
     """Check what the platform says of the instance.
 
     1. It is the one that the ledger pins, if it pins any: a VM recreated under the name is another machine.

@@ -20,7 +20,7 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.evidence_checks import check_parsed
 from nodeattest_providers.gcp.api.compute import Compute
-from nodeattest_providers.gcp.api.instance import Instance
+from nodeattest_providers.gcp.api.instance import ComputeInstance
 from nodeattest_providers.gcp.checks import PIN, check_found, check_instance, check_key, check_policy
 from nodeattest_providers.gcp.config import GcpPolicy, parse_platform, parse_policy
 from nodeattest_providers.gcp.protocol import PROVIDER, VERSION
@@ -156,7 +156,7 @@ class GcpSigner:
 
     async def _instance(
         self, checks: Checks, place: InstanceRef, facts: Facts, policy: GcpPolicy, *, since: float | None
-    ) -> Instance:
+    ) -> ComputeInstance:
         instance = check_found(checks, place, await self._open().instance(place, since=since))
         check_instance(checks, instance, policy, facts.ledger)
         return instance

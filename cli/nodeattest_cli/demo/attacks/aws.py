@@ -10,9 +10,9 @@ from nodeattest_cli.demo.attacker import CsrOutcome
 from nodeattest_cli.demo.attacks.context import Attack, AttackContext, join_with_agent, submit_with_evidence
 from nodeattest_cli.demo.machine_spec import AttestorSettings
 from nodeattest_cli.demo.node_client import DemoFailure
-from nodeattest_cli.demo.platforms.aws import ROLE, AwsDemoPlatform, attestor_settings
+from nodeattest_cli.demo.platforms.aws import ROLE, AwsDemoPlatform, instance_attestor_settings
 from nodeattest_providers.aws.node.imds import NAME, Session
-from nodeattest_providers.aws.node.imds_answers import InstanceCredentials, parse_document, parse_signature
+from nodeattest_providers.aws.node.imds_answers import InstanceCredentials, parse_imds_document, parse_imds_signature
 from nodeattest_providers.aws.node.sigv4 import sign
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, AwsEvidence, sts_request
 from nodeattest_providers.binding import Binding
@@ -32,7 +32,7 @@ _LIFE: Final = timedelta(hours=1)
 def _other_account(context: AttackContext) -> CsrOutcome:
     """Run an instance in an account of the attacker's own, with a role of the right name."""
     own = _cloud(context).launch(account=_OTHER_ACCOUNT, role=ROLE)
-    return join_with_agent(context, context.victim.identity, attestor_settings(own))
+    return join_with_agent(context, context.victim.identity, instance_attestor_settings(own))
 
 
 def _other_instance(context: AttackContext) -> CsrOutcome:
@@ -65,7 +65,7 @@ def _self_made(context: AttackContext) -> CsrOutcome:
     """Write the victim's identity document, and sign it under a certificate of the attacker's own."""
     session = _session(context.victim.attestor)
     document = session.document()
-    pkcs7 = parse_signature(signature(document, make_region_key(), now=datetime.now(UTC)))
+    pkcs7 = parse_imds_signature(signature(document, make_region_key(), now=datetime.now(UTC)))
     keys = _session(context.unregistered).credentials()
     return _with(context, document, pkcs7, keys)
 
@@ -76,20 +76,20 @@ def _altered(context: AttackContext) -> CsrOutcome:
     values = json.loads(session.document())
     values["instanceId"] = _instance_id(context)
     document = json.dumps(values).encode()
-    return _with(context, document, parse_signature(session.signature()), session.credentials())
+    return _with(context, document, parse_imds_signature(session.signature()), session.credentials())
 
 
 def _with_stolen_document(context: AttackContext, keys: InstanceCredentials) -> CsrOutcome:
     """Use what a forged request to the victim's metadata service brings; the role's credentials are not had so."""
     session = _session(context.victim.attestor)
-    return _with(context, session.document(), parse_signature(session.signature()), keys)
+    return _with(context, session.document(), parse_imds_signature(session.signature()), keys)
 
 
 def _with(context: AttackContext, document: bytes, pkcs7: bytes, keys: InstanceCredentials) -> CsrOutcome:
     """File evidence of these parts, bound to a fresh key as an honest node binds it."""
 
     def prove(binding: Binding) -> Evidence:
-        region = parse_document(document).region
+        region = parse_imds_document(document).region
         sts = sign(sts_request(region, binding), keys, now=datetime.now(UTC))
         found = AwsEvidence(document=document, pkcs7=pkcs7, region=region, sts=sts)
         return Evidence(PROVIDER, VERSION, found.to_json())

@@ -8,7 +8,7 @@ from typing import Final
 from nodeattest_cli.demo.attacker import CsrOutcome
 from nodeattest_cli.demo.attacks.context import Attack, AttackContext, join_with_agent, submit_with_evidence
 from nodeattest_cli.demo.node_client import DemoFailure
-from nodeattest_cli.demo.platforms.azure import AzureDemoPlatform, attestor_settings
+from nodeattest_cli.demo.platforms.azure import AzureDemoPlatform, machine_attestor_settings
 from nodeattest_providers.azure.protocol import PROVIDER, VERSION, AzureEvidence, nonce_for
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Reason
@@ -36,7 +36,7 @@ def _machine(context: AttackContext) -> SandboxMachine:
 
 def _foreign(context: AttackContext) -> CsrOutcome:
     """Ask from a machine of another subscription, with the victim's names."""
-    return join_with_agent(context, context.victim.identity, attestor_settings(_platform(context).foreign()))
+    return join_with_agent(context, context.victim.identity, machine_attestor_settings(_platform(context).foreign()))
 
 
 def _own_machine(context: AttackContext) -> CsrOutcome:

@@ -13,7 +13,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.clouds.aws.cloud import ACCOUNT, REGION, Instance, SandboxAws
 
-__all__ = ["ROLE", "AwsDemoPlatform", "attestor_settings"]
+__all__ = ["ROLE", "AwsDemoPlatform", "instance_attestor_settings"]
 
 ROLE: Final = "demo-nodes"
 """Of the instances that may join."""
@@ -21,7 +21,7 @@ _TAG: Final = {"kubernetes.io/cluster/demo": "owned"}
 _LIBRARIES: Final = {"boto3": "nodeattest[aws]", "moto": "moto[ec2,server]"}
 
 
-def attestor_settings(instance: Instance) -> AttestorSettings:
+def instance_attestor_settings(instance: Instance) -> AttestorSettings:
     """Say what an instance proves itself with."""
     settings = {"metadataEndpoint": instance.metadata_endpoint}
     return AttestorSettings(provider=ProviderName("aws"), settings=settings, discovers_provider_id=True)
@@ -59,7 +59,7 @@ class AwsDemoPlatform:
         """Run an instance."""
         instance = self.cloud.launch(role=ROLE, tags=_TAG)
         return MachineSpec(
-            attestor=attestor_settings(instance),
+            attestor=instance_attestor_settings(instance),
             identity=ClaimedIdentity(node=instance.private_dns, provider_id=instance.provider_id),
             addresses=instance.addresses,
         )

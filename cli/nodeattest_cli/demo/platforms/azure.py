@@ -16,14 +16,14 @@ from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine
 
-__all__ = ["AzureDemoPlatform", "attestor_settings"]
+__all__ = ["AzureDemoPlatform", "machine_attestor_settings"]
 
 _GROUP: Final = "Demo-RG"
 _TAGS: Final = MappingProxyType({"sigs.k8s.io_cluster-api-provider-azure_cluster_demo": "owned"})
 """What Cluster API's Azure provider tags its machines with."""
 
 
-def attestor_settings(machine: SandboxMachine) -> AttestorSettings:
+def machine_attestor_settings(machine: SandboxMachine) -> AttestorSettings:
     """Say what a machine has to show: its metadata service."""
     return AttestorSettings(
         provider=ProviderName("azure"), settings={"metadataEndpoint": machine.metadata}, discovers_provider_id=True
@@ -57,7 +57,7 @@ class AzureDemoPlatform:
         """Launch a machine."""
         machine = self.cloud.launch(f"worker-{number}", group=_GROUP, tags=_TAGS)
         return MachineSpec(
-            attestor=attestor_settings(machine),
+            attestor=machine_attestor_settings(machine),
             identity=ClaimedIdentity(node=machine.computer_name, provider_id=machine.provider_id),
             addresses=(("InternalIP", machine.address), ("Hostname", machine.computer_name)),
         )

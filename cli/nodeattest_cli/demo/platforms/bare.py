@@ -12,7 +12,7 @@ from nodeattest_cli.demo.machine_spec import AttestorSettings, ClaimedIdentity, 
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderName
 
-__all__ = ["BareDemoPlatform", "SecretDemoPlatform", "rack_identity", "write_private"]
+__all__ = ["BareDemoPlatform", "SecretDemoPlatform", "rack_identity", "write_private_file"]
 
 _SECRET_BYTES: Final = 32
 
@@ -22,7 +22,7 @@ def rack_identity(number: int) -> ClaimedIdentity:
     return ClaimedIdentity(node=f"worker-{number}", provider_id=f"demo://rack-1/{number}")
 
 
-def write_private(path: Path, content: str) -> None:
+def write_private_file(path: Path, content: str) -> None:
     """Write a file that nobody else may read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600)
@@ -62,7 +62,7 @@ class SecretDemoPlatform(BareDemoPlatform):
         identity = rack_identity(number)
         path = self.directory / "secrets" / identity.node
         secret = secrets.token_hex(_SECRET_BYTES)
-        write_private(path, secret)
+        write_private_file(path, secret)
         return MachineSpec(
             attestor=AttestorSettings(provider=ProviderName("challenge"), settings={"secretFile": str(path)}),
             identity=identity,

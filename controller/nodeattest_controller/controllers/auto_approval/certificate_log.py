@@ -93,7 +93,7 @@ class UncoveredCertificates:
     last_created: datetime | None = None
     earlier: str = ""
     """What the condition said of them when this controller began."""
-    earlier_told: datetime | None = None
+    earlier_reported: datetime | None = None
 
     def add(self, found: IssuedInTree, *, is_new: bool) -> None:
         """Count one more, or take in that one which was approved is issued now."""
@@ -111,8 +111,8 @@ class UncoveredCertificates:
             return
         if self.count and self.last_created is not None and self.last_created < until:
             self.count, self.named, self.last_end, self.last_created = 0, {}, None, None
-        if self.earlier_told is not None and self.earlier_told < until:
-            self.earlier, self.earlier_told = "", None
+        if self.earlier_reported is not None and self.earlier_reported < until:
+            self.earlier, self.earlier_reported = "", None
 
     def __bool__(self) -> bool:
         return self.count > 0 or bool(self.earlier)

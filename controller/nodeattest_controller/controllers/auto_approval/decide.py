@@ -229,7 +229,7 @@ def _removable(facts: AuditFacts) -> tuple[RoleGrant, ...]:
     if bootstrap is not None:
         return (bootstrap,)
     let_in = any(SubjectKind.BOOTSTRAPPERS in grant.to for grant in facts.grants)
-    let_in = let_in or any(subject is SubjectKind.BOOTSTRAPPERS for subject, _door in facts.allowed)
+    let_in = let_in or any(subject is SubjectKind.BOOTSTRAPPERS for subject, _permission in facts.allowed)
     if rotation is None or let_in or not facts.coverage.is_complete:
         return ()
     return (rotation,)

@@ -280,14 +280,14 @@ class AutoApprovalReconciler:
         cluster = self._management.cluster(self.key)
         if self._was_closed is not None or cluster is None:
             return
-        told = self._condition(cluster)
-        reason, message = text(told, "reason"), text(told, "message")
+        reported = self._condition(cluster)
+        reason, message = text(reported, "reason"), text(reported, "message")
         self._was_closed = reason in CLOSED_REASONS
         self._was_audit = reason == ApprovalReason.AUDIT
         if reason == ApprovalReason.CERTIFICATES_ISSUED:
             found = self._certificates.found
             found.earlier = message.partition(BESIDES)[0][:_EARLIER]
-            found.earlier_told = moment(text(told, "lastTransitionTime")) or self._now()
+            found.earlier_reported = moment(text(reported, "lastTransitionTime")) or self._now()
 
     def _review_certificates(self) -> None:
         """Process what the in-tree signer issued since the last audit."""

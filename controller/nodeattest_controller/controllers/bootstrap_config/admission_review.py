@@ -1,7 +1,7 @@
 """AdmissionReviews: an API server's question what to make of an object, and our answer. Pure.
 
-Promises: bytes give a ``Review`` or ``Denied``; the answer bears the question's UID; nothing here shows the object in
-its ``repr``: at an update it holds a bootstrap token.
+Promises: bytes give an ``AdmissionReview`` or ``Denied``; the answer has the UID of the question; nothing shows the
+object in its ``repr``: at an update it holds a bootstrap token.
 Source: k8s.io/api admission/v1 types.go; apiserver pkg/admission/plugin/webhook/request (admissionreview.go), which
 refuses an answer of another version, kind or UID.
 """
@@ -19,7 +19,7 @@ from nodeattest_controller.model.objects import flag, mapping, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, parse_json
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["MAX_BODY", "Operation", "Review", "allowed", "parse", "refused"]
+__all__ = ["MAX_BODY", "AdmissionReview", "Operation", "allowed", "parse", "refused"]
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
@@ -41,7 +41,7 @@ class Operation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Review:
+class AdmissionReview:
     """A question."""
 
     uid: str
@@ -59,7 +59,7 @@ class Review:
     """The object as it is; empty at a creation."""
 
 
-def parse(body: bytes) -> Review:
+def parse(body: bytes) -> AdmissionReview:
     """Read an AdmissionReview.
 
     1. It is small enough, JSON, and of the one version. 2. It has a UID to answer to. 3. What an operation needs is
@@ -80,7 +80,7 @@ def parse(body: bytes) -> Review:
             raise _malformed(f"request.{name}: an object, for {operation}", "none")
     if operation is not None and not text(kind, "kind"):
         raise _malformed("request.kind.kind", "none")
-    return Review(
+    return AdmissionReview(
         uid=uid,
         operation=operation,
         group=text(kind, "group"),

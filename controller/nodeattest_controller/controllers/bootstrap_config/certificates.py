@@ -169,7 +169,7 @@ def _bytes(data: Mapping[str, object], name: str) -> bytes:
 
 def _public(key: object) -> bytes:
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ValueError("not an elliptic curve key")  # noqa: TRY004 - caught with all that is unreadable
+        raise ValueError("not an elliptic curve key")
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 

@@ -21,10 +21,20 @@ from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied
 
-__all__ = ["Allow", "Change", "Outcome", "Refuse", "Renderer", "Verdict", "decide", "needs_machines", "needs_no_facts"]
+__all__ = [
+    "AdmissionOutcome",
+    "Allow",
+    "Change",
+    "Refuse",
+    "Renderer",
+    "Verdict",
+    "decide",
+    "needs_machines",
+    "needs_no_facts",
+]
 
 
-class Outcome(StrEnum):
+class AdmissionOutcome(StrEnum):
     """What became of an object; a metric's label."""
 
     UNCONCERNED = "unconcerned"
@@ -44,7 +54,7 @@ class Outcome(StrEnum):
 class Allow:
     """Let it pass as it is."""
 
-    outcome: Outcome
+    outcome: AdmissionOutcome
     warnings: tuple[str, ...] = ()
 
 
@@ -53,7 +63,7 @@ class Change:
     """Let it pass, rendered."""
 
     patch: list[JsonObject] = field(repr=False)
-    outcome: Outcome = Outcome.RENDERED
+    outcome: AdmissionOutcome = AdmissionOutcome.RENDERED
     warnings: tuple[str, ...] = ()
 
 
@@ -62,7 +72,7 @@ class Refuse:
     """Do not let it pass."""
 
     denied: Denied
-    outcome: Outcome = Outcome.DENIED
+    outcome: AdmissionOutcome = AdmissionOutcome.DENIED
 
 
 Verdict = Allow | Change | Refuse
@@ -88,17 +98,17 @@ def needs_no_facts(subject: Subject, before: Subject | None, renderer: Renderer)
     """
     # 1
     if subject.deleting:
-        return Allow(Outcome.UNCONCERNED)
+        return Allow(AdmissionOutcome.UNCONCERNED)
     if before is None:
         return None
     changes = subject.changes(before)
     # 2
     if not renderer.is_rendered(before.spec):
         own = subject.is_providers_own(changes) and not subject.asks_for_machines(before)
-        return Allow(Outcome.UNCONCERNED) if subject.settled and own else None
+        return Allow(AdmissionOutcome.UNCONCERNED) if subject.settled and own else None
     # 3
     own = subject.is_providers_own(changes) and renderer.is_rendered(subject.spec)
-    return Allow(Outcome.UNCHANGED) if own and not subject.asks_for_machines(before) else None
+    return Allow(AdmissionOutcome.UNCHANGED) if own and not subject.asks_for_machines(before) else None
 
 
 def needs_machines(subject: Subject, before: Subject | None, renderer: Renderer) -> bool:
@@ -126,23 +136,23 @@ def decide(
     except Denied as denied:
         return _not_renderable(subject, before, policy, denied)
     if not json_patch.paths(subject.spec, rendered):
-        return Allow(Outcome.UNCHANGED)
+        return Allow(AdmissionOutcome.UNCHANGED)
     if subject.made_by_control_plane or not policy.enforce:
         return _untouched(subject, policy, renderer)
     if before is not None and renderer.is_rendered(before.spec):
         return _kept(subject, before, rendered, policy=policy, cluster=cluster, renderer=renderer)
     if before is not None and _has_machines(subject, before, has_machines=has_machines):
-        return Allow(Outcome.LEFT, (_too_late(subject),))
+        return Allow(AdmissionOutcome.LEFT, (_too_late(subject),))
     return _change(subject, rendered)
 
 
 def _untouched(subject: Subject, policy: Policy, renderer: Renderer) -> Verdict:
     """Say what it means that it is not rendered."""
     if renderer.is_rendered(subject.spec):  # by another version of us
-        return Allow(Outcome.UNCHANGED)
+        return Allow(AdmissionOutcome.UNCHANGED)
     if not policy.enforce:
-        return Allow(Outcome.AUDITED, (_would(subject, policy),))
-    return Allow(Outcome.LEFT, (_by_control_plane(subject),))
+        return Allow(AdmissionOutcome.AUDITED, (_would(subject, policy),))
+    return Allow(AdmissionOutcome.LEFT, (_by_control_plane(subject),))
 
 
 def _has_machines(subject: Subject, before: Subject, *, has_machines: bool) -> bool:
@@ -175,7 +185,7 @@ def _kept(
     # 2
     ours = json_patch.paths(subject.spec, rendered)
     if renderer.is_rendered(subject.spec) and not json_patch.touch_each_other(ours, subject.changes(before)):
-        return Allow(Outcome.UNCHANGED)
+        return Allow(AdmissionOutcome.UNCHANGED)
     # 3
     try:
         earlier = renderer.render(before, policy, cluster)
@@ -195,11 +205,11 @@ def _not_renderable(subject: Subject, before: Subject | None, policy: Policy, de
     """Refuse a configuration in which the agent has no place, unless whoever updates it has nothing to do with that."""
     said = f"{denied.reason}: expected {denied.expected}, got {denied.got}; {denied.remedy}"
     if not policy.enforce:
-        return Allow(Outcome.AUDITED, (f"policy {policy.name} would refuse this if it enforced: {said}",))
+        return Allow(AdmissionOutcome.AUDITED, (f"policy {policy.name} would refuse this if it enforced: {said}",))
     if subject.made_by_control_plane:
-        return Allow(Outcome.LEFT, (_by_control_plane(subject),))
+        return Allow(AdmissionOutcome.LEFT, (_by_control_plane(subject),))
     innocent = before is not None and subject.is_providers_own(subject.changes(before))
-    return Allow(Outcome.LEFT, (f"left without attestation: {said}",)) if innocent else Refuse(denied)
+    return Allow(AdmissionOutcome.LEFT, (f"left without attestation: {said}",)) if innocent else Refuse(denied)
 
 
 def _would(subject: Subject, policy: Policy) -> str:

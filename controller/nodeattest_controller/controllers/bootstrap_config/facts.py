@@ -19,7 +19,7 @@ from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-__all__ = ["FactReader", "Facts"]
+__all__ = ["FactReader", "RenderFacts"]
 
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 _OWN_GROUP: Final = "attestation.cluster.x-k8s.io"
@@ -27,7 +27,7 @@ _OWN_VERSION: Final = "v1alpha1"
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RenderFacts:
     """A Cluster, and what selects it."""
 
     cluster: JsonObject = field(repr=False)
@@ -44,7 +44,7 @@ class FactReader:
         self._client = client
         self._namespace = namespace
 
-    async def of(self, subject: Subject) -> Facts | None:
+    async def of(self, subject: Subject) -> RenderFacts | None:
         """Return what is known of the subject's cluster; None where it has none, or one that no policy selects.
 
         Raises ``ApiError``.
@@ -64,7 +64,7 @@ class FactReader:
                 raise
             return None
         paused = flag(cluster, "spec", "paused") or PAUSED_ANNOTATION in mapping(cluster, "metadata", "annotations")
-        return Facts(cluster, policy, paused or subject.paused)
+        return RenderFacts(cluster, policy, paused or subject.paused)
 
     async def has_machines(self, cluster: JsonObject) -> bool:
         """Tell whether the control plane of a cluster has a Machine; raises ``ApiError``."""

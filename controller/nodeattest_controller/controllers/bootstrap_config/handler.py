@@ -1,6 +1,6 @@
 """The webhook's one resource: an API server POSTs an AdmissionReview and gets its answer.
 
-Promises: every request gets an answer within ``PATIENCE``, whatever it holds; what is no AdmissionReview of v1 is a 400
+Promises: every request gets an answer within ``MAX_WAIT``, whatever it holds; what is no AdmissionReview of v1 is a 400
 that says so; no object, no patch and no token is logged, nor kept. Where facts cannot be had, what concerns the
 configuration of machines is refused with 503, for its creator to try again, and the rest passes.
 Leaves to others: connections (``nodeattest_serving.listener``), the verdict (``decide``).
@@ -20,11 +20,11 @@ from typing import Final
 from aiohttp import web
 
 from nodeattest_controller.controllers.bootstrap_config import admission_review
-from nodeattest_controller.controllers.bootstrap_config.admission_review import Operation, Review
+from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionReview, Operation
 from nodeattest_controller.controllers.bootstrap_config.decide import (
+    AdmissionOutcome,
     Allow,
     Change,
-    Outcome,
     Refuse,
     Renderer,
     Verdict,
@@ -43,7 +43,7 @@ from nodeattest_serving.replies import Reply
 __all__ = ["PATH", "AdmissionHandler"]
 
 PATH: Final = "/mutate-bootstrap-config"
-PATIENCE: Final = 4.0
+MAX_WAIT: Final = 4.0
 """Seconds for all reads of one review; the API server gives us five (``timeoutSeconds`` in manifests/webhook)."""
 MOST_HELD: Final = 64 << 20
 """Bytes of bodies in memory at one time: sixteen of the largest, some thousands of usual ones."""
@@ -60,7 +60,7 @@ class _Unable:
     """Facts could not be had."""
 
     why: str
-    outcome: Outcome = Outcome.UNAVAILABLE
+    outcome: AdmissionOutcome = AdmissionOutcome.UNAVAILABLE
 
 
 class AdmissionHandler:
@@ -73,14 +73,14 @@ class AdmissionHandler:
         metrics: Metrics,
         *,
         clock: Callable[[], float],
-        patience: float = PATIENCE,
+        max_wait: float = MAX_WAIT,
     ) -> None:
         """``clock`` is monotonic seconds."""
         self._reader = reader
         self._renderer = renderer
         self._metrics = metrics
         self._clock = clock
-        self._patience = patience
+        self._max_wait = max_wait
         self._held = 0
 
     async def handle(self, request: web.BaseRequest, client: str) -> Reply:
@@ -99,51 +99,51 @@ class AdmissionHandler:
             _LOG.warning(
                 "not an AdmissionReview", extra=fields(client=client, expected=denied.expected, got=denied.got)
             )
-            self._metrics.admission("", Outcome.MALFORMED, self._clock() - began)
+            self._metrics.admission("", AdmissionOutcome.MALFORMED, self._clock() - began)
             return _words(HTTPStatus.BAD_REQUEST, str(denied))
         del body
         verdict = await self._verdict(question)
         self._metrics.admission(question.kind, verdict.outcome, self._clock() - began)
         return Reply(status=HTTPStatus.OK, body=_answer(question, verdict))
 
-    async def _verdict(self, question: Review) -> Verdict | _Unable:
+    async def _verdict(self, question: AdmissionReview) -> Verdict | _Unable:
         """Judge, and tell of it in the log unless nothing happened."""
         verdict = await self._judged(question)
-        if verdict.outcome not in {Outcome.UNCONCERNED, Outcome.UNCHANGED}:
+        if verdict.outcome not in {AdmissionOutcome.UNCONCERNED, AdmissionOutcome.UNCHANGED}:
             level = logging.WARNING if isinstance(verdict, Refuse | _Unable) else logging.INFO
-            _LOG.log(level, "bootstrap configuration", extra=fields(**_told(question, verdict)))
+            _LOG.log(level, "bootstrap configuration", extra=fields(**_reported(question, verdict)))
         return verdict
 
-    async def _judged(self, question: Review) -> Verdict | _Unable:
+    async def _judged(self, question: AdmissionReview) -> Verdict | _Unable:
         if question.operation is None:
-            return Allow(Outcome.UNCONCERNED)
+            return Allow(AdmissionOutcome.UNCONCERNED)
         subject, before = _subject(question, new=True), None
         if question.operation is Operation.UPDATE:
             before = _subject(question, new=False)
         if subject is None:
-            return Allow(Outcome.UNCONCERNED)
+            return Allow(AdmissionOutcome.UNCONCERNED)
         settled = needs_no_facts(subject, before, self._renderer)
         if settled is not None:
             return settled
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._max_wait):
                 return await self._informed(subject, before)
         except (ApiError, Unavailable) as error:
             why = str(error)
         except TimeoutError:
             why = f"the API server did not answer within {self._patience:g} s"
         if before is not None and not subject.changes(before):
-            return Allow(Outcome.LEFT)  # nothing that a machine is made of changes
+            return Allow(AdmissionOutcome.LEFT)  # nothing that a machine is made of changes
         return _Unable(_UNREADABLE.format(why))
 
     async def _informed(self, subject: Subject, before: Subject | None) -> Verdict:
         facts = await self._reader.of(subject)
         # A paused cluster is being moved: clusterctl makes its objects anew, as they are.
         if facts is None or facts.paused:
-            return Allow(Outcome.UNCONCERNED)
+            return Allow(AdmissionOutcome.UNCONCERNED)
         if isinstance(facts.policy, Denied):
             if before is not None and not subject.changes(before):
-                return Allow(Outcome.LEFT, (f"left without attestation: {facts.policy}",))
+                return Allow(AdmissionOutcome.LEFT, (f"left without attestation: {facts.policy}",))
             return Refuse(facts.policy)
         asked = facts.policy.enforce and needs_machines(subject, before, self._renderer)
         return decide(
@@ -194,12 +194,12 @@ def _misdirected(request: web.BaseRequest) -> Reply | None:
     return None
 
 
-def _subject(question: Review, *, new: bool) -> Subject | None:
+def _subject(question: AdmissionReview, *, new: bool) -> Subject | None:
     whole = question.target if new else question.before
     return subject_of(whole, group=question.group, kind=question.kind, namespace=question.namespace, name=question.name)
 
 
-def _answer(question: Review, verdict: Verdict | _Unable) -> bytes:
+def _answer(question: AdmissionReview, verdict: Verdict | _Unable) -> bytes:
     match verdict:
         case Allow():
             return admission_review.allowed(question.uid, warnings=verdict.warnings)
@@ -216,25 +216,25 @@ def _answer(question: Review, verdict: Verdict | _Unable) -> bytes:
             )
 
 
-def _told(question: Review, verdict: Verdict | _Unable) -> dict[str, object]:
-    told: dict[str, object] = {
+def _reported(question: AdmissionReview, verdict: Verdict | _Unable) -> dict[str, object]:
+    reported: dict[str, object] = {
         "outcome": verdict.outcome,
         "kind": question.kind,
         "object": f"{question.namespace}/{question.name}",
         "operation": question.operation,
     }
     if question.dry_run:
-        told["dry_run"] = True
+        reported["dry_run"] = True
     match verdict:
         case Refuse():
-            told["reason"], told["error"] = verdict.denied.reason, str(verdict.denied)
+            reported["reason"], reported["error"] = verdict.denied.reason, str(verdict.denied)
         case _Unable():
-            told["error"] = verdict.why
+            reported["error"] = verdict.why
         case Change():
-            told["changed"] = [str(operation["path"]) for operation in verdict.patch]
+            reported["changed"] = [str(operation["path"]) for operation in verdict.patch]
         case Allow():
-            told["warnings"] = list(verdict.warnings)
-    return told
+            reported["warnings"] = list(verdict.warnings)
+    return reported
 
 
 def _words(status: HTTPStatus, message: str, headers: dict[str, str] | None = None) -> Reply:

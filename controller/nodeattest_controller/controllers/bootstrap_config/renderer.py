@@ -11,7 +11,7 @@ from typing import Final
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
     RenderingRefused,
     RenderOptions,
-    Serving,
+    ServingOptions,
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
@@ -55,7 +55,7 @@ def plan_for(subject: Subject, policy: Policy, cluster: JsonObject) -> RenderOpt
     """Say what to render for an object of a cluster; raises ``Denied``."""
     return RenderOptions(
         provider=_provider(subject, policy, cluster),
-        serving=Serving.KUBELET if policy.serving.approves_kubelet else Serving.NONE,
+        serving=ServingOptions.KUBELET if policy.serving.approves_kubelet else ServingOptions.NONE,
         exec_api_version="v1" if _version(subject, cluster) >= _EXEC_V1 else "v1beta1",
     )
 

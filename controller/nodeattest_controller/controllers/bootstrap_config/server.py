@@ -74,7 +74,9 @@ class WebhookServer:
         )
         try:
             context = self._own().context if self._settings.webhook_cert_dir is None else self._given().context
-            self._listener = Listener(service.handle, serving.Address(host, port), context, _LIMITS, most_body=MAX_BODY)
+            self._listener = Listener(
+                service.handle, serving.BindAddress(host, port), context, _LIMITS, most_body=MAX_BODY
+            )
             await self._listener.start()
         except serving.SettingsError as error:
             raise SettingsError(f"webhook: {error}") from None

@@ -34,10 +34,10 @@ __all__ = [
     "Token",
     "expire_at",
     "is_named",
-    "owner_of",
     "patch_of",
     "renewal",
     "token_of",
+    "token_owner",
 ]
 
 LIFETIME: Final = timedelta(hours=1)
@@ -101,7 +101,7 @@ class Token:
         return self.expires <= now
 
 
-def owner_of(found: JsonObject, kind: Literal["Machine", "MachinePool"]) -> Owner:
+def token_owner(found: JsonObject, kind: Literal["Machine", "MachinePool"]) -> Owner:
     """Read a Machine or a MachinePool.
 
     A node has registered when the Machine has both nodeRef and provider ID (proposal 004: "Ready").

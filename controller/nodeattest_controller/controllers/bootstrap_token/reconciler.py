@@ -20,10 +20,10 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     Token,
     expire_at,
     is_named,
-    owner_of,
     patch_of,
     renewal,
     token_of,
+    token_owner,
 )
 from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION
 from nodeattest_controller.model.objects import mapping, text
@@ -162,8 +162,8 @@ class BootstrapTokenReconciler:
         return found, frozenset(others)
 
     def _owners(self) -> Sequence[Owner]:
-        machines = [owner_of(one, "Machine") for one in self._management.objects_of(self._key, "machines")]
-        pools = [owner_of(one, "MachinePool") for one in self._management.objects_of(self._key, "machinepools")]
+        machines = [token_owner(one, "Machine") for one in self._management.objects_of(self._key, "machines")]
+        pools = [token_owner(one, "MachinePool") for one in self._management.objects_of(self._key, "machinepools")]
         return [*machines, *pools]
 
     # Needed

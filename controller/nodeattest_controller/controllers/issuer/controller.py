@@ -25,7 +25,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
 from nodeattest_identity.issuer.urls import UrlError
-from nodeattest_identity.publish.publisher import Published, publish
+from nodeattest_identity.publish.publisher import PublishResult, publish
 from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.store import (
     ForeignIssuerError,
@@ -114,7 +114,7 @@ class _Publisher:
         self._open, self._reader, self._now = open_target, reader, now
         self._gate = asyncio.Semaphore(_CONCURRENT)
 
-    async def publish(self, target: PublishTarget, wanted: Desired) -> Published:
+    async def publish(self, target: PublishTarget, wanted: Desired) -> PublishResult:
         """Make the target hold the documents; raises ``PublishError``, ``KeysError`` and ``UrlError``."""
         async with self._gate:
             store = PrefixedStore(self._open(target.store, StoreAccess()), target.folder)
@@ -123,7 +123,7 @@ class _Publisher:
             finally:
                 await store.aclose()
 
-    async def read_back(self, published: Published) -> tuple[PublicStatus, str]:
+    async def read_back(self, published: PublishResult) -> tuple[PublicStatus, str]:
         """Read the public URL without credentials."""
         async with self._reader() as reader:
             found = await reader.check(published, now=int(self._now()))
@@ -190,7 +190,7 @@ class _Task:
                 return None
             raise self._reported(error.outcome, str(error)) from None
 
-    async def _publish(self, keys: tuple[VerifyingKey, ...]) -> Published:
+    async def _publish(self, keys: tuple[VerifyingKey, ...]) -> PublishResult:
         target = self._target
         wanted = Desired(
             issuer=target.issuer, jwks_uri=target.jwks_uri, keys=keys, owner=target.folder, max_age=self._max_age

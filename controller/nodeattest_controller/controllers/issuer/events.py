@@ -12,7 +12,7 @@ from typing import Final
 from nodeattest_controller.controllers.issuer.publish_target import PublishTarget
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_events import ClusterEvents
-from nodeattest_identity.publish.publisher import Published
+from nodeattest_identity.publish.publisher import PublishResult
 
 __all__ = ["LOG", "NOT_PUBLISHED", "PUBLISHED", "IssuerEvents"]
 
@@ -28,7 +28,7 @@ class IssuerEvents:
     def __init__(self, events: ClusterEvents, metrics: Metrics) -> None:
         self._events, self._metrics = events, metrics
 
-    def published(self, target: PublishTarget, published: Published) -> None:
+    def published(self, target: PublishTarget, published: PublishResult) -> None:
         """Report what is published now, where that changed."""
         self._metrics.issuer_publication("written" if published.writes else "equal")
         notes = "; ".join(published.notes)

@@ -114,11 +114,11 @@ class PendingOutcomes:
         """Return why the last claim on a machine was refused."""
         return self._claims.get(provider_id)
 
-    def told(self, provider_id: str) -> None:
+    def reported(self, provider_id: str) -> None:
         """Hear that the claim was told of."""
         self._claims.pop(provider_id, None)
 
     def forget(self, provider_id: str) -> None:
         """Hear that the machine is gone."""
         self.remembered(provider_id)
-        self.told(provider_id)
+        self.reported(provider_id)

@@ -92,8 +92,8 @@ def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> J
     }
     known = mapping(policy, "status")
     status: JsonObject = {name: value for name, value in wanted.items() if known.get(name) != value}
-    told = with_condition(policy, finding.condition, now)
-    status.update(mapping(told or {}, "status"))
+    reported = with_condition(policy, finding.condition, now)
+    status.update(mapping(reported or {}, "status"))
     if not status:
         return None
     return {"metadata": {"resourceVersion": text(policy, "metadata", "resourceVersion")}, "status": status}

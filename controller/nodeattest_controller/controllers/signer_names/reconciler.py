@@ -79,7 +79,7 @@ class _Done:
     uid: str
     reference: ContractReference
     signers: Signers
-    told: Condition
+    reported: Condition
     until: float
 
 
@@ -163,11 +163,11 @@ class SignerNamesReconciler:
         uid, done = text(cluster, "metadata", "uid"), self._done.get(key)
         known = done is not None and (done.uid, done.reference, done.signers) == (uid, reference, wanted)
         if done is None or not known or self._clock() >= done.until:
-            told = await _put(self._management.client, _namespace(cluster), reference, wanted)
-            done = _Done(uid, reference, wanted, told, self._clock() + RESYNC)
-        if await set_condition(self._management.client, _path(cluster), cluster, done.told, self._now):
-            _LOG.info("signers", extra=fields(cluster=key, reason=done.told.reason, signer=wanted.client))
-        if done.told.reason == SignerReason.NO_OBJECT:
+            reported = await _put(self._management.client, _namespace(cluster), reference, wanted)
+            done = _Done(uid, reference, wanted, reported, self._clock() + RESYNC)
+        if await set_condition(self._management.client, _path(cluster), cluster, done.reported, self._now):
+            _LOG.info("signers", extra=fields(cluster=key, reason=done.reported.reason, signer=wanted.client))
+        if done.reported.reason == SignerReason.NO_OBJECT:
             self._done.pop(key, None)
             return False
         self._done[key] = done
@@ -179,9 +179,9 @@ class SignerNamesReconciler:
     ) -> bool:
         """Remove the names first and the condition, which remembers them, last."""
         self._done.pop(key, None)
-        told = await _put(self._management.client, _namespace(cluster), reference, wanted)
-        if told.reason in {SignerReason.FORBIDDEN, SignerReason.PRUNED}:
-            await set_condition(self._management.client, _path(cluster), cluster, told, self._now)
+        reported = await _put(self._management.client, _namespace(cluster), reference, wanted)
+        if reported.reason in {SignerReason.FORBIDDEN, SignerReason.PRUNED}:
+            await set_condition(self._management.client, _path(cluster), cluster, reported, self._now)
             return False
         await remove_condition(self._management.client, _path(cluster), cluster, PUBLISHED)
         _LOG.info("signers taken back", extra=fields(cluster=key))

@@ -25,8 +25,8 @@ from nodeattest_discovery.controllers.deps import (
     ControllerDeps,
     Observer,
     TokenController,
-    cluster_info_informer,
     seconds_until,
+    watch_cluster_info,
 )
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
@@ -51,7 +51,7 @@ class BootstrapSigner:
 
     def __init__(self, client: ApiClient, tokens: Reflector, *, observer: Observer, deps: ControllerDeps) -> None:
         """``tokens`` is run by its owner, who calls ``token_changed``."""
-        self.info = cluster_info_informer(client, lambda _key, _found: self._enqueue())
+        self.info = watch_cluster_info(client, lambda _key, _found: self._enqueue())
         self._client = client
         self._tokens = tokens
         self._observer = observer

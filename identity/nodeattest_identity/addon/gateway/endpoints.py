@@ -25,7 +25,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
 
-__all__ = ["ApiEndpointResolver", "Endpoint", "EndpointResolver", "ready_endpoints"]
+__all__ = ["ApiEndpointResolver", "EndpointResolver", "ServiceEndpoint", "ready_endpoints"]
 
 _CACHE_SECONDS: Final = 2.0
 _MAX_CACHED: Final = 2_000
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ServiceEndpoint:
     """An address to connect to."""
 
     host: str
@@ -59,7 +59,7 @@ class Endpoint:
 class EndpointResolver(Protocol):
     """Finds an endpoint of a service."""
 
-    async def resolve(self, target: ServiceTarget, /) -> Endpoint:
+    async def resolve(self, target: ServiceTarget, /) -> ServiceEndpoint:
         """Return an endpoint; raises ``StatusError``."""
         ...
 
@@ -68,7 +68,11 @@ class ApiEndpointResolver:
     """Reads Services and Endpoints from the API server."""
 
     def __init__(
-        self, client: ApiClient, *, clock: Callable[[], float], pick: Callable[[Sequence[Endpoint]], Endpoint]
+        self,
+        client: ApiClient,
+        *,
+        clock: Callable[[], float],
+        pick: Callable[[Sequence[ServiceEndpoint]], ServiceEndpoint],
     ) -> None:
         """``pick`` chooses one endpoint at random."""
         self._client = client
@@ -76,7 +80,7 @@ class ApiEndpointResolver:
         self._pick = pick
         self._cache: ExpiringCache[tuple[str, str], tuple[JsonObject, JsonObject]] = ExpiringCache(_MAX_CACHED, clock)
 
-    async def resolve(self, target: ServiceTarget, /) -> Endpoint:
+    async def resolve(self, target: ServiceTarget, /) -> ServiceEndpoint:
         """Return an endpoint; raises ``StatusError``."""
         key = target.namespace, target.service
         objects = self._cache.get(key)
@@ -101,7 +105,7 @@ class ApiEndpointResolver:
         return service, endpoints
 
 
-def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceTarget) -> list[Endpoint]:
+def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceTarget) -> list[ServiceEndpoint]:
     """List the ready endpoints of a service's port; raises ``StatusError`` where there is none.
 
     1. The service is not an ExternalName. 2. It has the port. 3. Ready addresses of that port that belong to Pods of
@@ -113,13 +117,13 @@ def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceT
     # 2
     name = _port_name(_objects(dig(service, "spec", "ports")), target.port)
     # 3
-    found: list[Endpoint] = []
+    found: list[ServiceEndpoint] = []
     for subset in _objects(endpoints.get("subsets")):
         ports = [_number(port) for port in _objects(subset.get("ports")) if dig_text(port, "name") == name]
         for address in _objects(subset.get("addresses")):
             host = dig_text(address, "ip")
             if _is_pod(address, target.namespace) and _is_allowed_address(host):
-                found.extend(Endpoint(host, port) for port in ports if port)
+                found.extend(ServiceEndpoint(host, port) for port in ports if port)
     if not found:
         raise StatusError(
             HTTPStatus.SERVICE_UNAVAILABLE, "expected a ready endpoint of the service, got none", _RETRY_AFTER

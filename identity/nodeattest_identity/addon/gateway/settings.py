@@ -10,7 +10,7 @@ from nodeattest_identity.addon.gateway.keyset import Algorithm, RotationSchedule
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.issuer.urls import UrlError, issuer_url
 from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_serving.settings import Address, SettingsError
+from nodeattest_serving.settings import BindAddress, SettingsError
 
 __all__ = ["DEFAULT_CONNECTIONS", "DEFAULT_PROXY", "GatewaySettings", "UserLimits"]
 
@@ -36,7 +36,7 @@ class UserLimits:
 class GatewaySettings:
     """All settings."""
 
-    address: Address
+    address: BindAddress
     certificate: Path
     """The serving certificate and its chain; read again when the file changes."""
     key: Path
@@ -46,7 +46,7 @@ class GatewaySettings:
     """Namespace of the Secret with the signing keys."""
     backend_ca: Path | None = None
     """CAs of services with HTTPS; None: the system's roots."""
-    health: Address | None = None
+    health: BindAddress | None = None
     algorithm: Algorithm = "ES256"
     schedule: RotationSchedule = field(default_factory=RotationSchedule)
     limits: UserLimits = field(default_factory=UserLimits)

@@ -9,7 +9,7 @@ from pathlib import Path
 from nodeattest_identity.proxy.headers import Network
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.paths import PathRule
-from nodeattest_serving.settings import Address, SettingsError
+from nodeattest_serving.settings import BindAddress, SettingsError
 
 __all__ = ["SidecarSettings"]
 
@@ -18,13 +18,13 @@ __all__ = ["SidecarSettings"]
 class SidecarSettings:
     """Addresses, allowed users and limits."""
 
-    address: Address
-    upstream: Address
+    address: BindAddress
+    upstream: BindAddress
     """The add-on, on a loopback address."""
     certificate: Path | None = None
     key: Path | None = None
     """Both, or plain HTTP."""
-    health: Address | None = None
+    health: BindAddress | None = None
     open_paths: tuple[PathRule, ...] = ()
     """Paths without authentication; forwarded without credentials and without an identity."""
     users: frozenset[str] = frozenset()

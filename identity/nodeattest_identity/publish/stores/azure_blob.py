@@ -72,7 +72,7 @@ class AzureBlobStore:
 
     async def read(self, path: str) -> StoredObject | None:
         """Read a blob."""
-        return await in_thread(self.name, lambda: self._told(path, lambda: self._read(path)))
+        return await in_thread(self.name, lambda: self._reported(path, lambda: self._read(path)))
 
     async def write(
         self, path: str, body: bytes, *, content_type: str, cache_control: str, version: str | None
@@ -86,7 +86,7 @@ class AzureBlobStore:
         def put() -> None:
             self._blob(path).upload_blob(body, content_settings=settings, **condition)
 
-        await in_thread(self.name, lambda: self._told(path, put, writing=True))
+        await in_thread(self.name, lambda: self._reported(path, put, writing=True))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -127,7 +127,7 @@ class AzureBlobStore:
         name = f"{self._prefix}/{path}" if self._prefix else path
         return self._made.get_blob_client(self._container, name)
 
-    def _told(self, path: str, call: Callable[[], T], *, writing: bool = False) -> T:
+    def _reported(self, path: str, call: Callable[[], T], *, writing: bool = False) -> T:
         """Let no exception of the library through."""
         where = f"{self.name}: {path}"
         try:

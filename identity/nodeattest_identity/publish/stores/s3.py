@@ -95,7 +95,7 @@ class S3Store:
 
     async def read(self, path: str) -> StoredObject | None:
         """Read an object."""
-        return await in_thread(self.name, lambda: self._told(path, lambda: self._read(path)))
+        return await in_thread(self.name, lambda: self._reported(path, lambda: self._read(path)))
 
     async def write(
         self, path: str, body: bytes, *, content_type: str, cache_control: str, version: str | None
@@ -103,7 +103,7 @@ class S3Store:
         """Replace an object."""
         condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
         order = {"Body": body, "ContentType": content_type, "CacheControl": cache_control, **condition}
-        await in_thread(self.name, lambda: self._told(path, lambda: self._put(path, order), writing=True))
+        await in_thread(self.name, lambda: self._reported(path, lambda: self._put(path, order), writing=True))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -155,7 +155,7 @@ class S3Store:
             )
         return self._made
 
-    def _told(self, path: str, call: Callable[[], T], *, writing: bool = False) -> T:
+    def _reported(self, path: str, call: Callable[[], T], *, writing: bool = False) -> T:
         """Let no exception of botocore through."""
         where = f"{self.name}: {path}"
         try:

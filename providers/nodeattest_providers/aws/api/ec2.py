@@ -22,7 +22,7 @@ from botocore import credentials, exceptions
 from botocore.config import Config
 
 from nodeattest_providers.aws.api.backoff import THROTTLING_CODES, retry_after
-from nodeattest_providers.aws.api.instances import Instance, Realm
+from nodeattest_providers.aws.api.instances import Ec2Instance, Realm
 from nodeattest_providers.aws.config import AwsPlatform
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, Platform
@@ -76,11 +76,11 @@ class Ec2:
         self._clients: dict[Realm, _Client] = {}
         self._shapes = cast("Any", botocore.session.Session()).get_component("data_loader")
 
-    def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Instance]:
+    def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Ec2Instance]:
         """Return those that exist; raises Unavailable."""
         started = time.monotonic()
         outcome, detail = CallOutcome.OK, ""
-        found: list[Instance] = []
+        found: list[Ec2Instance] = []
         try:
             found = list(self._described(realm, instance_ids))
         except (exceptions.ClientError, exceptions.BotoCoreError) as error:
@@ -104,7 +104,7 @@ class Ec2:
                 client.close()
             self._clients.clear()
 
-    def _described(self, realm: Realm, instance_ids: Sequence[str]) -> Iterator[Instance]:
+    def _described(self, realm: Realm, instance_ids: Sequence[str]) -> Iterator[Ec2Instance]:
         client = self._client(realm)
         asked: dict[str, object] = {"Filters": [{"Name": "instance-id", "Values": list(instance_ids)}]}
         for _ in range(_PAGES):
@@ -188,8 +188,8 @@ def _outcome(error: Exception) -> tuple[CallOutcome, str]:
     return (CallOutcome.UNREACHABLE if isinstance(error, _UNREACHABLE) else CallOutcome.FAILED), name
 
 
-def _instance(owner: str, shape: _Shape) -> Instance:
-    return Instance(
+def _instance(owner: str, shape: _Shape) -> Ec2Instance:
+    return Ec2Instance(
         instance_id=shape["InstanceId"],
         owner=owner,
         state=shape["State"]["Name"],

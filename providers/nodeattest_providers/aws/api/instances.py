@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from nodeattest_providers.errors import Unavailable
 
-__all__ = ["BATCH", "Describe", "Instance", "Instances", "Realm"]
+__all__ = ["BATCH", "Describe", "Ec2Instance", "Instances", "Realm"]
 
 BATCH: Final = 100
 """Instances of one call; a filter takes 200 values (EC2, "DescribeInstances")."""
@@ -30,7 +30,7 @@ _CALLS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class Ec2Instance:
     """What DescribeInstances says, as far as it is read."""
 
     instance_id: str
@@ -55,7 +55,7 @@ class Realm(NamedTuple):
 class Describe(Protocol):
     """Asks EC2; called in a thread."""
 
-    def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Instance]:
+    def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Ec2Instance]:
         """Return those that exist; raises Unavailable."""
         ...
 
@@ -73,9 +73,9 @@ class Instances:
         self._monotonic = monotonic
         self._random = random
         self._queues: dict[Realm, _Queue] = {}
-        self._remembered: dict[tuple[Realm, str], tuple[float, Instance]] = {}
+        self._remembered: dict[tuple[Realm, str], tuple[float, Ec2Instance]] = {}
 
-    async def find(self, realm: Realm, instance_id: str) -> Instance | None:
+    async def find(self, realm: Realm, instance_id: str) -> Ec2Instance | None:
         """Look an instance up; None when there is none. Raises Unavailable."""
         known = self._remembered.get((realm, instance_id))
         if known is not None and self._monotonic() < known[0]:
@@ -94,7 +94,7 @@ class Instances:
         later = error.retry_after * (1.0 + self._random())
         return Unavailable(error.reason, error.detail, remedy=error.remedy, retry_after=later)
 
-    def _remember(self, key: tuple[Realm, str], instance: Instance) -> None:
+    def _remember(self, key: tuple[Realm, str], instance: Ec2Instance) -> None:
         self._remembered.pop(key, None)
         self._remembered[key] = (self._monotonic() + _REMEMBERED, instance)
         if len(self._remembered) > _MAX_REMEMBERED:
@@ -116,10 +116,10 @@ class _Queue:
         self._describe = describe
         self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix=f"aws-ec2-{realm.region}")
         self._free = asyncio.Semaphore(_CALLS)
-        self._waiting: dict[str, asyncio.Future[Instance | None]] = {}
+        self._waiting: dict[str, asyncio.Future[Ec2Instance | None]] = {}
         self._flushes: set[asyncio.Task[None]] = set()
 
-    async def find(self, instance_id: str) -> Instance | None:
+    async def find(self, instance_id: str) -> Ec2Instance | None:
         future = self._waiting.get(instance_id)
         if future is None:
             if not self._waiting:
@@ -144,7 +144,7 @@ class _Queue:
                 self._spawn()
             await self._ask(batch)
 
-    async def _ask(self, batch: Mapping[str, asyncio.Future[Instance | None]]) -> None:
+    async def _ask(self, batch: Mapping[str, asyncio.Future[Ec2Instance | None]]) -> None:
         try:
             call = asyncio.get_running_loop().run_in_executor(self._threads, self._describe, self._realm, list(batch))
             found = {instance.instance_id: instance for instance in await call}
@@ -159,7 +159,7 @@ class _Queue:
                 future.set_result(found.get(instance_id))
 
 
-def _fail(future: asyncio.Future[Instance | None], error: BaseException) -> None:
+def _fail(future: asyncio.Future[Ec2Instance | None], error: BaseException) -> None:
     if future.done():
         return
     if isinstance(error, asyncio.CancelledError):

@@ -23,14 +23,14 @@ from nodeattest_providers.aws.api.caller_identity import (
 )
 from nodeattest_providers.aws.config import AwsPlatform
 from nodeattest_providers.aws.protocol import SignedHeaders, StsRequest
-from nodeattest_providers.cloud_http import Answer, CloudHttp, ExchangeError, Limits
+from nodeattest_providers.cloud_http import CloudHttp, CloudResponse, ExchangeError, ResponseLimits
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, Platform
 
 __all__ = ["StsClient"]
 
 SERVICE: Final = "sts"
-_LIMITS: Final = Limits(seconds=8.0, connect_seconds=4.0, answer_bytes=16 * 1024, connections=32)
+_LIMITS: Final = ResponseLimits(seconds=8.0, connect_seconds=4.0, answer_bytes=16 * 1024, connections=32)
 """The time is below the controller's limit for a verification; STS's answers have 500 bytes."""
 _OK: Final = 200
 _CLIENT_ERROR, _TOO_MANY, _SERVER_ERROR = 400, 429, 500
@@ -81,7 +81,7 @@ class StsClient:
         """Close the connections."""
         await self._http.aclose()
 
-    async def _send(self, request: StsRequest, signed: SignedHeaders) -> Answer:
+    async def _send(self, request: StsRequest, signed: SignedHeaders) -> CloudResponse:
         headers = {
             **request.headers,
             "authorization": signed.authorization,

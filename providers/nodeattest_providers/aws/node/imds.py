@@ -18,8 +18,8 @@ from typing import Final, Self
 from nodeattest_providers.aws.node.imds_answers import (
     InstanceCredentials,
     parse_credentials,
+    parse_imds_token,
     parse_role,
-    parse_token,
 )
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.metadata_service import MetadataService
@@ -64,7 +64,7 @@ class Session:
         if answer.status != HTTPStatus.OK:
             raise service.refused(_TOKEN_PATH, answer.status)
         try:
-            return cls(service, parse_token(answer.body))
+            return cls(service, parse_imds_token(answer.body))
         except Denied as denied:
             raise _without_tokens(denied.got) from None
 

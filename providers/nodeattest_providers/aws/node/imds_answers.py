@@ -24,7 +24,14 @@ from nodeattest_providers.aws.provider_id import InstanceRef, parse_provider_id
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import SecretBytes
 
-__all__ = ["InstanceCredentials", "parse_credentials", "parse_document", "parse_role", "parse_signature", "parse_token"]
+__all__ = [
+    "InstanceCredentials",
+    "parse_credentials",
+    "parse_imds_document",
+    "parse_imds_signature",
+    "parse_imds_token",
+    "parse_role",
+]
 
 _TOKEN: Final = re.compile(rb"[!-~]{1,1024}")
 """An IMDSv2 session token: opaque; what a header may contain. AWS gives 56 characters."""
@@ -52,7 +59,7 @@ class InstanceCredentials:
     expiration: datetime
 
 
-def parse_token(data: bytes) -> str:
+def parse_imds_token(data: bytes) -> str:
     """Read the answer to a request for a session token."""
     if not _TOKEN.fullmatch(data):
         raise _malformed("a session token of printable characters", f"{len(data)} bytes of something else")
@@ -88,7 +95,7 @@ def parse_credentials(data: bytes) -> InstanceCredentials:
     )
 
 
-def parse_document(data: bytes) -> InstanceRef:
+def parse_imds_document(data: bytes) -> InstanceRef:
     """Read where the instance is from its identity document."""
     if len(data) > MAX_DOCUMENT:
         raise _malformed(f"an identity document of at most {MAX_DOCUMENT} bytes", str(len(data)))
@@ -100,7 +107,7 @@ def parse_document(data: bytes) -> InstanceRef:
     return name
 
 
-def parse_signature(data: bytes) -> bytes:
+def parse_imds_signature(data: bytes) -> bytes:
     """Read the document's RSA-2048 signature, base64 of BER without armour, and return it in DER."""
     if not _BASE64.fullmatch(data):
         raise _malformed("the signature in base64", f"{len(data)} bytes of something else")

@@ -22,7 +22,7 @@ from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.azure.api.tokens import Tokens
 from nodeattest_providers.azure.config import AzurePlatform
-from nodeattest_providers.cloud_http import Answer, CloudHttp, ExchangeError, Limits, retry_after_seconds
+from nodeattest_providers.cloud_http import CloudHttp, CloudResponse, ExchangeError, ResponseLimits, retry_after_seconds
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, ObserveCall
 
@@ -62,7 +62,7 @@ class ResourceManager:
         self._http = CloudHttp(
             trust=lambda: ssl.create_default_context(cafile=None if bundle is None else str(bundle)),
             proxy=configuration.proxy,
-            limits=Limits(seconds=time_limit, answer_bytes=_LIMIT, connections=_CONNECTIONS),
+            limits=ResponseLimits(seconds=time_limit, answer_bytes=_LIMIT, connections=_CONNECTIONS),
         )
         self._blocked: dict[str, float] = {}
 
@@ -131,7 +131,7 @@ class _Page:
     """Seconds that Azure asks to wait."""
 
 
-def _read(answer: Answer) -> _Page:
+def _read(answer: CloudResponse) -> _Page:
     match answer.status:
         case HTTPStatus.OK:
             page = _object(answer.body)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
-from nodeattest_providers.cloud_http import Answer, CloudHttp, ExchangeError, Limits, retry_after_seconds
+from nodeattest_providers.cloud_http import CloudHttp, CloudResponse, ExchangeError, ResponseLimits, retry_after_seconds
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.gcp.api.tokens import Tokens, trust
 from nodeattest_providers.gcp.config import GcpPlatform
@@ -23,7 +23,7 @@ from nodeattest_providers.platform import CallOutcome, ObserveCall
 __all__ = ["Api"]
 
 _SERVICE: Final = "compute"
-_LIMITS: Final = Limits(seconds=10.0, answer_bytes=4 * 1024 * 1024, connections=64)
+_LIMITS: Final = ResponseLimits(seconds=10.0, answer_bytes=4 * 1024 * 1024, connections=64)
 """The time is half of the controller's default ``verificationTimeout``; fifty instances have some 100 KiB."""
 _THROTTLED_FOR: Final = 15.0
 _LONGEST_WAIT: Final = 120.0
@@ -59,7 +59,7 @@ class Api:
         await self._tokens.aclose()
         await self._http.aclose()
 
-    async def _ask(self, path: str, parameters: Mapping[str, str], token: str) -> Answer:
+    async def _ask(self, path: str, parameters: Mapping[str, str], token: str) -> CloudResponse:
         started = time.monotonic()
         outcome = CallOutcome.FAILED
         headers = {"Authorization": f"Bearer {token}"}
@@ -80,7 +80,7 @@ class Api:
         return answer
 
 
-def _outcome(answer: Answer) -> CallOutcome:
+def _outcome(answer: CloudResponse) -> CallOutcome:
     match answer.status:
         case HTTPStatus.OK if answer.body.lstrip().startswith(b"{"):
             return CallOutcome.OK
@@ -94,7 +94,7 @@ def _outcome(answer: Answer) -> CallOutcome:
             return CallOutcome.FAILED
 
 
-def _refusal(answer: Answer) -> Unavailable:
+def _refusal(answer: CloudResponse) -> Unavailable:
     match _outcome(answer):
         case CallOutcome.THROTTLED:
             what, remedy, wait = (

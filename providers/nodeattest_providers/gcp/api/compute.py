@@ -18,7 +18,14 @@ from typing import Final, Protocol, TypeVar
 from urllib.parse import quote
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.gcp.api.instance import FIELDS, Instance, Page, parse_identity, parse_instance, parse_page
+from nodeattest_providers.gcp.api.instance import (
+    FIELDS,
+    ComputeInstance,
+    Page,
+    parse_instance,
+    parse_instance_identity,
+    parse_page,
+)
 from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.node_interface import JsonObject
 from nodeattest_providers.single_flight import SingleFlight
@@ -66,11 +73,11 @@ class Compute:
     def __init__(self, api: Get, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._clock = clock
-        self._asking: SingleFlight[InstanceRef, Instance | None] = SingleFlight()
+        self._asking: SingleFlight[InstanceRef, ComputeInstance | None] = SingleFlight()
         self._identifying: SingleFlight[tuple[str, str], frozenset[str]] = SingleFlight()
         self._batches: dict[tuple[str, str], _Batch] = {}
         self._answers: set[asyncio.Task[Found]] = set()
-        self._running: dict[InstanceRef, tuple[float, Instance]] = {}
+        self._running: dict[InstanceRef, tuple[float, ComputeInstance]] = {}
         self._identities: dict[tuple[str, str], frozenset[str]] = {}
 
     def now(self) -> float:
@@ -81,7 +88,7 @@ class Compute:
         """Return whether what is remembered of an instance was learned before that time."""
         return place in self._running and self._running[place][0] < since
 
-    async def instance(self, place: InstanceRef, *, since: float | None = None) -> Instance | None:
+    async def instance(self, place: InstanceRef, *, since: float | None = None) -> ComputeInstance | None:
         """Return an instance, or None where there is none; raises Unavailable.
 
         With ``since``, nothing that was learned before counts.
@@ -91,7 +98,7 @@ class Compute:
             return self._running[place][1]
         return await self._asking.share(place, lambda: self._instance(place))
 
-    async def endorsement_keys(self, instance: Instance) -> frozenset[str] | None:
+    async def endorsement_keys(self, instance: ComputeInstance) -> frozenset[str] | None:
         """Return the fingerprints of an instance's endorsement keys, None if it is gone; raises Unavailable."""
         key = (instance.place.project, instance.number)
         known = self._identities.get(key)
@@ -109,7 +116,7 @@ class Compute:
         await asyncio.gather(*self._answers, return_exceptions=True)
         await self._api.aclose()
 
-    async def _instance(self, place: InstanceRef) -> Instance | None:
+    async def _instance(self, place: InstanceRef) -> ComputeInstance | None:
         asked = self._clock()
         item = (await self._read_in_batch(place)).get(place.name)
         self._running.pop(place, None)
@@ -152,7 +159,7 @@ class Compute:
             parameters["pageToken"] = page.next_token
         raise _unreadable("a list that ends")
 
-    async def _identity(self, instance: Instance) -> frozenset[str]:
+    async def _identity(self, instance: ComputeInstance) -> frozenset[str]:
         place = instance.place
         path = (
             f"/compute/v1/projects/{quote(place.project, safe=':')}/zones/{place.zone}/instances/"
@@ -161,7 +168,7 @@ class Compute:
         data = await self._api.get(path, {})
         if data is None:
             return frozenset()
-        found = _readable(lambda: parse_identity(data))
+        found = _readable(lambda: parse_instance_identity(data))
         if not found:
             raise Unavailable(
                 Reason.PLATFORM_UNAVAILABLE,

@@ -27,7 +27,7 @@ from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 from nodeattest_providers.x509_errors import X509_ERRORS
 
-__all__ = ["FIELDS", "Instance", "Page", "parse_identity", "parse_instance", "parse_page"]
+__all__ = ["FIELDS", "ComputeInstance", "Page", "parse_instance", "parse_instance_identity", "parse_page"]
 
 _INSTANCE_FIELDS: Final = (
     "id,name,zone,status,hostname,labels,serviceAccounts/email,shieldedInstanceConfig,"
@@ -45,7 +45,7 @@ _MAX_TOKEN: Final = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class ComputeInstance:
     """One instance, as the platform knows it now."""
 
     place: InstanceRef
@@ -81,7 +81,7 @@ def parse_page(data: bytes) -> Page:
     return Page(tuple(cast("list[JsonObject]", items)), token)
 
 
-def parse_instance(item: JsonObject, place: InstanceRef) -> Instance:
+def parse_instance(item: JsonObject, place: InstanceRef) -> ComputeInstance:
     """Read an instance that was asked for by its place."""
     number, status = item.get("id"), item.get("status")
     if not isinstance(number, str) or not _ID.fullmatch(number):
@@ -91,7 +91,7 @@ def parse_instance(item: JsonObject, place: InstanceRef) -> Instance:
     if item.get("name") != place.name or _text(item, "zone").rpartition("/")[2] != place.zone:
         raise _malformed("name or zone")
     shielded = _mapping(item, "shieldedInstanceConfig")
-    return Instance(
+    return ComputeInstance(
         place=place,
         number=number,
         status=status,
@@ -134,7 +134,7 @@ def _address(kind: str, holder: JsonObject, key: str) -> Iterator[tuple[str, str
         raise _malformed(key) from None
 
 
-def parse_identity(data: bytes) -> frozenset[str]:
+def parse_instance_identity(data: bytes) -> frozenset[str]:
     """Read the endorsement keys' fingerprints (``sha256:<hex>`` of the SubjectPublicKeyInfo); none before there are."""
     answer = _object(data)
     entries = (_mapping(answer, name) for name in _ENDORSEMENT_KEYS)

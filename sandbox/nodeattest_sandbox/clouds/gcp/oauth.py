@@ -114,5 +114,5 @@ def _decoded(text: str) -> bytes:
 def _object(text: str) -> Mapping[str, object]:
     value: object = json.loads(_decoded(text))
     if not isinstance(value, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - as unreadable as the rest
+        raise ValueError("not an object")
     return cast("Mapping[str, object]", value)

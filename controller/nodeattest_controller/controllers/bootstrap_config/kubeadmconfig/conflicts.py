@@ -18,7 +18,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields imp
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
     NEEDS_PROVIDER_ID,
     RenderOptions,
-    Serving,
+    ServingOptions,
     refusal,
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import (
@@ -98,9 +98,9 @@ def _role(configuration: JsonObject, plan: RenderOptions, role: str) -> Iterator
     for name, value in given:
         if name in wanted and not _same(name, value, wanted[name]):
             yield _argument(role, name, f"{wanted[name]!r}", repr(value))
-        elif plan.serving is Serving.KUBELET and name in {"tls-cert-file", "tls-private-key-file"}:
+        elif plan.serving is ServingOptions.KUBELET and name in {"tls-cert-file", "tls-private-key-file"}:
             yield _argument(role, name, "none, with serving certificates from the cluster", "one")
-        elif plan.serving is Serving.KUBELET and "RotateKubeletServerCertificate=false" in value:
+        elif plan.serving is ServingOptions.KUBELET and "RotateKubeletServerCertificate=false" in value:
             yield _argument(role, name, "without RotateKubeletServerCertificate=false", "it")
     if any(phase == _PHASE or phase.startswith(f"{_PHASE}/") for phase in words(configuration, "skipPhases")):
         yield refusal(
@@ -175,7 +175,7 @@ def _settings(path: str, content: str, plan: RenderOptions) -> Iterator[Denied]:
     """Look at a patch of KubeletConfiguration: flags win over it, but its author meant something else."""
     if _ROTATION_SET.search(content):
         yield refusal(f"{path} without rotateCertificates: true", "it", "remove it: the agent renews the certificate")
-    if plan.serving is Serving.KUBELET and _SERVING_UNSET.search(content):
+    if plan.serving is ServingOptions.KUBELET and _SERVING_UNSET.search(content):
         yield refusal(f"{path} without serverTLSBootstrap: false", "it", "remove it, or render with --serving none")
 
 

@@ -16,13 +16,13 @@ from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.registry import BUILT_IN
 
-__all__ = ["NEEDS_PROVIDER_ID", "RenderOptions", "Rendered", "RenderingRefused", "Serving", "refusal"]
+__all__ = ["NEEDS_PROVIDER_ID", "RenderOptions", "Rendered", "RenderingRefused", "ServingOptions", "refusal"]
 
 NEEDS_PROVIDER_ID: Final = frozenset(name for name, row in BUILT_IN.items() if not row.knows_provider_id)
 """Providers whose attestor does not find the machine's provider ID; third parties' attestors may."""
 
 
-class Serving(StrEnum):
+class ServingOptions(StrEnum):
     """Where kubelet's serving certificate comes from."""
 
     KUBELET = "kubelet"
@@ -42,7 +42,7 @@ class RenderOptions:
     """Given to kubelet and, by way of kubeadm's configuration, to the agent; may hold cloud-init's templates."""
     provider_id_file: str | None = None
     provider_id_command: str | None = None
-    serving: Serving = Serving.KUBELET
+    serving: ServingOptions = ServingOptions.KUBELET
     exec_api_version: str = "v1"
     """``v1beta1`` for kubelets before 1.22 (client-go plugin/pkg/client/auth/exec)."""
     program: str = "kubelet-authenticator"

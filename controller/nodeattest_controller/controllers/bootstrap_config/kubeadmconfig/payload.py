@@ -29,7 +29,7 @@ from typing import Final
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
     NEEDS_PROVIDER_ID,
     RenderOptions,
-    Serving,
+    ServingOptions,
 )
 
 __all__ = [
@@ -43,8 +43,8 @@ __all__ = [
     "File",
     "adopt_command",
     "adopt_files",
+    "agent_join_command",
     "agent_words",
-    "join_command",
     "join_files",
     "kubelet_arguments",
 ]
@@ -81,7 +81,7 @@ class File:
 def kubelet_arguments(plan: RenderOptions) -> dict[str, str]:
     """Name kubelet's arguments, by their flags."""
     arguments = {"bootstrap-kubeconfig": "", "rotate-certificates": "false"}
-    if plan.serving is Serving.KUBELET:
+    if plan.serving is ServingOptions.KUBELET:
         arguments["rotate-server-certificates"] = "true"
     if plan.provider_id is not None:
         arguments["provider-id"] = plan.provider_id
@@ -93,7 +93,7 @@ def join_files() -> tuple[File, ...]:
     return (File(DROP_IN, _DROP_IN_TEXT),)
 
 
-def join_command(plan: RenderOptions, *, file_format: str, may_init: bool) -> str:
+def agent_join_command(plan: RenderOptions, *, file_format: str, may_init: bool) -> str:
     """Write the command that comes last before kubeadm."""
     words = [plan.program, "join", "--kubeadm-config", _JOIN_CONFIG[file_format], *agent_words(plan)]
     words += ["--exec-api-version", plan.exec_api_version]

@@ -66,7 +66,7 @@ def render(document: JsonObject, plan: RenderOptions) -> Rendered:
         _registration(_made(_made(spec, role), "nodeRegistration"), plan, version, role, changes)
     files = (*payload.join_files(), *(payload.adopt_files(plan) if adopts else ()))
     _files(spec, files, changes)
-    command = payload.join_command(plan, file_format=file_format, may_init=control_plane)
+    command = payload.agent_join_command(plan, file_format=file_format, may_init=control_plane)
     _command(spec, "preKubeadmCommands", command, changes)
     if adopts:
         _command(spec, "postKubeadmCommands", payload.adopt_command(), changes)
