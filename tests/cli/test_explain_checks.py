@@ -7,7 +7,7 @@ from stored import NODE, PROVIDER_ID, Join, changed, stored_csr, without
 
 from nodeattest_cli.explain.facts import NO_PLATFORMS, DocumentFacts
 from nodeattest_cli.explain.inputs import pick
-from nodeattest_cli.explain.model import Explanation, Outcome
+from nodeattest_cli.explain.model import CheckOutcome, Explanation
 from nodeattest_cli.explain.replay import explain_request
 from nodeattest_controller.controllers.csr.checks import CHECKS, CSRFacts
 from nodeattest_controller.model.csr_request import parse_request
@@ -15,8 +15,7 @@ from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.verification.checks import Pipeline, Round
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import envelope
-from nodeattest_providers.checks import Check
-from nodeattest_providers.errors import Denied
+from nodeattest_providers.errors import Check, Denied
 from nodeattest_providers.names import MachineName, NodeName, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
@@ -28,7 +27,7 @@ def join(tmp_path_factory: pytest.TempPathFactory) -> Join:
     return Join(ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue"))
 
 
-def outcome(explanation: Explanation, name: str) -> Outcome:
+def outcome(explanation: Explanation, name: str) -> CheckOutcome:
     return next(step.outcome for step in explanation.steps if step.name == name)
 
 
@@ -47,9 +46,9 @@ def test_every_declared_check_is_in_the_output_in_its_order(join: Join) -> None:
 def test_what_another_check_refused_is_not_checked_and_says_so(join: Join) -> None:
     first, second = join.round(mac=bytes(32))
     explanation = explain_request(second, [*join.documents(), first])
-    assert outcome(explanation, "the provider's verification") is Outcome.FAILED
+    assert outcome(explanation, "the provider's verification") is CheckOutcome.FAILED
     step = next(step for step in explanation.steps if step.name == "the node name as proven")
-    assert (step.outcome, step.got) == (Outcome.NOT_CHECKED, "needs: the provider's verification")
+    assert (step.outcome, step.got) == (CheckOutcome.NOT_CHECKED, "needs: the provider's verification")
 
 
 def pool(documents: list[JsonObject], uid: str = "uid-of-pool") -> JsonObject:
@@ -71,8 +70,8 @@ def test_a_name_that_only_a_proof_gives_a_pools_instance_is_not_denied_before_th
     given = [*without(documents, "Machine"), pool(documents)]
     first, second = join.round()
     explanation = explain_request(second, [*given, first])
-    assert outcome(explanation, "one Machine, alive and ready") is Outcome.PASSED
-    assert outcome(explanation, "the Machine's node name") is Outcome.PASSED
+    assert outcome(explanation, "one Machine, alive and ready") is CheckOutcome.PASSED
+    assert outcome(explanation, "the Machine's node name") is CheckOutcome.PASSED
 
 
 class Proves:
@@ -128,28 +127,28 @@ def test_a_record_that_the_pool_owns_is_not_a_predecessors(join: Join) -> None:
         "spec": {"clusterName": "blue", "providerID": PROVIDER_ID, "nodeName": NODE, "provider": "tpm"},
     }
     given = [*documents, first, record]
-    assert outcome(explain_request(second, [*given, pool(documents)]), "not bound otherwise") is Outcome.PASSED
+    assert outcome(explain_request(second, [*given, pool(documents)]), "not bound otherwise") is CheckOutcome.PASSED
     other = explain_request(second, [*given, pool(documents, uid="of-another-pool")])
-    assert outcome(other, "not bound otherwise") is Outcome.FAILED
+    assert outcome(other, "not bound otherwise") is CheckOutcome.FAILED
 
 
 def test_evidence_of_an_unknown_version_leaves_the_rest_unchecked(join: Join) -> None:
     raw = envelope.encode(join.csr, Evidence(ProviderName("tpm"), 9, {"phase": 1}))
     explanation = explain_request(stored_csr("first", raw), join.documents())
-    assert outcome(explanation, "evidence version and schema") is Outcome.FAILED
-    assert outcome(explanation, "the provider's verification") is Outcome.NOT_CHECKED
+    assert outcome(explanation, "evidence version and schema") is CheckOutcome.FAILED
+    assert outcome(explanation, "the provider's verification") is CheckOutcome.NOT_CHECKED
 
 
 def test_a_node_of_another_machine_is_named_where_it_was_given(join: Join) -> None:
     first, second = join.round()
     node: JsonObject = {"kind": "Node", "metadata": {"name": NODE}, "spec": {"providerID": "metal://other"}}
     explanation = explain_request(second, [*join.documents(), first, node])
-    assert outcome(explanation, "no other node of this name") is Outcome.FAILED
+    assert outcome(explanation, "no other node of this name") is CheckOutcome.FAILED
 
 
 def test_without_a_cluster_the_policy_is_still_read(join: Join) -> None:
     explanation = explain_request(join.first, without(join.documents(), "Cluster"))
-    assert outcome(explanation, "attestor authorized") is Outcome.PASSED
-    assert outcome(explanation, "an active cluster") is Outcome.NOT_CHECKED
+    assert outcome(explanation, "attestor authorized") is CheckOutcome.PASSED
+    assert outcome(explanation, "an active cluster") is CheckOutcome.NOT_CHECKED
     two = [*without(join.documents(), "Cluster"), *changed(join.documents(), "Cluster", "metadata", "name", value="b")]
-    assert outcome(explain_request(join.first, two), "one policy") is not Outcome.PASSED
+    assert outcome(explain_request(join.first, two), "one policy") is not CheckOutcome.PASSED

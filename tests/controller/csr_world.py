@@ -34,8 +34,8 @@ from nodeattest_kube.client import ApiError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
-from nodeattest_providers.checks import Check
 from nodeattest_providers.csr import build_csr
+from nodeattest_providers.errors import Check
 from nodeattest_providers.names import PROVIDER_ID_OID, MachineName, NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest

@@ -97,7 +97,7 @@ async def webhook(plane: ControlPlane, authority: Authority, tmp_path: Path) -> 
     metrics = Metrics()
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         service = AdmissionHandler(
-            FactReader(client, namespace=None), Versioned(), metrics, clock=lambda: 0.0, patience=0.5
+            FactReader(client, namespace=None), Versioned(), metrics, clock=lambda: 0.0, max_wait=0.5
         )
         limits = FrontLimits(connection_seconds=3.0)
         listener = Listener(service.handle, BindAddress(LOOPBACK, 0), tls.context, limits, most_body=MAX_BODY)

@@ -85,10 +85,10 @@ def test_a_provider_id_that_no_machine_or_two_machines_have_says_nothing() -> No
 def test_a_machine_that_has_not_joined_may_show_refused_claims_rarely() -> None:
     desk = Desk()
     claim = refusal(BAD, provider_id=NEW.provider_id, node_name=NodeName("node-2"), **STRANGER)
-    told = [desk.words.refused(claim) for _ in range(100)]
-    assert told.count(True) == CLAIM_BURST
+    reported = [desk.words.refused(claim) for _ in range(100)]
+    assert reported.count(True) == CLAIM_BURST
     assert desk.words.claim(NEW.provider_id) is BAD
-    desk.words.told(NEW.provider_id)
+    desk.words.reported(NEW.provider_id)
     assert desk.words.claim(NEW.provider_id) is None
 
 
@@ -97,8 +97,8 @@ def test_a_flood_of_claims_on_many_machines_is_rationed_for_the_cluster() -> Non
     fleet = [machine(number, node=False) for number in range(10, 10 + 2 * CLAIMS_BURST)]
     for member in fleet:
         desk.inventory.put_machine(f"fleet/{member.name}", document(member))
-    told = [desk.words.refused(refusal(BAD, provider_id=one.provider_id, **STRANGER)) for one in fleet]
-    assert told.count(True) == CLAIMS_BURST
+    reported = [desk.words.refused(refusal(BAD, provider_id=one.provider_id, **STRANGER)) for one in fleet]
+    assert reported.count(True) == CLAIMS_BURST
 
 
 @pytest.mark.parametrize("reason", [Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED])

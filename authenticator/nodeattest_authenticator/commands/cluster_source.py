@@ -110,7 +110,7 @@ def parse(options: argparse.Namespace, read: Callable[[str], bytes]) -> ClusterO
     ]
     match way:
         case "given":
-            found: ClusterSource = _given(options)
+            found: ClusterSource = _static_cluster(options)
             token = apart or shared
         case "token":
             found = _by_token(options, _one_token(options, "discovery_token", read) or shared)
@@ -146,7 +146,7 @@ def _chosen(options: argparse.Namespace) -> str:
     return used[0]
 
 
-def _given(options: argparse.Namespace) -> StaticCluster:
+def _static_cluster(options: argparse.Namespace) -> StaticCluster:
     if options.server is None or options.ca_file is None:
         missing, there = ("--server", "--ca-file") if options.server is None else ("--ca-file", "--server")
         if options.server is None and options.ca_file is None:

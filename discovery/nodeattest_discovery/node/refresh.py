@@ -1,10 +1,10 @@
 """Refreshing what a joined node knows of its cluster: CAs are rotated, servers move.
 
-Promises: a change is read over a connection that the presently trusted CAs authenticate. It is accepted only if at least
-one of them stays, and, where it changes CAs or server, only if the server that it names authenticates itself under a
-CA that was trusted before and still is. So whoever can write cluster-info, but has no key of the cluster's CA, cannot
-lead nodes to another server, not even by adding first a CA and then an address: as long as the cluster's own server
-shows no certificate of that CA, nothing moves. No credential is sent.
+Promises: a change is read over a connection that the presently trusted CAs authenticate. It is accepted only if one of
+them stays, and, where it changes CAs or server, only if the server that it names authenticates itself under a CA that
+was trusted before and still is. So whoever can write cluster-info, but has no key of the cluster's CA, cannot lead
+nodes to another server, not even by adding first a CA and then an address: as long as the cluster's own server shows
+no certificate of that CA, nothing moves. No credential is sent.
 Leaves to others: when to ask, and storing what is new. One round of questions, no waiting: the next refresh asks again.
 Source: docs/adr/0019; Kubernetes "Manual Rotation of CA Certificates" (old, then old and new, then new).
 """

@@ -131,7 +131,7 @@ class AdmissionHandler:
         except (ApiError, Unavailable) as error:
             why = str(error)
         except TimeoutError:
-            why = f"the API server did not answer within {self._patience:g} s"
+            why = f"the API server did not answer within {self._max_wait:g} s"
         if before is not None and not subject.changes(before):
             return Allow(AdmissionOutcome.LEFT)  # nothing that a machine is made of changes
         return _Unable(_UNREADABLE.format(why))

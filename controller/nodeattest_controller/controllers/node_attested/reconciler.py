@@ -254,7 +254,7 @@ class NodeAttestedReconciler:
         if claim is not None and not member.node_ref_name and (ledger is None or not ledger.issued):
             wanted = refused_claim(claim)
         await self._write_condition(resource, machine, wanted, ("machine", provider_id))
-        self._pending.told(provider_id)
+        self._pending.reported(provider_id)
 
     async def _record_outcome(self, member: MachineView, ledger: Attestation) -> Attestation:
         """Record the last CSR outcome in the MachineAttestation, where it is new."""
