@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -86,9 +87,11 @@ def test_a_node_that_joined_by_kubeadm_is_taken_over_and_the_last_door_closes(
     town: World, control_plane_kind: str
 ) -> None:
     real = control_plane_kind == "real"
-    town.set_policy(authorizedAttestors=["tpm"])
     make_bindings(town, real=real)
     kubeconfig = kubelets_kubeconfig(town, real=real)
+    joined = time.time()
+    eventually(lambda: time.time() >= joined + 1, what="the second to end: the policy is younger than the certificate")
+    town.set_policy(authorizedAttestors=["tpm"])
     node = register_node(town, NODE, f"sandbox://{NODE}")
     tpm = town.tpm(NODE)
     reference = {"kind": "Node", "name": NODE, "uid": text_at(node, "metadata", "uid")}
