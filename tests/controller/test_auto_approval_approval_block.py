@@ -52,7 +52,7 @@ def has_admission_policies(plane: ControlPlane) -> bool:
 def with_policies(control_plane: ControlPlane) -> ControlPlane:
     """Return an API server of Kubernetes 1.30 or later."""
     if not has_admission_policies(control_plane):
-        pytest.skip("this API server has no ValidatingAdmissionPolicy (Kubernetes 1.30 has it first)")
+        pytest.skip("not possible here: this API server has no ValidatingAdmissionPolicy (before 1.30)")
     return control_plane
 
 
@@ -150,7 +150,7 @@ async def test_before_kubernetes_1_30_the_role_is_emptied_and_stays_so(
     control_plane: ControlPlane, block: ApprovalBlock
 ) -> None:
     if has_admission_policies(control_plane):
-        pytest.skip("this API server has ValidatingAdmissionPolicy")
+        pytest.skip("not possible here: this API server has ValidatingAdmissionPolicy")
     await block.install()
     role = control_plane.client().get(ROLE)
     assert not permissions_of_role(role)
@@ -162,7 +162,7 @@ async def test_an_account_that_may_not_grant_is_never_refused_and_leaves_the_rul
     control_plane: ControlPlane,
 ) -> None:
     if has_admission_policies(control_plane):
-        pytest.skip("this API server has ValidatingAdmissionPolicy")
+        pytest.skip("not possible here: this API server has ValidatingAdmissionPolicy")
     user, role = "tests-role-writer", ROLE.rsplit("/", 1)[0]
     rules: list[JsonValue] = [
         {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["get", "patch"]}
