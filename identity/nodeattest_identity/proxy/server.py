@@ -66,7 +66,7 @@ class _Connection(web.RequestHandler):
     unauthenticated_since: float | None = None
     """Since when an unauthenticated connection is open; None: authenticated."""
     waiting_since: float | None = None
-    """Since when a header is incomplete or awaited; None: complete."""
+    """Since when a header is incomplete or awaited; None: complete, or a request before it is unanswered."""
     handling = False
     """Whether the handler has a request; it has its own deadline."""
     _unread_since: float | None = None
@@ -107,7 +107,11 @@ class _Connection(web.RequestHandler):
         if self._wire is not None and _is_before(self.unauthenticated_since, now - limits.unauthenticated_seconds):
             self._wire.abort()
             return
-        if _is_before(self.waiting_since, now - limits.header_seconds):
+        if self._has_request:
+            self.waiting_since = None
+        elif self._head and self.waiting_since is None:
+            self.waiting_since = now
+        elif _is_before(self.waiting_since, now - limits.header_seconds):
             self.end(Refusal.REQUEST_TOO_SLOW)
         if self._wire is None or self.handling or not self._wire.get_write_buffer_size():
             self._unread_since = None
@@ -116,32 +120,49 @@ class _Connection(web.RequestHandler):
         elif self._unread_since < now - limits.unread_seconds:
             self._wire.abort()
 
+    @property
+    def _has_request(self) -> bool:
+        """Whether a request is complete in its header and not answered yet; it has its own deadlines."""
+        return self._waiter is None or self._waiter.done()
+
+    @property
+    def _in_body(self) -> bool:
+        """Whether further bytes are of a request's body, or of a WebSocket."""
+        if self._upgraded:  # pyright: ignore[reportUnknownMemberType] - aiohttp's own, a bool
+            return True
+        return self._last is not None and not self._last.is_eof()
+
     def data_received(self, data: bytes) -> None:
-        """Count the bytes of a header."""
-        before = self._request_count
+        """Count the bytes of a header.
+
+        Bytes of a body are told apart before they are parsed: afterwards its last piece looks like a next header.
+        What follows a body within that piece is counted with the next one.
+        """
+        if self._close or self._force_close:
+            return  # aiohttp reads nothing more
+        before, in_body = self._request_count, self._in_body
         super().data_received(data)
         if self._request_count != before:
             if self._messages:
                 self._last = self._messages[-1][1]
             self._head, self.waiting_since = 0, None
-        elif self._upgraded or (  # pyright: ignore[reportUnknownMemberType] - aiohttp's own, a bool
-            self._last is not None and not self._last.is_eof()
-        ):
-            pass  # of a body, or of a WebSocket
-        elif data:
+        elif data and not in_body:
             self._head += len(data)
-            if self.waiting_since is None:
+            if self.waiting_since is None and not self._has_request:
                 self.waiting_since = asyncio.get_running_loop().time()
             if self._head > MAX_HEAD:
                 self.end(Refusal.HEADERS_TOO_LARGE)
 
     def end(self, refusal: Refusal) -> None:
-        """Refuse an incomplete header; during a response only close the connection."""
+        """Refuse an incomplete header; what is being answered is answered first."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return
         self.refused(refusal)
-        if not self._head or self._current_request is not None or self._messages:
+        if self._has_request:
+            self.close()
+            return
+        if not self._head:
             self.force_close()
             return
         transport.write(_plain(refusal))
